@@ -1,0 +1,137 @@
+"""The command line: one function per command; it parses, calls one function, and prints."""
+
+import json
+import shlex
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from specbench.errors import ConfigError, nearest
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Benchmark speculative decoding of language models.",
+)
+# A pipe or a file has no width of its own; 100 columns hold every table.
+stdout = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+stderr = Console(stderr=True, highlight=False)
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Option(help="Task names or YAML files, separated by commas.")],
+    method: Annotated[str, typer.Option(help="Method names or YAML files, separated by commas; ar always joins them.")],
+    subset: Annotated[
+        str | None, typer.Option(help="Subsets (languages), separated by commas; all when absent.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Target model: hub id or folder; the embedded pair when absent.")
+    ] = None,
+    drafter: Annotated[str | None, typer.Option(help="Draft model: hub id or folder.")] = None,
+    target_revision: Annotated[str | None, typer.Option(help="Hub revision of the target.")] = None,
+    drafter_revision: Annotated[str | None, typer.Option(help="Hub revision of the drafter.")] = None,
+    data: Annotated[str | None, typer.Option(help="hub, sample, or a folder or file of rows.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Examples per subset.")] = None,
+    repeats: Annotated[int, typer.Option(help="Times that every example is measured.")] = 1,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: verification.threshold=0.3")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of every random stream.")] = 0,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    chat: Annotated[str, typer.Option(help="Chat template: auto, always or never.")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder of the run; the same one resumes.")] = None,
+    leaderboard: Annotated[Path | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON instead of tables.")] = False,
+) -> None:
+    """Measure methods on tasks, beside autoregressive decoding; the same command resumes an interrupted run."""
+    from specbench.execute import Request, execute
+
+    request = Request(
+        tasks=split(task), methods=split(method), subsets=split(subset) if subset is not None else None,
+        overrides=set_ or [], target=target, drafter=drafter, threads=threads, output=output, leaderboard=leaderboard,
+        command=shlex.join(["specbench", *sys.argv[1:]]),
+        options={"target_revision": target_revision, "drafter_revision": drafter_revision, "data": data, "limit": limit,
+                 "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "chat": chat},
+    )  # fmt: skip
+    outcome = execute(request, stderr)
+    if as_json:
+        print(json.dumps([row.model_dump(mode="json") for row in outcome.rows], ensure_ascii=False, indent=2))
+        return
+    from specbench.tables import run_table
+
+    for group in outcome.tables():
+        stdout.print(run_table(group))
+    stdout.print(f"rows: {outcome.leaderboard}\nrecords: {outcome.records}", soft_wrap=True)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str, typer.Argument(help="tasks or methods; both when absent.")] = "all",
+) -> None:
+    """List the tasks and methods that are built in or come from plug-ins."""
+    from specbench.listing import methods_table, tasks_table
+
+    tables = {"tasks": tasks_table, "methods": methods_table}
+    if kind != "all" and kind not in tables:
+        raise ConfigError(f"specbench list {kind}: unknown kind '{kind}': {nearest(kind, tables)}")
+    for name, make in tables.items():
+        if kind in ("all", name):
+            stdout.print(make())
+
+
+@app.command()
+def validate(files: Annotated[list[Path], typer.Argument(help="Task or method YAML files.")]) -> None:
+    """Check task and method files; says what is wrong with each and exits with 2 if any is."""
+    from specbench.catalogue import load_file
+
+    num_wrong = 0
+    for file in files:
+        try:
+            spec = load_file(file)
+        except ConfigError as error:
+            num_wrong += 1
+            stderr.print(f"error: {error}", markup=False, soft_wrap=True)
+        else:
+            stdout.print(f"ok: {file} ({type(spec).__name__.removesuffix('Spec').lower()} {spec.name})", markup=False)
+    if num_wrong:
+        raise typer.Exit(2)
+
+
+def split(names: str) -> list[str]:
+    """The parts of a comma-separated option, without blanks."""
+    return [part.strip() for part in names.split(",") if part.strip()]
+
+
+def main() -> None:
+    """The console script: a user's mistake is one line on stderr and exit code 2."""
+    warnings.showwarning = show_warning
+    try:
+        app()
+    except ConfigError as error:
+        stderr.print(f"error: {error}", markup=False, soft_wrap=True)
+        sys.exit(2)
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: str | None = None,
+) -> None:
+    """Our own warnings in one line; those of libraries are not the user's concern."""
+    if category is UserWarning and "specbench" in filename:
+        stderr.print(f"warning: {message}", markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

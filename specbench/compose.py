@@ -1,0 +1,110 @@
+"""A method on a model pair: drafter × rule × bridge put together, ready to decode a prompt."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specbench import decoding  # noqa: F401  (registers the built-in components)
+from specbench.catalogue import load_method, method_names
+from specbench.decoding.bridges import VocabularyMismatch
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import Generation, decode
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.verification import Rule
+from specbench.errors import ConfigError
+from specbench.models import CausalLM
+from specbench.registry import BRIDGES, DRAFTERS, RULES
+from specbench.specs import GenerationSpec, MethodSpec
+
+
+@dataclass(frozen=True)
+class ModelPair:
+    """The models of a run; `drafter` is None when no method asks for one."""
+
+    target: CausalLM
+    drafter: CausalLM | None = None
+
+    @property
+    def context_limit(self) -> int | None:
+        """Positions that every model of the pair has, so that all methods obey the same limit."""
+        limits = [m.context_limit for m in (self.target, self.drafter) if m is not None and m.context_limit]
+        return min(limits) if limits else None
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """One method, composed for one pair and one way of sampling."""
+
+    method: MethodSpec
+    model: CausalLM
+    drafter: Drafter
+    rule: Rule
+    sampling: Sampling
+
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+        """Decode one prompt with the random stream of `seed`."""
+        generator = torch.Generator(device=self.model.device).manual_seed(seed)
+        return decode(
+            self.model, self.drafter, self.rule, prompt_ids, num_draft_tokens=self.method.num_draft_tokens,
+            sampling=self.sampling, stop=stop, generator=generator,
+        )  # fmt: skip
+
+    def stop_rules(self, generation: GenerationSpec, context_limit: int | None) -> StopRules:
+        """Where a generation of this method's model ends."""
+        return StopRules(
+            max_new_tokens=generation.max_new_tokens,
+            eos_token_ids=self.model.eos_token_ids,
+            stop_strings=generation.stop,
+            decode_text=self.model.decode_text,
+            context_limit=context_limit,
+        )
+
+
+def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
+    """Build a method's parts. Raises ConfigError where the pair does not fit the method."""
+    factory: Any = DRAFTERS.get(method.drafter.type)
+    rule: Rule = RULES.get(method.verification.rule)(**method.verification.options)
+    if method.needs_drafter and models.drafter is None:
+        raise ConfigError(f"method '{method.name}' needs a draft model: give one with --drafter")
+    if method.decodes_with == "drafter":
+        assert models.drafter is not None
+        return Decoder(method, models.drafter, factory(None, sampling, **method.drafter.options), rule, sampling)
+    drafter = factory(models.drafter, sampling, **method.drafter.options)
+    if factory.needs_model:
+        try:
+            drafter = BRIDGES.get(method.bridge)(models.target, models.drafter, drafter)
+        except VocabularyMismatch as error:
+            able = ", ".join(methods_for_any_vocabulary())
+            raise ConfigError(f"method '{method.name}': {error}; methods that can run this pair: {able}") from error
+    return Decoder(method, models.target, drafter, rule, sampling)
+
+
+def methods_for_any_vocabulary() -> list[str]:
+    """The known methods that run whether or not target and drafter share a vocabulary."""
+    known = [load_method(name) for name in method_names()]
+    return [
+        method.name
+        for method in known
+        if not method.needs_drafter
+        or method.decodes_with == "drafter"
+        or not getattr(BRIDGES.get(method.bridge), "same_vocabulary", False)
+    ]
+
+
+def stream_seed(*parts: str | int) -> int:
+    """The seed of one random stream, from what names it: order of execution and resuming change nothing."""
+    text = "\0".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def sampling_of(generation: GenerationSpec) -> Sampling:
+    return Sampling(generation.temperature, generation.top_k, generation.top_p)
+
+
+def unique(items: Sequence[str]) -> list[str]:
+    """The items in order, each once."""
+    return list(dict.fromkeys(items))

@@ -1,0 +1,59 @@
+"""A small language model as the drafter."""
+
+from typing import Annotated, Protocol
+
+import torch
+from pydantic import Field
+
+from specbench.decoding.drafters import drafter
+from specbench.decoding.proposal import Proposal
+from specbench.decoding.sampling import Distributions, Sampling
+from specbench.timing import PassLog
+
+
+class ScoringModel(Protocol):
+    """What the loop and the model drafter need of a model (models.CausalLM, or a table in a test)."""
+
+    passes: PassLog
+    eos_token_ids: frozenset[int]
+
+    def reset(self) -> None:
+        """Forget the sequence."""
+
+    def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
+        """The logits after each of the last `num_logits` tokens of `ids`: [num_logits, vocab]."""
+
+
+class ModelDrafter:
+    """Drafts token by token; a drafted EOS ends the draft."""
+
+    def __init__(self, model: ScoringModel, sampling: Sampling) -> None:
+        self.model = model
+        self.sampling = sampling
+        self.passes: PassLog | None = model.passes
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self.model.reset()
+        self.model.score(prompt_ids, 1)
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        drafted_ids = list(ids)
+        rows: list[Distributions] = []
+        for _ in range(num_draft_tokens):
+            distribution = Distributions(self.model.score(drafted_ids, 1), self.sampling)
+            token = distribution.draw(0, generator)
+            drafted_ids.append(token)
+            rows.append(distribution)
+            if token in self.model.eos_token_ids:
+                break
+        return Proposal(drafted_ids[len(ids) :], Distributions.concat(rows) if rows else None)
+
+
+@drafter("model", provides=frozenset({"probs", "raw_probs"}), needs_model=True)
+def model_drafter(
+    model: ScoringModel, sampling: Sampling, *, temperature: Annotated[float | None, Field(ge=0)] = None
+) -> ModelDrafter:
+    """Drafts with the run's sampling, or at a temperature of its own (0: greedy drafts, as in P2); top-k and top-p stay."""
+    if temperature is not None:
+        sampling = Sampling(temperature, sampling.top_k, sampling.top_p)
+    return ModelDrafter(model, sampling)

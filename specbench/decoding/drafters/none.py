@@ -1,0 +1,30 @@
+"""No drafter: the empty proposal, which makes the loop autoregressive decoding."""
+
+from typing import Any
+
+import torch
+
+from specbench.decoding.drafters import drafter
+from specbench.decoding.proposal import Proposal
+from specbench.decoding.sampling import Sampling
+from specbench.timing import PassLog
+
+EMPTY = Proposal()
+
+
+class NoDrafter:
+    """Proposes nothing."""
+
+    passes: PassLog | None = None
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        pass
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        return EMPTY
+
+
+@drafter("none", provides=frozenset({"probs", "raw_probs"}), needs_model=False)
+def no_drafter(model: Any, sampling: Sampling) -> NoDrafter:
+    """The drafter of `ar`: every step is one target pass over one token."""
+    return NoDrafter()

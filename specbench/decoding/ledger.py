@@ -1,0 +1,116 @@
+"""The ledger: the tokens of one generation and the only place that knows where it ends.
+
+The cut keeps the token that ended the generation (the EOS token, or the token that completed a stop string) and nothing
+after it; the text is cut before the stop string. Counts are of what was kept, the same for every method.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specbench.decoding.proposal import Proposal, Step, Verdict
+
+Finish = Literal["eos", "stop", "length", "context"]
+
+
+@dataclass(frozen=True)
+class StopRules:
+    """When a generation ends. `decode_text` maps token ids to text; it is needed only for stop strings.
+
+    `context_limit` is the number of positions both models have; it ends a generation that would leave it.
+    """
+
+    max_new_tokens: int
+    eos_token_ids: frozenset[int] = frozenset()
+    stop_strings: tuple[str, ...] = ()
+    decode_text: Callable[[Sequence[int]], str] | None = None
+    context_limit: int | None = None
+
+
+@dataclass
+class Ledger:
+    """Prompt and emitted tokens, the counts of every step, and whether the generation is finished."""
+
+    prompt_ids: list[int]
+    rules: StopRules
+    ids: list[int] = field(init=False)
+    steps: list[Step] = field(default_factory=list)
+    finish: Finish | None = None
+
+    def __post_init__(self) -> None:
+        self.ids = list(self.prompt_ids)
+        # A stop string of n bytes spans at most n tokens that carry text; a few more for tokens that carry none.
+        self._window = max((len(s.encode()) for s in self.rules.stop_strings), default=0) + 4
+
+    @property
+    def finished(self) -> bool:
+        return self.finish is not None
+
+    @property
+    def new_ids(self) -> list[int]:
+        return self.ids[len(self.prompt_ids) :]
+
+    @property
+    def num_new_tokens(self) -> int:
+        return len(self.ids) - len(self.prompt_ids)
+
+    @property
+    def num_remaining(self) -> int:
+        """Tokens that may still be emitted."""
+        remaining = self.rules.max_new_tokens - self.num_new_tokens
+        if self.rules.context_limit is not None:
+            remaining = min(remaining, self.rules.context_limit - len(self.ids))
+        return remaining
+
+    def start(self, first_token: int) -> None:
+        """The token drawn from the prefill: emitted, but no step."""
+        self._emit([first_token])
+
+    def extend(self, proposal: Proposal, verdict: Verdict) -> Step:
+        """Emit the accepted tokens and the next token up to the cut, and count the step."""
+        accepted = proposal.token_ids[: verdict.num_accepted]
+        num_emitted = self._emit([*accepted, verdict.next_token])
+        num_accepted = min(verdict.num_accepted, num_emitted)
+        rejected = verdict.num_accepted < proposal.num_drafted
+        next_token_emitted = num_emitted > verdict.num_accepted
+        step = Step(
+            proposal.num_drafted, num_accepted + int(rejected and next_token_emitted), num_accepted, num_emitted
+        )
+        self.steps.append(step)
+        return step
+
+    def _emit(self, token_ids: list[int]) -> int:
+        for count, token in enumerate(token_ids, start=1):
+            self.ids.append(token)
+            self.finish = self._ending(token)
+            if self.finish is not None:
+                return count
+        return len(token_ids)
+
+    def _ending(self, token: int) -> Finish | None:
+        if token in self.rules.eos_token_ids:
+            return "eos"
+        if self.rules.stop_strings and self._completes_stop_string():
+            return "stop"
+        if self.num_remaining <= 0:
+            return "length" if self.num_new_tokens >= self.rules.max_new_tokens else "context"
+        return None
+
+    def _completes_stop_string(self) -> bool:
+        assert self.rules.decode_text is not None
+        start = max(len(self.prompt_ids), len(self.ids) - self._window)
+        tail = self.rules.decode_text(self.ids[start:])
+        return any(stop in tail for stop in self.rules.stop_strings)
+
+    def check(self, num_draft_tokens: int) -> None:
+        """The identities of definitions §3. Raises AssertionError: a violation is a defect of the harness."""
+        assert sum(step.num_emitted for step in self.steps) + 1 == self.num_new_tokens
+        for step in self.steps:
+            assert 0 <= step.num_accepted <= step.num_judged <= step.num_drafted <= num_draft_tokens, step
+            assert 1 <= step.num_emitted <= step.num_accepted + 1, step
+
+
+def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
+    """The text up to the first stop string."""
+    cuts = [at for stop in stop_strings if (at := text.find(stop)) >= 0]
+    return text[: min(cuts)] if cuts else text

@@ -1,0 +1,102 @@
+"""The one decode loop. Autoregressive decoding is the empty proposal."""
+
+from dataclasses import dataclass
+
+import torch
+
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters.model import ScoringModel
+from specbench.decoding.ledger import Finish, Ledger, StopRules
+from specbench.decoding.proposal import Column, Step, Verdict
+from specbench.decoding.sampling import Distributions, Sampling
+from specbench.decoding.verification import Rule
+from specbench.timing import PassLog
+
+POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation, as measured. Seconds are wall-clock; passes are (query length, seconds) after the prefill.
+
+    `positions` holds, per judged draft token, p(x), q(x), Σ min(p, q) and the rule's divergence; None where undefined.
+    """
+
+    token_ids: list[int]
+    finish: Finish
+    steps: list[Step]
+    positions: dict[str, list[float] | None]
+    target_passes: list[tuple[int, float]]
+    draft_passes: list[tuple[int, float]]
+    ttft_seconds: float
+    draft_prefill_seconds: float
+    decode_seconds: float
+
+
+@torch.inference_mode()
+def decode(
+    target: ScoringModel,
+    drafter: Drafter,
+    rule: Rule,
+    prompt_ids: list[int],
+    *,
+    num_draft_tokens: int,
+    sampling: Sampling,
+    stop: StopRules,
+    generator: torch.Generator,
+) -> Generation:
+    """Generate after `prompt_ids`: propose → score → verify → extend, until the ledger says stop.
+
+    The prompt must hold at least one token and leave room for one more within the context limit.
+    """
+    ledger = Ledger(prompt_ids, stop)
+    clock = target.passes.clock
+    verdicts: list[Verdict] = []
+    start_seconds = clock.now()
+    drafter.prefill(prompt_ids)
+    draft_ready_seconds = clock.now()
+    target.reset()
+    ledger.start(Distributions(target.score(prompt_ids, 1), sampling).draw(0, generator))
+    clear(target.passes, drafter.passes)
+
+    first_token_seconds = clock.now()
+    while not ledger.finished:
+        proposal = drafter.propose(ledger.ids, min(num_draft_tokens, ledger.num_remaining - 1), generator)
+        logits = target.score(ledger.ids + proposal.token_ids, proposal.num_drafted + 1)
+        verdict = rule(proposal, Distributions(logits, sampling), generator)
+        ledger.extend(proposal, verdict)
+        verdicts.append(verdict)
+    last_token_seconds = clock.now()
+
+    ledger.check(num_draft_tokens)
+    assert ledger.finish is not None
+    return Generation(
+        token_ids=ledger.new_ids,
+        finish=ledger.finish,
+        steps=ledger.steps,
+        positions={name: judged_column(name, verdicts, ledger.steps) for name in POSITION_COLUMNS},
+        target_passes=target.passes.read(),
+        draft_passes=drafter.passes.read() if drafter.passes else [],
+        ttft_seconds=first_token_seconds - start_seconds,
+        draft_prefill_seconds=draft_ready_seconds - start_seconds,
+        decode_seconds=last_token_seconds - first_token_seconds,
+    )
+
+
+def clear(*logs: PassLog | None) -> None:
+    for log in logs:
+        if log is not None:
+            log.clear()
+
+
+def judged_column(name: str, verdicts: list[Verdict], steps: list[Step]) -> list[float] | None:
+    """One evidence column over all judged positions, or None when the rule does not give it."""
+    values: list[float] = []
+    for verdict, step in zip(verdicts, steps, strict=True):
+        column: Column = getattr(verdict, name)
+        if step.num_judged == 0:
+            continue
+        if column is None:
+            return None
+        values += (column.tolist() if isinstance(column, torch.Tensor) else column)[: step.num_judged]
+    return values or None

@@ -1,0 +1,99 @@
+"""Logits → next-token distributions, and draws from them. All probabilities are float32."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn: temperature 0 is greedy; top-k, then top-p truncate what the temperature shaped."""
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+class Distributions:
+    """Next-token distributions of consecutive positions, [num_rows, vocab], each form computed when first asked for."""
+
+    def __init__(self, logits: torch.Tensor, sampling: Sampling) -> None:
+        self._logits: torch.Tensor | None = logits
+        self._parts: Sequence[Distributions] = ()
+        self.sampling = sampling
+
+    @classmethod
+    def concat(cls, parts: Sequence["Distributions"]) -> "Distributions":
+        """Rows of several distributions below one another; what was drawn from is what is later judged."""
+        whole = cls.__new__(cls)
+        whole._logits, whole._parts, whole.sampling = None, parts, parts[0].sampling
+        return whole
+
+    @property
+    def logits(self) -> torch.Tensor:
+        if self._logits is None:
+            self._logits = torch.cat([part.logits for part in self._parts])
+        return self._logits
+
+    @cached_property
+    def probs(self) -> torch.Tensor:
+        """After temperature, top-k and top-p; one-hot rows when greedy."""
+        if self._parts:
+            return torch.cat([part.probs for part in self._parts])
+        return process(self.logits, self.sampling)
+
+    @cached_property
+    def raw_probs(self) -> torch.Tensor:
+        """The softmax at temperature 1, untruncated."""
+        return torch.softmax(self.logits, dim=-1, dtype=torch.float32)
+
+    @cached_property
+    def best(self) -> list[int]:
+        """The most probable token of each row."""
+        best: list[int] = self.logits.argmax(dim=-1).tolist()
+        return best
+
+    def draw(self, row: int, generator: torch.Generator) -> int:
+        """One token from row `row` of `probs`."""
+        if self.sampling.greedy:
+            return self.best[row]
+        return draw(self.probs[row], generator)
+
+    # What a proposal is asked for by the rules (see proposal.DraftProbs).
+    def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
+        return self.probs.gather(1, token_ids[:, None])[:, 0]
+
+    def row(self, index: int) -> torch.Tensor:
+        return self.probs[index]
+
+    def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
+        return torch.minimum(self.probs, target_probs).sum(dim=-1)
+
+
+def process(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Probabilities [num_rows, vocab] after temperature, top-k and top-p, each applied once, in this order."""
+    if sampling.greedy:
+        return torch.nn.functional.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
+    scores = logits.float() / sampling.temperature
+    if sampling.top_k is not None and sampling.top_k < scores.shape[-1]:
+        kth = scores.topk(sampling.top_k, dim=-1).values[:, -1:]
+        scores = scores.masked_fill(scores < kth, float("-inf"))
+    probs = torch.softmax(scores, dim=-1)
+    if sampling.top_p is not None and sampling.top_p < 1.0:
+        ordered, order = probs.sort(dim=-1, descending=True)
+        mass_before = ordered.cumsum(dim=-1) - ordered
+        ordered = ordered.masked_fill(mass_before >= sampling.top_p, 0.0)
+        probs = torch.zeros_like(probs).scatter(1, order, ordered)
+        probs = probs / probs.sum(dim=-1, keepdim=True)
+    return probs
+
+
+def draw(probs: torch.Tensor, generator: torch.Generator) -> int:
+    """One token from unnormalised probabilities [vocab]."""
+    return int(torch.multinomial(probs, 1, generator=generator).item())

@@ -1,0 +1,104 @@
+"""The training loop: batches of equal length, loss on the completion only, Muon for matrices and AdamW for the rest."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from torch.nn import functional
+from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
+
+from specbench.demo.muon import Muon
+from specbench.demo.world import WORLDS, training_rows
+
+CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Some steps at one depth; the learning rate (of Muon; AdamW's is a fraction of it) falls from first to last."""
+
+    num_layers: int
+    num_steps: int
+    first_rate: float
+    last_rate: float
+
+
+Example = tuple[list[int], int]  # token ids of prompt, completion and END; the length of the prompt
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, completion: str) -> Example:
+    """Prompt and completion are encoded apart, as a model meets them."""
+    prompt_ids: list[int] = tokenizer(prompt).input_ids
+    return [*prompt_ids, *tokenizer(completion).input_ids, tokenizer.eos_token_id], len(prompt_ids)
+
+
+def world_examples(tokenizer: PreTrainedTokenizerBase, random: Random) -> Iterator[list[Example]]:
+    """Endless chunks of encoded training examples."""
+    while True:
+        rows = training_rows(CHUNK, random)
+        yield [encode(tokenizer, *WORLDS[row["task"]].example(row)) for row in rows]
+
+
+def batches(
+    chunks: Iterator[list[Example]], batch_size: int, random: Random
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Ids [batch, length] (padded with 0) and labels (-100 on prompt and padding), batched by length."""
+    for chunk in chunks:
+        chunk.sort(key=lambda example: len(example[0]))
+        groups = [chunk[start : start + batch_size] for start in range(0, len(chunk), batch_size)]
+        random.shuffle(groups)
+        for group in groups:
+            length = max(len(ids) for ids, _ in group)
+            ids = torch.zeros(len(group), length, dtype=torch.long)
+            labels = torch.full((len(group), length), -100)
+            for row, (tokens, prompt_length) in enumerate(group):
+                ids[row, : len(tokens)] = torch.tensor(tokens)
+                labels[row, prompt_length : len(tokens)] = ids[row, prompt_length : len(tokens)]
+            yield ids, labels
+
+
+def loss_of(model: LlamaForCausalLM, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy over the completions; logits are made for their positions only."""
+    hidden = model.model(ids[:, :-1], use_cache=False).last_hidden_state
+    wanted = labels[:, 1:] != -100
+    logits: torch.Tensor = model.lm_head(hidden[wanted])
+    return functional.cross_entropy(logits, labels[:, 1:][wanted])
+
+
+def _optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
+    matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
+    kept = {id(weight) for weight in matrices}
+    others = [weight for weight in model.parameters() if id(weight) not in kept]
+    return [Muon(matrices, lr=0.0), torch.optim.AdamW(others, lr=0.0, betas=(0.9, 0.98), weight_decay=0.0)]
+
+
+def train(
+    model: LlamaForCausalLM,
+    stage: Stage,
+    data: Iterator[tuple[torch.Tensor, torch.Tensor]],
+    report: Callable[[str], None],
+) -> float:
+    """Run one stage; returns the mean loss of its last hundred steps."""
+    optimizers, losses, started = _optimizers(model), [], time.perf_counter()
+    model.train()
+    for step in range(stage.num_steps):
+        share = step / stage.num_steps
+        rate = stage.last_rate + (stage.first_rate - stage.last_rate) * (1 + math.cos(math.pi * share)) / 2
+        rate *= min(1.0, (step + 1) / 50)
+        for optimizer, factor in zip(optimizers, (1.0, 0.15), strict=True):
+            optimizer.param_groups[0]["lr"] = rate * factor
+        loss = loss_of(model, *next(data))
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(loss.item())
+        if (step + 1) % 100 == 0 or step + 1 == stage.num_steps:
+            recent = sum(losses[-100:]) / len(losses[-100:])
+            seconds = time.perf_counter() - started
+            report(f"layers {stage.num_layers} step {step + 1}/{stage.num_steps} loss {recent:.4f} {seconds:.0f} s")
+    return sum(losses[-100:]) / len(losses[-100:])

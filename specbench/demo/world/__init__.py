@@ -1,0 +1,45 @@
+"""The synthetic world: one module per kind of task, each a `World` in the table below."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from specbench.demo.world import math
+
+
+@dataclass(frozen=True)
+class World:
+    """What the build asks of a kind of task.
+
+    `draw(subset, held_out, random)` gives one row; `example(row)` its prompt and completion; `weights()` the share of
+    each subset in the training data.
+    """
+
+    task: str
+    weights: Callable[[], dict[str, float]]
+    draw: Callable[[str, bool, Random], dict[str, Any]]
+    example: Callable[[dict[str, Any]], tuple[str, str]]
+
+
+WORLDS = {"mgsm": World("mgsm", math.weights, math.draw, math.example)}
+
+
+def training_rows(num_rows: int, random: Random) -> list[dict[str, Any]]:
+    """`num_rows` rows of all worlds and subsets, mixed by their weights; each row also names its `task`."""
+    choices = [(world, subset, weight) for world in WORLDS.values() for subset, weight in world.weights().items()]
+    drawn = random.choices(choices, weights=[weight for _, _, weight in choices], k=num_rows)
+    return [{"task": world.task, **world.draw(subset, False, random)} for world, subset, _ in drawn]
+
+
+def held_out_rows(task: str, num_per_subset: int, random: Random) -> list[dict[str, Any]]:
+    """`num_per_subset` different held-out rows for each subset of a task, with ids such as `en-0`."""
+    rows: list[dict[str, Any]] = []
+    for subset in WORLDS[task].weights():
+        questions: set[str] = set()
+        while len(questions) < num_per_subset:
+            row = WORLDS[task].draw(subset, True, random)
+            if row["question"] not in questions:
+                questions.add(row["question"])
+                rows.append({"task": task, **row, "id": f"{subset}-{len(questions) - 1}"})
+    return rows

@@ -1,0 +1,82 @@
+"""What the numbers were measured on."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specbench.resources import PACKAGE
+
+PACKAGES = ("torch", "transformers", "datasets", "specbench")
+MEASURED_FILES = ("specbench", "tasks", "methods")  # a change anywhere else leaves the numbers as they are
+
+
+def environment(device: str, dtype: str, attention: str) -> dict[str, Any]:
+    """Device name, dtype, attention, num_threads, platform, python, versions and commit; what is unknown is null.
+
+    device: a torch device ("cpu", "cuda:0", "mps"). Speed on a CPU depends on the threads, so its name holds their
+    number, and rows with another number do not compare. Never raises.
+    """
+    return {
+        "device": _or_null(lambda: _device_name(device)) or device,
+        "dtype": dtype,
+        "attention": attention,
+        "num_threads": torch.get_num_threads(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "commit": commit(PACKAGE.parent),
+    }
+
+
+def commit(checkout: Path) -> str | None:
+    """The commit of a checkout, with "-dirty" when what is measured differs from it; null when it is none."""
+    return _or_null(lambda: _commit(checkout))
+
+
+def _commit(checkout: Path) -> str | None:
+    # An installed package inside somebody's repository must not report that repository's commit.
+    if Path(_git(checkout, "rev-parse", "--show-toplevel")).resolve() != checkout.resolve():
+        return None
+    revision = _git(checkout, "rev-parse", "HEAD")
+    changed = _git(checkout, "--no-optional-locks", "status", "--porcelain", "--", *MEASURED_FILES)
+    return f"{revision}-dirty" if changed else revision
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    # Inside a git hook, GIT_DIR and its kind point at the hook's repository.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+
+def _device_name(device: str) -> str:
+    kind = torch.device(device).type
+    if kind == "cuda":
+        return torch.cuda.get_device_name(device)
+    if kind == "mps":
+        return f"{platform.processor() or platform.machine()} mps"
+    num_threads = torch.get_num_threads()
+    return f"{_cpu_model()}, {num_threads} thread{'s' if num_threads > 1 else ''}"
+
+
+def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(filter(None, [*models, platform.processor(), platform.machine()]), "cpu")
+
+
+def _version(package: str) -> str | None:
+    return _or_null(lambda: version(package))
+
+
+def _or_null(get: Callable[[], str | None]) -> str | None:
+    try:
+        return get()
+    except Exception:
+        return None

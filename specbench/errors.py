@@ -1,0 +1,19 @@
+"""The one kind of error a user sees: one line that says what is wrong, where, and what to do."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ConfigError(Exception):
+    """A user's mistake or a missing thing outside the program. Printed as one line, exit code 2."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+def nearest(value: str, choices: Iterable[str]) -> str:
+    """The part of an error that names the valid choices, the closest one first: "did you mean 'fsd'? (choices: …)"."""
+    known = sorted(choices)
+    close = get_close_matches(value, known, n=1, cutoff=0.5)
+    listed = f"choices: {', '.join(known)}" if known else "there are none"
+    return f"did you mean '{close[0]}'? ({listed})" if close else f"({listed})"

@@ -1,0 +1,198 @@
+"""The leaderboard file: rows of results with everything that is needed to compare or repeat them."""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator
+
+from specbench.bootstrap import Metric
+from specbench.errors import ConfigError
+
+try:
+    import fcntl
+except ImportError:  # Windows: no lock, one writer at a time
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT: Final = 1
+RESULT_FIELDS = frozenset({"metrics", "created", "command"})  # everything else says which result it is
+MUST_MATCH = (
+    "task", "subset", "target", "target_revision", "sampling", "dtype", "device", "attention", "versions", "chat",
+    "data_source", "data_revision",
+)  # fmt: skip
+
+
+class Sampling(BaseModel):
+    """How both models' logits become probabilities; temperature 0 is greedy."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    temperature: FiniteFloat
+    top_k: int | None = None
+    top_p: FiniteFloat | None = None
+
+
+class Row(BaseModel):
+    """One method on one subset (or on "all"), paired to AR in the same process. Times in seconds, rates in tokens/s."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = FORMAT
+    task: str  # name@version:digest
+    subset: str
+    language: str | None
+    method: str  # name@version:digest
+    num_draft_tokens: int
+    options: dict[str, Any]
+    target: str
+    target_revision: str | None
+    drafter: str | None
+    drafter_revision: str | None
+    sampling: Sampling
+    dtype: str
+    device: str
+    attention: str
+    versions: dict[str, str | None]
+    commit: str | None
+    command: str
+    data_source: Literal["hub", "local", "sample"]
+    data_location: str
+    data_revision: str | None
+    chat: bool | str
+    seed: int
+    n: int = Field(ge=0)  # examples
+    repeats: int = Field(ge=1)
+    created: str
+    lossless: bool
+    metrics: dict[str, Metric]
+
+    @field_validator("options")
+    @classmethod
+    def _infinity_as_word(cls, options: dict[str, Any]) -> dict[str, Any]:
+        return {name: _writable(value) for name, value in options.items()}  # JSON has no infinity; a threshold may be
+
+    @property
+    def key(self) -> str:
+        """What identifies the result: every field but the metrics, the date and the command line."""
+        return json.dumps(self.model_dump(mode="json", exclude=set(RESULT_FIELDS)), sort_keys=True)
+
+
+def load(path: Path | str) -> list[Row]:
+    """The rows of a leaderboard file. Raises ConfigError for anything else than a whole file of this format."""
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_a_number)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the leaderboard: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not a leaderboard (broken JSON: {error}); {_REMEDY}") from error
+    if (
+        not isinstance(content, dict)
+        or not isinstance(content.get("rows"), list)
+        or content.keys() != {"format", "rows"}
+    ):
+        raise ConfigError(f'{path}: not a leaderboard: expected {{"format": {FORMAT}, "rows": […]}}; {_REMEDY}')
+    if content["format"] != FORMAT:
+        raise ConfigError(
+            f"{path}: format = {content['format']!r}, but this version of specbench reads format {FORMAT}; "
+            "use the version that wrote the file or choose another file"
+        )
+    return [_row(path, number, row) for number, row in enumerate(content["rows"])]
+
+
+def write(path: Path | str, rows: Sequence[Row]) -> None:
+    """Replace the file by these rows, in one step: a reader or a crash sees the old file or the new one."""
+    path = Path(path).resolve()  # through a link to the file itself
+    content = {"format": FORMAT, "rows": [row.model_dump(mode="json") for row in rows]}
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise _not_written(path, error) from error
+
+
+def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
+    """Put rows into the file: a row with the same key is replaced, all others are kept. Returns all rows."""
+    path = Path(path).resolve()
+    with _locked(path):
+        merged = {row.key: row for row in load(path)} if path.exists() else {}
+        merged |= {row.key: row for row in rows}
+        write(path, list(merged.values()))
+    return list(merged.values())
+
+
+def comparable(a: Row, b: Row) -> list[str]:
+    """What keeps two rows out of one table, each with both values; empty when they may be compared."""
+    differences = []
+    for name in MUST_MATCH:
+        mine, theirs = (_flat(name, row.model_dump(include={name})[name]) for row in (a, b))
+        differences += [
+            f"{key}: {mine.get(key)!r} and {theirs.get(key)!r}"
+            for key in dict.fromkeys([*mine, *theirs])
+            if mine.get(key) != theirs.get(key)
+        ]
+    return differences
+
+
+_REMEDY = "restore it from a copy, or move it away and run again: the rows are recomputed from the records"
+
+
+def _row(path: Path, number: int, content: Any) -> Row:
+    try:
+        return Row.model_validate(content)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, ("rows", number, *problem["loc"])))
+        raise ConfigError(f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}; {_REMEDY}") from error
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _writable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _not_a_number(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _not_written(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{path}: cannot write the leaderboard: {error.strerror or error}; the file is as it was and the records are "
+        "kept: run the same command again once it can be written, or name another file"
+    )
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    return {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the file's lock, a file beside it: the file itself is replaced, so a lock on it would guard nothing."""
+    if fcntl is None:
+        yield
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(f".{path.name}.lock").open("w")
+    except OSError as error:
+        raise _not_written(path, error) from error
+    with lock:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,33 @@
+"""Tables of what can be run: the known tasks and methods."""
+
+from rich.table import Table
+
+from specbench.catalogue import load_method, load_task, method_names, task_names
+from specbench.registry import BRIDGES
+from specbench.specs import MethodSpec
+
+
+def tasks_table() -> Table:
+    """name, title, paper, subsets, scorer, needs."""
+    table = Table("name", "title", "paper", "subsets", "score", "needs", title="tasks")
+    for task in map(load_task, task_names()):
+        needs = "nothing (bundled sample)" if task.sample else "data"
+        scorer = task.scorer.type if task.scorer else "–"
+        table.add_row(task.name, task.title, task.paper or "–", " ".join(task.subset_names), scorer, needs)
+    return table
+
+
+def methods_table() -> Table:
+    """name, title, paper, lossless, needs."""
+    table = Table("name", "title", "paper", "lossless", "needs", title="methods")
+    for method in map(load_method, method_names()):
+        table.add_row(method.name, method.title, method.paper or "–", "yes" if method.lossless else "no", needs(method))
+    return table
+
+
+def needs(method: MethodSpec) -> str:
+    """What must be given besides a target."""
+    if not method.needs_drafter:
+        return "target"
+    shared = method.decodes_with == "target" and getattr(BRIDGES.get(method.bridge), "same_vocabulary", False)
+    return "target, drafter" + (" with its vocabulary" if shared else "")

@@ -1,0 +1,126 @@
+"""Rows from local files: jsonl, json, csv, tsv and parquet, plain or gzipped."""
+
+import csv
+import gzip
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from specbench.errors import ConfigError
+
+Row = dict[str, Any]
+FORMATS = ("jsonl", "json", "csv", "tsv", "parquet")
+SUFFIXES = tuple(f".{form}{gz}" for form in FORMATS for gz in ("", ".gz"))
+
+
+def find_files(folder: Path, stems: Sequence[str]) -> list[Path]:
+    """The files of the first stem (a wildcard pattern) and the first format that match any. Empty when none does."""
+    for stem in stems:
+        for suffix in SUFFIXES:
+            files = sorted(path for path in folder.glob(stem + suffix) if path.is_file())
+            if files:
+                return files
+    return []
+
+
+def read_rows(path: Path, *, headerless: Sequence[str] = (), columns: Iterable[str] = ()) -> Iterator[Row]:
+    """The rows of a file, lazily. A csv or tsv whose first row names none of `columns` and `headerless` has no header
+    and takes its columns from `headerless`, if there are any.
+
+    Raises ConfigError naming the file and the line (or row) when the file cannot be read or is not what its name says.
+    """
+    suffix = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
+    if suffix is None:
+        raise ConfigError(f"{path}: not a kind of file that can be read: use {', '.join(SUFFIXES[::2])} (also .gz)")
+    form = suffix.removesuffix(".gz").removeprefix(".")
+    try:
+        if form == "parquet":
+            yield from _parquet_rows(path)
+            return
+        with _open_text(path) as file:
+            if form == "jsonl":
+                yield from _jsonl_rows(path, file)
+            elif form == "json":
+                yield from _json_rows(path, file)
+            else:
+                yield from _table_rows(path, file, form, headerless, columns)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text: convert it") from error
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be read: {reason}: check the file") from error
+
+
+def _open_text(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        source = io.BytesIO(gzip.decompress(path.read_bytes())) if path.suffix == ".gz" else path
+        for batch in ParquetFile(source).iter_batches(batch_size=256):
+            yield from batch.to_pylist()
+    except ArrowInvalid as error:
+        raise ConfigError(f"{path}: not a parquet file: {error}: check the file") from error
+
+
+def _jsonl_rows(path: Path, file: IO[str]) -> Iterator[Row]:
+    for number, line in enumerate(file, start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ConfigError(f"{path}, line {number}: not valid JSON: {error.msg}: correct it") from error
+            yield _mapping(row, f"{path}, line {number}")
+
+
+def _json_rows(path: Path, file: IO[str]) -> Iterator[Row]:
+    try:
+        data = json.load(file)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}: correct it") from error
+    rows = data.get("data") if isinstance(data, dict) else data
+    if not isinstance(rows, list):
+        raise ConfigError(f'{path}: holds no rows: write a list of rows, or {{"data": [rows]}}')
+    for number, row in enumerate(rows, start=1):
+        yield _mapping(row, f"{path}, row {number}")
+
+
+def _mapping(row: Any, place: str) -> Row:
+    if not isinstance(row, dict):
+        raise ConfigError(f"{place}: a row must be a JSON object such as {{'question': …}}, not {type(row).__name__}")
+    return row
+
+
+def _table_rows(
+    path: Path, file: IO[str], form: str, headerless: Sequence[str], columns: Iterable[str]
+) -> Iterator[Row]:
+    csv.field_size_limit(sys.maxsize)
+    # Tab-separated files hold quotation marks as they are; a comma needs quoting.
+    table = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if form == "tsv" else csv.reader(file, strict=True)
+    names: list[str] = []
+    try:
+        for cells in table:
+            if not cells:
+                continue
+            if not names:
+                names = list(headerless)
+                if not headerless or {*columns, *headerless} & set(cells):
+                    names = cells
+                    continue
+            if len(cells) != len(names):
+                raise ConfigError(
+                    f"{path}, line {table.line_num}: {len(cells)} cells where there are {len(names)} columns "
+                    f"({', '.join(names)}): correct the row"
+                )
+            yield dict(zip(names, cells, strict=True))
+    except csv.Error as error:
+        raise ConfigError(f"{path}, line {table.line_num}: not valid {form}: {error}: correct it") from error

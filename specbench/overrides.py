@@ -1,0 +1,72 @@
+"""`--set dotted.key=value`: the command line wins over YAML, and YAML over the defaults."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from specbench import dotted, yaml_files
+from specbench.errors import ConfigError, nearest
+from specbench.specs import MethodSpec, TaskSpec, build
+
+FIXED = ("name", "version", "title", "paper", "sample", "drafter.type", "verification.rule", "scorer.type", "sweep")
+AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
+
+
+def with_overrides(
+    tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec], pairs: Sequence[str]
+) -> tuple[list[TaskSpec], list[MethodSpec]]:
+    """Each pair applied to every task and method that has its key. A task's subsets do not win over a pair.
+
+    Raises ConfigError when none has the key (naming the nearest) or when the value is out of range.
+    """
+    changed_tasks, changed_methods = list(tasks), list(methods)
+    for pair in pairs:
+        path, equals, text = pair.partition("=")
+        path = path.strip()
+        if not equals or not path:
+            raise ConfigError(f"--set '{pair}': write it as key=value, such as --set num_draft_tokens=8")
+        specs: list[TaskSpec | MethodSpec] = [*changed_tasks, *changed_methods]
+        known = {key for spec in specs for key in _paths(spec)}
+        if path not in known:
+            raise ConfigError(f"--set {pair}: no chosen task or method has the key '{path}': {nearest(path, known)}")
+        changed_tasks = [_changed(task, path, text) for task in changed_tasks]
+        changed_methods = [_changed(method, path, text) for method in changed_methods]
+    return changed_tasks, changed_methods
+
+
+def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
+    """The keys that may be set. Another rule or drafter would be another method, so their names may not."""
+    data = spec.model_dump(exclude={"subsets", "sweep"})
+    paths = set(dotted.leaves(data))
+    if isinstance(spec, MethodSpec) and spec.drafter.type == "none":
+        paths.discard("num_draft_tokens")  # always 0: `--set num_draft_tokens=8` means the methods that draft
+    if isinstance(spec, TaskSpec):
+        paths |= {path for over in spec.subsets.values() for path in dotted.leaves(over)}
+    return paths - set(FIXED)
+
+
+def _changed(spec: AnySpec, path: str, text: str) -> AnySpec:
+    if path not in _paths(spec):
+        return spec
+    value = _value(spec.model_dump(), path, text)
+    data = dotted.put(spec.model_dump(), path, value)
+    if isinstance(spec, TaskSpec):
+        data["subsets"] = {name: _override(over, path, value) for name, over in spec.subsets.items()}
+    return build(type(spec), data, prefix=f"--set {path}={text}: ")
+
+
+def _override(over: Mapping[str, Any], path: str, value: Any) -> Mapping[str, Any]:
+    return dotted.put(over, path, value) if path in dotted.leaves(over) else over
+
+
+def _value(data: Mapping[str, Any], path: str, text: str) -> Any:
+    """The text as YAML, but as it is where the key holds a text now."""
+    holders = [data, *data.get("subsets", {}).values()]
+    current = []
+    for holder in holders:
+        try:
+            current.append(dotted.get(holder, path))
+        except KeyError:
+            continue
+    if any(isinstance(value, str) for value in current):
+        return text
+    return yaml_files.parse(text, f"--set {path}={text}")

@@ -1,0 +1,69 @@
+"""What a run will measure: cells of (task, subset) with their prompts, tokenized and checked before anything runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specbench.compose import Decoder, ModelPair, compose, sampling_of
+from specbench.errors import ConfigError
+from specbench.models import CausalLM
+from specbench.specs import RunSpec, TaskSpec
+from specbench.tasks import Example, TaskData, load_examples
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One subset of one task, with its data and every method composed for it; `decoders[0]` is AR."""
+
+    task: TaskSpec
+    subset: str
+    data: TaskData
+    decoders: tuple[Decoder, ...]
+    context_limit: int | None
+
+
+def load_data(spec: RunSpec, use_sample: bool) -> list[tuple[TaskSpec, str, TaskData]]:
+    """The examples of every chosen subset of every task; needs no model, so that bad input is reported at once."""
+    return [
+        (task, subset, load_examples(task, subset, data=spec.data, use_sample=use_sample, limit=spec.limit))
+        for task, subset in spec.cells()
+    ]
+
+
+def make_cells(spec: RunSpec, models: ModelPair, loaded: Sequence[tuple[TaskSpec, str, TaskData]]) -> list[Cell]:
+    """Compose the methods for every cell and check that every prompt fits both models."""
+    cells = []
+    for task, subset, data in loaded:
+        merged = task.subset(subset)
+        sampling = sampling_of(merged.generation)
+        decoders = tuple(compose(method, models, sampling) for method in spec.methods)
+        cells.append(Cell(merged, subset, data, decoders, models.context_limit))
+    for cell in cells:
+        check_prompts(cell, spec.chat)
+    return cells
+
+
+def check_prompts(cell: Cell, chat: str) -> None:
+    """Every prompt must hold a token and leave room for at least one more."""
+    for model in {id(decoder.model): decoder.model for decoder in cell.decoders}.values():
+        for example in cell.data.examples:
+            num_tokens = len(prompt_ids(model, example, chat))
+            where = f"{cell.data.location}: {cell.task.name}/{cell.subset} example {example.id}"
+            if num_tokens == 0:
+                raise ConfigError(f"{where}: the prompt is empty after tokenization; remove the row")
+            if cell.context_limit is not None and num_tokens >= cell.context_limit:
+                raise ConfigError(
+                    f"{where}: the prompt has {num_tokens} tokens, but the context of the models is "
+                    f"{cell.context_limit} tokens; use models with a longer context or leave the row out"
+                )
+
+
+def prompt_ids(model: CausalLM, example: Example, chat: str) -> list[int]:
+    return model.encode_prompt(example.prompt, uses_chat(model, chat))
+
+
+def uses_chat(model: CausalLM, chat: str) -> bool:
+    """Whether prompts go through the chat template. Raises ConfigError for `always` without a template."""
+    has_template = getattr(model.tokenizer, "chat_template", None) is not None
+    if chat == "always" and not has_template:
+        raise ConfigError(f"--chat always: model '{model.name}' has no chat template; use --chat auto or never")
+    return has_template and chat != "never"

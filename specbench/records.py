@@ -1,0 +1,137 @@
+"""Sample records: one JSON line per example, on disk before the next example starts."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import ConfigError
+
+Record = dict[str, Any]
+Generation = dict[str, Any]
+DRAFTED, JUDGED, ACCEPTED, EMITTED = range(4)  # the columns of a step
+
+
+class RecordFile:
+    """A file of JSON lines that survives being killed at any byte.
+
+    Only the last line can be half-written, because every line is on disk before the next one is begun;
+    reading cuts such a line off, so that its example is measured again.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._checked = False
+
+    def append(self, record: Record) -> None:
+        """Write one record and wait until it is on disk. Raises ConfigError when the disk refuses."""
+        line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+        if not self._checked:
+            self.read()
+        self._checked = False  # stays so when the write fails half-way: the next append mends the file first
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise self._refused("write", error) from error
+        self._checked = True
+
+    def read(self) -> list[Record]:
+        """All records in order; an absent file holds none.
+
+        A last line that is truncated or does not parse is cut off the file; any other such line raises ConfigError.
+        """
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            content = b""
+        except OSError as error:
+            raise self._refused("read", error) from error
+        records, num_good_bytes = self._parse(content)
+        self._mend(content, num_good_bytes)
+        self._checked = True
+        return records
+
+    def _parse(self, content: bytes) -> tuple[list[Record], int]:
+        """The records, and how many bytes from the start are sound."""
+        records = []
+        num_good_bytes = 0
+        for number, line in enumerate(content.splitlines(keepends=True), start=1):
+            record = _record(line)
+            end = num_good_bytes + len(line)
+            if record is None and line.strip():
+                if content[end:].strip():
+                    raise ConfigError(
+                        f"{self.path}, line {number}: not a JSON record: {_shown(line)}; "
+                        "delete that line (its example is measured again) or choose another output folder"
+                    )
+                break
+            if record is not None:
+                records.append(record)
+            num_good_bytes = end
+        return records, num_good_bytes
+
+    def _mend(self, content: bytes, num_good_bytes: int) -> None:
+        """Cut what is behind the sound bytes, and end them with a line break."""
+        good = content[:num_good_bytes]
+        if good == content and (not good or good.endswith(b"\n")):
+            return
+        try:
+            with self.path.open("r+b") as file:
+                file.truncate(num_good_bytes)
+                if good and not good.endswith(b"\n"):
+                    file.seek(0, os.SEEK_END)
+                    file.write(b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise self._refused("repair", error) from error
+
+    def _refused(self, action: str, error: OSError) -> ConfigError:
+        return ConfigError(
+            f"{self.path}: cannot {action} the records: {error.strerror or error}; nothing measured is lost: "
+            "every finished example is kept; free the disk or fix the permissions and run the same command to resume"
+        )
+
+
+def _record(line: bytes) -> Record | None:
+    try:
+        value = json.loads(line)
+    except ValueError:  # also bytes that are not UTF-8: a line cut inside a character
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _shown(line: bytes) -> str:
+    text = line.decode(errors="replace").strip()
+    return repr(text if len(text) <= 40 else text[:40] + "…")
+
+
+def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
+    """The identities of the ledger (definitions §3). Raises ValueError naming the record."""
+    name = "task {task}, subset {subset}, example {example}, repeat {repeat}".format(**record)
+    if method not in record["methods"]:
+        raise ValueError(f"record of {name}: has no method {method}")
+    generation = record["methods"][method]
+    problems = []
+    if step_sum(generation, EMITTED) + 1 != len(generation["token_ids"]):
+        problems.append(f"{step_sum(generation, EMITTED)} emitted + 1 ≠ {len(generation['token_ids'])} new tokens")
+    for number, (drafted, judged, accepted, emitted) in enumerate(generation["steps"]):
+        if not 0 <= accepted <= judged <= drafted <= num_draft_tokens or not 0 <= emitted <= accepted + 1:
+            problems.append(
+                f"step {number} has {drafted} drafted (of at most {num_draft_tokens}), {judged} judged, "
+                f"{accepted} accepted, {emitted} emitted"
+            )
+    for key, values in generation["positions"].items():
+        if values is not None and len(values) != step_sum(generation, JUDGED):
+            problems.append(f"{len(values)} {key} values for {step_sum(generation, JUDGED)} judged tokens")
+    if problems:
+        raise ValueError(f"record of {name}: {method}: {'; '.join(problems)}")
+
+
+def step_sum(generation: Generation, column: int) -> int:
+    """Sum of one column (DRAFTED, JUDGED, ACCEPTED or EMITTED) over the steps of a generation."""
+    return sum(int(step[column]) for step in generation["steps"])

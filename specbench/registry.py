@@ -1,0 +1,121 @@
+"""Names → factories for drafters, rules, bridges, readers and scorers, from this package and from plug-ins.
+
+The options of a component are the keyword-only parameters of its factory: annotations and defaults are the schema.
+"""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from importlib.metadata import entry_points
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from specbench.errors import ConfigError, nearest
+
+Factory = Callable[..., Any]
+
+
+class Registry:
+    """One kind of component. `group`: the entry point group through which plug-ins add to it; `home`: the module whose
+    import registers the built-in ones, imported at the first look-up (it imports torch, and this module)."""
+
+    def __init__(self, kind: str, group: str, home: str | None = None) -> None:
+        self.kind = kind
+        self.group = group
+        self.home = home
+        self._builtin: dict[str, Factory] = {}
+
+    def register(self, name: str) -> Callable[[Factory], Factory]:
+        """Decorator that adds a factory under a name."""
+
+        def add(factory: Factory) -> Factory:
+            if name in self._builtin:
+                raise ValueError(f"{self.kind} '{name}' is registered twice")
+            self._builtin[name] = factory
+            return factory
+
+        return add
+
+    @cached_property
+    def _plugins(self) -> dict[str, Any]:
+        return {point.name: point for point in entry_points(group=self.group)}
+
+    def names(self) -> list[str]:
+        self._import_home()
+        return sorted({*self._builtin, *self._plugins})
+
+    def _import_home(self) -> None:
+        if self.home:
+            importlib.import_module(self.home)
+
+    def get(self, name: str) -> Factory:
+        """The factory, or a ConfigError that lists the choices."""
+        self._import_home()
+        if name in self._builtin:
+            return self._builtin[name]
+        if name not in self._plugins:
+            raise ConfigError(f"unknown {self.kind} '{name}': {nearest(name, self.names())}")
+        try:
+            factory: Factory = self._plugins[name].load()
+        except Exception as error:
+            value = self._plugins[name].value
+            raise ConfigError(f"plug-in {self.kind} '{name}' ({value}) failed to load: {error}") from error
+        return factory
+
+    def options_model(self, name: str) -> type[BaseModel]:
+        """The pydantic model of a component's options."""
+        parameters = inspect.signature(self.get(name), eval_str=True).parameters.values()
+        fields: dict[str, Any] = {
+            p.name: (p.annotation, ... if p.default is p.empty else p.default)
+            for p in parameters
+            if p.kind is p.KEYWORD_ONLY
+        }
+        return create_model(f"{name} options", __config__=ConfigDict(extra="forbid", frozen=True), **fields)
+
+    def complete(self, name: str, options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+        """Options checked and with their defaults filled in. Raises ConfigError naming the key, below `place`."""
+        model = self.options_model(name)
+        try:
+            return model.model_validate(dict(options)).model_dump()
+        except ValidationError as error:
+            raise ConfigError(first_problem(error, model, place or f"{self.kind} '{name}'")) from error
+
+
+def first_problem(error: ValidationError, model: type[BaseModel], place: str = "") -> str:
+    """The first problem of a pydantic error in one line: the key's path, what is wrong, the nearest valid choice."""
+    problem = error.errors()[0]
+    path = ".".join([place] * bool(place) + [str(part) for part in problem["loc"] if part != "[key]"])
+    key = str(problem["loc"][-1]) if problem["loc"] else path
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message.replace("valid tuple", "list").replace("valid dictionary", "mapping")
+    if problem["type"] == "extra_forbidden":
+        return f"{path}: unknown key '{key}': {nearest(key, _fields_at(model, problem['loc'][:-1]))}"
+    if problem["type"] == "missing":
+        return f"{path}: the key '{key}' is missing: add it"
+    value = repr(problem["input"])
+    where = f"{path} = {value if len(value) <= 60 else value[:57] + '...'}" if path else "the whole"
+    if problem["type"] == "literal_error":
+        choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
+        return f"{where}: {nearest(str(problem['input']), choices)}"
+    return f"{where}: {message[:1].lower()}{message[1:]}"
+
+
+def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    for part in location:
+        field = model.model_fields.get(str(part))
+        inner = field.annotation if field else None
+        models = [t for t in [inner, *get_args(inner)] if isinstance(t, type) and issubclass(t, BaseModel)]
+        if not models:
+            return []
+        model = models[0]
+    return list(model.model_fields)
+
+
+DRAFTERS = Registry("drafter", "specbench.drafters", home="specbench.decoding")
+RULES = Registry("rule", "specbench.rules", home="specbench.decoding")
+BRIDGES = Registry("bridge", "specbench.bridges", home="specbench.decoding")
+READERS = Registry("reader", "specbench.readers")
+SCORERS = Registry("scorer", "specbench.scorers", home="specbench.scoring")

@@ -1,0 +1,82 @@
+"""Records of a run → leaderboard rows: one per subset and method, and one over all subsets of a task."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from specbench.compose import ModelPair, unique
+from specbench.leaderboard import Row, Sampling
+from specbench.metrics import summarize
+from specbench.plan import Cell, uses_chat
+from specbench.runner import named
+from specbench.specs import MethodSpec, RunSpec
+
+ALL = "all"
+
+
+def rows(
+    spec: RunSpec,
+    cells: Sequence[Cell],
+    models: ModelPair,
+    records: Sequence[dict[str, Any]],
+    environment: Mapping[str, Any],
+    command: str,
+) -> list[Row]:
+    """Every row of a run, methods in the order given, subsets in the task's order, `all` last."""
+    made = []
+    for task_name in unique([cell.task.name for cell in cells]):
+        task_cells = [cell for cell in cells if cell.task.name == task_name]
+        groups = [[cell] for cell in task_cells] + ([task_cells] if len(task_cells) > 1 else [])
+        for method in spec.methods:
+            for group in groups:
+                subsets = {cell.subset for cell in group}
+                chosen = [r for r in records if r["task"] == task_name and r["subset"] in subsets]
+                made.append(_row(spec, method, group, models, chosen, environment, command))
+    return made
+
+
+def _row(
+    spec: RunSpec,
+    method: MethodSpec,
+    group: Sequence[Cell],
+    models: ModelPair,
+    records: Sequence[dict[str, Any]],
+    environment: Mapping[str, Any],
+    command: str,
+) -> Row:
+    cell = group[0]
+    task = next(task for task in spec.tasks if task.name == cell.task.name)
+    generation = cell.task.generation
+    drafter = models.drafter if method.needs_drafter else None
+    return Row(
+        task=named(task),
+        subset=cell.subset if len(group) == 1 else ALL,
+        language=cell.task.language if len(group) == 1 else None,
+        method=named(method),
+        num_draft_tokens=method.num_draft_tokens,
+        options={"drafter": method.drafter.options, "verification": method.verification.options},
+        target=models.target.name,
+        target_revision=models.target.revision,
+        drafter=drafter.name if drafter else None,
+        drafter_revision=drafter.revision if drafter else None,
+        sampling=Sampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p),
+        dtype=environment["dtype"],
+        device=environment["device"],
+        attention=environment["attention"],
+        versions=environment["versions"],
+        commit=environment["commit"],
+        command=command,
+        data_source=cell.data.source,
+        data_location=", ".join(unique([each.data.location for each in group])),
+        data_revision=cell.data.revision,
+        chat=uses_chat(models.target, spec.chat),
+        seed=spec.seed,
+        n=len({(record["subset"], record["example"]) for record in records}),
+        repeats=spec.repeats,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        lossless=method.lossless,
+        metrics=summarize(
+            list(records), method.name, num_draft_tokens=method.num_draft_tokens,
+            verification={"rule": method.verification.rule, **method.verification.options}, seed=spec.seed,
+        ),
+    )  # fmt: skip

@@ -1,0 +1,86 @@
+"""The folder of one run: what was asked for (run.json), the records (records.jsonl) and the rows (leaderboard.json)."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import ConfigError
+from specbench.records import RecordFile
+
+Key = tuple[str, str, int, int]
+
+
+class RunFolder:
+    """Holds one configuration; opening it with another one is refused, with what changed."""
+
+    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
+        self.path = path
+        self.identity = json.loads(json.dumps(identity))
+        self.records = RecordFile(path / "records.jsonl")
+        self.leaderboard = path / "leaderboard.json"
+
+    def open(self) -> dict[Key, dict[str, Any]]:
+        """Create the folder, or resume it: returns the records that are there, by (task, subset, example, repeat)."""
+        config = self.path / "run.json"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if config.exists():
+                self._compare(json.loads(config.read_text(encoding="utf-8")))
+            elif self.records.path.exists():
+                raise ConfigError(f"{self.path}: has records but no run.json; choose another --output")
+            else:
+                write_atomically(config, json.dumps(self.identity, indent=2, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise ConfigError(
+                f"--output {self.path}: cannot write there ({error.strerror or error}); choose another folder"
+            ) from error
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"{config}: not valid JSON ({error}); choose another --output") from error
+        return {record_key(record): record for record in self.records.read()}
+
+    def _compare(self, old: Mapping[str, Any]) -> None:
+        before, now = flatten(old), flatten(self.identity)
+        changed = [
+            f"{key}: {before.get(key, 'absent')} → {now.get(key, 'absent')}"
+            for key in sorted({*before, *now})
+            if before.get(key) != now.get(key)
+        ]
+        if changed:
+            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+            raise ConfigError(
+                f"{self.path} holds records of another configuration ({'; '.join(changed[:3])}{more}); "
+                "choose another --output, or repeat the old command to resume it"
+            )
+
+
+def record_key(record: Mapping[str, Any]) -> Key:
+    return record["task"], record["subset"], record["example"], record["repeat"]
+
+
+def default_folder(names: str, identity: Mapping[str, Any]) -> Path:
+    """runs/<tasks>-<methods>-<digest of the configuration>: the same command finds its records again."""
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+    return Path("runs") / f"{names}-{digest}"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, str]:
+    """Nested mappings and lists as dotted keys with printable values."""
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list):
+        items = {str(i): item for i, item in enumerate(value)}.items()
+    else:
+        return {prefix: json.dumps(value, ensure_ascii=False)}
+    flat: dict[str, str] = {}
+    for key, item in items:
+        flat |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
+    return flat

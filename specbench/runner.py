@@ -1,0 +1,179 @@
+"""The runner: AR and every method on each example in turn, in one process, recorded block by block."""
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specbench.compose import Decoder, ModelPair, stream_seed
+from specbench.decoding.ledger import StopRules, text_before_stop
+from specbench.decoding.loop import Generation
+from specbench.errors import ConfigError
+from specbench.plan import Cell, prompt_ids
+from specbench.registry import SCORERS
+from specbench.run_folder import Key, RunFolder
+from specbench.specs import MethodSpec, RunSpec, TaskSpec, digest
+from specbench.tasks import Example
+
+Scorer = Callable[[str, str], float]
+WARM_UP_TEXT = "This is a text about nothing in particular, read once before anything is measured. "
+NUM_WARM_UP_TOKENS = 16
+PROCESS = uuid.uuid4().hex[:12]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The atom of a run: one example, one repeat, AR and all methods in the order in which they are measured."""
+
+    cell: Cell
+    example: Example
+    repeat: int
+    order: tuple[Decoder, ...]
+
+    @property
+    def key(self) -> Key:
+        return self.cell.task.name, self.cell.subset, self.example.index, self.repeat
+
+    @property
+    def prompt_digest(self) -> str:
+        return hashlib.sha256(self.example.prompt.encode()).hexdigest()[:12]
+
+
+def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:
+    """All blocks, the order of the methods reversed on every other one."""
+    for cell in cells:
+        number = 0
+        for repeat in range(repeats):
+            for example in cell.data.examples:
+                order = cell.decoders if number % 2 == 0 else cell.decoders[::-1]
+                yield Block(cell, example, repeat, order)
+                number += 1
+
+
+def run(
+    spec: RunSpec,
+    cells: Sequence[Cell],
+    folder: RunFolder,
+    done: Mapping[Key, dict[str, Any]],
+    report: Callable[[Block, dict[str, Any], bool], None],
+) -> list[dict[str, Any]]:
+    """Measure every block that is not recorded yet; returns the records of the plan, old and new.
+
+    `report(block, record, measured)` is called after each block. A record is on disk before the next block begins.
+    """
+    plan = list(blocks(cells, spec.repeats))
+    check_same_prompts(plan, done, folder)
+    if any(block.key not in done for block in plan):
+        warm_up(cells, spec.chat)
+    records = []
+    for block in plan:
+        old = done.get(block.key)
+        record = old or measure(block, spec)
+        if old is None:
+            folder.records.append(record)
+        records.append(record)
+        report(block, record, old is None)
+    return records
+
+
+def check_same_prompts(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]], folder: RunFolder) -> None:
+    """Records of a data file that has changed since are not this run's."""
+    for block in plan:
+        if block.key in done and done[block.key]["prompt"] != block.prompt_digest:
+            raise ConfigError(
+                f"{folder.path}: {block.cell.task.name}/{block.cell.subset} example {block.example.id} was measured with "
+                f"another prompt than {block.cell.data.location} holds now; choose another --output"
+            )
+
+
+def warm_up(cells: Sequence[Cell], chat: str) -> None:
+    """Every method once on a text that is not measured, as long as the longest sequence of the cell, so that no
+    measured pass is the first of its kind and no cache grows while it is measured."""
+    for cell in cells:
+        for decoder in cell.decoders:
+            filler = decoder.model.encode_prompt(WARM_UP_TEXT, chat=False)
+            longest = max(len(prompt_ids(decoder.model, example, chat)) for example in cell.data.examples)
+            num_tokens = longest + cell.task.generation.max_new_tokens
+            if cell.context_limit is not None:
+                num_tokens = min(num_tokens, cell.context_limit - NUM_WARM_UP_TOKENS)
+            repeated = (filler * (num_tokens // len(filler) + 1))[: max(1, num_tokens)]
+            stop = StopRules(NUM_WARM_UP_TOKENS, context_limit=cell.context_limit)
+            decoder.generate(repeated, stop, seed=0)
+
+
+def measure(block: Block, spec: RunSpec) -> dict[str, Any]:
+    """The record of one block."""
+    cell, example = block.cell, block.example
+    score = scorer(cell)
+    results: dict[str, Any] = {}
+    num_prompt_tokens = 0
+    for decoder in block.order:
+        ids = prompt_ids(decoder.model, example, spec.chat)
+        seed = stream_seed(spec.seed, cell.subset, example.index, block.repeat, decoder.method.name)
+        stop = decoder.stop_rules(cell.task.generation, cell.context_limit)
+        generation = decoder.generate(ids, stop, seed)
+        results[decoder.method.name] = as_json(generation, decoder, stop, score, example.reference)
+        if decoder is cell.decoders[0]:
+            num_prompt_tokens = len(ids)
+    return {
+        "task": cell.task.name,
+        "subset": cell.subset,
+        "example": example.index,
+        "id": example.id,
+        "repeat": block.repeat,
+        "process": PROCESS,
+        "order": [decoder.method.name for decoder in block.order],
+        "prompt": block.prompt_digest,
+        "prompt_tokens": num_prompt_tokens,
+        "reference": example.reference,
+        "methods": {decoder.method.name: results[decoder.method.name] for decoder in cell.decoders},
+    }
+
+
+def scorer(cell: Cell) -> Scorer | None:
+    """The task's scorer, or None for a task that has none."""
+    if cell.task.scorer is None:
+        return None
+    made: Scorer = SCORERS.get(cell.task.scorer.type)(**cell.task.scorer.options)
+    return made
+
+
+def as_json(
+    generation: Generation, decoder: Decoder, stop: StopRules, score: Scorer | None, reference: str | None
+) -> dict[str, Any]:
+    """One method's part of a record."""
+    text = text_before_stop(decoder.model.decode_text(generation.token_ids), stop.stop_strings)
+    return {
+        "token_ids": generation.token_ids,
+        "text": text,
+        "finish": generation.finish,
+        "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps],
+        "positions": generation.positions,
+        "passes": {"target": generation.target_passes, "draft": generation.draft_passes},
+        "ttft_seconds": generation.ttft_seconds,
+        "draft_prefill_seconds": generation.draft_prefill_seconds,
+        "decode_seconds": generation.decode_seconds,
+        "score": score(text, reference) if score is not None and reference is not None else None,
+    }
+
+
+def identity(spec: RunSpec, cells: Sequence[Cell], models: ModelPair, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What all records of a folder must share: everything but which examples and how many repeats are asked for."""
+    return {
+        "seed": spec.seed,
+        "tasks": {task.name: named(task) for task in spec.tasks},
+        "methods": {method.name: named(method) for method in spec.methods},
+        "models": {
+            role: {"name": model.name, "revision": model.revision} if model else None
+            for role, model in {"target": models.target, "drafter": models.drafter}.items()
+        },
+        "data": {cell.task.name: cell.data.source for cell in cells},
+        "chat": spec.chat,
+        "environment": dict(environment),
+    }
+
+
+def named(spec: TaskSpec | MethodSpec) -> str:
+    """name@version:digest"""
+    return f"{spec.name}@{spec.version}:{digest(spec)}"

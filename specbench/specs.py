@@ -1,0 +1,94 @@
+"""Specs: frozen models of what is asked for. A run is made of tasks and methods; a digest stands for a meaning."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from specbench.components import Spec, Text, build
+from specbench.errors import ConfigError, nearest
+from specbench.method_spec import MethodSpec
+from specbench.task_spec import GenerationSpec, TaskSpec
+
+__all__ = ["GenerationSpec", "MethodSpec", "RunSpec", "Spec", "TaskSpec", "build", "digest"]
+
+
+class RunSpec(Spec):
+    """What one run measures: every subset of every task, with all its methods, on one model pair."""
+
+    tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
+    methods: Annotated[tuple[MethodSpec, ...], Field(min_length=1)]
+    target: Text
+    drafter: Text | None = None
+    target_revision: str | None = None
+    drafter_revision: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: Text = "auto"
+    chat: Literal["auto", "always", "never"] = "auto"
+    data: Text | None = None  # None: the default; "hub", "sample", or a folder or file
+    subsets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    limit: Annotated[int, Field(ge=1)] | None = None
+    repeats: Annotated[int, Field(ge=1)] = 1
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "RunSpec":
+        for kind, names in (("task", [t.name for t in self.tasks]), ("method", [m.name for m in self.methods])):
+            twice = [name for name in names if names.count(name) > 1]
+            if twice:
+                raise ConfigError(f"{kind}s: '{twice[0]}' is given twice: give it once")
+        for method in self.methods:
+            if method.needs_drafter and self.drafter is None:
+                raise ConfigError(f"drafter: method '{method.name}' needs a drafter model: give one with --drafter")
+        self.cells()
+        return self
+
+    def cells(self) -> list[tuple[TaskSpec, str]]:
+        """The (task, subset) pairs in the order in which they run. Raises ConfigError for an unknown subset."""
+        known = [name for task in self.tasks for name in task.subset_names]
+        for name in self.subsets or ():
+            if name not in known:
+                tasks = ", ".join(f"'{task.name}'" for task in self.tasks)
+                raise ConfigError(f"subsets: task {tasks} has no subset '{name}': {nearest(name, set(known))}")
+        return [(task, name) for task in self.tasks for name in self._chosen(task)]
+
+    def _chosen(self, task: TaskSpec) -> list[str]:
+        if self.subsets is None or not task.subsets:
+            return list(task.subset_names)
+        chosen = [name for name in dict.fromkeys(self.subsets) if name in task.subset_names]
+        if not chosen:
+            raise ConfigError(
+                f"subsets: task '{task.name}' has none of {', '.join(self.subsets)}: {nearest('', task.subsets)}"
+            )
+        return chosen
+
+
+def digest(spec: TaskSpec | MethodSpec) -> str:
+    """The meaning of a spec in 12 hex digits of SHA-256, over canonical JSON with all defaults filled in.
+
+    Words without meaning (title, paper), the sweep, the version and the place of the sample do not count, and an absent
+    value counts as the empty one. A task counts as its subsets do, each merged over it.
+    """
+    if isinstance(spec, TaskSpec) and spec.subsets:
+        meaning: Any = {name: _meaning(spec.subset(name)) for name in spec.subsets}
+    else:
+        meaning = _meaning(spec)
+    return hashlib.sha256(json.dumps(meaning, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:12]
+
+
+def _meaning(spec: TaskSpec | MethodSpec) -> Any:
+    return _filled(spec.model_dump(exclude={"title", "paper", "sweep", "version", "sample", "subsets"}))
+
+
+def _filled(value: Any) -> Any:
+    """Without absent values, so that a key added to the schema later leaves the digests of today's files alone."""
+    if isinstance(value, Mapping):
+        return {str(key): _filled(inner) for key, inner in value.items() if inner not in (None, "", (), [], {})}
+    if isinstance(value, (list, tuple)):
+        return [_filled(inner) for inner in value]
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        return int(value)  # 0 and 0.0 mean the same
+    return value

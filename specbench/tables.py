@@ -1,0 +1,119 @@
+"""Rows → tables for a terminal of 100 columns."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from specbench.bootstrap import Metric
+from specbench.leaderboard import Row
+
+SMALL_SAMPLE = 30
+NULL = "–"
+
+
+def run_table(rows: Sequence[Row]) -> Table:
+    """One task and one method: a line per subset, then "all". Raises ValueError for rows of several or of none."""
+    if len({(row.task, row.method) for row in rows}) != 1:
+        raise ValueError("a table shows the rows of one task and one method")
+    lines = sorted(rows, key=lambda row: row.subset == "all")
+    method = _short(lines[0].method)
+    table = Table(
+        title=Text(f"{_short(lines[0].task)} · {method}"),
+        caption=Text(_caption(lines)),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column("subset", overflow="fold")
+    headers = ("n", "α", "τ", "tok/s\nar", f"tok/s\n{method.partition('@')[0]}", "speed-up\n95 % interval",
+               "expected\nspeed-up", "accuracy %\nar → method")  # fmt: skip
+    for header in headers:
+        table.add_column(header, justify="right", overflow="fold", no_wrap=not header.startswith("tok/s"))
+    for row in lines:
+        if row.subset == "all" and len(lines) > 1:
+            table.add_section()
+        table.add_row(*(Text(cell) for cell in _cells(row)))
+    return table
+
+
+def _cells(row: Row) -> list[str]:
+    metrics = row.metrics
+    accuracy = [_number(metrics.get(name), 1, 100) for name in ("accuracy_ar", "accuracy")]
+    return [
+        row.subset,
+        str(row.n),
+        _number(metrics.get("acceptance_rate"), 3),
+        _number(metrics.get("mean_acceptance_length"), 2),
+        _speed(metrics.get("tokens_per_second_ar")),
+        _speed(metrics.get("tokens_per_second")),
+        _with_interval(metrics.get("speedup")),
+        _number(metrics.get("speedup_expected"), 2),
+        NULL if accuracy == [NULL, NULL] else " → ".join(accuracy),
+    ]
+
+
+def _caption(rows: Sequence[Row]) -> str:
+    row = rows[0]
+    lossless = "lossless" if row.lossless else "lossy: the output is not the target's own"
+    sentences = [
+        f"target {_model(row.target, row.target_revision)}",
+        f"drafter {_model(row.drafter, row.drafter_revision) if row.drafter else 'none'}, "
+        f"{row.num_draft_tokens} draft tokens, {lossless}{_options(row)}",
+        f"{_sampling(row)}; {row.dtype} on {row.device}",
+        f"data: {row.data_source} ({_locations([r.data_location for r in rows])})",
+    ]
+    small = [r.subset for r in rows if r.n < SMALL_SAMPLE]
+    if small:
+        sentences.append(f"intervals are wide: n < {SMALL_SAMPLE} in {', '.join(small)}")
+    return "\n".join(sentences)
+
+
+def _locations(locations: Sequence[str]) -> str:
+    first, *others = dict.fromkeys(locations)
+    return f"{first} and {len(others)} more" if others else first
+
+
+def _options(row: Row) -> str:
+    """The options of the verification rule, such as the threshold, that the numbers hang on."""
+    options = row.options.get("verification", {})
+    return f" ({', '.join(f'{name} {value}' for name, value in options.items())})" if options else ""
+
+
+def _sampling(row: Row) -> str:
+    sampling = row.sampling
+    if sampling.temperature == 0:
+        return "greedy"
+    limits = (("top-k", sampling.top_k), ("top-p", sampling.top_p))
+    parts = [
+        f"temperature {sampling.temperature:g}",
+        *(f"{name} {value:g}" for name, value in limits if value is not None),
+    ]
+    return ", ".join(parts)
+
+
+def _model(name: str, revision: str | None) -> str:
+    return f"{name} ({revision[:18]})" if revision else name
+
+
+def _short(versioned: str) -> str:
+    """name@version:digest → name@version"""
+    return versioned.partition(":")[0]
+
+
+def _number(metric: Metric | None, digits: int, factor: float = 1) -> str:
+    if metric is None or metric.value is None:
+        return NULL
+    return f"{factor * metric.value:.{digits}f}"
+
+
+def _speed(metric: Metric | None) -> str:
+    return _number(metric, 1 if metric is None or (metric.value or 0) < 1000 else 0)
+
+
+def _with_interval(metric: Metric | None) -> str:
+    if metric is None or metric.low is None or metric.high is None:
+        return _number(metric, 2)
+    return f"{metric.value:.2f} [{metric.low:.2f}, {metric.high:.2f}]"

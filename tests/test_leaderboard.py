@@ -1,0 +1,197 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from specbench.bootstrap import Metric
+from specbench.errors import ConfigError
+from specbench.leaderboard import Row, comparable, load, merge, write
+
+FIELDS = {
+    "task": "mgsm@1:0123456789ab",
+    "subset": "ja",
+    "language": "ja",
+    "method": "fsd@1:ba9876543210",
+    "num_draft_tokens": 5,
+    "options": {"verification": {"threshold": 0.3}},
+    "target": "org/target",
+    "target_revision": "f" * 40,
+    "drafter": "org/drafter",
+    "drafter_revision": None,
+    "sampling": {"temperature": 0.0, "top_k": None, "top_p": None},
+    "dtype": "float32",
+    "device": "Some CPU, 1 thread",
+    "attention": "sdpa",
+    "versions": {"torch": "2.13.0", "transformers": "5.23.0"},
+    "commit": "abc-dirty",
+    "command": "specbench run --task mgsm --method fsd",
+    "data_source": "sample",
+    "data_location": "tasks/samples/mgsm.jsonl",
+    "data_revision": None,
+    "chat": "never",
+    "seed": 0,
+    "n": 16,
+    "repeats": 1,
+    "created": "2026-01-01T00:00:00Z",
+    "lossless": False,
+    "metrics": {"speedup": Metric(value=1.5, low=1.25, high=1.75)},
+}
+
+
+def row(**changes):
+    return Row(**{**FIELDS, **changes})
+
+
+def test_rows_survive_the_file(tmp_path):
+    rows = [row(), row(subset="サブ", metrics={}, drafter=None)]
+    write(tmp_path / "board.json", rows)
+    assert load(tmp_path / "board.json") == rows
+    content = json.loads((tmp_path / "board.json").read_text(encoding="utf-8"))
+    assert content["format"] == 1 and content["rows"][0]["metrics"]["speedup"]["low"] == 1.25
+    assert [path.name for path in tmp_path.iterdir()] == ["board.json"]
+
+
+def test_a_row_refuses_unknown_fields_and_change():
+    with pytest.raises(ValueError, match="speed"):
+        row(speed=1)
+    with pytest.raises(ValueError, match="frozen"):
+        row().n = 3
+    with pytest.raises(ValueError, match="finite"):
+        Metric(value=float("nan"))
+
+
+def test_an_infinite_threshold_can_be_written(tmp_path):
+    endless = row(options={"verification": {"threshold": float("inf"), "list": (1, float("inf"))}})
+    assert merge(tmp_path / "board.json", [endless]) == [endless] == load(tmp_path / "board.json")
+
+
+def test_merge_replaces_the_same_result_and_keeps_the_others(tmp_path):
+    path = tmp_path / "new" / "board.json"
+    merge(path, [row(), row(subset="en")])
+    again = row(metrics={"speedup": Metric(value=2.0)}, created="2026-02-02T00:00:00Z", command="specbench run …")
+    assert merge(path, [again]) == load(path) == [again, row(subset="en")]
+    others = [
+        row(**change)
+        for change in ({"options": {}}, {"device": "GPU"}, {"n": 17}, {"sampling": {"temperature": 1.0}}, {"seed": 1})
+    ]
+    assert merge(path, others) == [again, row(subset="en"), *others]
+
+
+def test_the_key_is_everything_but_the_outcome():
+    assert set(json.loads(row().key)) == set(FIELDS) - {"metrics", "created", "command"} | {"format"}
+
+
+WHOLE = json.dumps({"format": 1, "rows": [row().model_dump(mode="json")]})
+BROKEN = {
+    "empty": "",
+    "half-written": WHOLE[: len(WHOLE) // 2],
+    "a list": "[]",
+    "no rows": '{"format": 1}',
+    "another format": WHOLE.replace('"format": 1, "rows"', '"format": 2, "rows"'),
+    "unknown field": WHOLE.replace('"subset"', '"subsett"'),
+    "wrong type": WHOLE.replace('"n": 16', '"n": "many"'),
+    "not a number": WHOLE.replace("1.25", "NaN"),
+    "more beside the rows": WHOLE[:-1] + ', "x": 1}',
+    "a row that is none": '{"format": 1, "rows": [3]}',
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_file_is_a_user_error_and_stays_as_it_is(tmp_path, content):
+    path = tmp_path / "board.json"
+    path.write_text(content, encoding="utf-8")
+    for action in (load, lambda path: merge(path, [row()])):
+        with pytest.raises(ConfigError) as raised:
+            action(path)
+        assert str(raised.value).startswith(f"{path}: ") and "\n" not in str(raised.value)
+    assert path.read_text(encoding="utf-8") == content
+
+
+def test_errors_name_the_place_the_value_and_the_remedy(tmp_path):
+    path = tmp_path / "board.json"
+    path.write_text(BROKEN["wrong type"], encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"rows\.0\.n = 'many': .*recomputed from the records"):
+        load(path)
+    path.write_text(BROKEN["another format"], encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"format = 2.*reads format 1"):
+        load(path)
+    with pytest.raises(ConfigError, match=r"none\.json: cannot read"):
+        load(tmp_path / "none.json")
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
+    path = tmp_path / "board.json"
+    write(path, [row()])
+    before = path.read_bytes()
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(ConfigError, match=r"No space left.*the file is as it was"):
+        patch.setattr(os, "fsync", refuse)
+        write(path, [row(), row(subset="en")])
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["board.json"]
+
+
+def test_a_path_that_cannot_be_made_is_a_user_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write the leaderboard"):
+        merge(tmp_path / "file" / "board.json", [row()])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights")
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "link.json").symlink_to(tmp_path / "board.json")
+    merge(tmp_path / "link.json", [row()])
+    assert (tmp_path / "link.json").is_symlink() and load(tmp_path / "board.json") == [row()]
+
+
+WRITER = """
+import json, sys
+from specbench.leaderboard import Row, merge
+path, writer, fields = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+for n in range(15):
+    merge(path, [Row(**{**fields, "subset": f"{writer}-{n}"})])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file locks")
+def test_two_writers_at_once_lose_no_rows(tmp_path):
+    path = tmp_path / "board.json"
+    fields = json.dumps(row().model_dump(mode="json"))
+    command = [sys.executable, "-c", WRITER, str(path)]
+    writers = [subprocess.Popen([*command, name, fields]) for name in ("a", "b", "c")]
+    assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
+    assert {r.subset for r in load(path)} == {f"{name}-{n}" for name in "abc" for n in range(15)}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"task": "mgsm@1:ffff"}, "task: 'mgsm@1:0123456789ab' and 'mgsm@1:ffff'"),
+        ({"subset": "en"}, "subset: 'ja' and 'en'"),
+        ({"target": "other"}, "target: 'org/target' and 'other'"),
+        ({"target_revision": None}, f"target_revision: '{'f' * 40}' and None"),
+        ({"sampling": {"temperature": 1.0}}, "sampling.temperature: 0.0 and 1.0"),
+        ({"dtype": "bfloat16"}, "dtype: 'float32' and 'bfloat16'"),
+        ({"device": "GPU"}, "device: 'Some CPU, 1 thread' and 'GPU'"),
+        ({"attention": "eager"}, "attention: 'sdpa' and 'eager'"),
+        ({"versions": {"torch": "2.6.0", "transformers": "5.23.0"}}, "versions.torch: '2.13.0' and '2.6.0'"),
+        ({"versions": {"torch": "2.13.0"}}, "versions.transformers: '5.23.0' and None"),
+        ({"chat": "always"}, "chat: 'never' and 'always'"),
+        ({"data_source": "hub"}, "data_source: 'sample' and 'hub'"),
+        ({"data_revision": "1"}, "data_revision: None and '1'"),
+    ],
+)
+def test_what_must_match_is_named_with_both_values(change, said):
+    assert comparable(row(), row(**change)) == [said]
+
+
+def test_methods_drafters_and_outcomes_may_differ():
+    other = row(
+        method="sd@1:aa", options={}, num_draft_tokens=8, drafter="x", lossless=True, metrics={}, created="later"
+    )
+    assert comparable(row(), other) == []
+    assert len(comparable(row(), row(device="GPU", dtype="float16"))) == 2

@@ -1,0 +1,270 @@
+import math
+import random
+import warnings
+
+import pytest
+
+from specbench.metrics import expected_speedup, summarize
+
+FUZZY = {"rule": "fuzzy", "divergence": "js", "threshold": 0.4}
+REJECTION = {"rule": "rejection"}
+NO_POSITIONS = {"target_prob": None, "draft_prob": None, "overlap": None, "divergence": None}
+
+
+def generation(
+    steps, *, decode=1.0, ttft=0.5, target=(), draft=(), draft_prefill=0.0, score=None, finish="eos", **lists
+):
+    num_new_tokens = 1 + sum(step[3] for step in steps)
+    return {
+        "token_ids": list(range(num_new_tokens)),
+        "text": "",
+        "finish": finish,
+        "steps": steps,
+        "positions": {**NO_POSITIONS, **lists},
+        "passes": {"target": [list(p) for p in target], "draft": [list(p) for p in draft]},
+        "ttft_seconds": ttft,
+        "draft_prefill_seconds": draft_prefill,
+        "decode_seconds": decode,
+        "score": score,
+    }
+
+
+def autoregressive(num_new_tokens, **keywords):
+    return generation([[0, 0, 0, 1]] * (num_new_tokens - 1), **keywords)
+
+
+def record(example, ar, method=None, *, subset="en", repeat=0):
+    methods = {"ar": ar} | ({"m": method} if method else {})
+    return {"task": "t", "subset": subset, "example": example, "id": str(example), "repeat": repeat, "methods": methods}
+
+
+# Example 0: 7 tokens in 2 steps. Step 1: 3 drafted, 3 judged, 2 accepted, 3 emitted; step 2: all 3 pass, bonus, but the
+# cut at EOS leaves 3 of the 4 tokens. Example 1: 3 tokens in 1 step, 2 drafted, 2 judged, 1 accepted.
+FIRST = record(
+    0,
+    autoregressive(7, decode=6.0, ttft=1.0, target=[(1, 0.5), (1, 0.7), *[(2, 0.9)] * 4], score=1.0),
+    generation(
+        [[3, 3, 2, 3], [3, 3, 3, 3]], decode=2.0, ttft=1.5, draft_prefill=0.25, score=0.0, finish="length",
+        target=[(4, 0.5), (4, 0.7)], draft=[(1, 0.1), (1, 0.1), (1, 0.1), (2, 0.2), (1, 0.1)],
+        overlap=[1.0, 0.5, 0.0, 1.0, 1.0, 1.0], divergence=[0.1, 0.1, 0.7, 0.1, 0.1, 0.1],
+    ),
+)  # fmt: skip
+SECOND = record(
+    1,
+    autoregressive(5, decode=4.0, ttft=2.0, target=[*[(1, 0.8)] * 3, (1, 1.2)], score=1.0),
+    generation(
+        [[2, 2, 1, 2]], decode=1.0, ttft=2.5, draft_prefill=0.35, score=1.0,
+        target=[(3, 0.6)], draft=[(1, 0.1), (1, 0.1)], overlap=[0.5, 0.0], divergence=[0.2, 0.6],
+    ),
+)  # fmt: skip
+BY_HAND = {
+    "new_tokens": 7 + 3,
+    "tokens_per_second": (6 + 2) / (2 + 1),
+    "tokens_per_second_ar": (6 + 4) / (6 + 4),
+    "speedup": (8 / 3) / 1,
+    "speedup_e2e": ((7 + 3) / (3.5 + 3.5)) / ((7 + 5) / (7 + 6)),
+    "ttft_seconds": 2.0,
+    "draft_prefill_seconds": 0.3,
+    "tpot_seconds": (2 / 6 + 1 / 2) / 2,
+    "draft_seconds": 0.8,
+    "verify_seconds": 1.8,
+    "overhead_seconds": 3 - 0.8 - 1.8,
+    "overhead_share": 0.4 / 3,
+    "overhead_share_ar": (10 - 4.8 - 3.6) / 10,
+    "cost_ratio": 0.1 / 0.8,
+    "speedup_expected": (1 + 2 / 3 + 4 / 9 + 8 / 27) / (3 * 0.1 / 0.8 + 1),
+    "acceptance_rate": (5 / 6 + 1 / 2) / 2,
+    "acceptance_rate_pooled": 6 / 8,
+    "acceptance_rate_expected": 5 / 8,
+    "draft_efficiency": (5 / 6 + 1 / 2) / 2,
+    "mean_acceptance_length": 8 / 3,
+    "accepted_length": 6 / 3,
+    "drafter_share": 6 / 10,
+    "target_passes_per_token": (3 + 2) / 10,
+    "divergence_bound": (5 + 1) / 2 * 0.4,
+    "mean_divergence": 2.0 / 8,
+    "accuracy": 0.5,
+    "accuracy_ar": 1.0,
+    "accuracy_difference": -0.5,
+    "share_cut_by_length": 0.5,
+}
+WITHOUT_INTERVAL = {
+    "new_tokens", "ttft_seconds", "draft_prefill_seconds", "tpot_seconds", "draft_seconds", "verify_seconds",
+    "overhead_seconds", "cost_ratio", "speedup_expected",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def by_hand():
+    return summarize([FIRST, SECOND], "m", num_draft_tokens=3, verification=FUZZY)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_value_by_hand(by_hand, name):
+    assert by_hand[name].value == pytest.approx(BY_HAND[name])
+
+
+def test_these_metrics_and_no_others(by_hand):
+    assert by_hand.keys() == BY_HAND.keys()
+    assert {name for name, metric in by_hand.items() if metric.low is None} == WITHOUT_INTERVAL
+
+
+def test_an_early_rejection_leaves_drafted_tokens_unjudged():
+    method = generation([[4, 1, 0, 1], [4, 3, 2, 3]], overlap=[0.5] * 4)
+    metrics = summarize([record(0, autoregressive(5), method)], "m", num_draft_tokens=4, verification=REJECTION)
+    assert metrics["acceptance_rate"].value == metrics["acceptance_rate_pooled"].value == 2 / 4
+    assert metrics["draft_efficiency"].value == 2 / 8
+    assert metrics["divergence_bound"].value is None
+    assert metrics["mean_divergence"].value is None and metrics["acceptance_rate_expected"].value == 0.5
+
+
+def test_ar_beside_itself():
+    metrics = summarize([FIRST, SECOND], "ar", num_draft_tokens=0, verification=REJECTION)
+    for name in ("speedup", "speedup_e2e"):
+        assert (metrics[name].value, metrics[name].low, metrics[name].high) == (1, None, None)
+    assert metrics["tokens_per_second"] == metrics["tokens_per_second_ar"]
+    for name in ("mean_acceptance_length", "target_passes_per_token"):
+        assert metrics[name].value == 1
+    nothing = {
+        "acceptance_rate", "acceptance_rate_pooled", "acceptance_rate_expected", "draft_efficiency", "drafter_share",
+        "accepted_length", "speedup_expected", "cost_ratio", "divergence_bound", "mean_divergence",
+    }  # fmt: skip
+    assert {name: metrics[name].value for name in nothing} == dict.fromkeys(nothing)
+    difference = metrics["accuracy_difference"]
+    assert (difference.value, difference.low, difference.high) == (0, 0, 0)
+
+
+def test_ar_and_the_method_are_counted_the_same_way():
+    # A "method" that does exactly what AR does, with and without the first token and EOS, must be worth exactly 1.
+    for num_new_tokens in (2, 3, 50):
+        same = [record(n, autoregressive(num_new_tokens + n), autoregressive(num_new_tokens + n)) for n in range(3)]
+        metrics = summarize(same, "m", num_draft_tokens=0, verification=REJECTION)
+        assert metrics["speedup"].value == metrics["speedup_e2e"].value == 1
+        assert metrics["speedup"].low == metrics["speedup"].high == 1
+        assert metrics["tokens_per_second"] == metrics["tokens_per_second_ar"]
+
+
+@pytest.mark.parametrize("method", ["ar", "m"])
+@pytest.mark.parametrize("num_more", [1, -1])
+def test_a_token_that_no_step_emitted_is_a_defect_on_either_side(method, num_more):
+    # Tokens behind EOS, or one side counted anew by another tokenizer: token ids and ledger then disagree.
+    broken = record(0, autoregressive(4), generation([[3, 3, 2, 3]]))
+    ids = broken["methods"][method]["token_ids"]
+    broken["methods"][method]["token_ids"] = [*ids, 5] if num_more == 1 else ids[:-1]
+    with pytest.raises(ValueError, match=f"example 0, repeat 0: {method}: "):
+        summarize([broken], "m", num_draft_tokens=3, verification=REJECTION)
+
+
+def test_a_draft_in_ar_is_a_defect():
+    broken = record(0, generation([[1, 1, 1, 1]]), autoregressive(2))
+    with pytest.raises(ValueError, match="ar: step 0 has 1 drafted"):
+        summarize([broken], "m", num_draft_tokens=3, verification=REJECTION)
+
+
+def test_an_example_of_one_token_has_no_speed_and_leaves_the_pair():
+    one_token = record(2, autoregressive(1, decode=0.0), generation([], decode=0.0, ttft=2.0))
+    one_sided = record(3, autoregressive(9, decode=100.0), generation([], decode=0.0, ttft=2.0))
+    with_them = summarize([FIRST, SECOND, one_token, one_sided], "m", num_draft_tokens=3, verification=FUZZY)
+    for name in ("tokens_per_second", "tokens_per_second_ar", "speedup", "tpot_seconds", "acceptance_rate"):
+        assert with_them[name].value == pytest.approx(BY_HAND[name])
+    assert with_them["speedup"].value == pytest.approx(
+        with_them["tokens_per_second"].value / with_them["tokens_per_second_ar"].value
+    )
+    alone = summarize([one_token], "m", num_draft_tokens=3, verification=FUZZY)
+    for name in ("tokens_per_second", "speedup", "tpot_seconds", "acceptance_rate", "mean_acceptance_length"):
+        assert alone[name].value is None
+    assert alone["new_tokens"].value == 1 and alone["speedup_e2e"].value == pytest.approx(0.25)
+
+
+def test_repeats_count_in_the_value_but_are_one_prompt_for_the_interval():
+    repeated = [FIRST, SECOND, {**FIRST, "repeat": 1}, {**SECOND, "repeat": 1}]
+    once = summarize([FIRST, SECOND], "m", num_draft_tokens=3, verification=FUZZY)
+    twice = summarize(repeated, "m", num_draft_tokens=3, verification=FUZZY)
+    assert twice["new_tokens"].value == 2 * once["new_tokens"].value
+    for name in BY_HAND.keys() - WITHOUT_INTERVAL:
+        assert (twice[name].low, twice[name].high) == pytest.approx((once[name].low, once[name].high)), name
+
+
+def test_one_prompt_has_no_interval_and_no_records_have_no_values():
+    metrics = summarize([FIRST], "m", num_draft_tokens=3, verification=FUZZY)
+    assert metrics["speedup"].value == 3 and metrics["speedup"].low is None
+    empty = summarize([], "m", num_draft_tokens=3, verification=FUZZY)
+    assert {name for name, metric in empty.items() if metric.value is not None} == {
+        "new_tokens", "draft_seconds", "verify_seconds", "overhead_seconds",
+    }  # fmt: skip
+
+
+def test_unscored_examples_have_no_accuracy():
+    unscored = record(4, autoregressive(3, score=1.0), generation([[3, 3, 1, 2]], score=None))
+    metrics = summarize([FIRST, SECOND, unscored], "m", num_draft_tokens=3, verification=FUZZY)
+    assert (metrics["accuracy"].value, metrics["accuracy_ar"].value) == (0.5, 1.0)
+    alone = summarize([unscored], "m", num_draft_tokens=3, verification=FUZZY)
+    assert alone["accuracy"].value is None and alone["accuracy_difference"].value is None
+
+
+def test_infinite_numbers_become_null():
+    method = generation([[2, 2, 1, 2]], divergence=[0.1, math.inf])
+    metrics = summarize(
+        [record(0, autoregressive(3), method)], "m", num_draft_tokens=2, verification={**FUZZY, "threshold": math.inf}
+    )
+    assert metrics["mean_divergence"].value is None and metrics["divergence_bound"].value is None
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 0.999])
+@pytest.mark.parametrize("gamma", [1, 2, 5, 20])
+def test_expected_speedup_is_the_closed_form(alpha, gamma):
+    for c in (0.0, 0.1, 0.7):
+        closed = (1 - alpha ** (gamma + 1)) / ((1 - alpha) * (gamma * c + 1))
+        assert expected_speedup(alpha, gamma, c) == pytest.approx(closed)
+        assert expected_speedup(1.0, gamma, c) == pytest.approx((gamma + 1) / (gamma * c + 1))
+
+
+def test_expected_speedup_is_what_a_simulation_measures():
+    # Independent acceptances: tokens per step over cost per step. 20,000 steps: the standard error is about 0.4 %.
+    alpha, gamma, c = 0.8, 4, 0.1
+    simulated = random.Random(0)
+    tokens = 0
+    for _ in range(20_000):
+        accepted = 0
+        while accepted < gamma and simulated.random() < alpha:
+            accepted += 1
+        tokens += accepted + 1
+    assert expected_speedup(alpha, gamma, c) == pytest.approx(tokens / (20_000 * (gamma * c + 1)), rel=0.02)
+
+
+def simulated_records(subset, num_prompts):
+    """Drafts accepted with probability 0.7, an AR pass of 1 s, a draft pass of 0.1 s, 10 % noise in time."""
+    source = random.Random(subset)
+    records = []
+    for example in range(num_prompts):
+        steps = []
+        while sum(step[3] for step in steps) < 60:
+            accepted = next((n for n in range(4) if source.random() > 0.7), 4)
+            steps.append([4, min(accepted + 1, 4), accepted, accepted + 1])
+        num_new_tokens = 1 + sum(step[3] for step in steps)
+        target = [(5, source.gauss(1, 0.1)) for _ in steps]
+        draft = [(1, source.gauss(0.1, 0.01)) for _ in range(4 * len(steps))]
+        single = [(1, source.gauss(1, 0.1)) for _ in range(num_new_tokens - 1)]
+        method = generation(
+            steps,
+            decode=sum(s for _, s in target + draft),
+            target=target,
+            draft=draft,
+            score=float(source.random() < 0.6),
+        )
+        ar = autoregressive(num_new_tokens, decode=sum(s for _, s in single), target=single, score=1.0)
+        records.append(record(example, ar, method, subset=subset))
+    return records
+
+
+def test_a_simulated_run_gives_what_was_put_in_without_warnings():
+    records = [r for subset in ("en", "ja", "sw") for r in simulated_records(subset, 24)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metrics = summarize(records, "m", num_draft_tokens=4, verification=REJECTION)
+    assert metrics["acceptance_rate"].value == pytest.approx(0.7, abs=0.03)
+    assert metrics["cost_ratio"].value == pytest.approx(0.1, rel=0.02)
+    assert metrics["speedup"].value == pytest.approx(metrics["speedup_expected"].value, rel=0.05)
+    assert metrics["overhead_share"].value == pytest.approx(0, abs=1e-9)
+    for metric in metrics.values():
+        assert metric.low is None or metric.low - 1e-9 <= metric.value <= metric.high + 1e-9

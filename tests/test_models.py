@@ -1,0 +1,93 @@
+"""CausalLM: cached scores equal a plain forward pass, whatever was fed, cropped and grown before."""
+
+import random
+
+import pytest
+import torch
+
+from specbench.models import CausalLM, common_prefix
+from tests import tiny
+
+
+def plain_logits(model: CausalLM, ids: list[int], num_logits: int) -> torch.Tensor:
+    with torch.no_grad():
+        return model.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -num_logits:, : model.vocab_size]
+
+
+@pytest.mark.parametrize("kind", sorted(tiny.KINDS))
+@torch.no_grad()
+def test_scores_equal_a_plain_pass_after_any_history(kind: str) -> None:
+    model, rng = tiny.causal_lm(kind), random.Random(0)
+    ids = [rng.randrange(256) for _ in range(20)]
+    for _ in range(25):
+        num_logits = rng.randint(1, 6)
+        ids = ids[: rng.randint(10, len(ids))] + [rng.randrange(256) for _ in range(rng.randint(num_logits, 12))]
+        torch.testing.assert_close(
+            model.score(ids, num_logits), plain_logits(model, ids, num_logits), atol=2e-4, rtol=1e-3
+        )
+
+
+@torch.no_grad()
+def test_only_what_the_cache_lacks_is_fed() -> None:
+    model = tiny.causal_lm()
+    model.score(list(range(30)), 1)
+    model.passes.clear()
+    model.score([*range(30), 99, 98], 1)  # two new tokens
+    model.score([*range(30), 99, 97, 96], 2)  # the last of them was replaced, one more follows
+    model.score([*range(30), 99, 97, 96], 3)  # nothing new, but three rows are asked for
+    assert [length for length, _ in model.passes.read()] == [2, 2, 3]
+
+
+@torch.no_grad()
+def test_append_and_crop_never_move_the_buffers_and_growth_doubles() -> None:
+    model = tiny.causal_lm()
+    model.score(list(range(100)), 1)
+    layer = model.cache.layers[0]
+    place = layer.keys.data_ptr()
+    model.score([*range(100), 1, 2, 3], 1)
+    model.rollback(50)
+    model.score([*range(50), 7], 1)
+    assert layer.keys.data_ptr() == place
+    long = [i % 256 for i in range(600)]
+    torch.testing.assert_close(model.score(long, 2), plain_logits(model, long, 2), atol=2e-4, rtol=1e-3)
+    assert layer.keys.shape[-2] == 1024
+
+
+@torch.no_grad()
+def test_checkpoint_and_rollback() -> None:
+    model = tiny.causal_lm("mistral")
+    model.score(list(range(40)), 1)
+    point = model.checkpoint()
+    model.score([*range(40), 5, 6, 7], 3)
+    model.rollback(point)
+    assert model.checkpoint() == 40
+    torch.testing.assert_close(
+        model.score([*range(40), 9], 1), plain_logits(model, [*range(40), 9], 1), atol=2e-4, rtol=1e-3
+    )
+
+
+@torch.no_grad()
+def test_rows_beyond_the_tokenizer_are_no_tokens() -> None:
+    model = tiny.causal_lm(vocab_size=320)
+    model.model.get_output_embeddings().weight.data[300] = 100.0
+    assert model.vocab_size == 257
+    assert model.score([1, 2, 3], 2).shape == (2, 257)
+
+
+def test_end_tokens_are_collected_from_all_configs() -> None:
+    network = tiny.network()
+    network.generation_config.eos_token_id = [3, 4]
+    network.config.eos_token_id = 5
+    model = CausalLM(network, tiny.tokenizer(), "tiny", None)
+    assert model.eos_token_ids == {3, 4, 5, 256}
+
+
+def test_chat_template_is_one_user_turn() -> None:
+    model = tiny.causal_lm()
+    model.tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %} [assistant]"
+    assert model.decode_text(model.encode_prompt("hello", chat=True)) == "[user] hello [assistant]"
+    assert model.decode_text(model.encode_prompt("hello", chat=False)) == "hello"
+
+
+def test_common_prefix() -> None:
+    assert [common_prefix([1, 2, 3], [1, 2]), common_prefix([1, 2], [1, 3, 4]), common_prefix([], [1])] == [2, 1, 0]

@@ -1,0 +1,144 @@
+"""The scorer `number`: languages, digits, separators, signs."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from specbench.errors import ConfigError
+from specbench.registry import SCORERS
+from specbench.scoring.numbers import last_number
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+score = SCORERS.get("number")()
+
+PATTERNS = {
+    "en": "24 + 17 = 41.\nThe answer is {}.",
+    "es": "24 + 17 = 42. La respuesta es {}.",
+    "fr": "24 + 17 = 42. La réponse est {}.",
+    "de": "24 + 17 = 42. Die Antwort lautet {}.",
+    "ru": "24 + 17 = 42. Ответ — {}.",
+    "zh": "24 + 17 = 42。答案是 {}。",
+    "ja": "24 + 17 = 42。答えは{}です。",
+    "th": "24 + 17 = 42 คำตอบคือ {}",
+    "sw": "24 + 17 = 42. Jibu ni {}.",
+    "bn": "24 + 17 = 42। উত্তর হল {}।",
+    "te": "24 + 17 = 42. సమాధానం {}.",
+}
+
+
+@pytest.mark.parametrize("language", PATTERNS)
+def test_answer_of_every_language(language):
+    assert score(PATTERNS[language].format("41"), "41") == 1.0
+    assert score(PATTERNS[language].format("43"), "41") == 0.0
+    assert score(PATTERNS[language].format("-5"), "-5") == 1.0
+    assert score(PATTERNS[language].format("1,234,567"), "1234567") == 1.0
+
+
+NATIVE = ["০১২৩৪৫৬৭৮৯", "๐๑๒๓๔๕๖๗๘๙", "०१२३४५६७८९", "౦౧౨౩౪౫౬౭౮౯", "٠١٢٣٤٥٦٧٨٩", "۰۱۲۳۴۵۶۷۸۹", "０１２３４５６７８９"]
+
+
+@pytest.mark.parametrize("digits", NATIVE)
+def test_native_digits(digits):
+    def write(number):
+        return number.translate(str.maketrans("0123456789", digits))
+
+    assert score(f"= {write('41')}।", "41") == 1.0
+    assert score(f"{write('12,500')}", "12500") == 1.0
+    assert score(f"{write('41')}", write("41")) == 1.0
+    assert score(f"{write('42')}", "41") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "expected"),
+    [
+        ("2,125", "2,125", 1.0),
+        ("2125", "2,125", 1.0),
+        ("Die Antwort lautet 2.125.", "2,125", 1.0),
+        ("The answer is 2.125.", "2.125", 1.0),
+        ("The answer is 2125.", "2.125", 0.0),
+        ("The answer is 2.125.", "2126", 0.0),
+        ("10\u202f000 €", "10000", 1.0),
+        ("10 000 евро", "10000", 1.0),
+        ("le lot de 5 100", "100", 1.0),
+        ("10'000 Franken", "10000", 1.0),
+        ("10’000 Franken", "10000", 1.0),
+        ("1.234.567", "1234567", 1.0),
+        ("1.234,50", "1234.5", 1.0),
+        ("1,234.50", "1234.5", 1.0),
+        ("1 234,5", "1234.5", 1.0),
+        ("12,34,567 টাকা", "1234567", 1.0),
+        ("1,00,000", "100000", 1.0),
+        ("١٬٠٠٠٫٥", "1000.5", 1.0),
+        ("18.00", "18", 1.0),
+        ("18", "18.0", 1.0),
+        ("1,5 Meilen", "1.5", 1.0),
+        ("0,500", "0.5", 1.0),
+        ("0.500", "500", 0.0),
+        ("25%", "25", 1.0),
+        ("150 %.", "150", 1.0),
+        ("$18", "18", 1.0),
+        ("18 $ am Tag", "18", 1.0),
+        ("-$5", "-5", 1.0),
+        ("−5", "-5", 1.0),
+        ("-5", "5", 0.0),
+        ("16-3", "3", 1.0),
+        ("(4+2)-3", "3", 1.0),
+        ("答えは-5です", "-5", 1.0),
+        ("COVID-19", "19", 1.0),
+        ("কোভিড়ি-১৯", "19", 1.0),
+        ("**41**", "41", 1.0),
+        (r"\boxed{41}", "41", 1.0),
+        ("24 + 17 = 41", "41", 1.0),
+        ("1, 2, 3", "3", 1.0),
+        ("1,2,3", "3", 1.0),
+        ("１２，５００円", "12500", 1.0),
+        ("9*2=18，18", "18", 1.0),
+        ("剩下9，2", "9.2", 0.0),
+        ("7万ドル", "70000", 1.0),
+        ("7万ドル", "7", 0.0),
+        ("5千米", "5", 1.0),
+        ("no number", "41", 0.0),
+        ("", "41", 0.0),
+        ("m²", "2", 0.0),
+        ("100 41", "41", 1.0),
+        ("41 apples, then 12", "41", 0.0),
+        ("9" * 5000, "9", 0.0),
+    ],
+)
+def test_written_forms(text, reference, expected):
+    assert score(text, reference) == expected
+
+
+def test_readings_are_in_order():
+    assert last_number("2.125") == [Decimal("2.125"), Decimal("2125")]
+    assert last_number("2,125") == [Decimal("2125"), Decimal("2.125")]
+
+
+def test_reference_without_a_number_is_an_error():
+    with pytest.raises(ConfigError, match="reference 'forty' holds no number"):
+        score("41", "forty")
+
+
+@pytest.mark.skipif(not (SHARED / "mgsm").is_dir(), reason="the shared data is not here")
+def test_every_real_reference_agrees_with_itself():
+    rows = [
+        line.split("\t") for path in sorted((SHARED / "mgsm").glob("*.tsv")) for line in path.open(encoding="utf-8")
+    ]
+    assert len(rows) == 1500
+    assert all(score(reference, reference) == 1.0 for _, reference in rows)
+    assert all(score(f"x = {float(reference.replace(',', '')) + 1}", reference) == 0.0 for _, reference in rows)
+
+
+@pytest.mark.skipif(not (SHARED / "mcot").is_dir(), reason="the shared data is not here")
+def test_verdicts_on_real_outputs():
+    """480 answers of a real model with the verdict of its authors. The one disagreement (Swahili) is theirs: they read
+    the 125 of "5,125" as the answer."""
+    rows = [
+        json.loads(line) for path in sorted((SHARED / "mcot").glob("*.jsonl")) for line in path.open(encoding="utf-8")
+    ]
+    assert all(last_number(row["response"]) for row in rows)
+    differ = [row for row in rows if bool(score(row["response"], str(row["answer"]))) != row["result"]]
+    assert len(rows) == 480
+    assert [("5,125" in row["response"]) for row in differ] == [True]

@@ -1,0 +1,61 @@
+"""Registries: options are the keyword-only parameters of a factory."""
+
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field
+
+from specbench.errors import ConfigError
+from specbench.registry import BRIDGES, DRAFTERS, RULES, SCORERS, Registry
+
+
+@pytest.fixture
+def registry():
+    made = Registry("gadget", "specbench.no-such-group")
+
+    @made.register("dial")
+    def dial(model, *, size: Annotated[int, Field(ge=1)], mode: Literal["slow", "fast"] = "slow"):
+        return (model, size, mode)
+
+    return made
+
+
+def test_complete_fills_in_defaults(registry):
+    assert registry.complete("dial", {"size": 3}) == {"size": 3, "mode": "slow"}
+    assert registry.get("dial")("m", **registry.complete("dial", {"size": 3})) == ("m", 3, "slow")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "gadget 'dial'.size: the key 'size' is missing: add it"),
+        ({"size": 0}, "gadget 'dial'.size = 0: input should be greater than or equal to 1"),
+        (
+            {"size": 1, "moed": "x"},
+            "gadget 'dial'.moed: unknown key 'moed': did you mean 'mode'? (choices: mode, size)",
+        ),
+        ({"size": 1, "mode": "fats"}, "gadget 'dial'.mode = 'fats': did you mean 'fast'? (choices: fast, slow)"),
+        ({"size": 1, 2: 3}, "2"),
+    ],
+)
+def test_bad_options(registry, options, expected):
+    with pytest.raises(ConfigError) as caught:
+        registry.complete("dial", options)
+    assert expected in str(caught.value)
+
+
+def test_unknown_name_lists_the_choices(registry):
+    with pytest.raises(ConfigError, match=r"unknown gadget 'dail': did you mean 'dial'\? \(choices: dial\)"):
+        registry.get("dail")
+
+
+def test_a_name_is_registered_once(registry):
+    with pytest.raises(ValueError, match="gadget 'dial' is registered twice"):
+        registry.register("dial")(lambda: None)
+
+
+def test_the_built_in_components_are_there():
+    assert {"model", "none"} <= set(DRAFTERS.names())
+    assert {"rejection", "fuzzy"} <= set(RULES.names())
+    assert "shared" in BRIDGES.names()
+    assert "number" in SCORERS.names()

@@ -1,0 +1,49 @@
+"""Temperature, top-k and top-p against transformers' own warpers, and draws from exactly what is judged."""
+
+import pytest
+import torch
+from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from specbench.decoding.sampling import Distributions, Sampling, draw, process
+
+LOGITS = 3 * torch.randn(6, 40, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+@pytest.mark.parametrize("top_k", [None, 1, 7, 100])
+@pytest.mark.parametrize("top_p", [None, 0.3, 0.9])
+def test_same_probabilities_as_transformers(temperature: float, top_k: int | None, top_p: float | None) -> None:
+    scores = TemperatureLogitsWarper(temperature)(None, LOGITS)
+    if top_k is not None:
+        scores = TopKLogitsWarper(top_k)(None, scores)
+    if top_p is not None:
+        scores = TopPLogitsWarper(top_p)(None, scores)
+    expected = torch.softmax(scores, dim=-1)
+    torch.testing.assert_close(process(LOGITS, Sampling(temperature, top_k, top_p)), expected)
+
+
+def test_greedy_is_one_hot_on_the_best_token() -> None:
+    probs = process(LOGITS, Sampling(0.0))
+    assert probs.sum(-1).tolist() == [1.0] * 6
+    assert probs.argmax(-1).tolist() == Distributions(LOGITS, Sampling()).best
+
+
+def test_half_precision_logits_become_float32() -> None:
+    rows = Distributions(LOGITS.bfloat16(), Sampling(1.0))
+    assert rows.probs.dtype == rows.raw_probs.dtype == torch.float32
+
+
+def test_concatenated_rows_are_the_rows_that_were_drawn_from() -> None:
+    parts = [Distributions(LOGITS[i : i + 1], Sampling(0.7, top_k=5)) for i in range(3)]
+    drawn_from = [part.probs for part in parts]
+    whole = Distributions.concat(parts)
+    assert torch.equal(whole.probs, torch.cat(drawn_from))
+    assert torch.equal(whole.raw_probs, torch.softmax(LOGITS[:3], -1))
+
+
+def test_draw_follows_the_probabilities() -> None:
+    generator = torch.Generator().manual_seed(1)
+    probs = torch.tensor([0.1, 0.0, 0.6, 0.3])
+    counts = torch.bincount(torch.tensor([draw(probs, generator) for _ in range(4000)]), minlength=4) / 4000
+    assert counts[1] == 0
+    assert (counts - probs).abs().max() < 0.03

@@ -1,0 +1,298 @@
+"""Specs: unknown keys, ranges, illegal compositions, subsets, digests. Every mistake is one line that says what to do."""
+
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from specbench.errors import ConfigError
+from specbench.registry import DRAFTERS, RULES
+from specbench.specs import MethodSpec, RunSpec, TaskSpec, build, digest
+
+FSD = {
+    "name": "fsd",
+    "version": 1,
+    "title": "Fuzzy",
+    "drafter": {"type": "model"},
+    "verification": {"rule": "fuzzy", "divergence": "js", "threshold": 0.3},
+    "num_draft_tokens": 5,
+}
+AR = FSD | {
+    "name": "ar",
+    "drafter": {"type": "none"},
+    "verification": {"rule": "rejection"},
+    "num_draft_tokens": 0,
+}
+TASK = {
+    "name": "sums",
+    "version": 1,
+    "title": "Sums",
+    "prompt": "{{ vars.word }} {{ row.question }}",
+    "reference": "{{ row.answer }}",
+    "vars": {"word": "Q:"},
+    "scorer": {"type": "number"},
+    "generation": {"max_new_tokens": 16, "stop": ["\n\n"]},
+}
+LANGUAGES = TASK | {"subsets": {"en": {"language": "en"}, "de": {"language": "de", "vars": {"word": "F:"}}}}
+
+
+def method(**changes):
+    return build(MethodSpec, FSD | changes, "methods/my.yaml: ")
+
+
+def task(**changes):
+    return build(TaskSpec, TASK | changes, "tasks/my.yaml: ")
+
+
+def run(**changes):
+    data = {"tasks": [build(TaskSpec, LANGUAGES)], "methods": [method()], "target": "t", "drafter": "d"}
+    return build(RunSpec, data | changes)
+
+
+def message(make, **changes):
+    with pytest.raises(ConfigError) as caught:
+        make(**changes)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_defaults_of_components_are_filled_in():
+    spec = method(verification={"rule": "fuzzy", "divergence": "kl", "threshold": 0.2})
+    assert spec.verification.options == {"divergence": "kl", "threshold": 0.2, "divergence_on": "raw"}
+    assert spec.drafter.options == {"temperature": None}
+    assert MethodSpec.model_validate(spec.model_dump()) == spec
+
+
+def test_specs_are_frozen():
+    with pytest.raises(ValidationError):
+        method().num_draft_tokens = 3
+
+
+def test_lossless_is_derived():
+    assert build(MethodSpec, AR).lossless
+    assert not method().lossless
+    assert not build(MethodSpec, AR | {"decodes_with": "drafter"}).lossless
+    assert "lossless: this is derived from verification.rule" in message(method, lossless=True)
+
+
+def test_needs_drafter():
+    assert method().needs_drafter
+    assert not build(MethodSpec, AR).needs_drafter
+    assert build(MethodSpec, AR | {"decodes_with": "drafter"}).needs_drafter
+
+
+FUZZY = FSD["verification"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"verification": {"rule": "fuzzy", "divergence": "js", "treshold": 0.3}},
+            "methods/my.yaml: verification.threshold: the key 'threshold' is missing",
+        ),
+        (
+            {"verification": FUZZY | {"treshold": 0.3}},
+            "methods/my.yaml: verification.treshold: unknown key 'treshold': did you mean 'threshold'? (choices: ",
+        ),
+        (
+            {"verification": FUZZY | {"threshold": -0.1}},
+            "verification.threshold = -0.1: input should be greater than or",
+        ),
+        ({"verification": FUZZY | {"threshold": "x"}}, "verification.threshold = 'x': input should be a valid number"),
+        (
+            {"verification": FUZZY | {"divergence": "jss"}},
+            "verification.divergence = 'jss': did you mean 'js'? (choices",
+        ),
+        ({"verification": {"rule": "fuzy"}}, "verification.rule: unknown rule 'fuzy': did you mean 'fuzzy'?"),
+        ({"verification": {}}, "verification.rule: the key 'rule' is missing: add it (choices: "),
+        ({"verification": "fuzzy"}, "verification = 'fuzzy': write a mapping"),
+        ({"drafter": {"type": "modle"}}, "drafter.type: unknown drafter 'modle': did you mean 'model'?"),
+        ({"drafter": {"type": "model", "temprature": 1}}, "drafter.temprature: unknown key 'temprature': did you mean"),
+        ({"bridge": "shred"}, "bridge: unknown bridge 'shred': did you mean 'shared'?"),
+        ({"num_draft_token": 5}, "num_draft_token: unknown key 'num_draft_token': did you mean 'num_draft_tokens'?"),
+        ({"num_draft_tokens": 65}, "num_draft_tokens = 65: input should be less than or equal to 64"),
+        ({"num_draft_tokens": -1}, "num_draft_tokens = -1: input should be greater than or equal to 0"),
+        ({"num_draft_tokens": 0}, "num_draft_tokens = 0: nothing is drafted"),
+        ({"drafter": {"type": "none"}}, "num_draft_tokens = 5: the drafter 'none' drafts nothing"),
+        ({"decodes_with": "drafter"}, "drafter.type = 'model': to decode alone it must be 'none'"),
+        ({"decodes_with": "traget"}, "decodes_with = 'traget': did you mean 'target'?"),
+        ({"version": 0}, "version = 0: input should be greater than or equal to 1"),
+        ({"name": "my method"}, "name = 'my method': "),
+        (
+            {"sweep": {"threshold": [1]}},
+            "sweep.threshold: unknown path 'threshold': did you mean 'verification.threshold'?",
+        ),
+        ({"sweep": {"verification.threshold": [0.1, -1]}}, "sweep.verification.threshold: verification.threshold = -1"),
+        ({"sweep": {"num_draft_tokens": []}}, "sweep.num_draft_tokens = []: "),
+    ],
+)
+def test_method_mistakes(changes, expected):
+    assert expected in message(method, **changes)
+    assert message(method, **changes).startswith("methods/my.yaml: ")
+
+
+def test_infinite_threshold_is_allowed():
+    assert method(verification=FUZZY | {"threshold": math.inf}).verification.options["threshold"] == math.inf
+
+
+@pytest.fixture
+def bare_components(monkeypatch):
+    """A drafter that gives no probabilities, and a rule that needs a thing that only one drafter has."""
+
+    def silent():
+        return None
+
+    def talkative():
+        return None
+
+    def picky():
+        return None
+
+    silent.provides, talkative.provides, picky.requires = frozenset(), frozenset({"gossip"}), frozenset({"gossip"})
+    DRAFTERS.names()
+    monkeypatch.setitem(DRAFTERS._builtin, "silent", silent)
+    monkeypatch.setitem(DRAFTERS._builtin, "talkative", talkative)
+    monkeypatch.setitem(RULES._builtin, "picky", picky)
+
+
+def test_illegal_composition_says_what_is_lacking(bare_components):
+    text = message(method, drafter={"type": "silent"}, verification={"rule": "picky"})
+    assert "verification.rule = 'picky': needs gossip, which drafter 'silent' lacks" in text
+    assert "(talkative)" in text
+    assert method(drafter={"type": "talkative"}, verification={"rule": "picky"}).lossless is False
+
+
+@pytest.mark.parametrize("rule", ["rejection", "fuzzy"])
+def test_real_rules_refuse_a_drafter_without_probabilities(bare_components, rule):
+    options = {} if rule == "rejection" else {"divergence": "js", "threshold": 0.3}
+    text = message(method, drafter={"type": "silent"}, verification={"rule": rule} | options)
+    assert f"verification.rule = '{rule}': needs " in text
+    assert "model" in text.partition("a drafter that has it")[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"promt": "x"}, "promt: unknown key 'promt': did you mean 'prompt'?"),
+        ({"prompt": "{{ row.question"}, "prompt: line 1 of the template: "),
+        ({"prompt": "{{ rows.question }}"}, "prompt: the template has no name 'rows': did you mean 'row'?"),
+        ({"prompt": "{{ vars.wrd }}"}, "prompt: vars.wrd is not set: did you mean 'word'?"),
+        ({"prompt": ""}, "prompt = '': "),
+        ({"reference": None}, "reference: the key 'reference' is missing"),
+        ({"scorer": {"type": "numbr"}}, "scorer.type: unknown scorer 'numbr': did you mean 'number'?"),
+        ({"scorer": {"type": "number", "digits": 3}}, "scorer.digits: unknown key 'digits'"),
+        ({"reader": "spec_bench_2"}, "unknown reader 'spec_bench_2'"),
+        (
+            {"generation": {"max_new_tokens": 0}},
+            "generation.max_new_tokens = 0: input should be greater than or equal to 1",
+        ),
+        ({"generation": {}}, "generation.max_new_tokens: the key 'max_new_tokens' is missing"),
+        ({"generation": {"max_new_tokens": 1, "stop": "x"}}, "generation.stop = 'x': input should be a list"),
+        ({"generation": {"max_new_tokens": 1, "stop": [""]}}, "generation.stop.0 = '': "),
+        ({"generation": {"max_new_tokens": 1, "temperature": -1}}, "generation.temperature = -1: "),
+        ({"generation": {"max_new_tokens": 1, "temperature": math.inf}}, "generation.temperature = inf: "),
+        ({"generation": {"max_new_tokens": 1, "top_k": 0}}, "generation.top_k = 0: "),
+        ({"generation": {"max_new_tokens": 1, "top_p": 0}}, "generation.top_p = 0: "),
+        ({"generation": {"max_new_tokens": 1, "top_p": 1.1}}, "generation.top_p = 1.1: "),
+        (
+            {"generation": {"max_new_tokens": 1, "topp": 1}},
+            "generation.topp: unknown key 'topp': did you mean 'top_p'?",
+        ),
+        ({"dataset": {"path": "a/b", "splt": "test"}}, "dataset.split: the key 'split' is missing"),
+        ({"dataset": {"path": "a/b", "split": "test", "rev": "x"}}, "dataset.rev: unknown key 'rev'"),
+        ({"dataset": {"path": "a/{lang}", "split": "test"}}, "dataset.path = 'a/{lang}': the only fields are"),
+        ({"local": {"files": ["../x"]}}, "local.files = ['../x']: names lie inside the data folder"),
+        ({"local": {"files": []}}, "local.files = []: "),
+        ({"subsets": {"de": {"langage": "de"}}}, "subsets.de.langage: unknown key 'langage': did you mean 'language'?"),
+        ({"subsets": {"de": {"vars": {"word": "x"}, "version": 2}}}, "subsets.de.version: a subset cannot change"),
+        ({"subsets": {"de": {"generation": {"top_p": 2}}}}, "subsets.de.generation.top_p = 2: "),
+        ({"subsets": {"de": {"prompt": "{{ vars.no }}"}}}, "subsets.de.prompt: vars.no is not set"),
+    ],
+)
+def test_task_mistakes(changes, expected):
+    assert expected in message(task, **changes)
+    assert message(task, **changes).startswith("tasks/my.yaml: ")
+
+
+def test_subsets_are_merged_deeply():
+    merged = build(TaskSpec, LANGUAGES | {"vars": {"word": "Q:", "kept": 1}}).subset("de")
+    assert (merged.vars, merged.language, merged.subsets) == ({"word": "F:", "kept": 1}, "de", {})
+    assert merged.generation.max_new_tokens == 16
+
+
+def test_a_subset_may_have_another_scorer(monkeypatch):
+    from specbench.registry import SCORERS
+
+    def close(*, tolerance: float):
+        return None
+
+    SCORERS.names()
+    monkeypatch.setitem(SCORERS._builtin, "close", close)
+    spec = task(scorer={"type": "close", "tolerance": 0.1}, subsets={"a": {"scorer": {"type": "number"}}, "b": {}})
+    assert spec.subset("a").scorer.options == {}
+    assert spec.subset("b").scorer.options == {"tolerance": 0.1}
+
+
+def test_unknown_subset_and_the_default_one():
+    assert task().subset("default") == task()
+    assert task().subset_names == ("default",)
+    with pytest.raises(ConfigError, match="task 'sums' has no subset 'dee': did you mean 'de'"):
+        build(TaskSpec, LANGUAGES).subset("dee")
+
+
+def test_optional_vars_and_columns_are_not_demanded():
+    spec = task(prompt="{% if vars.hint is defined %}{{ vars.hint }}{% endif %}{{ row['q'] }}{{ row.x | default('') }}")
+    assert spec.columns() == {"q", "answer"}
+
+
+def test_run_cells():
+    spec = run(subsets=("de",))
+    assert [(t.name, s) for t, s in spec.cells()] == [("sums", "de")]
+    assert [s for _, s in run().cells()] == ["en", "de"]
+    assert RunSpec.model_validate(spec.model_dump()) == spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"limit": 0}, "limit = 0: input should be greater than or equal to 1"),
+        ({"repeats": 0}, "repeats = 0: input should be greater than or equal to 1"),
+        ({"seed": -1}, "seed = -1: "),
+        ({"dtype": "float23"}, "dtype = 'float23': did you mean 'float32'?"),
+        ({"chat": "alway"}, "chat = 'alway': did you mean 'always'?"),
+        ({"subsets": ("dee",)}, "subsets: task 'sums' has no subset 'dee': did you mean 'de'? (choices: de, en)"),
+        ({"drafter": None}, "drafter: method 'fsd' needs a drafter model"),
+        ({"methods": []}, "methods = []: "),
+        ({"methods": [method(), method()]}, "methods: 'fsd' is given twice"),
+        ({"data": ""}, "data = '': "),
+    ],
+)
+def test_run_mistakes(changes, expected):
+    assert expected in message(run, **changes)
+
+
+def test_digest_does_not_depend_on_words_order_or_stated_defaults():
+    base = digest(method())
+    assert digest(method(title="Other", paper="arXiv:1", version=7, sweep={"num_draft_tokens": [2]})) == base
+    assert digest(method(verification=dict(reversed([*FUZZY.items(), ("divergence_on", "raw")])))) == base
+    assert digest(method(bridge="shared", drafter={"type": "model", "temperature": None})) == base
+    assert digest(method(drafter={"type": "model", "temperature": 0})) != base
+    assert len(base) == 12
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"num_draft_tokens": 6}, {"name": "other"}, {"verification": FUZZY | {"threshold": 0.31}}],
+)
+def test_digest_moves_with_the_meaning_of_a_method(changes):
+    assert digest(method(**changes)) != digest(method())
+
+
+def test_digest_of_a_task():
+    base = digest(build(TaskSpec, LANGUAGES))
+    same = LANGUAGES | {"subsets": {"de": LANGUAGES["subsets"]["de"], "en": {"language": "en", "vars": {"word": "Q:"}}}}
+    assert digest(build(TaskSpec, same | {"sample": "/elsewhere/sums.jsonl", "title": "x"})) == base
+    moved = LANGUAGES | {"subsets": LANGUAGES["subsets"] | {"de": {"language": "de", "vars": {"word": "G:"}}}}
+    assert digest(build(TaskSpec, moved)) != base
+    assert digest(build(TaskSpec, LANGUAGES | {"prompt": "{{ row.question }}"})) != base

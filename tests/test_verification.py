@@ -1,0 +1,88 @@
+"""Rules on hand-made distributions: what stands, what comes next, and the evidence they leave."""
+
+import math
+
+import pytest
+import torch
+
+from specbench.decoding.proposal import Proposal
+from specbench.decoding.sampling import Distributions, Sampling
+from specbench.decoding.verification import fuzzy_rule, leading, rejection, residual
+
+TARGET = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
+DRAFT = torch.tensor([[0.6, 0.3, 0.1], [0.8, 0.1, 0.1]])
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def rows(probs: torch.Tensor, temperature: float) -> Distributions:
+    return Distributions(probs.log(), Sampling(temperature))
+
+
+def test_greedy_rejection_compares_with_the_best_token() -> None:
+    verdict = rejection(Proposal([0, 0], rows(DRAFT, 0.0)), rows(TARGET, 0.0), GENERATOR)
+    assert (verdict.num_accepted, verdict.next_token) == (1, 1)
+    assert verdict.target_prob == [1.0, 0.0]
+    assert verdict.overlap == [1.0, 0.0]
+
+
+def test_greedy_target_with_sampled_drafts_reports_the_draft_mass_on_the_best_token() -> None:
+    verdict = rejection(Proposal([1, 0], rows(DRAFT, 1.0)), rows(TARGET, 0.0), GENERATOR)
+    assert verdict.num_accepted == 0
+    torch.testing.assert_close(verdict.draft_prob, torch.tensor([0.3, 0.8]))
+    torch.testing.assert_close(verdict.overlap, torch.tensor([0.6, 0.1]))
+
+
+def test_sampled_rejection_reports_probabilities_and_overlap() -> None:
+    verdict = rejection(Proposal([0, 1], rows(DRAFT, 1.0)), rows(TARGET, 1.0), GENERATOR)
+    assert verdict.num_accepted == 2  # p > q at both: accepted with certainty
+    torch.testing.assert_close(verdict.target_prob, torch.tensor([0.7, 0.8]))
+    torch.testing.assert_close(verdict.draft_prob, torch.tensor([0.6, 0.1]))
+    torch.testing.assert_close(verdict.overlap, torch.tensor([0.9, 0.3]))
+
+
+def test_token_the_target_excludes_is_always_rejected() -> None:
+    target = torch.tensor([[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]])
+    for _ in range(50):
+        verdict = rejection(Proposal([2], rows(DRAFT[:1], 1.0)), rows(target, 1.0), GENERATOR)
+        assert verdict.num_accepted == 0
+        assert verdict.next_token != 2
+
+
+def test_residual_falls_back_to_the_target() -> None:
+    torch.testing.assert_close(residual(TARGET[0], DRAFT[0]), torch.tensor([0.1, 0.0, 0.0]))
+    assert torch.equal(residual(TARGET[0], TARGET[0]), TARGET[0])
+
+
+def test_leading() -> None:
+    assert [leading([]), leading([True, True]), leading([True, False, True]), leading([False])] == [0, 2, 1, 0]
+
+
+@pytest.mark.parametrize(("threshold", "accepted"), [(0.0, 0), (0.05, 1), (0.6, 2), (math.inf, 2)])
+def test_fuzzy_accepts_below_the_threshold(threshold: float, accepted: int) -> None:
+    rule = fuzzy_rule(divergence="js", threshold=threshold)
+    verdict = rule(Proposal([0, 0], rows(DRAFT, 0.0)), rows(TARGET, 0.0), GENERATOR)
+    assert verdict.num_accepted == accepted
+    assert verdict.next_token == TARGET[accepted].argmax()  # drawn from p itself
+    assert verdict.divergence is not None and len(verdict.divergence) == 2
+
+
+def test_fuzzy_on_raw_ignores_the_temperature_and_on_processed_does_not() -> None:
+    raw = fuzzy_rule(divergence="tv", threshold=0.5)
+    processed = fuzzy_rule(divergence="tv", threshold=0.5, divergence_on="processed")
+    hot, cold = rows(TARGET, 2.0), rows(TARGET, 0.5)
+    at = [rule(Proposal([0, 0], rows(DRAFT, t)), target, GENERATOR).divergence for rule in (raw, processed)
+          for t, target in ((2.0, hot), (0.5, cold))]  # fmt: skip
+    torch.testing.assert_close(at[0], at[1])
+    assert (at[2] - at[3]).abs().min() > 0.01
+
+
+def test_reference_formula_accepts_at_the_threshold() -> None:
+    same = Proposal([0], rows(TARGET[:1], 0.0))
+    for name, accepted in (("js_reference", 1), ("tv", 0)):
+        verdict = fuzzy_rule(divergence=name, threshold=0.0)(same, rows(TARGET[:2], 0.0), GENERATOR)
+        assert verdict.num_accepted == accepted
+
+
+def test_js_above_its_maximum_warns() -> None:
+    with pytest.warns(UserWarning, match="accepts everything"):
+        fuzzy_rule(divergence="js", threshold=0.7)

@@ -1,6 +1,6 @@
 """A preallocated key-value cache: appending copies only the new keys, cropping is O(1), growth doubles.
 
-Sliding-window layers keep their whole history (a crop must be able to bring old keys back); the window is applied by the mask.
+Sliding-window layers keep their whole history (a crop must be able to bring old keys back); the mask applies the window.
 """
 
 from typing import Any
@@ -21,12 +21,12 @@ INITIAL_CAPACITY = 256
 
 
 class PreallocatedLayer(CacheLayerMixin):
-    """Keys and values of one attention layer in buffers [1, num_heads, capacity, head_dim], of which `length` are valid."""
+    """Keys and values of one layer in buffers [1, num_heads, capacity, head_dim], of which `length` are valid."""
 
     is_croppable = True
 
     def __init__(self, is_sliding: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.is_sliding = is_sliding
         self.length = 0
 
@@ -86,7 +86,7 @@ def preallocated_cache(config: PretrainedConfig, name: str) -> Cache:
     """An empty cache for a model's layers. Raises ConfigError for layers that are not plain or sliding attention."""
     template = DynamicCache(config=config)
     lazily_made = template.layers or [DynamicLayer() for _ in range(config.get_text_config().num_hidden_layers)]
-    layers: list[CacheLayerMixin] = []
+    layers: list[Any] = []
     for layer in lazily_made:
         if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
             raise ConfigError(

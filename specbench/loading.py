@@ -52,9 +52,11 @@ def load_model(name: str, *, revision: str | None = None, dtype: str = "auto", d
         transformers_logging.disable_progress_bar()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=torch_dtype)
+            model: Any = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=torch_dtype)
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a checkpoint, its remote or its file format may raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(
             f"cannot load model '{name}': {reason} (give a local folder with config.json, weights and tokenizer, or "

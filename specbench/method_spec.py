@@ -63,7 +63,8 @@ class MethodSpec(Spec):
         requires = _feature_set(self.verification.factory, "requires")
         lacking = requires - _feature_set(self.drafter.factory, "provides")
         if lacking:
-            able = [name for name in DRAFTERS.names() if requires <= _feature_set(DRAFTERS.get(name), "provides")]
+            drafters = [name for name in DRAFTERS.names() if name != "none"]
+            able = [name for name in drafters if requires <= _feature_set(DRAFTERS.get(name), "provides")]
             raise ConfigError(
                 f"verification.rule = '{self.verification.rule}': needs {', '.join(sorted(lacking))}, which drafter "
                 f"'{self.drafter.type}' lacks: choose another rule or a drafter that has it ({', '.join(able)})"

@@ -1,5 +1,6 @@
 """What a run will measure: cells of (task, subset) with their prompts, tokenized and checked before anything runs."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,9 +24,22 @@ class Cell:
 
 def load_data(spec: RunSpec, use_sample: bool) -> list[tuple[TaskSpec, str, TaskData]]:
     """The examples of every chosen subset of every task; needs no model, so that bad input is reported at once."""
+    cells = spec.cells()
+    num_subsets = Counter(task.name for task, _ in cells)
     return [
-        (task, subset, load_examples(task, subset, data=spec.data, use_sample=use_sample, limit=spec.limit))
-        for task, subset in spec.cells()
+        (
+            task,
+            subset,
+            load_examples(
+                task,
+                subset,
+                data=spec.data,
+                use_sample=use_sample,
+                limit=spec.limit,
+                num_subsets=num_subsets[task.name],
+            ),
+        )
+        for task, subset in cells
     ]
 
 

@@ -86,7 +86,8 @@ class Registry:
 
 def first_problem(error: ValidationError, model: type[BaseModel], place: str = "") -> str:
     """The first problem of a pydantic error in one line: the key's path, what is wrong, the nearest valid choice."""
-    problem = error.errors()[0]
+    # An unknown key is often a missing one misspelt: it is named first.
+    problem = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     path = ".".join([place] * bool(place) + [str(part) for part in problem["loc"] if part != "[key]"])
     key = str(problem["loc"][-1]) if problem["loc"] else path
     message = problem["msg"].removeprefix("Value error, ")

@@ -81,9 +81,10 @@ def check_same_prompts(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]]
     """Records of a data file that has changed since are not this run's."""
     for block in plan:
         if block.key in done and done[block.key]["prompt"] != block.prompt_digest:
+            example = f"{block.cell.task.name}/{block.cell.subset} example {block.example.id}"
             raise ConfigError(
-                f"{folder.path}: {block.cell.task.name}/{block.cell.subset} example {block.example.id} was measured with "
-                f"another prompt than {block.cell.data.location} holds now; choose another --output"
+                f"{folder.path}: {example} was measured with another prompt than {block.cell.data.location} holds now; "
+                "choose another --output"
             )
 
 

@@ -111,8 +111,8 @@ class TaskSpec(Spec):
             if fixed:
                 raise ConfigError(f"subsets.{name}.{fixed[0]}: a subset cannot change '{fixed[0]}': delete the key")
             self.subset(name)
-        if self.reader is not None:
-            READERS.get(self.reader)
+        if self.reader is not None and self.reader not in READERS.names():
+            raise ConfigError(f"reader: unknown reader '{self.reader}': {nearest(self.reader, READERS.names())}")
         for key, template in self._templates().items():
             templates.check(template, key)
             unset = sorted(templates.used(template, "vars") - set(self.vars)) if not self.subsets else []

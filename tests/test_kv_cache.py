@@ -12,7 +12,7 @@ MAMBA: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "state_size"
 MAMBA2: dict[str, Any] = {**MAMBA, "num_heads": 4, "head_dim": 16}
 HYBRID: dict[str, Any] = {
     "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64,
-    "intermediate_size": 48, "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
+    "intermediate_size": 48, "layer_types": [*["linear_attention"] * 3, "full_attention"],
 }  # fmt: skip
 
 

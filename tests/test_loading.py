@@ -42,7 +42,7 @@ def test_broken_weights(tmp_path: Path) -> None:
 
 def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match="cannot load model 'nobody/nothing'.*local folder"):
+    with pytest.raises(ConfigError, match=r"cannot load model 'nobody/nothing'.*local folder"):
         load_model("nobody/nothing")
 
 

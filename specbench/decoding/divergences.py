@@ -1,11 +1,12 @@
 """Divergences between target and draft distributions, per position, in nats.
 
-`target_probs` and `draft_probs` are [num_positions, vocab]; every function returns [num_positions]. Source: Holsman et al.,
-"Fuzzy Speculative Decoding" (P2), §4 and App. C. The paper's definitions are `kl` = KL(target‖draft), `js`, `tv` and their
-top-k variants. Its published code computes other things under these names: its "js_div" is `js_reference` here, its
-"kl_div" is `reverse_kl`. By the first author's later word the paper's figures correspond to the reverse direction, so its
-thresholds T = 0.3 / 0.4 / 0.7 (one per model pair) are reproduced with `reverse_kl`; with the published code run as it
-is, with `js_reference`. A threshold means nothing without the name of its divergence.
+`target_probs` and `draft_probs` are [num_positions, vocab]; every function returns [num_positions]. Source: Holsman
+et al., "Fuzzy Speculative Decoding" (arXiv:2502.20704), §4 and App. C. The paper's definitions are `kl` =
+KL(target‖draft), `js`, `tv` and their top-k variants. Its published code computes other things under these names: its
+"js_div" is `js_reference` here, its "kl_div" is `reverse_kl`. By the first author's later word the paper's figures
+correspond to the reverse direction, so its thresholds T = 0.3 / 0.4 / 0.7 (one per model pair) are reproduced with
+`reverse_kl`; those of its published code run as it is, with `js_reference`. A threshold means nothing without the name
+of its divergence.
 """
 
 import math
@@ -20,7 +21,8 @@ MAX_JS = math.log(2.0)
 
 def kl(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
     """KL(target‖draft) = Σ p (ln p − ln q); infinite where the draft excludes what the target allows."""
-    return (torch.special.xlogy(target_probs, target_probs) - torch.special.xlogy(target_probs, draft_probs)).sum(-1)
+    terms: torch.Tensor = torch.xlogy(target_probs, target_probs) - torch.xlogy(target_probs, draft_probs)
+    return terms.sum(-1)
 
 
 def reverse_kl(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:

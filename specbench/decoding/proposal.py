@@ -48,7 +48,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Step:
-    """One target pass after the prefill, in counts (definitions: accepted ≤ judged ≤ drafted; emitted ≤ accepted + 1)."""
+    """One target pass after the prefill, in counts: accepted ≤ judged ≤ drafted, emitted ≤ accepted + 1."""
 
     num_drafted: int
     num_judged: int

@@ -36,12 +36,12 @@ def rule(name: str, *, lossless: bool, requires: frozenset[str]) -> Callable[[Fa
 
 @rule("rejection", lossless=True, requires=frozenset({"probs"}))
 def rejection_rule() -> Rule:
-    """Accept x with min(1, p(x)/q(x)), recover from norm(max(p − q, 0)) (Leviathan et al. 2023, Alg. 1; P0 §3)."""
+    """Accept x with min(1, p(x)/q(x)), recover from norm(max(p − q, 0)) (arXiv:2211.17192, Alg. 1)."""
     return rejection
 
 
 def rejection(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
-    """The rejection rule; with an empty proposal it draws the next token, with a greedy target it compares with argmax."""
+    """The rejection rule; an empty proposal leaves only the next token to draw."""
     if proposal.num_drafted == 0:
         return Verdict(0, target.draw(0, generator))
     if target.sampling.greedy:
@@ -94,10 +94,10 @@ def fuzzy_rule(
     threshold: Annotated[float, Field(ge=0, allow_inf_nan=True)],
     divergence_on: Literal["raw", "processed"] = "raw",
 ) -> Rule:
-    """Accept while the divergence of target and draft at the position is below the threshold (P2 eq. 3).
+    """Accept while the divergence of target and draft at the position is below the threshold (arXiv:2502.20704, §4).
 
     `divergence_on: raw` compares the softmaxes at temperature 1, untruncated (as the published code does); `processed`
-    compares what tokens are drawn from. P2 reports its results with thresholds 0.3 to 0.7: see divergences.py for which
+    compares what tokens are drawn from. The paper reports its results with thresholds 0.3 to 0.7: see divergences.py for which
     divergence they belong to. `js_reference` accepts at the threshold too (≤), as its code does; all others below it (<).
     """
     if math.isnan(threshold):

@@ -8,7 +8,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 HEAD_WIDTH = 32
 
 
-def new_model(num_layers: int, width: int, vocab_size: int, end_id: int, pad_id: int) -> LlamaForCausalLM:
+def new_model(
+    num_layers: int, width: int, vocab_size: int, end_id: int, pad_id: int, max_length: int
+) -> LlamaForCausalLM:
     """A Llama of `num_layers` blocks and `width` hidden units, heads of 32, tied embeddings, random weights."""
     config = LlamaConfig(
         vocab_size=vocab_size,
@@ -17,7 +19,7 @@ def new_model(num_layers: int, width: int, vocab_size: int, end_id: int, pad_id:
         num_hidden_layers=num_layers,
         num_attention_heads=width // HEAD_WIDTH,
         num_key_value_heads=width // HEAD_WIDTH,
-        max_position_embeddings=2048,
+        max_position_embeddings=max_length,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=end_id,

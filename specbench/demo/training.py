@@ -2,28 +2,18 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 import torch
 from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
+from specbench.demo.family import Stage
 from specbench.demo.muon import Muon
 from specbench.demo.world import WORLDS, training_rows
 
 CHUNK = 1024
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Some steps at one depth; the learning rate (of Muon; AdamW's is a fraction of it) falls from first to last."""
-
-    num_layers: int
-    num_steps: int
-    first_rate: float
-    last_rate: float
 
 
 Example = tuple[list[int], int]  # token ids of prompt, completion and END; the length of the prompt
@@ -35,10 +25,12 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, completion: str) -> 
     return [*prompt_ids, *tokenizer(completion).input_ids, tokenizer.eos_token_id], len(prompt_ids)
 
 
-def world_examples(tokenizer: PreTrainedTokenizerBase, random: Random) -> Iterator[list[Example]]:
+def world_examples(
+    tokenizer: PreTrainedTokenizerBase, worlds: Sequence[str], mix_power: float, random: Random
+) -> Iterator[list[Example]]:
     """Endless chunks of encoded training examples."""
     while True:
-        rows = training_rows(CHUNK, random)
+        rows = training_rows(worlds, CHUNK, random, mix_power)
         yield [encode(tokenizer, *WORLDS[row["task"]].example(row)) for row in rows]
 
 

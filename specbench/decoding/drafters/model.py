@@ -53,7 +53,7 @@ class ModelDrafter:
 def model_drafter(
     model: ScoringModel, sampling: Sampling, *, temperature: Annotated[float | None, Field(ge=0)] = None
 ) -> ModelDrafter:
-    """Drafts with the run's sampling, or at a temperature of its own (0: greedy drafts, as in P2); top-k and top-p stay."""
+    """Drafts with the run's sampling, or at a temperature of its own (0: greedy drafts, as in arXiv:2502.20704)."""
     if temperature is not None:
         sampling = Sampling(temperature, sampling.top_k, sampling.top_p)
     return ModelDrafter(model, sampling)

@@ -1,6 +1,6 @@
 """The synthetic world: one module per kind of task, each a `World` in the table below."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -25,10 +25,10 @@ class World:
 WORLDS = {"mgsm": World("mgsm", math.weights, math.draw, math.example)}
 
 
-def training_rows(num_rows: int, random: Random) -> list[dict[str, Any]]:
-    """`num_rows` rows of all worlds and subsets, mixed by their weights; each row also names its `task`."""
-    choices = [(world, subset, weight) for world in WORLDS.values() for subset, weight in world.weights().items()]
-    drawn = random.choices(choices, weights=[weight for _, _, weight in choices], k=num_rows)
+def training_rows(worlds: Sequence[str], num_rows: int, random: Random, mix_power: float = 1.0) -> list[dict[str, Any]]:
+    """`num_rows` rows of these worlds and their subsets, drawn by weight ** mix_power; each row names its `task`."""
+    choices = [(WORLDS[name], subset, weight) for name in worlds for subset, weight in WORLDS[name].weights().items()]
+    drawn = random.choices(choices, weights=[weight**mix_power for _, _, weight in choices], k=num_rows)
     return [{"task": world.task, **world.draw(subset, False, random)} for world, subset, _ in drawn]
 
 

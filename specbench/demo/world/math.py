@@ -1,11 +1,12 @@
 """Word problems with worked answers in the eleven languages of MGSM.
 
 A pair of numbers belongs to the training problems or to the held-out ones, in every language and for every operation:
-a held-out problem asks only for steps whose pair of numbers was never trained on. Pairs with a multiple of ten always
-belong to training, because the worked products use them (14 × 3 = 30 + 12 = 42).
+a held-out problem asks only for steps whose pair of numbers was never trained on, nor shown on the way of a worked
+step in training. Pairs with a multiple of ten always belong to training: the ways go over them (14 × 3 = 30 + 12 = 42).
 """
 
 import hashlib
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -53,7 +54,7 @@ def _product(random: Random, largest: int) -> tuple[int, int]:
             return size, count
 
 
-def _numbers(steps: tuple[str, ...], random: Random) -> tuple[int, int, int]:
+def numbers_of(steps: tuple[str, ...], random: Random) -> tuple[int, int, int]:
     """The numbers a, b, c of a problem (c is 0 where the problem has one step)."""
     if steps == ("subtract",):
         first = random.randint(20, 99)
@@ -69,27 +70,52 @@ def _numbers(steps: tuple[str, ...], random: Random) -> tuple[int, int, int]:
     return first, second, random.randint(3, first + second - 3) if len(steps) == 2 else 0
 
 
-def _step(operation: str, first: int, second: int) -> tuple[str, int]:
-    """The equation of a step as text, and its result."""
+def _step(operation: str, first: int, second: int) -> tuple[str, int, list[tuple[int, int]]]:
+    """The equation of a step as text, its result, and the pairs of numbers that the way to it shows."""
+    tens, units = first // 10 * 10, first % 10
+    if operation == "add" and not (units and second % 10):
+        return f"{first} + {second} = {first + second}", first + second, []
     if operation == "add":
-        return f"{first} + {second} = {first + second}", first + second
+        parts = tens + second // 10 * 10, units + second % 10
+        return f"{first} + {second} = {parts[0]} + {parts[1]} = {sum(parts)}", sum(parts), [parts]
     if operation == "subtract":
-        return f"{first} - {second} = {first - second}", first - second
+        result, parts = first - second, (first - second // 10 * 10, second % 10)
+        if second < 10 or not parts[1]:
+            return f"{first} - {second} = {result}", result, []
+        return f"{first} - {second} = {parts[0]} - {parts[1]} = {result}", result, [parts]
     if operation == "divide":
-        return f"{first} ÷ {second} = {first // second}", first // second
-    tens, units = first // 10 * 10 * second, first % 10 * second
-    return f"{first} × {second} = {tens} + {units} = {tens + units}", first * second
+        result = first // second
+        whole = result // 10 * 10 * second
+        way = f"({whole} + {first - whole}) ÷ {second} = {result // 10 * 10} + {result % 10}"
+        return f"{first} ÷ {second} = {way} = {result}", result, [(whole, first - whole)]
+    parts = tens * second, units * second
+    return f"{first} × {second} = {parts[0]} + {parts[1]} = {sum(parts)}", sum(parts), [parts]
 
 
-def solve(steps: tuple[str, ...], a: int, b: int, c: int) -> tuple[list[str], int, list[tuple[int, int]]]:
-    """The equations, the final number, and the pairs of numbers of a problem."""
-    equation, number = _step(steps[0], a, b)
-    equations, pairs = [equation], [(a, b)]
-    if len(steps) == 2:
-        pairs.append((number, c))
-        equation, number = _step(steps[1], number, c)
-        equations.append(equation)
-    return equations, number, pairs
+@dataclass(frozen=True)
+class Solution:
+    """The worked equations, the final number, the pairs that the problem asks about, and those only on the way."""
+
+    equations: list[str]
+    number: int
+    asked: list[tuple[int, int]]
+    shown: list[tuple[int, int]]
+
+
+def solve(steps: tuple[str, ...], a: int, b: int, c: int) -> Solution:
+    """Work a problem: one step on a and b, or a second one on its result and c."""
+    equation, number, shown = _step(steps[0], a, b)
+    if len(steps) == 1:
+        return Solution([equation], number, [(a, b)], shown)
+    second_equation, result, second_shown = _step(steps[1], number, c)
+    return Solution([equation, second_equation], result, [(a, b), (number, c)], shown + second_shown)
+
+
+def belongs(solution: Solution, held_out: bool) -> bool:
+    """Held-out problems ask about held-out pairs only; training problems neither ask about nor show any."""
+    if held_out:
+        return all(is_held_out_pair(*pair) for pair in solution.asked)
+    return not any(is_held_out_pair(*pair) for pair in solution.asked + solution.shown)
 
 
 def _counted(forms: str | list[str], number: int) -> str:
@@ -104,19 +130,19 @@ def _counted(forms: str | list[str], number: int) -> str:
 def render(
     language: str, kind: str, wording: int, name: str, objects: str | list[str], numbers: tuple[int, int, int]
 ) -> dict[str, Any]:
-    """One row: subset, question, answer_number, answer (worked), kind and the pairs of numbers."""
+    """One row: subset, question, answer_number, answer (worked), kind and the pairs of numbers (asked, shown)."""
     entry = definition()["languages"][language]
     a, b, c = numbers
-    equations, number, pairs = solve(tuple(definition()["kinds"][kind]["steps"]), a, b, c)
+    solution = solve(tuple(definition()["kinds"][kind]["steps"]), a, b, c)
     values = {
-        "name": name, "a": a, "b": b, "c": c, "step": equations[0], "step2": equations[-1],
+        "name": name, "a": a, "b": b, "c": c, "step": solution.equations[0], "step2": solution.equations[-1],
         "objects": objects if isinstance(objects, str) else objects[-1], "objects_a": _counted(objects, a),
     }  # fmt: skip
     question = entry["kinds"][kind]["questions"][wording].format(**values)
     separator = "" if language in ("zh", "ja") else " "
-    answer = entry["kinds"][kind]["answer"].format(**values) + separator + entry["conclusion"].format(n=number)
-    return {"subset": language, "question": question, "answer_number": number, "answer": answer,
-            "kind": kind, "pairs": pairs}  # fmt: skip
+    answer = entry["kinds"][kind]["answer"].format(**values) + separator + entry["conclusion"].format(n=solution.number)
+    return {"subset": language, "question": question, "answer_number": solution.number, "answer": answer,
+            "kind": kind, "asked": solution.asked, "shown": solution.shown}  # fmt: skip
 
 
 def draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
@@ -125,8 +151,8 @@ def draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
     kind = random.choice(list(definition()["kinds"]))
     steps = tuple(definition()["kinds"][kind]["steps"])
     while True:
-        numbers = _numbers(steps, random)
-        if all(is_held_out_pair(*pair) == held_out for pair in solve(steps, *numbers)[2]):
+        numbers = numbers_of(steps, random)
+        if belongs(solve(steps, *numbers), held_out):
             break
     wording = random.randrange(len(entry["kinds"][kind]["questions"]))
     return render(language, kind, wording, random.choice(entry["names"]), random.choice(entry["objects"]), numbers)

@@ -1,0 +1,48 @@
+"""Shared by all tests: no network, one thread, and a tiny pair saved once."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest
+import torch
+
+from tests import tiny
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Folders of a random target and a random drafter with the same tokenizer, context 1,024."""
+    folder = tmp_path_factory.mktemp("pair")
+    target = tiny.save(folder / "target")
+    return str(target), str(tiny.save(folder / "drafter", num_hidden_layers=1))
+
+
+Outcome = tuple[int, str, str]
+
+
+@pytest.fixture
+def specbench(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Outcome]:
+    """Runs the console script in this process, in an empty folder: (exit code, stdout, stderr)."""
+    from specbench.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Outcome:
+        monkeypatch.setattr("sys.argv", ["specbench", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else int(bool(stop.code))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call

@@ -1,0 +1,250 @@
+"""The command line from end to end on a tiny pair: results, resuming, and one line for every kind of bad input."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specbench.leaderboard import load
+from tests import tiny
+
+Specbench = Callable[..., tuple[int, str, str]]
+SHORT = ("--set", "generation.max_new_tokens=12")
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for language in ("en", "ja"):
+        lines = [f"Question {i}: what is {i} + {i}?\t{2 * i}" for i in range(4)]
+        (folder / f"mgsm_{language}.tsv").write_text("\n".join(lines), encoding="utf-8")
+    return str(folder)
+
+
+@pytest.fixture
+def pair(tiny_pair: tuple[str, str]) -> tuple[str, ...]:
+    return "--target", tiny_pair[0], "--drafter", tiny_pair[1]
+
+
+def run(specbench: Specbench, pair: tuple[str, ...], rows: str, *more: str, method: str = "sd") -> tuple[int, str, str]:
+    return specbench(
+        "run", "--task", "mgsm", "--method", method, "--data", rows, "--subset", "en,ja", *pair, *SHORT, *more
+    )
+
+
+def records(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "records.jsonl").read_bytes().splitlines()]
+
+
+def test_run_prints_tables_and_writes_rows(
+    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+) -> None:
+    board = tmp_path / "board.json"
+    code, out, err = run(
+        specbench, pair, rows, "--output", "out", "--leaderboard", str(board), method="sd,fsd,draft-only"
+    )
+    assert code == 0, err
+    for part in ("sd@1", "fsd@1", "draft-only@1", "threshold 0.3", "lossless", "lossy", "data: local"):
+        assert part in out
+    written = load(board)
+    assert [row.subset for row in written] == ["en", "ja", "all"] * 4
+    assert {row.method.partition("@")[0] for row in written} == {"ar", "sd", "fsd", "draft-only"}
+    assert load(tmp_path / "out" / "leaderboard.json") == written
+
+
+def test_json_rows(specbench: Specbench, pair: tuple[str, ...], rows: str) -> None:
+    code, out, _ = run(specbench, pair, rows, "--json", "--limit", "2", "--repeats", "2")
+    parsed = json.loads(out)
+    assert code == 0
+    assert [(row["subset"], row["n"], row["repeats"]) for row in parsed][:3] == [
+        ("en", 2, 2),
+        ("ja", 2, 2),
+        ("all", 4, 2),
+    ]
+    greedy_sd = next(row for row in parsed if row["method"].startswith("sd@") and row["subset"] == "all")
+    assert greedy_sd["lossless"] is True
+    assert greedy_sd["metrics"]["accuracy_difference"]["value"] == 0.0
+
+
+def test_greedy_sd_emits_what_ar_emits_and_order_alternates(
+    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+) -> None:
+    assert run(specbench, pair, rows, "--output", "out")[0] == 0
+    for number, record in enumerate(records(tmp_path / "out")):
+        assert record["methods"]["ar"]["token_ids"] == record["methods"]["sd"]["token_ids"]
+        assert record["order"] == (["ar", "sd"] if number % 2 == 0 else ["sd", "ar"])
+
+
+def test_same_command_resumes_and_measures_nothing_twice(
+    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+) -> None:
+    assert run(specbench, pair, rows, "--output", "out", "--limit", "2")[0] == 0
+    first = records(tmp_path / "out")
+    code, _, err = run(specbench, pair, rows, "--output", "out")
+    assert code == 0 and "resuming" in err
+    second = records(tmp_path / "out")
+    assert len(first) == 4 and len(second) == 8 and second[:4] == first
+    assert "measured already" in run(specbench, pair, rows, "--output", "out")[2]
+
+
+def test_random_streams_do_not_depend_on_order_or_company(
+    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+) -> None:
+    sampled = ("--set", "generation.temperature=1.0")
+    run(specbench, pair, rows, *sampled, "--output", "a", method="sd,fsd")
+    run(specbench, pair, rows, *sampled, "--output", "b", "--limit", "3", method="sd")
+    a = {(r["subset"], r["example"]): r["methods"]["sd"]["token_ids"] for r in records(tmp_path / "a")}
+    b = {(r["subset"], r["example"]): r["methods"]["sd"]["token_ids"] for r in records(tmp_path / "b")}
+    assert all(a[key] == tokens for key, tokens in b.items())
+
+
+def test_a_changed_configuration_is_refused_with_what_changed(
+    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+) -> None:
+    assert run(specbench, pair, rows, "--output", "out")[0] == 0
+    before = records(tmp_path / "out")
+    code, _, err = run(specbench, pair, rows, "--output", "out", "--seed", "7")
+    assert code == 2 and "seed: 0 → 7" in err
+    code, _, err = run(specbench, pair, rows, "--output", "out", "--set", "num_draft_tokens=3")
+    assert code == 2 and "methods.sd" in err
+    assert records(tmp_path / "out") == before
+
+
+def test_changed_data_is_refused(specbench: Specbench, pair: tuple[str, ...], rows: str) -> None:
+    assert run(specbench, pair, rows, "--output", "out")[0] == 0
+    (Path(rows) / "mgsm_en.tsv").write_text("Another question?\t1\n", encoding="utf-8")
+    code, _, err = run(specbench, pair, rows, "--output", "out")
+    assert code == 2 and "another prompt" in err
+
+
+def test_users_own_files(specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\nversion: 1\ntitle: Mine\nprompt: 'Q: {{ row.question }}'\ngeneration: {max_new_tokens: 5}\n"
+    )
+    (tmp_path / "fast.yaml").write_text(
+        "name: fast\nversion: 1\ntitle: Fast\nnum_draft_tokens: 2\n"
+        "drafter: {type: model}\nverification: {rule: rejection}\n"
+    )
+    (tmp_path / "mine.jsonl.gz").write_bytes(gzip.compress(b'{"question": "one"}\n{"question": "two"}\n'))
+    code, out, err = specbench(
+        "run", "--task", "mine.yaml", "--method", "./fast.yaml", "--data", "mine.jsonl.gz", *pair
+    )
+    assert code == 0, err
+    assert "mine@1" in out and "fast@1" in out
+    assert specbench("validate", "mine.yaml", "fast.yaml")[0] == 0
+
+
+def test_list(specbench: Specbench) -> None:
+    code, out, _ = specbench("list", "methods")
+    assert code == 0 and "fsd" in out and "mgsm" not in out
+    code, _, err = specbench("list", "methodz")
+    assert code == 2 and "did you mean 'methods'" in err
+
+
+BAD_OPTIONS = {
+    "unknown task": (("--task", "mgsn"), "unknown task 'mgsn': did you mean 'mgsm'"),
+    "unknown method": (("--method", "fds"), "unknown method 'fds': did you mean 'fsd'"),
+    "unknown language": (("--subset", "en,jp"), "no subset 'jp'"),
+    "unknown override": (("--set", "verification.treshold=1"), "did you mean 'verification.threshold'"),
+    "override without value": (("--set", "num_draft_tokens"), "key=value"),
+    "negative threshold": (("--set", "verification.threshold=-0.1"), "greater than or equal to 0"),
+    "threshold that is no number": (("--set", "verification.threshold=low"), "threshold"),
+    "limit of nothing": (("--limit", "0"), "limit"),
+    "no repeats": (("--repeats", "0"), "repeats"),
+    "missing model folder": (("--target", "./nowhere"), "model folder './nowhere' does not exist"),
+    "hub out of reach": (("--target", "nobody/nothing"), "cannot load model 'nobody/nothing'"),
+    "unknown device": (("--device", "gpu"), "--device gpu: not available"),
+    "unknown dtype": (("--dtype", "int3"), "dtype"),
+    "missing data folder": (("--data", "nowhere"), "nowhere"),
+    "no threads": (("--threads", "0"), "--threads 0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_OPTIONS)
+def test_bad_options_are_one_line_and_exit_code_2(
+    name: str, specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+) -> None:
+    (key, value), expected = BAD_OPTIONS[name]
+    options = {
+        "--task": "mgsm",
+        "--method": "fsd",
+        "--subset": "en",
+        "--data": rows,
+        pair[0]: pair[1],
+        pair[2]: pair[3],
+    }
+    arguments = [part for item in {**options, key: value}.items() for part in item]
+    assert_one_line(specbench("run", *arguments), expected)
+    assert not (tmp_path / "runs").exists()
+
+
+def assert_one_line(outcome: tuple[int, str, str], expected: str) -> None:
+    code, out, err = outcome
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert code == 2 and out == ""
+    assert len(errors) == 1 and errors[0] == err.strip().splitlines()[-1], err
+    assert expected in errors[0]
+    assert "Traceback" not in err
+
+
+def test_yaml_that_does_not_parse_names_file_and_line(specbench: Specbench, tmp_path: Path) -> None:
+    (tmp_path / "broken.yaml").write_text("name: broken\nversion: [1\ntitle: x\n")
+    outcome = specbench("run", "--task", "broken.yaml", "--method", "sd")
+    assert_one_line(outcome, "broken.yaml")
+    assert "line 3" in outcome[2] or "line 2" in outcome[2]
+    assert specbench("validate", "broken.yaml")[0] == 2
+
+
+def test_unknown_key_names_file_and_nearest(specbench: Specbench, tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(
+        "name: m\nversion: 1\ntitle: M\nnum_draft_tokens: 2\n"
+        "drafter: {type: model}\nverification: {rule: fuzzy, divergence: js, treshold: 1}\n"
+    )
+    assert_one_line(specbench("run", "--task", "mgsm", "--method", "m.yaml"), "did you mean 'threshold'")
+
+
+def test_drafter_with_another_vocabulary(
+    specbench: Specbench, tiny_pair: tuple[str, str], rows: str, tmp_path: Path
+) -> None:
+    other = tiny.save(tmp_path / "other", num_extra=3)
+    outcome = run(specbench, ("--target", tiny_pair[0], "--drafter", str(other)), rows)
+    assert_one_line(outcome, "another vocabulary")
+    assert "methods that can run this pair: ar, draft-only" in outcome[2]
+
+
+def test_empty_data_and_missing_column(specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path) -> None:
+    (tmp_path / "rows" / "mgsm_ja.tsv").write_text("")
+    assert_one_line(run(specbench, pair, rows), "mgsm_ja.tsv")
+    (tmp_path / "rows" / "mgsm_ja.tsv").unlink()
+    (tmp_path / "rows" / "mgsm_ja.jsonl").write_text('{"question": "what?", "answer_numbr": 1}\n')
+    assert_one_line(run(specbench, pair, rows), "answer_number")
+
+
+def test_prompt_longer_than_the_context(specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path) -> None:
+    (tmp_path / "rows" / "mgsm_ja.tsv").write_text("word " * 400 + "\t1\n")
+    outcome = run(specbench, pair, rows)
+    assert_one_line(outcome, "the context of the models is 1024 tokens")
+    assert "mgsm/ja example 0" in outcome[2]
+
+
+def test_output_that_cannot_be_written(specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert_one_line(run(specbench, pair, rows, "--output", "file/run"), "cannot write there")
+
+
+def test_leaderboard_that_is_none(specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path) -> None:
+    (tmp_path / "board.json").write_text("{half")
+    assert_one_line(run(specbench, pair, rows, "--leaderboard", "board.json"), "board.json")
+    assert (tmp_path / "board.json").read_text() == "{half"
+
+
+def test_chat_without_a_template(specbench: Specbench, pair: tuple[str, ...], rows: str) -> None:
+    assert_one_line(run(specbench, pair, rows, "--chat", "always"), "no chat template")
+
+
+def test_target_without_drafter(specbench: Specbench, tiny_pair: tuple[str, str], rows: str) -> None:
+    assert_one_line(run(specbench, ("--target", tiny_pair[0]), rows), "--drafter")
+    assert run(specbench, ("--target", tiny_pair[0]), rows, method="ar")[0] == 0

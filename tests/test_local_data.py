@@ -1,0 +1,134 @@
+"""File readers: every format gives the same rows, and every mistake names file and line."""
+
+import csv
+import gzip
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from specbench.errors import ConfigError
+from specbench.local_data import find_files, read_rows
+
+COLUMNS = ["question", "answer", "answer_number", "equation_solution"]
+ROWS = [
+    {"question": 'She said "2\u2028more", then?', "answer": None, "answer_number": 18, "equation_solution": None},
+    {"question": "৫টি, আর?", "answer": None, "answer_number": 3, "equation_solution": "1 + 2 = 3"},
+]
+
+
+def text_of(form):
+    """The two rows in one format, as bytes. Table formats hold texts only; tsv is written without quoting."""
+    if form == "jsonl":
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encode()
+    if form == "json":
+        return json.dumps(ROWS).encode()
+    if form == "data.json":
+        return json.dumps({"version": 1, "data": ROWS}).encode()
+    if form == "parquet":
+        buffer = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(ROWS), buffer)
+        return buffer.getvalue()
+    if form == "tsv":
+        lines = ["\t".join(COLUMNS), *("\t".join(str(row[name] or "") for name in COLUMNS) for row in ROWS)]
+        return "".join(line + "\n" for line in lines).encode()
+    file = io.StringIO()
+    writer = csv.DictWriter(file, COLUMNS)
+    writer.writeheader()
+    writer.writerows(ROWS)
+    return file.getvalue().encode()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("form", ["jsonl", "json", "data.json", "csv", "tsv", "parquet"])
+def test_every_format_gives_the_same_rows(tmp_path, form, packed):
+    path = tmp_path / f"rows.{form}{'.gz' if packed else ''}"
+    path.write_bytes(gzip.compress(text_of(form)) if packed else text_of(form))
+    rows = list(read_rows(path, headerless=["question", "answer_number"], columns=["question"]))
+    assert [row["question"] for row in rows] == [row["question"] for row in ROWS]
+    assert [str(row["answer_number"]) for row in rows] == ["18", "3"]
+    assert list(rows[0]) == COLUMNS
+
+
+def test_a_table_without_a_header(tmp_path):
+    path = tmp_path / "mgsm_en.tsv"
+    path.write_text('He said "2\t18\nMore "quotes" here\t2,125\n\n', encoding="utf-8")
+    rows = list(read_rows(path, headerless=["question", "answer_number"], columns=["question"]))
+    assert rows == [
+        {"question": 'He said "2', "answer_number": "18"},
+        {"question": 'More "quotes" here', "answer_number": "2,125"},
+    ]
+
+
+def test_a_header_with_one_wrong_name_is_still_a_header(tmp_path):
+    path = tmp_path / "x.tsv"
+    path.write_text("question\tanswer\nWhy?\t3\n")
+    assert list(read_rows(path, headerless=["question", "answer_number"])) == [{"question": "Why?", "answer": "3"}]
+
+
+def test_byte_order_mark_and_windows_lines(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(b'\xef\xbb\xbfquestion,answer\r\n"a, b",3\r\n')
+    assert list(read_rows(path)) == [{"question": "a, b", "answer": "3"}]
+
+
+def test_a_long_cell_and_quoted_line_breaks(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text('q,a\n"' + "x" * 200_000 + '\ny",3\n')
+    (row,) = read_rows(path)
+    assert len(row["q"]) == 200_002
+
+
+def test_rows_are_read_lazily(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"q": 1}\nbroken\n')
+    assert next(read_rows(path)) == {"q": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("x.jsonl", b'{"q": 1}\n\n{"q": \n', "x.jsonl, line 3: not valid JSON: "),
+        ("x.jsonl", b"[1]\n", "x.jsonl, line 1: a row must be a JSON object"),
+        ("x.json", b'[{"q": 1},\n', "x.json, line 2: not valid JSON: "),
+        ("x.json", b'{"rows": []}', "x.json: holds no rows: write a list of rows"),
+        ("x.json", b'[{"q": 1}, 2]', "x.json, row 2: a row must be a JSON object"),
+        ("x.tsv", b"q\ta\n1\t2\t3\n", "x.tsv, line 2: 3 cells where there are 2 columns (q, a)"),
+        ("x.csv", b'q,a\n"1"x,2\n', "x.csv, line 2: not valid csv: "),
+        ("x.csv", "q\né\n".encode("latin-1"), "x.csv: not UTF-8 text"),
+        ("x.parquet", b"PAR2", "x.parquet: not a parquet file: "),
+        ("x.jsonl.gz", b"plain", "x.jsonl.gz: cannot be read: "),
+        ("x.jsonl.gz", gzip.compress(b'{"q": 1}\n' * 99)[:-9], "x.jsonl.gz: cannot be read: "),
+        ("x.parquet.gz", b"plain", "x.parquet.gz: cannot be read: "),
+        ("x.txt", b"q", "x.txt: not a kind of file that can be read: use .jsonl, .json, .csv, .tsv, .parquet"),
+    ],
+)
+def test_mistakes(tmp_path, name, content, expected):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        list(read_rows(path))
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"no\.jsonl: cannot be read: No such file or directory"):
+        list(read_rows(tmp_path / "no.jsonl"))
+
+
+def test_find_files_takes_the_first_stem_and_format(tmp_path):
+    for name in ("de/test-1.parquet", "de/test-0.parquet", "de/train.parquet", "en.csv", "en.jsonl.gz", "x_en.tsv"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+    def names(*stems):
+        return [str(path.relative_to(tmp_path)) for path in find_files(tmp_path, stems)]
+
+    assert names("de", "de/test*") == ["de/test-0.parquet", "de/test-1.parquet"]
+    assert names("x_en", "en") == ["x_en.tsv"]
+    assert names("en") == ["en.jsonl.gz"]
+    assert names("fr") == []

@@ -1,0 +1,109 @@
+"""The committed lock: a meaning that moves needs a new version."""
+
+import shutil
+
+import pytest
+
+from specbench import catalogue, lock
+from specbench.errors import ConfigError
+from specbench.resources import builtin_dir
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    """A copy of the built-in files with a fresh lock, free to be changed."""
+    for kind in ("tasks", "methods"):
+        shutil.copytree(builtin_dir(kind), tmp_path / kind)
+    for module in (catalogue, lock):
+        monkeypatch.setattr(module, "builtin_dir", lambda kind: tmp_path / kind)
+    lock.write(tmp_path / "versions.lock")
+    return tmp_path
+
+
+def change(path, old, new):
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def test_the_committed_lock_is_that_of_the_files():
+    assert lock.check() == []
+
+
+def test_the_lock_names_every_file():
+    files = [*builtin_dir("tasks").glob("*.yaml"), *builtin_dir("methods").glob("*.yaml")]
+    named = {f"{path.parent.name}/{path.name}" for path in files}
+    named |= {f"tasks/samples/{path.name}" for path in (builtin_dir("tasks") / "samples").glob("*.jsonl")}
+    assert set(lock.read()) == named
+
+
+def test_an_unchanged_copy_passes(copy):
+    assert lock.check(copy / "versions.lock") == []
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("methods/fsd.yaml", "threshold: 0.3", "threshold: 0.4"),
+        ("methods/sd.yaml", "num_draft_tokens: 5", "num_draft_tokens: 6"),
+        ("tasks/mgsm.yaml", "Pregunta:", "Pregunta :"),
+        ("tasks/mgsm.yaml", "max_new_tokens: 320", "max_new_tokens: 321"),
+    ],
+)
+def test_a_moved_meaning_needs_a_new_version(copy, file, old, new):
+    path = copy / "versions.lock"
+    before = path.read_text()
+    change(copy / file, old, new)
+    (problem,) = lock.check(path)
+    assert problem.startswith(f"{file}: its meaning moved (digest ")
+    assert "write version: 2" in problem
+    with pytest.raises(ConfigError, match="its meaning moved"):
+        lock.write(path)
+    assert path.read_text() == before
+    change(copy / file, "version: 1", "version: 2")
+    assert all("run python -m specbench.lock" in problem for problem in lock.check(path))
+    lock.write(path)
+    assert lock.check(path) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("methods/fsd.yaml", "title: Fuzzy", "title: A fuzzy"),
+        ("methods/fsd.yaml", "[5, 10, 15, 20]", "[5, 10]"),
+        ("methods/fsd.yaml", "divergence: js,", "divergence: js, divergence_on: raw,"),
+        ("tasks/mgsm.yaml", "paper: arXiv:2210.03057", "paper: arXiv:2210.03057v1"),
+    ],
+)
+def test_words_may_change_freely(copy, file, old, new):
+    change(copy / file, old, new)
+    assert lock.check(copy / "versions.lock") == []
+
+
+def test_a_changed_sample_needs_a_new_version_of_its_task(copy):
+    sample = copy / "tasks" / "samples" / "mgsm.jsonl"
+    change(sample, "\n", " \n")
+    (problem,) = lock.check(copy / "versions.lock")
+    assert problem.startswith("tasks/samples/mgsm.jsonl: its meaning moved")
+    assert "write version: 2 in its task" in problem
+
+
+def test_new_and_removed_files_are_stale(copy):
+    change(copy / "methods" / "sd.yaml", "name: sd", "name: sd2")
+    (copy / "methods" / "sd.yaml").rename(copy / "methods" / "sd2.yaml")
+    problems = lock.check(copy / "versions.lock")
+    assert [problem.partition(":")[0] for problem in problems] == ["methods/sd.yaml", "methods/sd2.yaml"]
+
+
+def test_a_version_cannot_go_back(copy):
+    change(copy / "methods" / "sd.yaml", "version: 1", "version: 3")
+    lock.write(copy / "versions.lock")
+    change(copy / "methods" / "sd.yaml", "version: 3", "version: 2")
+    change(copy / "methods" / "sd.yaml", "num_draft_tokens: 5", "num_draft_tokens: 6")
+    assert "its meaning moved" in lock.check(copy / "versions.lock")[0]
+
+
+def test_a_broken_lock_names_its_line(tmp_path):
+    (tmp_path / "versions.lock").write_text("methods/sd.yaml 1 abc\nmethods/fsd.yaml one abc\n")
+    with pytest.raises(ConfigError, match=r"versions\.lock, line 2: not `path version digest`"):
+        lock.check(tmp_path / "versions.lock")

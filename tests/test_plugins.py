@@ -1,0 +1,204 @@
+"""A plug-in package, built and installed as a user would: a drafter, and a folder with a method that uses it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "specbench-parrot"
+version = "0.0.1"
+
+[project.entry-points."specbench.drafters"]
+parrot = "specbench_parrot:parrot"
+
+[project.entry-points."specbench.methods"]
+parrot = "specbench_parrot:METHODS"
+
+[project.entry-points."specbench.tasks"]
+parrot = "specbench_parrot:TASKS"
+"""
+
+MODULE = '''
+from pathlib import Path
+
+import torch
+
+from specbench.decoding.proposal import Proposal
+
+METHODS = Path(__file__).parent / "methods"
+TASKS = str(Path(__file__).parent / "tasks")
+
+
+class PointMass:
+    def __init__(self, token_ids, vocab_size):
+        self.rows = torch.nn.functional.one_hot(torch.tensor(token_ids), vocab_size).float()
+
+    def token_probs(self, token_ids):
+        return torch.ones(len(token_ids))
+
+    def row(self, index):
+        return self.rows[index]
+
+    def overlap(self, target_probs):
+        return (target_probs * self.rows).sum(-1)
+
+
+class Parrot:
+    """Repeats the last token."""
+
+    passes = None
+
+    def __init__(self, vocab_size):
+        self.vocab_size = vocab_size
+
+    def prefill(self, prompt_ids):
+        pass
+
+    def propose(self, ids, num_draft_tokens, generator):
+        token_ids = ids[-1:] * num_draft_tokens
+        return Proposal(token_ids, PointMass(token_ids, self.vocab_size)) if token_ids else Proposal()
+
+
+def parrot(model, sampling, *, vocab_size: int = 7):
+    return Parrot(vocab_size)
+
+
+parrot.provides = frozenset({"probs"})
+parrot.needs_model = False
+'''
+
+METHOD = """\
+name: parrot
+version: 1
+title: Repeats the last token
+drafter: {type: parrot}
+verification: {rule: rejection}
+num_draft_tokens: 3
+"""
+
+TASK = 'name: echo\nversion: 1\ntitle: Echo\nprompt: "{{ row.text }}"\ngeneration: {max_new_tokens: 4}\n'
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder that the plug-in was installed into."""
+    folder = tmp_path_factory.mktemp("plugin")
+    files = {
+        "pyproject.toml": PYPROJECT,
+        "specbench_parrot/__init__.py": MODULE,
+        "specbench_parrot/methods/parrot.yaml": METHOD,
+        "specbench_parrot/tasks/echo.yaml": TASK,
+    }
+    for name, text in files.items():
+        path = folder / "source" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    target = folder / "installed"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--target", str(target), str(folder / "source")], check=True, capture_output=True, text=True)
+    return target
+
+
+def python(code, *folders):
+    """What a program prints that has these folders on its path."""
+    path = os.pathsep.join(map(str, [*folders, REPOSITORY]))
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_method_loads_and_its_drafter_drafts(installed):
+    """Greedy decoding with the plug-in's method, loaded by name, gives what plain decoding gives, in fewer passes."""
+    code = """
+import torch
+from specbench import catalogue
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import decode
+from specbench.decoding.sampling import Sampling
+from specbench.registry import DRAFTERS, RULES
+from tests.toys import TableModel
+
+assert "parrot" in catalogue.method_names() and "echo" in catalogue.task_names()
+assert catalogue.load_task("echo").prompt == "{{ row.text }}"
+_, (method, ar) = catalogue.with_overrides(
+    [], [catalogue.load_method("parrot"), catalogue.load_method("ar")], ["num_draft_tokens=2"]
+)
+print(method.lossless, method.needs_drafter, method.num_draft_tokens, method.drafter.options)
+target = TableModel(7, seed=1)
+target.table += 8 * torch.eye(7)
+target.table[:, 3] -= 20 * torch.eye(7)[3]
+def run(spec):
+    drafter = DRAFTERS.get(spec.drafter.type)(None, Sampling(0.0), **spec.drafter.options)
+    rule = RULES.get(spec.verification.rule)(**spec.verification.options)
+    return decode(target, drafter, rule, [0, 3], num_draft_tokens=spec.num_draft_tokens, sampling=Sampling(0.0),
+                  stop=StopRules(24), generator=torch.Generator().manual_seed(0))
+ours, plain = run(method), run(ar)
+print(ours.token_ids == plain.token_ids, len(plain.steps), len(ours.steps))
+"""
+    first, second = python(code, installed).splitlines()
+    assert first == "True False 2 {'vocab_size': 7}"
+    same, num_plain, num_ours = second.split()
+    assert same == "True"
+    assert int(num_plain) == 23
+    assert int(num_ours) < 15
+
+
+def test_without_the_plug_in_the_method_is_unknown():
+    code = """
+from specbench import catalogue
+from specbench.errors import ConfigError
+try:
+    catalogue.load_method("parrot")
+except ConfigError as error:
+    print(error)
+"""
+    assert python(code).startswith("unknown method 'parrot': ")
+
+
+def test_an_illegal_method_of_a_plug_in_is_refused(installed, tmp_path):
+    """The plug-in's drafter gives no raw probabilities, which the fuzzy rule compares."""
+    (tmp_path / "bad.yaml").write_text(
+        METHOD.replace("{rule: rejection}", "{rule: fuzzy, divergence: js, threshold: 0.1}")
+    )
+    code = f"""
+from specbench import catalogue
+from specbench.errors import ConfigError
+try:
+    catalogue.load_method({str(tmp_path / "bad.yaml")!r})
+except ConfigError as error:
+    print(error)
+"""
+    text = python(code, installed)
+    assert "bad.yaml: verification.rule = 'fuzzy': needs raw_probs, which drafter 'parrot' lacks" in text
+    assert "a drafter that has it (model)" in text
+
+
+def test_a_broken_plug_in_is_named_in_one_line(tmp_path):
+    info = tmp_path / "broken-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[specbench.methods]\nbroken = no_such_module:METHODS\n")
+    code = """
+from specbench import catalogue
+from specbench.errors import ConfigError
+try:
+    catalogue.method_names()
+except ConfigError as error:
+    print(error)
+"""
+    text = python(code, tmp_path)
+    assert text == (
+        "plug-in 'broken' (no_such_module:METHODS) failed to load: No module named 'no_such_module': "
+        "repair or uninstall it"
+    )

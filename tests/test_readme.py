@@ -1,0 +1,54 @@
+"""Every command of the README runs, and what it says about tasks and methods is so."""
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specbench.catalogue import load_method, method_names, task_names
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", README, re.S) for line in block.splitlines()]
+INSTALLING = [command for command in COMMANDS if "pip install" in command]
+RUNNABLE = [command for command in COMMANDS if command not in INSTALLING]
+
+
+def test_the_two_first_commands_are_run_by_the_continuous_checks() -> None:
+    """They install, so they run on a fresh machine there and not here."""
+    checks = (CHECKOUT / ".ci" / "run").read_text(encoding="utf-8")
+    assert len(INSTALLING) == 2
+    assert "python3 -m venv" in INSTALLING[0] and INSTALLING[0].endswith("specbench run --task mgsm --method fsd")
+    assert "specbench run --task mgsm --method fsd" in checks
+    assert INSTALLING[1] == "pip install -e '.[test]' && pytest"
+    assert "pip install" in checks and "-e '.[test]'" in checks and re.search(r"^pytest$", checks, re.M)
+
+
+@pytest.mark.parametrize("command", RUNNABLE)
+def test_command(command: str, specbench: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    for name, text in re.findall(r"```yaml\n# (\S+)\n(.*?)```", README, re.S):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    program, *arguments = shlex.split(command)
+    assert program == "specbench"
+    code, out, err = specbench(*arguments)
+    assert code == 0, err
+    assert out
+
+
+def test_the_task_of_the_readme_runs(specbench: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    text = re.findall(r"```yaml\n# my-task.yaml\n(.*?)```", README, re.S)[0]
+    (tmp_path / "my-task.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "numbers.jsonl").write_text('{"number": 3}\n{"number": 5}\n')
+    code, out, err = specbench("run", "--task", "my-task.yaml", "--method", "sd", "--data", ".")
+    assert code == 0, err
+    assert "my-task@1" in out
+
+
+def test_every_method_and_task_is_in_its_table() -> None:
+    for name in method_names():
+        row = next(line for line in README.splitlines() if line.startswith(f"| `{name}`"))
+        assert row.split("|")[4].strip() == ("yes" if load_method(name).lossless else "no")
+    for name in task_names():
+        assert f"| `{name}` |" in README

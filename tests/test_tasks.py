@@ -1,0 +1,316 @@
+"""Examples from the sample, from files and from the hub; and what is said when the data does not fit."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import datasets
+import huggingface_hub
+import pytest
+
+from specbench.catalogue import load_task
+from specbench.errors import ConfigError
+from specbench.registry import READERS
+from specbench.specs import TaskSpec, build
+from specbench.tasks import load_examples
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "mgsm"
+LANGUAGES = ["bn", "de", "en", "es", "ja", "sw"]
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data is not here")
+TASK = {
+    "name": "sums",
+    "version": 1,
+    "title": "Sums",
+    "prompt": "Q: {{ row.question }}",
+    "reference": "{{ row.answer }}",
+    "scorer": {"type": "number"},
+    "generation": {"max_new_tokens": 16},
+}
+TWO = {"subsets": {"en": {}, "de": {}}}
+
+
+def task(**changes):
+    return build(TaskSpec, TASK | changes)
+
+
+def load(spec, subset="default", data=None, use_sample=False, limit=None, **options):
+    data = str(data) if isinstance(data, Path) else data
+    return load_examples(spec, subset, data=data, use_sample=use_sample, limit=limit, **options)
+
+
+def message(*arguments, **options):
+    with pytest.raises(ConfigError) as caught:
+        load(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def write_rows(path, *rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def rows(tmp_path):
+    return write_rows(tmp_path / "sums_default.jsonl", *({"question": f"{n}+1?", "answer": n + 1} for n in range(9)))
+
+
+@pytest.mark.parametrize("language", load_task("mgsm").subset_names)
+def test_the_bundled_sample_of_mgsm(language):
+    data = load(load_task("mgsm"), language, use_sample=True)
+    assert (data.source, data.location) == ("sample", "mgsm.jsonl")
+    assert len(data.examples) >= 16
+    assert len({example.id for example in data.examples}) == len(data.examples)
+    assert all(float(example.reference.replace(",", "")) is not None for example in data.examples)
+    words = load_task("mgsm").subset(language).vars
+    assert all(example.prompt.startswith(words["question_word"] + " ") for example in data.examples)
+    assert all(example.prompt.endswith("\n" + words["step_by_step"]) for example in data.examples)
+
+
+@needs_shared
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_real_rows_of_mgsm(language):
+    data = load(load_task("mgsm"), language, data=SHARED)
+    assert (data.source, data.location) == ("local", str(SHARED / f"mgsm_{language}.tsv"))
+    assert len(data.examples) == 250
+    assert [data.examples[i].reference for i in (0, 2, 249)][:2] == ["18", "70000"]
+    assert "2,125" in {example.reference for example in data.examples}
+    assert [example.index for example in data.examples] == list(range(250))
+    assert load(load_task("mgsm"), language, data=SHARED / f"mgsm_{language}.tsv") == data
+
+
+@needs_shared
+def test_languages_without_a_file():
+    text = message(load_task("mgsm"), "fr", data=SHARED)
+    assert "no file for subset 'fr' of task 'mgsm': tried mgsm_fr, fr, fr/test* with .jsonl, .json" in text
+
+
+@needs_shared
+def test_a_file_of_another_language_is_refused():
+    text = message(load_task("mgsm"), "de", data=SHARED / "mgsm_en.tsv")
+    assert "mgsm_en.tsv: by its name it holds 'en', not 'de'" in text
+
+
+@needs_shared
+@pytest.mark.parametrize("layout", ["parquet", "csv", "tsv", "jsonl"])
+def test_the_hub_layout_gives_the_same_examples(tmp_path, layout):
+    """The folders of a downloaded hub dataset: columns question, answer, answer_number, equation_solution."""
+    lines = (SHARED / "mgsm_ja.tsv").read_text(encoding="utf-8").splitlines()
+    columns = {"question": [line.split("\t")[0] for line in lines], "answer": [None] * 250}
+    columns |= {"answer_number": [int(line.split("\t")[1].replace(",", "")) for line in lines]}
+    table = datasets.Dataset.from_dict(columns | {"equation_solution": [None] * 250})
+    path = tmp_path / "ja" / f"test-00000-of-00001.{layout}"
+    path.parent.mkdir()
+    if layout == "parquet":
+        table.to_parquet(path)
+    elif layout == "jsonl":
+        table.to_json(path)
+    else:
+        table.to_csv(path, sep="\t" if layout == "tsv" else ",")
+    ours = load(load_task("mgsm"), "ja", data=tmp_path).examples
+    original = load(load_task("mgsm"), "ja", data=SHARED).examples
+    assert [example.prompt for example in ours] == [example.prompt for example in original]
+    assert [example.reference for example in ours] == [e.reference.replace(",", "") for e in original]
+
+
+def test_limit_takes_the_first_rows(rows):
+    data = load(task(), data=rows.parent, limit=3)
+    assert [example.prompt for example in data.examples] == ["Q: 0+1?", "Q: 1+1?", "Q: 2+1?"]
+    assert [example.id for example in data.examples] == ["0", "1", "2"]
+    assert len(load(task(), data=rows.parent, limit=30).examples) == 9
+
+
+def test_the_revision_of_a_file_is_its_digest(rows):
+    before = load(task(), data=rows).revision
+    assert load(task(), data=rows.parent).revision == before
+    write_rows(rows, {"question": "other", "answer": 1})
+    assert load(task(), data=rows).revision != before
+
+
+def test_several_files_are_read_in_order(tmp_path):
+    for number in (1, 0):
+        write_rows(
+            tmp_path / "default" / f"test-{number}.jsonl", {"id": f"r{number}", "question": "x", "answer": number}
+        )
+    data = load(task(), data=tmp_path)
+    assert [example.id for example in data.examples] == ["r0", "r1"]
+    assert data.location.endswith("test-1.jsonl (2 files)")
+
+
+def test_the_subset_column_picks_the_rows(tmp_path):
+    path = write_rows(
+        tmp_path / "all.jsonl",
+        {"subset": "en", "question": "a", "answer": 1},
+        {"subset": "de", "question": "b", "answer": 2},
+        {"subset": "en", "question": "c", "answer": 3},
+    )
+    spec = task(**TWO)
+    assert [e.reference for e in load(spec, "en", data=path, num_subsets=2).examples] == ["1", "3"]
+    assert [e.reference for e in load(spec, "de", data=path, num_subsets=2).examples] == ["2"]
+    assert len(load(task(), data=path).examples) == 3
+    assert "all.jsonl: holds no rows of subset 'fr': (choices: de, en)" in message(
+        task(subsets={"en": {}, "fr": {}}), "fr", data=path
+    )
+
+
+def test_one_file_is_not_measured_under_several_names(tmp_path):
+    path = write_rows(tmp_path / "mine.jsonl", {"question": "a", "answer": 1})
+    assert len(load(task(**TWO), "de", data=path).examples) == 1
+    text = message(task(**TWO), "de", data=path, num_subsets=2)
+    assert "mine.jsonl: has no column 'subset' to tell several subsets apart" in text
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "expected"),
+    [
+        ({"quest": "x", "answer": 1}, {}, "row 2: no column 'question', which the prompt needs: did you mean 'quest'?"),
+        ({"question": "x"}, {}, "row 2: no column 'answer', which the reference needs: (choices: question)"),
+        ({"question": None, "answer": 1}, {}, "row 2: column 'question' is empty, which the prompt needs"),
+        ({"question": "x", "answer": ""}, {}, "row 2: the reference comes out empty: fill in answer, question"),
+        (
+            {"question": {"a": 1}, "answer": 1},
+            {"prompt": "{{ row.question.stem }}"},
+            "the prompt of task 'sums' fails: ",
+        ),
+        ({"question": "x", "answer": 1}, {"prompt": "{{ row.question + 1 }}"}, "the prompt of task 'sums' fails: "),
+    ],
+)
+def test_rows_that_do_not_fit(tmp_path, row, changes, expected):
+    first = {"question": {"stem": "s"} if "prompt" in changes and "stem" in changes["prompt"] else 1, "answer": 1}
+    path = write_rows(tmp_path / "rows.jsonl", first, row)
+    text = message(task(**changes), data=path)
+    assert text.startswith(f"{path}, row 2: ")
+    assert expected in text
+
+
+def test_a_column_may_be_called_like_a_method_of_dict(tmp_path):
+    path = write_rows(tmp_path / "rows.jsonl", {"items": "apples", "values": 3})
+    spec = task(prompt="{{ row.items }}", reference="{{ row['values'] }}")
+    assert [(e.prompt, e.reference) for e in load(spec, data=path).examples] == [("apples", "3")]
+
+
+def test_templates_are_sandboxed(tmp_path):
+    path = write_rows(tmp_path / "rows.jsonl", {"question": "x", "answer": 1})
+    spec = task(prompt="{{ row.question.__class__.__mro__ }}")
+    assert "unsafe" in message(spec, data=path)
+
+
+def test_trailing_line_breaks_of_a_prompt_are_kept(rows):
+    assert load(task(prompt="{{ row.question }}\nA:\n"), data=rows).examples[0].prompt == "0+1?\nA:\n"
+
+
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_empty_files(tmp_path, content):
+    path = tmp_path / "sums_default.jsonl"
+    path.write_text(content)
+    assert f"{path}: holds no rows" in message(task(), data=tmp_path)
+
+
+def test_no_such_place(tmp_path):
+    assert "--data /no/such: no such folder or file" in message(task(), data="/no/such")
+    assert "no file for subset 'default' of task 'sums': tried sums_default, default, default/test*" in message(
+        task(), data=tmp_path
+    )
+
+
+def test_a_task_without_sample_or_dataset(tmp_path):
+    assert "task 'sums' has no bundled sample: give --data FOLDER" in message(task(), use_sample=True)
+    assert "task 'sums' has no bundled sample" in message(task(), data="sample")
+    assert "task 'sums' has no dataset on the hub: give local files with --data" in message(task())
+    assert "no such file: correct the key `sample`" in message(task(sample=str(tmp_path / "no.jsonl")), data="sample")
+
+
+def test_a_reader_may_change_and_split_rows(tmp_path, monkeypatch):
+    def turns():
+        return lambda row: [{"question": turn, "answer": row["n"]} for turn in row["turns"]]
+
+    monkeypatch.setitem(READERS._builtin, "turns", turns)
+    path = write_rows(tmp_path / "rows.jsonl", {"turns": ["a", "b"], "n": 1}, {"turns": ["c"], "n": 2})
+    data = load(task(reader="turns"), data=path)
+    assert [(e.index, e.prompt, e.reference) for e in data.examples] == [
+        (0, "Q: a", "1"),
+        (1, "Q: b", "1"),
+        (2, "Q: c", "2"),
+    ]
+    assert len(load(task(reader="turns"), data=path, limit=1).examples) == 1
+
+
+# the hub
+
+DATASET = {"dataset": {"path": "someone/sums", "name": "{subset}", "split": "test"}}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A local folder in a hub dataset's place; returns what was asked of the hub."""
+    for language, word in (("en", "Why"), ("de", "Warum")):
+        for split, num_rows in (("test", 4), ("train", 9)):
+            rows = ({"question": f"{word} {split} {n}?", "answer": n} for n in range(num_rows))
+            write_rows(tmp_path / language / f"{split}.jsonl", *rows)
+    asked = []
+    real = datasets.load_dataset
+
+    def info(path, **options):
+        asked.append((path, options["revision"]))
+        return SimpleNamespace(sha=COMMIT)
+
+    def load_dataset(path, name, *, revision, data_files=None, **options):
+        asked.append((path, name, revision))
+        files = data_files or {"test": f"{name}/test.jsonl"}
+        return real(str(tmp_path), data_files=files, **options)
+
+    monkeypatch.setattr(huggingface_hub, "dataset_info", info)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return asked
+
+
+@pytest.mark.parametrize("data", [None, "hub"])
+def test_hub_rows_at_a_resolved_commit(hub, data):
+    loaded = load(task(**DATASET, **TWO), "de", data=data, limit=3)
+    assert (loaded.source, loaded.location, loaded.revision) == ("hub", "someone/sums:de:test", COMMIT)
+    assert [example.prompt for example in loaded.examples] == [f"Q: Warum test {n}?" for n in range(3)]
+    assert hub == [("someone/sums", "main"), ("someone/sums", "de", COMMIT)]
+
+
+def test_hub_data_files_name_the_file(hub):
+    dataset = {"path": "someone/sums", "split": "test", "revision": "v2", "data_files": "{subset}/{split}.jsonl"}
+    loaded = load(task(dataset=dataset, **TWO), "en")
+    assert loaded.location == "someone/sums:en/test.jsonl:test"
+    assert len(loaded.examples) == 4
+    assert hub == [("someone/sums", "v2"), ("someone/sums", None, COMMIT)]
+
+
+def test_a_hub_row_that_does_not_fit(hub):
+    text = message(task(**DATASET, **TWO, prompt="{{ row.problem }}"), "de")
+    assert text.startswith("someone/sums:de:test, row 1: no column 'problem', which the prompt needs: ")
+
+
+def test_hub_offline_is_one_line(monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    text = message(load_task("mgsm"), "en")
+    assert text.startswith(
+        "dataset 'juletxara/mgsm' (revision main) could not be read from the hub: OfflineModeIsEnabled"
+    )
+    assert "give local files with --data FOLDER" in text
+
+
+def test_hub_unreachable_is_one_line(monkeypatch):
+    """A port on which nothing listens: the real client, and no waiting for retries."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", "http://127.0.0.1:9")
+    text = message(load_task("mgsm"), "en", data="hub")
+    assert "could not be read from the hub: " in text
+    assert "--data FOLDER" in text
+
+
+def test_a_hub_that_fails_while_reading(hub, monkeypatch):
+    def load_dataset(*arguments, **options):
+        raise ValueError("BuilderConfig 'de' not found.\nAvailable: ['en']")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    text = message(task(**DATASET, **TWO), "de")
+    assert (
+        f"dataset 'someone/sums' (revision {COMMIT}) could not be read from the hub: ValueError: BuilderConfig" in text
+    )

@@ -1,6 +1,6 @@
 """A preallocated key-value cache: appending copies only the new keys, cropping is O(1), growth doubles.
 
-Sliding-window layers keep their whole history (a crop must be able to bring old keys back); the mask applies the window.
+Sliding-window layers keep their whole history (a crop must bring old keys back); the mask applies the window.
 """
 
 from typing import Any

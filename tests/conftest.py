@@ -10,6 +10,10 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import pytest
 import torch
 
+from specbench.catalogue import load_task
+from specbench.compose import ModelPair
+from specbench.loading import load_model
+from specbench.tasks import load_examples
 from tests import tiny
 
 torch.set_num_threads(1)
@@ -46,3 +50,20 @@ def specbench(
         return code, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture(scope="session")
+def embedded_pair() -> ModelPair:
+    """The models that come with specbench, in float32 on the CPU."""
+    return ModelPair(load_model("embedded:target", device="cpu"), load_model("embedded:drafter", device="cpu"))
+
+
+@pytest.fixture(scope="session")
+def embedded_prompts(embedded_pair: ModelPair) -> list[list[int]]:
+    """Six bundled prompts of every language of mgsm."""
+    task = load_task("mgsm")
+    return [
+        embedded_pair.target.encode_prompt(example.prompt, chat=False)
+        for subset in task.subset_names
+        for example in load_examples(task, subset, data="sample", use_sample=True, limit=6).examples
+    ]

@@ -97,8 +97,9 @@ def fuzzy_rule(
     """Accept while the divergence of target and draft at the position is below the threshold (arXiv:2502.20704, §4).
 
     `divergence_on: raw` compares the softmaxes at temperature 1, untruncated (as the published code does); `processed`
-    compares what tokens are drawn from. The paper reports its results with thresholds 0.3 to 0.7: see divergences.py for which
-    divergence they belong to. `js_reference` accepts at the threshold too (≤), as its code does; all others below it (<).
+    compares what tokens are drawn from. The paper reports its results with thresholds 0.3 to 0.7: divergences.py says
+    to which divergence they belong. `js_reference` accepts at the threshold too (≤), as its code does; all others
+    below it (<).
     """
     if math.isnan(threshold):
         raise ValueError("threshold is not a number")

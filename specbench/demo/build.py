@@ -43,7 +43,7 @@ def say(line: str) -> None:
 def write_samples(folder: Path) -> None:
     """The bundled held-out rows of every task of the world; the same bytes every time."""
     folder.mkdir(parents=True, exist_ok=True)
-    for task in WORLDS:
+    for task in (name for name, world in WORLDS.items() if world.is_task):
         rows = held_out_rows(task, NUM_SAMPLES, Random(SAMPLE_SEED))
         fields = ("subset", "id", "question", "answer_number", "answer")
         lines = [json.dumps({key: row[key] for key in fields}, ensure_ascii=False) for row in rows]
@@ -114,7 +114,7 @@ def figures(output: Path, num_rows: int) -> dict[str, Any]:
     for recipe in MEMBERS:
         if recipe.role == "drafter" and (output / recipe.name).is_dir():
             drafter = AutoModelForCausalLM.from_pretrained(output / recipe.name, dtype=torch.float32)
-            rows = [row for task in recipe.worlds for row in held_out_rows(task, num_rows, Random(EVALUATION_SEED))]
+            rows = [row for task in recipe.worlds if WORLDS[task].is_task for row in held_out_rows(task, num_rows, Random(EVALUATION_SEED))]
             tokenizer = AutoTokenizer.from_pretrained(output / recipe.name)
             found[recipe.name] = evaluate(tokenizer, rows, target, drafter)
     return found

@@ -6,6 +6,7 @@ A later version of the project adds members. It never replaces one under the sam
 import difflib
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,7 @@ class Stage:
 class TokenizerRecipe:
     """A tokenizer learnt from rows of some worlds."""
 
-    worlds: tuple[str, ...]
+    worlds: Mapping[str, float]
     vocab_size: int
     num_rows: int
     seed: int
@@ -39,13 +40,15 @@ class TokenizerRecipe:
 
 @dataclass(frozen=True)
 class Member:
-    """One model and how it is made; `mix_power` sharpens the share of the well-resourced languages."""
+    """One model and how it is made: the shares of the worlds in its training data, `mix_power` to sharpen the share of the
+    well-resourced languages, its width, and its stages of growth.
+    """
 
     name: str
     role: str
     version: int
     tokenizer: str
-    worlds: tuple[str, ...]
+    worlds: Mapping[str, float]
     width: int
     stages: tuple[Stage, ...]
     batch_size: int
@@ -53,7 +56,7 @@ class Member:
     seed: int
 
 
-TOKENIZERS = {"shared": TokenizerRecipe(("mgsm",), vocab_size=1280, num_rows=20_000, seed=0)}
+TOKENIZERS = {"shared": TokenizerRecipe({"mgsm": 1.0}, vocab_size=1280, num_rows=20_000, seed=0)}
 
 MEMBERS = (
     Member(
@@ -61,7 +64,7 @@ MEMBERS = (
         role="target",
         version=1,
         tokenizer="shared",
-        worlds=("mgsm",),
+        worlds={"mgsm": 0.75, "drill": 0.25},
         width=128,
         stages=(
             Stage(3, 3000, 2e-2, 1e-2),
@@ -78,7 +81,7 @@ MEMBERS = (
         role="drafter",
         version=1,
         tokenizer="shared",
-        worlds=("mgsm",),
+        worlds={"mgsm": 1.0},
         width=64,
         stages=(Stage(1, 1500, 2e-2, 1e-3),),
         batch_size=32,

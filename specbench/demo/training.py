@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 
 import torch
@@ -16,40 +16,44 @@ from specbench.demo.world import WORLDS, training_rows
 CHUNK = 1024
 
 
-Example = tuple[list[int], int]  # token ids of prompt, completion and END; the length of the prompt
+Example = tuple[list[int], list[int]]  # token ids and labels (-100 where nothing is learnt)
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, completion: str) -> Example:
-    """Prompt and completion are encoded apart, as a model meets them."""
-    prompt_ids: list[int] = tokenizer(prompt).input_ids
-    return [*prompt_ids, *tokenizer(completion).input_ids, tokenizer.eos_token_id], len(prompt_ids)
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Example:
+    """Texts that are given and learnt in turn, each encoded apart as a model meets them; END is learnt at the end."""
+    ids: list[int] = []
+    labels: list[int] = []
+    for index, text in enumerate(texts):
+        piece: list[int] = tokenizer(text).input_ids
+        ids += piece
+        labels += piece if index % 2 else [-100] * len(piece)
+    end = tokenizer.convert_tokens_to_ids(tokenizer.eos_token)
+    return [*ids, end], [*labels, end]
 
 
 def world_examples(
-    tokenizer: PreTrainedTokenizerBase, worlds: Sequence[str], mix_power: float, random: Random
+    tokenizer: PreTrainedTokenizerBase, worlds: Mapping[str, float], mix_power: float, random: Random
 ) -> Iterator[list[Example]]:
     """Endless chunks of encoded training examples."""
     while True:
         rows = training_rows(worlds, CHUNK, random, mix_power)
-        yield [encode(tokenizer, *WORLDS[row["task"]].example(row)) for row in rows]
+        yield [encode(tokenizer, WORLDS[row["task"]].example(row)) for row in rows]
 
 
 def batches(
     chunks: Iterator[list[Example]], batch_size: int, random: Random
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Ids [batch, length] (padded with 0) and labels (-100 on prompt and padding), batched by length."""
+    """Ids [batch, length] (padded with 0) and labels (-100 where nothing is learnt), batched by length."""
     for chunk in chunks:
         chunk.sort(key=lambda example: len(example[0]))
         groups = [chunk[start : start + batch_size] for start in range(0, len(chunk), batch_size)]
         random.shuffle(groups)
         for group in groups:
             length = max(len(ids) for ids, _ in group)
-            ids = torch.zeros(len(group), length, dtype=torch.long)
-            labels = torch.full((len(group), length), -100)
-            for row, (tokens, prompt_length) in enumerate(group):
-                ids[row, : len(tokens)] = torch.tensor(tokens)
-                labels[row, prompt_length : len(tokens)] = ids[row, prompt_length : len(tokens)]
-            yield ids, labels
+            yield (
+                torch.tensor([ids + [0] * (length - len(ids)) for ids, _ in group]),
+                torch.tensor([labels + [-100] * (length - len(labels)) for _, labels in group]),
+            )
 
 
 def loss_of(model: LlamaForCausalLM, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

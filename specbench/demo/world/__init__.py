@@ -1,35 +1,39 @@
 """The synthetic world: one module per kind of task, each a `World` in the table below."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from specbench.demo.world import math
+from specbench.demo.world import drill, math
 
 
 @dataclass(frozen=True)
 class World:
     """What the build asks of a kind of task.
 
-    `draw(subset, held_out, random)` gives one row; `example(row)` its prompt and completion; `weights()` the share of
-    each subset in the training data.
+    `weights()` is the share of each subset in the training data; `draw(subset, held_out, random)` gives one row;
+    `example(row)` its texts, given and learnt in turn: for a task the prompt and the completion.
     """
 
     task: str
     weights: Callable[[], dict[str, float]]
     draw: Callable[[str, bool, Random], dict[str, Any]]
-    example: Callable[[dict[str, Any]], tuple[str, str]]
+    example: Callable[[dict[str, Any]], tuple[str, ...]]
+    is_task: bool = True
 
 
-WORLDS = {"mgsm": World("mgsm", math.weights, math.draw, math.example)}
+WORLDS = {
+    "mgsm": World("mgsm", math.weights, math.draw, math.example),
+    "drill": World("drill", drill.weights, drill.draw, drill.example, is_task=False),
+}
 
 
 def training_rows(worlds: Sequence[str], num_rows: int, random: Random, mix_power: float = 1.0) -> list[dict[str, Any]]:
     """`num_rows` rows of these worlds and their subsets, drawn by weight ** mix_power; each row names its `task`."""
     choices = [(WORLDS[name], subset, weight) for name in worlds for subset, weight in WORLDS[name].weights().items()]
     drawn = random.choices(choices, weights=[weight**mix_power for _, _, weight in choices], k=num_rows)
-    return [{"task": world.task, **world.draw(subset, False, random)} for world, subset, _ in drawn]
+    return [{"task": world.task, **world.draw(subset, False, random)} for world, subset in drawn]
 
 
 def held_out_rows(task: str, num_per_subset: int, random: Random) -> list[dict[str, Any]]:

@@ -1,0 +1,41 @@
+"""Bare sums for training only: the arithmetic of the word problems without the words, many to a text."""
+
+from random import Random
+from typing import Any
+
+from specbench.demo.world import math
+
+OPERATIONS = ("add", "subtract", "multiply", "divide")
+NUM_SUMS = 6
+
+
+def weights() -> dict[str, float]:
+    """One subset; its weight is the share of drills beside the word problems."""
+    return {"drill": 1.0}
+
+
+def draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
+    """A row of sums whose pairs all belong to training; drills are never held out."""
+    assert not held_out, "drills are for training only"
+    solutions: list[math.Solution] = []
+    while len(solutions) < NUM_SUMS:
+        steps = (random.choice(OPERATIONS),)
+        solution = math.solve(steps, *math.numbers_of(steps, random))
+        if math.belongs(solution, held_out=False):
+            solutions.append(solution)
+    return {
+        "subset": subset,
+        "sums": [solution.equations[0] for solution in solutions],
+        "asked": [pair for solution in solutions for pair in solution.asked],
+        "shown": [pair for solution in solutions for pair in solution.shown],
+    }
+
+
+def example(row: dict[str, Any]) -> tuple[str, ...]:
+    """Given and learnt texts in turn: the left side of each sum, then its right side."""
+    return tuple(text for equation in row["sums"] for text in _sides(equation))
+
+
+def _sides(equation: str) -> tuple[str, str]:
+    left, right = equation.split(" = ", 1)
+    return f" {left} =", f" {right}."

@@ -95,7 +95,7 @@ def _sampling(row: Row) -> str:
 
 
 def _model(name: str, revision: str | None) -> str:
-    return f"{name} ({revision[:18]})" if revision else name
+    return f"{name} ({revision.removeprefix('local-')[:12]})" if revision else name
 
 
 def _short(versioned: str) -> str:

@@ -1,4 +1,4 @@
-"""transformers as a second opinion on the embedded pair, greedy and in float32: the same tokens, the same accepted runs."""
+"""transformers as a second opinion on the embedded pair, greedy, float32: the same tokens, the same accepted runs."""
 
 import pytest
 import torch

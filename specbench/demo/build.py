@@ -114,7 +114,12 @@ def figures(output: Path, num_rows: int) -> dict[str, Any]:
     for recipe in MEMBERS:
         if recipe.role == "drafter" and (output / recipe.name).is_dir():
             drafter = AutoModelForCausalLM.from_pretrained(output / recipe.name, dtype=torch.float32)
-            rows = [row for task in recipe.worlds if WORLDS[task].is_task for row in held_out_rows(task, num_rows, Random(EVALUATION_SEED))]
+            rows = [
+                row
+                for task in recipe.worlds
+                if WORLDS[task].is_task
+                for row in held_out_rows(task, num_rows, Random(EVALUATION_SEED))
+            ]
             tokenizer = AutoTokenizer.from_pretrained(output / recipe.name)
             found[recipe.name] = evaluate(tokenizer, rows, target, drafter)
     return found

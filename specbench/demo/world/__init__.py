@@ -29,10 +29,16 @@ WORLDS = {
 }
 
 
-def training_rows(worlds: Sequence[str], num_rows: int, random: Random, mix_power: float = 1.0) -> list[dict[str, Any]]:
-    """`num_rows` rows of these worlds and their subsets, drawn by weight ** mix_power; each row names its `task`."""
-    choices = [(WORLDS[name], subset, weight) for name in worlds for subset, weight in WORLDS[name].weights().items()]
-    drawn = random.choices(choices, weights=[weight**mix_power for _, _, weight in choices], k=num_rows)
+def training_rows(
+    worlds: Mapping[str, float], num_rows: int, random: Random, mix_power: float = 1.0
+) -> list[dict[str, Any]]:
+    """`num_rows` rows drawn by the shares of the worlds and, inside a world, by weight ** mix_power of the subsets."""
+    choices, shares = [], []
+    for name, share in worlds.items():
+        weights = {subset: weight**mix_power for subset, weight in WORLDS[name].weights().items()}
+        choices += [(WORLDS[name], subset) for subset in weights]
+        shares += [share * weight / sum(weights.values()) for weight in weights.values()]
+    drawn = random.choices(choices, weights=shares, k=num_rows)
     return [{"task": world.task, **world.draw(subset, False, random)} for world, subset in drawn]
 
 

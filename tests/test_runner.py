@@ -1,0 +1,51 @@
+"""The plan of a run: every block once, methods in alternating order, streams named by what they are for."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specbench.catalogue import load_method
+from specbench.compose import ModelPair, compose, methods_for_any_vocabulary, stream_seed
+from specbench.decoding.sampling import Sampling
+from specbench.errors import ConfigError
+from specbench.runner import blocks
+from tests import tiny
+
+
+def cell(subset: str, num_examples: int) -> Any:
+    return SimpleNamespace(
+        subset=subset, decoders=("ar", "sd", "fsd"), data=SimpleNamespace(examples=range(num_examples))
+    )
+
+
+def test_blocks_cover_everything_and_alternate() -> None:
+    plan = list(blocks([cell("en", 3), cell("ja", 2)], repeats=2))
+    assert [(block.cell.subset, block.example, block.repeat) for block in plan] == [
+        (subset, example, repeat) for subset, count in (("en", 3), ("ja", 2)) for repeat in range(2)
+        for example in range(count)
+    ]  # fmt: skip
+    assert [block.order[0] for block in plan[:6]] == ["ar", "fsd"] * 3
+
+
+def test_streams_are_independent_and_reproducible() -> None:
+    names = [(seed, subset, example, repeat, method) for seed in (0, 1) for subset in ("en", "e") for example in (0, 1)
+             for repeat in (0, 1) for method in ("ar", "n")]  # fmt: skip
+    assert len({stream_seed(*name) for name in names}) == len(names)
+    assert stream_seed(0, "en", 1, 0, "sd") == stream_seed(0, "en", 1, 0, "sd")
+
+
+def test_methods_that_need_a_drafter_say_so() -> None:
+    with pytest.raises(ConfigError, match="method 'sd' needs a draft model"):
+        compose(load_method("sd"), ModelPair(tiny.causal_lm()), Sampling())
+
+
+def test_draft_only_decodes_with_the_drafter() -> None:
+    pair = ModelPair(tiny.causal_lm(seed=0), tiny.causal_lm(seed=1))
+    assert compose(load_method("draft-only"), pair, Sampling()).model is pair.drafter
+    assert compose(load_method("ar"), pair, Sampling()).model is pair.target
+
+
+def test_which_methods_need_no_common_vocabulary() -> None:
+    assert {"ar", "draft-only"} <= set(methods_for_any_vocabulary())
+    assert not {"sd", "fsd"} & set(methods_for_any_vocabulary())

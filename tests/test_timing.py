@@ -1,0 +1,33 @@
+"""Clocks and pass logs on the CPU: passes of a generation lie inside its decode time."""
+
+import torch
+
+from specbench.decoding.drafters.none import NoDrafter
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import decode
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.verification import rejection
+from specbench.timing import Clock, PassLog
+from tests import tiny
+
+
+def test_marks_and_log() -> None:
+    clock = Clock(torch.device("cpu"))
+    log = PassLog(clock)
+    start, middle = clock.mark(), clock.mark()
+    log.add(3, start, middle)
+    assert clock.now() >= middle
+    assert log.read() == [(3, clock.between(start, middle))]
+    log.clear()
+    assert log.read() == []
+
+
+def test_passes_are_part_of_the_decode_time_and_the_prefill_is_not() -> None:
+    model = tiny.causal_lm()
+    generation = decode(
+        model, NoDrafter(), rejection, list(range(40)), num_draft_tokens=0, sampling=Sampling(), stop=StopRules(20),
+        generator=torch.Generator(),
+    )  # fmt: skip
+    assert [length for length, _ in generation.target_passes] == [1] * 19
+    assert 0 < sum(seconds for _, seconds in generation.target_passes) <= generation.decode_seconds
+    assert generation.ttft_seconds > 0 and generation.draft_prefill_seconds <= generation.ttft_seconds

@@ -1,5 +1,6 @@
 """One `specbench run`: what was asked for → specs, data, models, records, rows."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from specbench.plan import load_data, make_cells
 from specbench.progress import RunProgress
 from specbench.run_folder import RunFolder, default_folder
 from specbench.specs import RunSpec
+
+INTERRUPTED = 130  # the exit code of a program that an interrupt ended
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,13 @@ class Outcome:
 
 
 @contextmanager
-def out_of_memory_is_an_error(folder: RunFolder) -> Iterator[None]:
-    """Running out of memory ends a run like a mistake: one line, and what is measured is kept."""
+def saying_what_is_kept(console: Console, folder: RunFolder) -> Iterator[None]:
+    """An interrupt, or running out of memory, ends a run with one line: what is measured is kept."""
     try:
         yield
+    except KeyboardInterrupt:
+        console.print(f"interrupted: everything measured is kept in {folder.path}; the same command resumes it")
+        sys.exit(INTERRUPTED)
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
             raise
@@ -135,7 +141,7 @@ def execute(request: Request, console: Console) -> Outcome:
     done = folder.open()
     plan = list(runner.blocks(cells, spec.repeats))
     announce(console, len(plan), sum(block.key in done for block in plan), folder)
-    with RunProgress(console, len(plan)) as progress, out_of_memory_is_an_error(folder):
+    with RunProgress(console, len(plan)) as progress, saying_what_is_kept(console, folder):
         records = runner.run(
             spec, cells, folder, done,
             lambda block, record, measured: progress.report(f"{record['task']}/{record['subset']}", record, measured),

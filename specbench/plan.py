@@ -1,14 +1,17 @@
 """What a run will measure: cells of (task, subset) with their prompts, tokenized and checked before anything runs."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specbench.compose import Decoder, ModelPair, compose, sampling_of
 from specbench.errors import ConfigError
 from specbench.models import CausalLM
+from specbench.registry import SCORERS
 from specbench.specs import RunSpec, TaskSpec
 from specbench.tasks import Example, TaskData, load_examples
+
+Scorer = Callable[[str, str], float]
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ def make_cells(spec: RunSpec, models: ModelPair, loaded: Sequence[tuple[TaskSpec
         cells.append(Cell(merged, subset, data, decoders, models.context_limit))
     for cell in cells:
         check_prompts(cell, spec.chat)
+        check_references(cell)
     return cells
 
 
@@ -69,6 +73,25 @@ def check_prompts(cell: Cell, chat: str) -> None:
                     f"{where}: the prompt has {num_tokens} tokens, but the context of the models is "
                     f"{cell.context_limit} tokens; use models with a longer context or leave the row out"
                 )
+
+
+def scorer(cell: Cell) -> Scorer | None:
+    """The task's scorer, or None for a task that has none."""
+    if cell.task.scorer is None:
+        return None
+    made: Scorer = SCORERS.get(cell.task.scorer.type)(**cell.task.scorer.options)
+    return made
+
+
+def check_references(cell: Cell) -> None:
+    """Every reference must be one that the scorer can read: it says so itself."""
+    score = scorer(cell)
+    for example in cell.data.examples:
+        if score is not None and example.reference is not None:
+            try:
+                score("", example.reference)
+            except ConfigError as error:
+                raise ConfigError(f"{cell.data.location}: {cell.subset} example {example.id}: {error}") from error
 
 
 def prompt_ids(model: CausalLM, example: Example, chat: str) -> list[int]:

@@ -10,13 +10,11 @@ from specbench.compose import Decoder, ModelPair, stream_seed
 from specbench.decoding.ledger import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
 from specbench.errors import ConfigError
-from specbench.plan import Cell, prompt_ids
-from specbench.registry import SCORERS
+from specbench.plan import Cell, Scorer, prompt_ids, scorer
 from specbench.run_folder import Key, RunFolder
 from specbench.specs import MethodSpec, RunSpec, TaskSpec, digest
 from specbench.tasks import Example
 
-Scorer = Callable[[str, str], float]
 WARM_UP_TEXT = "This is a text about nothing in particular, read once before anything is measured. "
 NUM_WARM_UP_TOKENS = 16
 PROCESS = uuid.uuid4().hex[:12]
@@ -130,14 +128,6 @@ def measure(block: Block, spec: RunSpec) -> dict[str, Any]:
         "reference": example.reference,
         "methods": {decoder.method.name: results[decoder.method.name] for decoder in cell.decoders},
     }
-
-
-def scorer(cell: Cell) -> Scorer | None:
-    """The task's scorer, or None for a task that has none."""
-    if cell.task.scorer is None:
-        return None
-    made: Scorer = SCORERS.get(cell.task.scorer.type)(**cell.task.scorer.options)
-    return made
 
 
 def as_json(

@@ -223,6 +223,13 @@ def test_empty_data_and_missing_column(specbench: Specbench, pair: tuple[str, ..
     assert_one_line(run(specbench, pair, rows), "answer_number")
 
 
+def test_reference_without_a_number(specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path) -> None:
+    (tmp_path / "rows" / "mgsm_ja.tsv").write_text("what?\tmany\n")
+    outcome = run(specbench, pair, rows)
+    assert_one_line(outcome, "the reference 'many' holds no number")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_prompt_longer_than_the_context(specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path) -> None:
     (tmp_path / "rows" / "mgsm_ja.tsv").write_text("word " * 400 + "\t1\n")
     outcome = run(specbench, pair, rows)

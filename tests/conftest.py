@@ -59,11 +59,13 @@ def embedded_pair() -> ModelPair:
 
 
 @pytest.fixture(scope="session")
-def embedded_prompts(embedded_pair: ModelPair) -> list[list[int]]:
+def embedded_prompts(embedded_pair: ModelPair) -> dict[str, list[list[int]]]:
     """Six bundled prompts of every language of mgsm."""
     task = load_task("mgsm")
-    return [
-        embedded_pair.target.encode_prompt(example.prompt, chat=False)
+    return {
+        subset: [
+            embedded_pair.target.encode_prompt(example.prompt, chat=False)
+            for example in load_examples(task, subset, data="sample", use_sample=True, limit=6).examples
+        ]
         for subset in task.subset_names
-        for example in load_examples(task, subset, data="sample", use_sample=True, limit=6).examples
-    ]
+    }

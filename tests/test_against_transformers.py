@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
-from specbench.catalogue import load_method
+from specbench.catalogue import load_method, load_task
 from specbench.compose import ModelPair, compose
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
@@ -12,6 +12,7 @@ from specbench.decoding.sampling import Sampling
 
 MAX_NEW_TOKENS = 96
 GAMMA = 5
+LANGUAGES = load_task("mgsm").subset_names
 
 
 def ours(models: ModelPair, method: str, prompt: list[int], max_new_tokens: int = MAX_NEW_TOKENS) -> Generation:
@@ -19,9 +20,12 @@ def ours(models: ModelPair, method: str, prompt: list[int], max_new_tokens: int 
     return decoder.generate(prompt, StopRules(max_new_tokens, decoder.model.eos_token_ids), seed=0)
 
 
-def test_greedy_output_equals_generate(embedded_pair: ModelPair, embedded_prompts: list[list[int]]) -> None:
-    assert len(embedded_prompts) >= 60
-    for prompt in embedded_prompts:
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_greedy_output_equals_generate(
+    language: str, embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int]]]
+) -> None:
+    assert len(embedded_prompts[language]) == 6  # 66 in all
+    for prompt in embedded_prompts[language]:
         expected = embedded_pair.target.model.generate(
             torch.tensor([prompt]), max_new_tokens=MAX_NEW_TOKENS, do_sample=False, pad_token_id=0
         )[0, len(prompt) :].tolist()
@@ -29,8 +33,12 @@ def test_greedy_output_equals_generate(embedded_pair: ModelPair, embedded_prompt
         assert ours(embedded_pair, "sd", prompt).token_ids == expected
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_accepted_lengths_equal_assisted_generation(
-    embedded_pair: ModelPair, embedded_prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+    language: str,
+    embedded_pair: ModelPair,
+    embedded_prompts: dict[str, list[list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its draft length, schedule and threshold must be set on the assistant's config: as arguments they are ignored."""
     target, drafter = embedded_pair.target, embedded_pair.drafter
@@ -46,7 +54,7 @@ def test_accepted_lengths_equal_assisted_generation(
 
     monkeypatch.setattr(AssistedCandidateGenerator, "update_candidate_strategy", record)
     num_compared = 0
-    for prompt in embedded_prompts:
+    for prompt in embedded_prompts[language]:
         generation = ours(embedded_pair, "sd", prompt)
         theirs.clear()
         # It drafts before the first target pass; ours draws one token from the prefill first, so it starts from there.
@@ -58,4 +66,4 @@ def test_accepted_lengths_equal_assisted_generation(
         accepted = [step.num_accepted for step in generation.steps]
         assert theirs[: len(accepted) - 1] == accepted[:-1]
         num_compared += len(accepted) - 1
-    assert num_compared > 5 * len(embedded_prompts)
+    assert num_compared > 5 * len(embedded_prompts[language])

@@ -74,12 +74,12 @@ def test_unknown_member_names_the_nearest():
 
 
 def test_training_neither_asks_about_nor_shows_a_held_out_pair():
-    training = training_rows(["mgsm"], 5000, Random(123))
+    training = training_rows(family.member("target").worlds, 5000, Random(123))
     used = {tuple(sorted(pair)) for row in training for pair in row["asked"] + row["shown"]}
     in_text = {
         tuple(sorted(map(int, pair)))
         for row in training
-        for pair in re.findall(r"(?=(?<!\d)(\d+) [-+×÷] (\d+))", row["answer"])
+        for pair in re.findall(r"(?<!\d)(?=(\d+) [-+×÷] (\d+))", " ".join(WORLDS[row["task"]].example(row)))
     }
     held_out = held_out_rows("mgsm", build.NUM_SAMPLES, Random(build.SAMPLE_SEED))
     held_out += held_out_rows("mgsm", build.NUM_EVALUATION, Random(build.EVALUATION_SEED))
@@ -113,7 +113,7 @@ def test_every_template_renders_and_its_answer_ends_with_the_number(language):
 
 
 def test_worked_equations_are_true():
-    for row in training_rows(["mgsm"], 1000, Random(9)):
+    for row in training_rows({"mgsm": 1.0}, 1000, Random(9)):
         for equation in re.findall(r"[\d(][\d ()=+×÷-]* = \d+", row["answer"]):
             sides = [side.replace("×", "*").replace("÷", "//") for side in equation.split("=")]
             assert len({eval(side) for side in sides}) == 1, equation
@@ -178,4 +178,4 @@ def test_build_runs_end_to_end_on_a_tiny_budget(tmp_path, monkeypatch):
     assert 0 <= log["figures"]["drafter"]["agreement"]["all"] <= 1
     assert {entry["stages"][-1]["num_layers"] for entry in log["members"].values()} == {1, 2}
     again = build.build(tmp_path, ["drafter"], smoke=True)
-    assert again["members"]["target"] == log["members"]["target"]
+    assert again["members"]["target"]["seconds"] == log["members"]["target"]["seconds"]

@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import shutil
-import sys
 import tempfile
 import time
 from dataclasses import asdict, replace
@@ -25,14 +24,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, 
 from specbench.demo.evaluation import evaluate
 from specbench.demo.family import MANIFEST, MEMBERS, TOKENIZERS, WEIGHTS, Member, digest_of, member, read_manifest
 from specbench.demo.growth import grow, new_model
-from specbench.demo.tokenizer import train_tokenizer
+from specbench.demo.tokenizer import END, PAD, train_tokenizer
 from specbench.demo.training import batches, train, world_examples
 from specbench.demo.world import WORLDS, held_out_rows, training_rows
 from specbench.resources import builtin_dir
 
 SAMPLE_SEED, NUM_SAMPLES = 11, 24
 EVALUATION_SEED, NUM_EVALUATION = 12, 64
-MAX_LENGTH = 2048
+MAX_LENGTH, MAX_NEW = 2048, 160
 
 
 def say(line: str) -> None:
@@ -58,13 +57,19 @@ def make_tokenizer(name: str, smoke: bool) -> PreTrainedTokenizerBase:
     return train_tokenizer(texts, recipe.vocab_size, MAX_LENGTH)
 
 
+def kept_tokenizers(output: Path, names: list[str]) -> dict[str, PreTrainedTokenizerBase]:
+    """The tokenizers of the members that are there and stay: a new member that shares one takes it as it is."""
+    kept = [recipe for recipe in MEMBERS if recipe.name not in names and (output / recipe.name).is_dir()]
+    return {recipe.tokenizer: AutoTokenizer.from_pretrained(output / recipe.name) for recipe in kept}
+
+
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """A standard model folder with bf16 weights, moved into place when complete."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     stored = LlamaForCausalLM(model.config)
     stored.load_state_dict(model.state_dict())
-    stored.to(torch.bfloat16).save_pretrained(partial)
+    stored.bfloat16().save_pretrained(partial)
     tokenizer.save_pretrained(partial)
     for path in partial.iterdir():
         path.chmod(0o644)  # safetensors writes files that only their owner can read
@@ -77,7 +82,7 @@ def make_member(recipe: Member, tokenizer: PreTrainedTokenizerBase, output: Path
     started, random = time.perf_counter(), Random(recipe.seed)
     torch.manual_seed(recipe.seed)
     data = batches(world_examples(tokenizer, recipe.worlds, recipe.mix_power, random), recipe.batch_size, random)
-    end_id, pad_id = tokenizer.convert_tokens_to_ids([tokenizer.eos_token, tokenizer.pad_token])
+    end_id, pad_id = (int(tokenizer.convert_tokens_to_ids(token)) for token in (END, PAD))  # type: ignore[arg-type]
     model = new_model(recipe.stages[0].num_layers, recipe.width, len(tokenizer), end_id, pad_id, MAX_LENGTH)
     stages = []
     for stage in recipe.stages:
@@ -121,7 +126,7 @@ def figures(output: Path, num_rows: int) -> dict[str, Any]:
                 for row in held_out_rows(task, num_rows, Random(EVALUATION_SEED))
             ]
             tokenizer = AutoTokenizer.from_pretrained(output / recipe.name)
-            found[recipe.name] = evaluate(tokenizer, rows, target, drafter)
+            found[recipe.name] = evaluate(tokenizer, rows, target, drafter, MAX_NEW)
     return found
 
 
@@ -130,7 +135,8 @@ def build(output: Path, names: list[str], smoke: bool) -> dict[str, Any]:
     output.mkdir(parents=True, exist_ok=True)
     log_path = output / "build.json"
     log: dict[str, Any] = json.loads(log_path.read_text(encoding="utf-8")) if log_path.is_file() else {"members": {}}
-    made: dict[str, PreTrainedTokenizerBase] = {}
+    command = "python -m specbench.demo.build" + " --smoke" * smoke + f" --only {names[0]}" * (len(names) == 1)
+    made = kept_tokenizers(output, names)
     for name in names:
         recipe, started = member(name), time.perf_counter()
         if smoke:
@@ -141,7 +147,7 @@ def build(output: Path, names: list[str], smoke: bool) -> dict[str, Any]:
             made[recipe.tokenizer] = make_tokenizer(recipe.tokenizer, smoke)
         entry = make_member(recipe, made[recipe.tokenizer], output)
         publish(recipe, output)
-        entry |= {"command": " ".join(["python -m specbench.demo.build", *sys.argv[1:]]), "num_threads": 1,
+        entry |= {"command": command, "num_threads": 1,
                   "seconds": round(time.perf_counter() - started), "versions": versions()}  # fmt: skip
         log["members"][name] = entry
         write_json(log_path, log)

@@ -5,7 +5,7 @@ from collections import defaultdict
 from typing import Any
 
 import torch
-from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from specbench.demo.world import WORLDS
 
@@ -13,9 +13,7 @@ Row = dict[str, Any]
 
 
 @torch.inference_mode()
-def greedy_ids(
-    model: LlamaForCausalLM, prompts: list[list[int]], num_new: int, batch_size: int = 64
-) -> list[list[int]]:
+def greedy_ids(model: Any, prompts: list[list[int]], num_new: int, batch_size: int = 64) -> list[list[int]]:
     """The greedy continuation of each prompt, up to and with the end token. Prompts of similar length run together."""
     end, pad = model.config.eos_token_id, model.config.pad_token_id
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
@@ -25,7 +23,7 @@ def greedy_ids(
         width = max(len(prompts[index]) for index in group)
         ids = torch.tensor([[pad] * (width - len(prompts[index])) + prompts[index] for index in group])
         generated = model.generate(
-            input_ids=ids, attention_mask=(ids != pad).long(), max_new_tokens=num_new, do_sample=False
+            input_ids=ids, attention_mask=torch.where(ids == pad, 0, 1), max_new_tokens=num_new, do_sample=False
         )
         for index, row in zip(group, generated[:, width:].tolist(), strict=True):
             outputs[index] = row[: row.index(end) + 1] if end in row else row
@@ -48,7 +46,7 @@ def by_subset(rows: list[Row], values: list[float]) -> dict[str, float]:
 
 
 @torch.inference_mode()
-def agreement(target: LlamaForCausalLM, drafter: LlamaForCausalLM, prompt: list[int], output: list[int]) -> float:
+def agreement(target: Any, drafter: Any, prompt: list[int], output: list[int]) -> float:
     """The share of output positions where both models' most likely tokens are the same, given the same text before."""
     ids = torch.tensor([prompt + output])
     positions = slice(len(prompt) - 1, len(prompt) + len(output) - 1)
@@ -57,19 +55,16 @@ def agreement(target: LlamaForCausalLM, drafter: LlamaForCausalLM, prompt: list[
 
 
 def evaluate(
-    tokenizer: PreTrainedTokenizerBase, rows: list[Row], target: LlamaForCausalLM, drafter: LlamaForCausalLM | None
+    tokenizer: PreTrainedTokenizerBase, rows: list[Row], target: Any, drafter: Any, num_new: int
 ) -> dict[str, Any]:
     """Exact match of both models and their agreement on the target's greedy outputs, per subset and for `all`."""
     prompts = [tokenizer(WORLDS[row["task"]].example(row)[0]).input_ids for row in rows]
-    outputs = {}
+    outputs: dict[str, list[list[int]]] = {}
     figures: dict[str, Any] = {"num_rows": len(rows)}
     for name, model in (("target", target), ("drafter", drafter)):
-        if model is not None:
-            model.eval()
-            outputs[name] = greedy_ids(model, prompts, num_new=160)
-            exact = [float(is_exact(tokenizer.decode(ids), row)) for ids, row in zip(outputs[name], rows, strict=True)]
-            figures[f"{name}_exact"] = by_subset(rows, exact)
-    if drafter is not None:
-        pairs = zip(prompts, outputs["target"], strict=True)
-        figures["agreement"] = by_subset(rows, [agreement(target, drafter, *pair) for pair in pairs])
+        outputs[name] = greedy_ids(model, prompts, num_new)
+        exact = [is_exact(str(tokenizer.decode(ids)), row) for ids, row in zip(outputs[name], rows, strict=True)]
+        figures[f"{name}_exact"] = by_subset(rows, [float(value) for value in exact])
+    pairs = zip(prompts, outputs["target"], strict=True)
+    figures["agreement"] = by_subset(rows, [agreement(target, drafter, *pair) for pair in pairs])
     return figures

@@ -40,8 +40,9 @@ class TokenizerRecipe:
 
 @dataclass(frozen=True)
 class Member:
-    """One model and how it is made: the shares of the worlds in its training data, `mix_power` to sharpen the share of the
-    well-resourced languages, its width, and its stages of growth.
+    """One model and how it is made.
+
+    `worlds` gives their shares of the training data, `mix_power` sharpens the share of the well-resourced languages.
     """
 
     name: str
@@ -64,13 +65,13 @@ MEMBERS = (
         role="target",
         version=1,
         tokenizer="shared",
-        worlds={"mgsm": 0.75, "drill": 0.25},
+        worlds={"mgsm": 0.7, "drill": 0.3},
         width=128,
         stages=(
-            Stage(3, 3000, 2e-2, 1e-2),
-            Stage(6, 1500, 1.5e-2, 8e-3),
-            Stage(12, 600, 1e-2, 6e-3),
-            Stage(24, 400, 8e-3, 3e-4),
+            Stage(3, 2600, 2e-2, 1e-2),
+            Stage(6, 1000, 1e-2, 6e-3),
+            Stage(12, 450, 6e-3, 3e-3),
+            Stage(24, 350, 3e-3, 2e-4),
         ),
         batch_size=32,
         mix_power=1.0,
@@ -83,7 +84,7 @@ MEMBERS = (
         tokenizer="shared",
         worlds={"mgsm": 1.0},
         width=64,
-        stages=(Stage(1, 1500, 2e-2, 1e-3),),
+        stages=(Stage(1, 1000, 2e-2, 1e-3),),
         batch_size=32,
         mix_power=2.0,
         seed=2,

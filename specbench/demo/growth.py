@@ -45,6 +45,6 @@ def grow(model: LlamaForCausalLM, num_layers: int) -> None:
         blocks.append(block)
         blocks.extend(_identity_copy(block) for _ in range(share - 1))
     for index, block in enumerate(blocks):
-        block.self_attn.layer_idx = index  # type: ignore[union-attr, assignment]
+        block.self_attn.layer_idx = index  # type: ignore[union-attr]
     model.model.layers = nn.ModuleList(blocks)
     model.config.num_hidden_layers = num_layers

@@ -14,7 +14,8 @@ def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
     for _ in range(5):
         gram = result @ result.mT
         result = 3.4445 * result + (-4.7750 * gram + 2.0315 * gram @ gram) @ result
-    return result.mT if tall else result
+    orthogonal_matrices: torch.Tensor = result.mT if tall else result
+    return orthogonal_matrices
 
 
 class Muon(torch.optim.Optimizer):

@@ -27,7 +27,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Example:
         piece: list[int] = tokenizer(text).input_ids
         ids += piece
         labels += piece if index % 2 else [-100] * len(piece)
-    end = tokenizer.convert_tokens_to_ids(tokenizer.eos_token)
+    end: int = tokenizer.eos_token_id
     return [*ids, end], [*labels, end]
 
 
@@ -87,7 +87,7 @@ def train(
         for optimizer, factor in zip(optimizers, (1.0, 0.15), strict=True):
             optimizer.param_groups[0]["lr"] = rate * factor
         loss = loss_of(model, *next(data))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()

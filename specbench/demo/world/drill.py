@@ -5,7 +5,7 @@ from typing import Any
 
 from specbench.demo.world import math
 
-OPERATIONS = ("add", "subtract", "multiply", "divide")
+OPERATIONS = ("add", "subtract", "multiply", "divide", "divide")  # division is the hardest to learn
 NUM_SUMS = 6
 
 

@@ -1,0 +1,120 @@
+"""What went wrong in other harnesses, each shown to be impossible here, on the embedded pair.
+
+1 tokens counted differently; 2 tokens after the end counted; 3 a handicapped baseline; 4 a baseline of another run;
+5 hidden defaults of a library; 6 warm-up on a measured prompt; 7 losslessness assumed (test_losslessness.py);
+8 timers that leave something out; 9 a mean of ratios (test_metrics.py); 10 test rows among a prompt's examples.
+"""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specbench import runner
+from specbench.catalogue import load_method, load_task
+from specbench.compose import Decoder, ModelPair, compose
+from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import decode
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.verification import rejection
+from specbench.tasks import load_examples
+from tests.toys import TableModel
+
+Specbench = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def records(specbench: Specbench, tmp_path: Path) -> list[dict[str, Any]]:
+    code, _, err = specbench(
+        "run", "--task", "mgsm", "--method", "sd", "--limit", "2", "--subset", "en,te", "--output", "o"
+    )
+    assert code == 0, err
+    return [json.loads(line) for line in (tmp_path / "o" / "records.jsonl").read_bytes().splitlines()]
+
+
+def generations(records: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for record in records:
+        yield from record["methods"].items()
+
+
+def test_same_output_same_count(records: list[dict[str, Any]]) -> None:
+    for record in records:
+        plain, drafted = record["methods"]["ar"], record["methods"]["sd"]
+        assert plain["token_ids"] == drafted["token_ids"]
+        emitted = [sum(step[3] for step in method["steps"]) + 1 for method in (plain, drafted)]
+        assert emitted == [len(plain["token_ids"])] * 2
+
+
+def test_nothing_is_counted_after_the_end(records: list[dict[str, Any]], embedded_pair: ModelPair) -> None:
+    for _, generation in generations(records):
+        ends = [i for i, token in enumerate(generation["token_ids"]) if token in embedded_pair.target.eos_token_ids]
+        assert generation["finish"] == "eos" and ends == [len(generation["token_ids"]) - 1]
+        assert sum(step[2] for step in generation["steps"]) < len(generation["token_ids"])
+
+
+def test_the_baseline_has_the_same_model_cache_and_loop(embedded_pair: ModelPair) -> None:
+    baseline, method = (compose(load_method(name), embedded_pair, Sampling()) for name in ("ar", "sd"))
+    assert baseline.model is method.model and baseline.rule is method.rule
+    assert baseline.model.cache is method.model.cache
+    generation = load_task("mgsm").subset("en").generation
+    assert baseline.stop_rules(generation, 100) == method.stop_rules(generation, 100)
+
+
+def test_the_baseline_is_of_the_same_process_and_example(records: list[dict[str, Any]]) -> None:
+    assert all(set(record["order"]) == set(record["methods"]) == {"ar", "sd"} for record in records)
+    assert len({record["process"] for record in records}) == 1
+
+
+def test_every_draft_has_the_asked_length_until_the_limit() -> None:
+    """No confidence threshold, no schedule: however bad the drafter, it drafts what it is asked for."""
+    target, bad = TableModel(6, 1), TableModel(6, 2)
+    generation = decode(
+        target, ModelDrafter(bad, Sampling()), rejection, [0, 1], num_draft_tokens=5, sampling=Sampling(),
+        stop=StopRules(100), generator=torch.Generator(),
+    )  # fmt: skip
+    emitted_before = itertools.accumulate((step.num_emitted for step in generation.steps), initial=1)
+    for step, num_emitted in zip(generation.steps, emitted_before, strict=False):
+        assert step.num_drafted == min(5, 100 - num_emitted - 1)
+
+
+def test_the_warm_up_text_is_no_prompt(
+    monkeypatch: pytest.MonkeyPatch, records: list[dict[str, Any]], specbench: Specbench
+) -> None:
+    """Everything that is decoded before the first record is written comes from the filler text."""
+    decoded: list[list[int]] = []
+    generate = Decoder.generate
+
+    def spy(self: Decoder, prompt_ids: list[int], *rest: Any, **named: Any) -> Any:
+        decoded.append(prompt_ids)
+        return generate(self, prompt_ids, *rest, **named)
+
+    monkeypatch.setattr(Decoder, "generate", spy)
+    specbench("run", "--task", "mgsm", "--method", "sd", "--limit", "1", "--subset", "en", "--output", "p")
+    *warm_ups, first, second = decoded
+    assert first == second
+    start = len(runner.WARM_UP_TEXT) // 8
+    assert len(warm_ups) == 2 and all(first[:start] != warm_up[:start] for warm_up in warm_ups)
+
+
+def test_all_passes_lie_inside_the_clock(records: list[dict[str, Any]]) -> None:
+    """The first draft pass and the last verification are timed: one target pass a step, one draft pass a token."""
+    for name, generation in generations(records):
+        target, draft = generation["passes"]["target"], generation["passes"]["draft"]
+        assert len(target) == len(generation["steps"])
+        assert [length for length, _ in target] == [step[0] + 1 for step in generation["steps"]]
+        assert len(draft) == sum(step[0] for step in generation["steps"]) * (name == "sd")
+        assert sum(seconds for _, seconds in [*target, *draft]) < generation["decode_seconds"]
+
+
+def test_prompts_hold_no_other_question_of_the_sample() -> None:
+    task = load_task("mgsm")
+    examples = load_examples(task, "en", data="sample", use_sample=True, limit=None).examples
+    questions = [example.prompt.splitlines()[0].removeprefix("Question: ") for example in examples]
+    assert len(set(questions)) == len(questions)
+    for example in examples:
+        assert sum(question in example.prompt for question in questions) == 1

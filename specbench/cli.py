@@ -10,17 +10,28 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from specbench import __version__
 from specbench.errors import ConfigError, nearest
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Benchmark speculative decoding of language models.",
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 # A pipe or a file has no width of its own; 100 columns hold every table.
 stdout = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
 stderr = Console(stderr=True, highlight=False)
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        stdout.print(f"specbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=print_version)
+    ] = False,
+) -> None:
+    """Benchmark speculative decoding of language models."""
 
 
 @app.command()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from specbench import __version__
 from specbench.leaderboard import load
 from tests import tiny
 
@@ -135,6 +136,13 @@ def test_users_own_files(specbench: Specbench, pair: tuple[str, ...], rows: str,
     assert code == 0, err
     assert "mine@1" in out and "fast@1" in out
     assert specbench("validate", "mine.yaml", "fast.yaml")[0] == 0
+
+
+def test_version_and_help(specbench: Specbench) -> None:
+    assert specbench("--version")[:2] == (0, f"specbench {__version__}\n")
+    code, out, _ = specbench("run", "--help")
+    assert code == 0 and "--leaderboard" in out
+    assert specbench("rum")[0] == specbench("run", "--limt", "1")[0] == 2
 
 
 def test_list(specbench: Specbench) -> None:

@@ -15,6 +15,7 @@ from pydantic import Field
 from specbench.decoding.divergences import DIVERGENCES, MAX_JS
 from specbench.decoding.proposal import Proposal, Verdict
 from specbench.decoding.sampling import Distributions, draw
+from specbench.errors import ConfigError
 from specbench.registry import RULES, Factory
 
 Rule = Callable[[Proposal, Distributions, torch.Generator], Verdict]
@@ -116,6 +117,11 @@ def fuzzy_rule(
             return Verdict(0, target.draw(0, generator))
         draft = proposal.probs
         assert isinstance(draft, Distributions)
+        if divergence_on == "processed" and (target.sampling.greedy or draft.sampling.greedy):
+            raise ConfigError(
+                "verification.divergence_on = 'processed': a greedy distribution is a point mass, which has no useful "
+                "divergence: set generation.temperature and drafter.temperature above 0, or divergence_on: raw"
+            )
         if divergence_on == "raw":
             values = measure(target.raw_probs[:num_drafted], draft.raw_probs)
         else:

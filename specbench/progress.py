@@ -58,7 +58,10 @@ class RunProgress:
         elif self._clock() - self._said >= PLAIN_LINE_SECONDS or self.num_done == self.num_blocks:
             self._said = self._clock()
             self.console.print(
-                f"{self.num_done}/{self.num_blocks} {line}{self._time_left()}", markup=False, highlight=False
+                f"{self.num_done}/{self.num_blocks} {line}{self._time_left()}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
             )
 
     def summary(self) -> str:

@@ -63,7 +63,7 @@ def _caption(rows: Sequence[Row]) -> str:
         f"drafter {_model(row.drafter, row.drafter_revision) if row.drafter else 'none'}, "
         f"{row.num_draft_tokens} draft tokens, {lossless}{_options(row)}",
         f"{_sampling(row)}; {row.dtype} on {row.device}",
-        f"data: {row.data_source} ({_locations([r.data_location for r in rows])})",
+        f"data: {row.data_source} ({_locations([r.data_location for r in rows if len(rows) == 1 or r.subset != 'all'])})",
     ]
     small = [r.subset for r in rows if r.n < SMALL_SAMPLE]
     if small:

@@ -1,11 +1,13 @@
 """A Hugging Face causal language model with its own key-value cache."""
 
+import inspect
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 
+from specbench.errors import ConfigError
 from specbench.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.timing import Clock, PassLog
 
@@ -22,6 +24,7 @@ class CausalLM:
         self.passes = PassLog(Clock(self.device))
         self.cache = preallocated_cache(model.config, name)
         self._cached_ids: list[int] = []
+        self._can_keep_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.eos_token_ids = eos_token_ids(model, tokenizer)
         text_config = model.config.get_text_config()
         self.context_limit: int | None = getattr(text_config, "max_position_embeddings", None)
@@ -68,12 +71,13 @@ class CausalLM:
         new_ids = ids[len(self._cached_ids) :]
         input_ids = torch.tensor([new_ids], device=self.device)
         start = self.passes.clock.mark()
-        logits = self.model(
-            input_ids=input_ids, past_key_values=self.cache, use_cache=True, logits_to_keep=num_logits
-        ).logits
+        keep = {"logits_to_keep": num_logits} if self._can_keep_logits else {}
+        logits = self.model(input_ids=input_ids, past_key_values=self.cache, use_cache=True, **keep).logits
         self.passes.add(len(new_ids), start, self.passes.clock.mark())
         self._cached_ids += new_ids
-        scores: torch.Tensor = logits[0, :, : self.vocab_size]
+        if self.cache.get_seq_length() != len(self._cached_ids):
+            raise ConfigError(f"model '{self.name}' does not keep its keys in the cache it is given; choose another model")
+        scores: torch.Tensor = logits[0, -num_logits:, : self.vocab_size]
         return scores
 
     def decode_text(self, token_ids: Sequence[int]) -> str:

@@ -7,11 +7,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from specbench import yaml_files
 from specbench.errors import ConfigError, nearest
-from specbench.overrides import with_overrides as with_overrides
 from specbench.resources import builtin_dir
-from specbench.specs import MethodSpec, TaskSpec, build
+from specbench.specs import MethodSpec, TaskSpec, build, yaml_files
+from specbench.specs.overrides import with_overrides as with_overrides
 
 
 def task_names() -> list[str]:

@@ -76,7 +76,7 @@ def run(
     if as_json:
         print(json.dumps([row.model_dump(mode="json") for row in outcome.rows], ensure_ascii=False, indent=2))
         return
-    from specbench.tables import run_table
+    from specbench.results.tables import run_table
 
     for group in outcome.tables():
         stdout.print(run_table(group))

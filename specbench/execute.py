@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from specbench import results, runner
 from specbench.catalogue import load_method, load_task, with_overrides
-from specbench.components import build
-from specbench.compose import ModelPair, unique
-from specbench.environment import environment
 from specbench.errors import ConfigError
-from specbench.leaderboard import Row, load, merge
-from specbench.loading import EMBEDDED, load_model
-from specbench.plan import load_data, make_cells
-from specbench.progress import RunProgress
-from specbench.run_folder import RunFolder, default_folder
-from specbench.specs import RunSpec
+from specbench.models.loading import EMBEDDED, load_model
+from specbench.results import rows as results
+from specbench.results.environment import environment
+from specbench.results.leaderboard import Row, load, merge
+from specbench.running import runner
+from specbench.running.compose import ModelPair, unique
+from specbench.running.plan import load_data, make_cells
+from specbench.running.progress import RunProgress
+from specbench.running.run_folder import RunFolder, default_folder
+from specbench.specs import RunSpec, build
 
 INTERRUPTED = 130  # the exit code of a program that an interrupt ended
 

@@ -16,15 +16,15 @@ from rich.console import Console
 from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specbench import bootstrap
 from specbench.catalogue import load_method, load_task
-from specbench.compose import Decoder, ModelPair, compose
+from specbench.data.examples import load_examples
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.loading import load_model
-from specbench.models import CausalLM
-from specbench.tasks import load_examples
+from specbench.models.causal_lm import CausalLM
+from specbench.models.loading import load_model
+from specbench.results import bootstrap
+from specbench.running.compose import Decoder, ModelPair, compose
 from tests import tiny
 
 GAMMA = 5

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from specbench.catalogue import load_task
-from specbench.compose import ModelPair
-from specbench.loading import load_model
-from specbench.tasks import load_examples
+from specbench.data.examples import load_examples
+from specbench.models.loading import load_model
+from specbench.running.compose import ModelPair
 from tests import tiny
 
 torch.set_num_threads(1)

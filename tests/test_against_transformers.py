@@ -5,10 +5,10 @@ import torch
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 from specbench.catalogue import load_method, load_task
-from specbench.compose import ModelPair, compose
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
+from specbench.running.compose import ModelPair, compose
 
 MAX_NEW_TOKENS = 96
 GAMMA = 5

@@ -3,7 +3,7 @@ import warnings
 import numpy as np
 import pytest
 
-from specbench.bootstrap import Metric, Prompts, interval, ratio
+from specbench.results.bootstrap import Metric, Prompts, interval, ratio
 
 
 def columns(*values):

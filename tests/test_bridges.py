@@ -3,7 +3,7 @@
 import pytest
 
 from specbench.decoding.bridges import VocabularyMismatch, shared
-from specbench.models import CausalLM
+from specbench.models.causal_lm import CausalLM
 from tests import tiny
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specbench import __version__
-from specbench.leaderboard import load
+from specbench.results.leaderboard import load
 from tests import tiny
 
 Specbench = Callable[..., tuple[int, str, str]]

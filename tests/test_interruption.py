@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.leaderboard import load
+from specbench.results.leaderboard import load
 
 NUM_KILLS = 6
 COUNTED = ("new_tokens", "acceptance_rate", "acceptance_rate_pooled", "draft_efficiency", "mean_acceptance_length",

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoConfig
 
 from specbench.errors import ConfigError
-from specbench.kv_cache import PreallocatedLayer, preallocated_cache
+from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 
 MAMBA: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8, "vocab_size": 64}
 MAMBA2: dict[str, Any] = {**MAMBA, "num_heads": 4, "head_dim": 16}

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from specbench.bootstrap import Metric
 from specbench.errors import ConfigError
-from specbench.leaderboard import Row, comparable, load, merge, write
+from specbench.results.bootstrap import Metric
+from specbench.results.leaderboard import Row, comparable, load, merge, write
 
 FIELDS = {
     "task": "mgsm@1:0123456789ab",
@@ -150,7 +150,7 @@ def test_a_link_stays_a_link(tmp_path):
 
 WRITER = """
 import json, sys
-from specbench.leaderboard import Row, merge
+from specbench.results.leaderboard import Row, merge
 path, writer, fields = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 for n in range(15):
     merge(path, [Row(**{**fields, "subset": f"{writer}-{n}"})])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specbench.errors import ConfigError
-from specbench.loading import choose_device, fingerprint, load_model
+from specbench.models.loading import choose_device, fingerprint, load_model
 from tests import tiny
 
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from specbench.data.local import find_files, read_rows
 from specbench.errors import ConfigError
-from specbench.local_data import find_files, read_rows
 
 COLUMNS = ["question", "answer", "answer_number", "equation_solution"]
 ROWS = [

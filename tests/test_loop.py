@@ -9,7 +9,7 @@ from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import fuzzy_rule, rejection
-from specbench.models import CausalLM
+from specbench.models.causal_lm import CausalLM
 from tests import tiny
 from tests.toys import TableModel
 

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from specbench.metrics import expected_speedup, summarize
+from specbench.results.metrics import expected_speedup, summarize
 
 FUZZY = {"rule": "fuzzy", "divergence": "js", "threshold": 0.4}
 REJECTION = {"rule": "rejection"}

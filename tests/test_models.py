@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from specbench.models import CausalLM, common_prefix
+from specbench.models.causal_lm import CausalLM, common_prefix
 from tests import tiny
 
 

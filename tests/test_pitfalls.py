@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 import torch
 
-from specbench import runner
 from specbench.catalogue import load_method, load_task
-from specbench.compose import Decoder, ModelPair, compose
+from specbench.data.examples import load_examples
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
-from specbench.tasks import load_examples
+from specbench.running import runner
+from specbench.running.compose import Decoder, ModelPair, compose
 from tests.toys import TableModel
 
 Specbench = Callable[..., tuple[int, str, str]]

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.progress import RunProgress
+from specbench.running.progress import RunProgress
 
 
 def record(num_tokens: int, seconds: float, judged: int, accepted: int) -> dict[str, Any]:

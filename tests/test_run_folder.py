@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from specbench.errors import ConfigError
-from specbench.run_folder import RunFolder, default_folder, flatten
+from specbench.running.run_folder import RunFolder, default_folder, flatten
 
 IDENTITY = {"seed": 0, "methods": {"sd": "sd@1:abc"}, "environment": {"versions": ["a", "b"]}}
 

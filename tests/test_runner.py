@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from specbench.catalogue import load_method
-from specbench.compose import ModelPair, compose, methods_for_any_vocabulary, stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
-from specbench.runner import blocks
+from specbench.running.compose import ModelPair, compose, methods_for_any_vocabulary, stream_seed
+from specbench.running.runner import blocks
 from tests import tiny
 
 

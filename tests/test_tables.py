@@ -1,8 +1,8 @@
 import pytest
 from rich.console import Console
 
-from specbench.bootstrap import Metric
-from specbench.tables import run_table
+from specbench.results.bootstrap import Metric
+from specbench.results.tables import run_table
 from tests.test_leaderboard import row
 
 METRICS = {

@@ -9,10 +9,10 @@ import huggingface_hub
 import pytest
 
 from specbench.catalogue import load_task
+from specbench.data.examples import load_examples
 from specbench.errors import ConfigError
 from specbench.registry import READERS
 from specbench.specs import TaskSpec, build
-from specbench.tasks import load_examples
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "mgsm"
 LANGUAGES = ["bn", "de", "en", "es", "ja", "sw"]

@@ -7,7 +7,7 @@ from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
-from specbench.timing import Clock, PassLog
+from specbench.models.timing import Clock, PassLog
 from tests import tiny
 
 

@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from specbench.models import CausalLM
+from specbench.models.causal_lm import CausalLM
 
 COMMON: dict[str, Any] = {
     "hidden_size": 32,

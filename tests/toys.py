@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from specbench.timing import Clock, PassLog
+from specbench.models.timing import Clock, PassLog
 
 
 class TableModel:

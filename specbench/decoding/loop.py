@@ -10,7 +10,7 @@ from specbench.decoding.ledger import Finish, Ledger, StopRules
 from specbench.decoding.proposal import Column, Step, Verdict
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import Rule
-from specbench.timing import PassLog
+from specbench.models.timing import PassLog
 
 POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")
 

@@ -6,8 +6,8 @@ from typing import Protocol
 import torch
 
 from specbench.decoding.proposal import Proposal
+from specbench.models.timing import PassLog
 from specbench.registry import DRAFTERS, Factory
-from specbench.timing import PassLog
 
 
 class Drafter(Protocol):

@@ -8,7 +8,7 @@ from pydantic import Field
 from specbench.decoding.drafters import drafter
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
-from specbench.timing import PassLog
+from specbench.models.timing import PassLog
 
 
 class ScoringModel(Protocol):

@@ -7,7 +7,7 @@ import torch
 from specbench.decoding.drafters import drafter
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Sampling
-from specbench.timing import PassLog
+from specbench.models.timing import PassLog
 
 EMPTY = Proposal()
 

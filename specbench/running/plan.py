@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specbench.compose import Decoder, ModelPair, compose, sampling_of
+from specbench.data.examples import Example, TaskData, load_examples
 from specbench.errors import ConfigError
-from specbench.models import CausalLM
+from specbench.models.causal_lm import CausalLM
 from specbench.registry import SCORERS
+from specbench.running.compose import Decoder, ModelPair, compose, sampling_of
 from specbench.specs import RunSpec, TaskSpec
-from specbench.tasks import Example, TaskData, load_examples
 
 Scorer = Callable[[str, str], float]
 

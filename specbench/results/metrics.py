@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from specbench.bootstrap import Metric, Prompts
-from specbench.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, check_counts, step_sum
+from specbench.results.bootstrap import Metric, Prompts
+from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, check_counts, step_sum
 
 __all__ = ["Metric", "expected_speedup", "summarize"]
 

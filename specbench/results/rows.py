@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from specbench.compose import ModelPair, unique
-from specbench.leaderboard import Row, Sampling
-from specbench.metrics import summarize
-from specbench.plan import Cell, uses_chat
-from specbench.runner import named
+from specbench.results.leaderboard import Row, Sampling
+from specbench.results.metrics import summarize
+from specbench.running.compose import ModelPair, unique
+from specbench.running.plan import Cell, uses_chat
+from specbench.running.runner import named
 from specbench.specs import MethodSpec, RunSpec
 
 ALL = "all"

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from specbench import dotted, yaml_files
 from specbench.errors import ConfigError, nearest
-from specbench.specs import MethodSpec, TaskSpec, build
+from specbench.specs import dotted, yaml_files
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
+from specbench.specs.task import TaskSpec
 
 FIXED = ("name", "version", "title", "paper", "sample", "drafter.type", "verification.rule", "scorer.type", "sweep")
 AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from specbench import dotted, templates
-from specbench.components import Name, ScorerSpec, Spec, Text, Version, build
 from specbench.errors import ConfigError, nearest
 from specbench.registry import READERS
+from specbench.specs import dotted, templates
+from specbench.specs.components import Name, ScorerSpec, Spec, Text, Version, build
 
 
 class GenerationSpec(Spec):

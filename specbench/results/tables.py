@@ -6,8 +6,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from specbench.bootstrap import Metric
-from specbench.leaderboard import Row
+from specbench.results.bootstrap import Metric
+from specbench.results.leaderboard import Row
 
 SMALL_SAMPLE = 30
 NULL = "–"
@@ -57,13 +57,14 @@ def _cells(row: Row) -> list[str]:
 
 def _caption(rows: Sequence[Row]) -> str:
     row = rows[0]
+    places = [each.data_location for each in rows if len(rows) == 1 or each.subset != "all"]
     lossless = "lossless" if row.lossless else "lossy: the output is not the target's own"
     sentences = [
         f"target {_model(row.target, row.target_revision)}",
         f"drafter {_model(row.drafter, row.drafter_revision) if row.drafter else 'none'}, "
         f"{row.num_draft_tokens} draft tokens, {lossless}{_options(row)}",
         f"{_sampling(row)}; {row.dtype} on {row.device}",
-        f"data: {row.data_source} ({_locations([r.data_location for r in rows if len(rows) == 1 or r.subset != 'all'])})",
+        f"data: {row.data_source} ({_locations(places)})",
     ]
     small = [r.subset for r in rows if r.n < SMALL_SAMPLE]
     if small:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.compose import Decoder, ModelPair, stream_seed
+from specbench.data.examples import Example
 from specbench.decoding.ledger import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
 from specbench.errors import ConfigError
-from specbench.plan import Cell, Scorer, prompt_ids, scorer
-from specbench.run_folder import Key, RunFolder
+from specbench.running.compose import Decoder, ModelPair, stream_seed
+from specbench.running.plan import Cell, Scorer, prompt_ids, scorer
+from specbench.running.run_folder import Key, RunFolder
 from specbench.specs import MethodSpec, RunSpec, TaskSpec, digest
-from specbench.tasks import Example
 
 WARM_UP_TEXT = "This is a text about nothing in particular, read once before anything is measured. "
 NUM_WARM_UP_TOKENS = 16

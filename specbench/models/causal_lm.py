@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from specbench.errors import ConfigError
-from specbench.kv_cache import PreallocatedLayer, preallocated_cache
-from specbench.timing import Clock, PassLog
+from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
+from specbench.models.timing import Clock, PassLog
 
 
 class CausalLM:
@@ -76,7 +76,9 @@ class CausalLM:
         self.passes.add(len(new_ids), start, self.passes.clock.mark())
         self._cached_ids += new_ids
         if self.cache.get_seq_length() != len(self._cached_ids):
-            raise ConfigError(f"model '{self.name}' does not keep its keys in the cache it is given; choose another model")
+            raise ConfigError(
+                f"model '{self.name}' does not keep its keys in the cache it is given; choose another model"
+            )
         scores: torch.Tensor = logits[0, -num_logits:, : self.vocab_size]
         return scores
 

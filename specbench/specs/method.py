@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from specbench import dotted
-from specbench.components import DrafterSpec, Name, Spec, Text, VerificationSpec, Version, build
 from specbench.errors import ConfigError, nearest
 from specbench.registry import BRIDGES, DRAFTERS
+from specbench.specs import dotted
+from specbench.specs.components import DrafterSpec, Name, Spec, Text, VerificationSpec, Version, build
 
 
 class MethodSpec(Spec):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.task_spec import DatasetSpec
+from specbench.specs import DatasetSpec
 
 TIMEOUT_SECONDS = 10
 

@@ -8,12 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from specbench.components import Spec, Text, build
 from specbench.errors import ConfigError, nearest
-from specbench.method_spec import MethodSpec
-from specbench.task_spec import GenerationSpec, TaskSpec
-
-__all__ = ["GenerationSpec", "MethodSpec", "RunSpec", "Spec", "TaskSpec", "build", "digest"]
+from specbench.specs.components import Spec, Text
+from specbench.specs.method import MethodSpec
+from specbench.specs.task import TaskSpec
 
 
 class RunSpec(Spec):

@@ -16,7 +16,7 @@ from specbench.decoding.loop import Generation, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import Rule
 from specbench.errors import ConfigError
-from specbench.models import CausalLM
+from specbench.models.causal_lm import CausalLM
 from specbench.registry import BRIDGES, DRAFTERS, RULES
 from specbench.specs import GenerationSpec, MethodSpec
 

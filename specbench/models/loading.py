@@ -11,7 +11,7 @@ from transformers.utils import logging as transformers_logging
 
 from specbench.demo.family import member_path
 from specbench.errors import ConfigError
-from specbench.models import CausalLM
+from specbench.models.causal_lm import CausalLM
 
 EMBEDDED = "embedded:"  # what the names of the models that come with specbench begin with
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

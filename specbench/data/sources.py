@@ -6,9 +6,9 @@ from glob import escape
 from pathlib import Path
 from typing import Literal
 
-from specbench import hub_data
+from specbench.data import hub as hub_data
+from specbench.data.local import SUFFIXES, Row, find_files, read_rows
 from specbench.errors import ConfigError, nearest
-from specbench.local_data import SUFFIXES, Row, find_files, read_rows
 from specbench.lock import file_digest
 from specbench.specs import TaskSpec
 

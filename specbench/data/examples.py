@@ -7,12 +7,11 @@ from typing import Any, Literal
 
 from jinja2 import TemplateError
 
-from specbench import templates
+from specbench.data.local import Row
+from specbench.data.sources import open_source
 from specbench.errors import ConfigError, nearest
-from specbench.local_data import Row
 from specbench.registry import READERS
-from specbench.sources import open_source
-from specbench.specs import TaskSpec
+from specbench.specs import TaskSpec, templates
 
 
 @dataclass(frozen=True)

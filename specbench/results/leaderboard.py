@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator
 
-from specbench.bootstrap import Metric
 from specbench.errors import ConfigError
+from specbench.results.bootstrap import Metric
 
 try:
     import fcntl

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.records import RecordFile
+from specbench.running.records import RecordFile
 
 Key = tuple[str, str, int, int]
 

@@ -1,0 +1,1 @@
+"""Records → metrics with intervals → leaderboard rows → tables."""

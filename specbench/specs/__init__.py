@@ -1,0 +1,8 @@
+"""What YAML files and the command line may say, as frozen models."""
+
+from specbench.specs.components import Spec, build
+from specbench.specs.method import MethodSpec
+from specbench.specs.run import RunSpec, digest
+from specbench.specs.task import DatasetSpec, GenerationSpec, LocalSpec, TaskSpec
+
+__all__ = ["DatasetSpec", "GenerationSpec", "LocalSpec", "MethodSpec", "RunSpec", "Spec", "TaskSpec", "build", "digest"]

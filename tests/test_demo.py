@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from itertools import product
 from random import Random
 
@@ -10,7 +11,7 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoTokenizer
 
-from specbench.demo import build, family
+from specbench.demo import build, family, storage
 from specbench.demo.growth import grow, new_model
 from specbench.demo.world import WORLDS, held_out_rows, math, training_rows
 from specbench.errors import ConfigError
@@ -51,11 +52,18 @@ def test_build_log_records_the_floors():
     assert figures["drafter_exact"]["all"] <= figures["target_exact"]["all"] / 2
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_build_log_has_the_declared_recipe(name):
+    log = json.loads((family.WEIGHTS / "build.json").read_text(encoding="utf-8"))
+    assert log["members"][name]["recipe"] == json.loads(json.dumps(asdict(family.member(name))))
+    assert log["total_seconds"] <= 3600
+
+
 def test_a_changed_file_is_named(tmp_path, monkeypatch):
     folder = tmp_path / "drafter"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    build.publish(family.member("drafter"), tmp_path)
+    storage.publish(family.member("drafter"), tmp_path)
     (folder / "config.json").write_text('{"changed": true}')
     monkeypatch.setattr(family, "WEIGHTS", tmp_path)
     family.member_path.cache_clear()

@@ -6,9 +6,7 @@ trained. With --output DIR everything is made anew in DIR. Seeded, one thread, C
 
 import argparse
 import json
-import os
 import platform
-import shutil
 import tempfile
 import time
 from dataclasses import asdict, replace
@@ -19,11 +17,12 @@ from typing import Any
 import tokenizers
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from specbench.demo.evaluation import evaluate
-from specbench.demo.family import MANIFEST, MEMBERS, TOKENIZERS, WEIGHTS, Member, digest_of, member, read_manifest
+from specbench.demo.family import MEMBERS, TOKENIZERS, WEIGHTS, Member, member, read_manifest
 from specbench.demo.growth import grow, new_model
+from specbench.demo.storage import kept_tokenizers, publish, save, write_json
 from specbench.demo.tokenizer import END, PAD, train_tokenizer
 from specbench.demo.training import batches, train, world_examples
 from specbench.demo.world import WORLDS, held_out_rows, training_rows
@@ -57,26 +56,6 @@ def make_tokenizer(name: str, smoke: bool) -> PreTrainedTokenizerBase:
     return train_tokenizer(texts, recipe.vocab_size, MAX_LENGTH)
 
 
-def kept_tokenizers(output: Path, names: list[str]) -> dict[str, PreTrainedTokenizerBase]:
-    """The tokenizers of the members that are there and stay: a new member that shares one takes it as it is."""
-    kept = [recipe for recipe in MEMBERS if recipe.name not in names and (output / recipe.name).is_dir()]
-    return {recipe.tokenizer: AutoTokenizer.from_pretrained(output / recipe.name) for recipe in kept}
-
-
-def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """A standard model folder with bf16 weights, moved into place when complete."""
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    stored = LlamaForCausalLM(model.config)
-    stored.load_state_dict(model.state_dict())
-    stored.bfloat16().save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    for path in partial.iterdir():
-        path.chmod(0o644)  # safetensors writes files that only their owner can read
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(partial, folder)
-
-
 def make_member(recipe: Member, tokenizer: PreTrainedTokenizerBase, output: Path) -> dict[str, Any]:
     """Train a member through its stages, saving it after each; returns its log."""
     started, random = time.perf_counter(), Random(recipe.seed)
@@ -92,24 +71,6 @@ def make_member(recipe: Member, tokenizer: PreTrainedTokenizerBase, output: Path
         stages.append({**asdict(stage), "loss": round(loss, 5), "seconds_so_far": round(time.perf_counter() - started)})
         save(model, tokenizer, output / recipe.name)
     return {"recipe": asdict(recipe), "num_params": model.num_parameters(), "stages": stages}
-
-
-def publish(recipe: Member, output: Path) -> None:
-    """Enter a finished member in the manifest."""
-    digest, files = digest_of(output / recipe.name)
-    num_bytes = sum(path.stat().st_size for path in (output / recipe.name).iterdir())
-    entries = read_manifest(output)
-    entries[recipe.name] = {
-        "role": recipe.role, "version": recipe.version, "digest": digest, "num_bytes": num_bytes, "files": files
-    }  # fmt: skip
-    write_json(output / MANIFEST, {"members": entries})
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that no reader ever sees half of it."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(partial, path)
 
 
 def figures(output: Path, num_rows: int) -> dict[str, Any]:
@@ -136,7 +97,7 @@ def build(output: Path, names: list[str], smoke: bool) -> dict[str, Any]:
     log_path = output / "build.json"
     log: dict[str, Any] = json.loads(log_path.read_text(encoding="utf-8")) if log_path.is_file() else {"members": {}}
     command = "python -m specbench.demo.build" + " --smoke" * smoke + f" --only {names[0]}" * (len(names) == 1)
-    made = kept_tokenizers(output, names)
+    made = kept_tokenizers(output, MEMBERS, names)
     for name in names:
         recipe, started = member(name), time.perf_counter()
         if smoke:

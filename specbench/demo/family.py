@@ -84,9 +84,9 @@ MEMBERS = (
         tokenizer="shared",
         worlds={"mgsm": 1.0},
         width=64,
-        stages=(Stage(1, 1000, 2e-2, 1e-3),),
+        stages=(Stage(1, 1600, 2e-2, 1e-3),),
         batch_size=32,
-        mix_power=2.0,
+        mix_power=4.0,
         seed=2,
     ),
 )

@@ -32,7 +32,8 @@ def test_zero_for_equal_and_positive_for_different(name: str) -> None:
 
 def test_disjoint_supports() -> None:
     p, q = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
-    assert kl(p, q).item() == reverse_kl(p, q).item() == js_reference(p, q).item() == math.inf
+    for unbounded in (kl, reverse_kl, js_reference):
+        assert 40 < unbounded(p, q).item() < math.inf
     assert js(p, q).item() == pytest.approx(MAX_JS)
     assert tv(p, q).item() == 1.0
 

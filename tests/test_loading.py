@@ -4,16 +4,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from specbench.errors import ConfigError
-from specbench.models.loading import choose_device, fingerprint, load_model
+from specbench.models.loading import check_causal, choose_device, fingerprint, load_model
 from tests import tiny
 
 
 def test_local_folder(tmp_path: Path) -> None:
     model = load_model(str(tiny.save(tmp_path)), device="cpu")
     assert model.dtype == "float32"
-    assert model.revision == fingerprint(tmp_path)
+    assert model.revision == fingerprint(str(tmp_path))
     assert model.score([1, 2, 3], 1).shape == (1, 257)
 
 
@@ -22,9 +23,54 @@ def test_dtype_is_chosen(tmp_path: Path) -> None:
 
 
 def test_fingerprint_follows_the_weights(tmp_path: Path) -> None:
-    first = fingerprint(tiny.save(tmp_path / "a", seed=0))
-    assert first == fingerprint(tiny.save(tmp_path / "b", seed=0))
-    assert first != fingerprint(tiny.save(tmp_path / "c", seed=1))
+    made = [fingerprint(str(tiny.save(tmp_path / name, seed=seed))) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    assert made[0] == made[1] != made[2]
+
+
+def test_fingerprint_follows_every_byte(tmp_path: Path) -> None:
+    weights = tiny.save(tmp_path, num_extra=4000, hidden_size=256) / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    assert len(content) > 3_000_000
+    before = fingerprint(str(tmp_path))
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    assert fingerprint(str(tmp_path)) != before
+
+
+def test_incomplete_checkpoint(tmp_path: Path) -> None:
+    weights = tiny.save(tmp_path) / "model.safetensors"
+    tensors = load_file(weights)
+    del tensors["model.layers.1.mlp.down_proj.weight"]
+    save_file(tensors, weights, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"lacks 1 tensors.*layers\.1\.mlp\.down_proj"):
+        load_model(str(tmp_path), device="cpu")
+
+
+def test_weights_that_are_not_finite(tmp_path: Path) -> None:
+    weights = tiny.save(tmp_path) / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["model.norm.weight"][0] = float("nan")
+    save_file(tensors, weights, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match="not finite"):
+        load_model(str(tmp_path), device="cpu")
+
+
+def test_encoder_is_no_causal_model(tmp_path: Path) -> None:
+    network = tiny.network("bert", is_decoder=False)
+    network.save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="it is an encoder; specbench measures causal"):
+        load_model(str(tmp_path), device="cpu")
+
+
+def test_a_model_that_looks_ahead_is_refused() -> None:
+    model = tiny.causal_lm()
+    check_causal(model)
+    for layer in model.model.model.layers:
+        layer.self_attn.is_causal = False
+    model.model.config.is_causal = False
+    with pytest.raises(ConfigError, match="no causal language model"):
+        check_causal(model)
 
 
 def test_missing_folder_and_folder_without_a_model(tmp_path: Path) -> None:
@@ -40,10 +86,18 @@ def test_broken_weights(tmp_path: Path) -> None:
         load_model(str(tmp_path), device="cpu")
 
 
-def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match=r"cannot load model 'nobody/nothing'.*local folder"):
+@pytest.mark.parametrize("error", [ConnectionError("no route"), TimeoutError("timed out"), OSError("Name unknown")])
+def test_hub_out_of_reach_is_asked_once(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    asked = []
+
+    def refuse(name: str, **options: object) -> None:
+        asked.append(name)
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.model_info", refuse)
+    with pytest.raises(ConfigError, match=rf"cannot load model 'nobody/nothing'.*{error}.*local folder"):
         load_model("nobody/nothing")
+    assert asked == ["nobody/nothing"]
 
 
 def test_encoder_decoder_is_refused(tmp_path: Path) -> None:

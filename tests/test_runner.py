@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from specbench.catalogue import load_method
+from specbench.catalogue import load_method, with_overrides
+from specbench.data.examples import Example
 from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
 from specbench.running.compose import ModelPair, compose, methods_for_any_vocabulary, stream_seed
-from specbench.running.runner import blocks
+from specbench.running.runner import Block, blocks, check_same_examples
 from tests import tiny
 
 
@@ -25,7 +26,9 @@ def test_blocks_cover_everything_and_alternate() -> None:
         (subset, example, repeat) for subset, count in (("en", 3), ("ja", 2)) for repeat in range(2)
         for example in range(count)
     ]  # fmt: skip
-    assert [block.order[0] for block in plan[:6]] == ["ar", "fsd"] * 3
+    assert [block.order[0] for block in plan[:6]] == ["ar", "fsd", "ar", "fsd", "ar", "fsd"]
+    first_of = {(b.cell.subset, b.example, b.repeat): b.order[0] for b in plan}
+    assert all(first_of[subset, example, 0] != first_of[subset, example, 1] for subset, example, _ in first_of)
 
 
 def test_streams_are_independent_and_reproducible() -> None:
@@ -33,6 +36,33 @@ def test_streams_are_independent_and_reproducible() -> None:
              for repeat in (0, 1) for method in ("ar", "n")]  # fmt: skip
     assert len({stream_seed(*name) for name in names}) == len(names)
     assert stream_seed(0, "en", 1, 0, "sd") == stream_seed(0, "en", 1, 0, "sd")
+
+
+def test_records_of_other_examples_are_refused() -> None:
+    example = Example(0, "a", "What?", "1")
+    place = SimpleNamespace(task=SimpleNamespace(name="t"), subset="en", data=SimpleNamespace(location="rows.tsv"))
+    block = Block(place, example, 0, ())
+    folder = SimpleNamespace(path="run")
+    record = {"prompt": block.prompt_digest, "reference": "1"}
+    check_same_examples([block], {block.key: record}, folder)
+    for change in ({"prompt": "other"}, {"reference": "2"}):
+        with pytest.raises(ConfigError, match=r"t/en example a .* another prompt or answer than rows\.tsv"):
+            check_same_examples([block], {block.key: {**record, **change}}, folder)
+
+
+def test_the_context_is_the_smaller_one() -> None:
+    small, large = tiny.causal_lm(max_position_embeddings=64), tiny.causal_lm()
+    assert ModelPair(small, large).context_limit == ModelPair(large, small).context_limit == 64
+
+
+def test_processed_divergences_of_point_masses_are_refused() -> None:
+    pair = ModelPair(tiny.causal_lm(seed=0), tiny.causal_lm(seed=1))
+    _, [processed] = with_overrides([], [load_method("fsd")], ["verification.divergence_on=processed"])
+    _, [sampled] = with_overrides([], [processed], ["drafter.temperature=1"])
+    compose(sampled, pair, Sampling(1.0))
+    for method, sampling, key in ((processed, Sampling(1.0), "drafter"), (sampled, Sampling(0.0), "generation")):
+        with pytest.raises(ConfigError, match=f"point masses.*set {key}.temperature"):
+            compose(method, pair, sampling)
 
 
 def test_methods_that_need_a_drafter_say_so() -> None:

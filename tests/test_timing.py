@@ -1,5 +1,8 @@
 """Clocks and pass logs on the CPU: passes of a generation lie inside its decode time."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
 from specbench.decoding.drafters.none import NoDrafter
@@ -20,6 +23,21 @@ def test_marks_and_log() -> None:
     assert log.read() == [(3, clock.between(start, middle))]
     log.clear()
     assert log.read() == []
+
+
+def test_cuda_marks_and_waits_on_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU: what the clock asks of torch.cuda must name the model's own device."""
+    said: list[object] = []
+    event = SimpleNamespace(record=lambda stream: said.append(stream), elapsed_time=lambda end: 250.0)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: said.append(device))
+    clock = Clock(torch.device("cuda:1"))
+    log = PassLog(clock)
+    log.add(1, clock.mark(), clock.mark())
+    clock.now()
+    assert said == ["stream of cuda:1", "stream of cuda:1", torch.device("cuda:1")]
+    assert log.read() == [(1, 0.25)]
 
 
 def test_passes_are_part_of_the_decode_time_and_the_prefill_is_not() -> None:

@@ -8,7 +8,6 @@ import torch
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import fuzzy_rule, leading, rejection, residual
-from specbench.errors import ConfigError
 
 TARGET = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
 DRAFT = torch.tensor([[0.6, 0.3, 0.1], [0.8, 0.1, 0.1]])
@@ -77,11 +76,14 @@ def test_fuzzy_on_raw_ignores_the_temperature_and_on_processed_does_not() -> Non
     assert (at[2] - at[3]).abs().min() > 0.01
 
 
-def test_processed_point_masses_are_refused() -> None:
-    rule = fuzzy_rule(divergence="js", threshold=0.3, divergence_on="processed")
-    for draft_temperature, target_temperature in ((0.0, 1.0), (1.0, 0.0)):
-        with pytest.raises(ConfigError, match="a greedy distribution is a point mass"):
-            rule(Proposal([0, 0], rows(DRAFT, draft_temperature)), rows(TARGET, target_temperature), GENERATOR)
+def test_fuzzy_leaves_the_probabilities_that_it_compared() -> None:
+    verdict = fuzzy_rule(divergence="tv", threshold=1.0)(
+        Proposal([0, 1], rows(DRAFT, 0.0)), rows(TARGET, 0.0), GENERATOR
+    )
+    torch.testing.assert_close(verdict.target_prob, torch.tensor([0.7, 0.8]))
+    torch.testing.assert_close(verdict.draft_prob, torch.tensor([0.6, 0.1]))
+    torch.testing.assert_close(verdict.divergence, torch.tensor([0.1, 0.7]))
+    assert verdict.overlap is None
 
 
 def test_reference_formula_accepts_at_the_threshold() -> None:

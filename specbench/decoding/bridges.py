@@ -23,6 +23,11 @@ def shared(target: Any, draft_model: Any, drafter: Any) -> Any:
             f"drafter '{draft_model.name}' ({len(theirs)} tokens) has another vocabulary than target '{target.name}' "
             f"({len(ours)} tokens; {common} in common under the same id)"
         )
+    if target.vocab_size != draft_model.vocab_size:
+        raise VocabularyMismatch(
+            f"drafter '{draft_model.name}' has the tokenizer of target '{target.name}' but gives "
+            f"{draft_model.vocab_size} tokens a probability where the target gives {target.vocab_size}"
+        )
     return drafter
 
 

@@ -20,7 +20,9 @@ MAX_JS = math.log(2.0)
 
 
 def kl(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
-    """KL(target‖draft) = Σ p (ln p − ln q); infinite where the draft excludes what the target allows."""
+    """KL(target‖draft) = Σ p (ln p − ln q). A probability that float32 cannot hold counts as the smallest that it can,
+    so that the divergence stays finite (≤ 88) where the draft excludes what the target allows."""
+    draft_probs = draft_probs.clamp_min(torch.finfo(draft_probs.dtype).tiny)
     terms: torch.Tensor = torch.xlogy(target_probs, target_probs) - torch.xlogy(target_probs, draft_probs)
     return terms.sum(-1)
 

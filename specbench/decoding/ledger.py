@@ -103,7 +103,7 @@ class Ledger:
         return any(stop in tail for stop in self.rules.stop_strings)
 
     def check(self, num_draft_tokens: int) -> None:
-        """The identities of definitions §3. Raises AssertionError: a violation is a defect of the harness."""
+        """The identities of the counts. Raises AssertionError: a violation is a defect of the harness."""
         assert sum(step.num_emitted for step in self.steps) + 1 == self.num_new_tokens
         for step in self.steps:
             assert 0 <= step.num_accepted <= step.num_judged <= step.num_drafted <= num_draft_tokens, step

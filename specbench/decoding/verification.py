@@ -15,7 +15,6 @@ from pydantic import Field
 from specbench.decoding.divergences import DIVERGENCES, MAX_JS
 from specbench.decoding.proposal import Proposal, Verdict
 from specbench.decoding.sampling import Distributions, draw
-from specbench.errors import ConfigError
 from specbench.registry import RULES, Factory
 
 Rule = Callable[[Proposal, Distributions, torch.Generator], Verdict]
@@ -117,20 +116,20 @@ def fuzzy_rule(
             return Verdict(0, target.draw(0, generator))
         draft = proposal.probs
         assert isinstance(draft, Distributions)
-        if divergence_on == "processed" and (target.sampling.greedy or draft.sampling.greedy):
-            raise ConfigError(
-                "verification.divergence_on = 'processed': a greedy distribution is a point mass, which has no useful "
-                "divergence: set generation.temperature and drafter.temperature above 0, or divergence_on: raw"
-            )
         if divergence_on == "raw":
-            values = measure(target.raw_probs[:num_drafted], draft.raw_probs)
+            target_probs, draft_probs = target.raw_probs[:num_drafted], draft.raw_probs
         else:
-            values = measure(target.probs[:num_drafted], draft.probs)
+            target_probs, draft_probs = target.probs[:num_drafted], draft.probs
+        values = measure(target_probs, draft_probs)
         close = values <= threshold if inclusive else values < threshold
         if threshold == math.inf:
             close = torch.ones_like(close)
         num_accepted = leading(close.tolist())
         # The recovered token is drawn from p itself, not from a residual; so is the bonus token.
-        return Verdict(num_accepted, target.draw(num_accepted, generator), divergence=values)
+        next_token = target.draw(num_accepted, generator)
+        token_ids = torch.tensor(proposal.token_ids, device=values.device)[:, None]
+        target_prob, draft_prob = (probs.gather(1, token_ids)[:, 0] for probs in (target_probs, draft_probs))
+        return Verdict(num_accepted, next_token, target_prob, draft_prob, divergence=values)
 
+    fuzzy.compares_processed = divergence_on == "processed"  # type: ignore[attr-defined]
     return fuzzy

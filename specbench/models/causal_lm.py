@@ -62,20 +62,21 @@ class CausalLM:
                 assert isinstance(layer, PreallocatedLayer)
                 layer.truncate(num_tokens)
 
+    @torch.inference_mode()
     def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
         """The logits after each of the last `num_logits` tokens of `ids`: [num_logits, vocab_size].
 
         Only tokens behind the prefix that `ids` shares with the cache are fed (and at least the last `num_logits`).
         """
         self.rollback(min(common_prefix(self._cached_ids, ids), len(ids) - num_logits))
-        new_ids = ids[len(self._cached_ids) :]
+        new_ids = ids[self.checkpoint() :]
         input_ids = torch.tensor([new_ids], device=self.device)
         start = self.passes.clock.mark()
         keep = {"logits_to_keep": num_logits} if self._can_keep_logits else {}
         logits = self.model(input_ids=input_ids, past_key_values=self.cache, use_cache=True, **keep).logits
         self.passes.add(len(new_ids), start, self.passes.clock.mark())
         self._cached_ids += new_ids
-        if self.cache.get_seq_length() != len(self._cached_ids):
+        if self.cache.get_seq_length() != self.checkpoint():
             raise ConfigError(
                 f"model '{self.name}' does not keep its keys in the cache it is given; choose another model"
             )
@@ -89,13 +90,22 @@ class CausalLM:
     def encode_prompt(self, prompt: str, chat: bool) -> list[int]:
         """Token ids of a prompt, through the chat template as one user turn when `chat` is set."""
         if chat:
-            text = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
-            )
-            ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            ids: list[int] = self.tokenizer(self._in_chat(prompt), add_special_tokens=False)["input_ids"]
         else:
             ids = self.tokenizer(prompt)["input_ids"]
         return ids
+
+    def _in_chat(self, prompt: str) -> str:
+        try:
+            text: str = self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
+            )
+        except Exception as error:  # templates are programs: they may raise anything
+            reason = " ".join(str(error).split())[:200]
+            raise ConfigError(
+                f"model '{self.name}': its chat template refuses a single user turn ({reason}); use --chat never"
+            ) from error
+        return text
 
 
 def common_prefix(first: list[int], second: list[int]) -> int:
@@ -109,6 +119,7 @@ def common_prefix(first: list[int], second: list[int]) -> int:
 def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     """All ids that end a text, from the generation config, else the config, and the tokenizer."""
     ids: set[int] = set()
-    for value in (model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id):
+    holders = (getattr(model, "generation_config", None), model.config, tokenizer)
+    for value in (getattr(holder, "eos_token_id", None) for holder in holders):
         ids.update(value if isinstance(value, list) else [value] if value is not None else [])
     return frozenset(ids)

@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
@@ -14,6 +15,9 @@ from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 
 EMBEDDED = "embedded:"  # what the names of the models that come with specbench begin with
+TIMEOUT_SECONDS = 10
+MAX_SHIFT = {torch.float32: 1e-3}  # of a standard deviation of the logits: far above the rounding of the dtype
+MAX_SHIFT_ROUNDED = 0.1
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -36,58 +40,101 @@ def load_model(name: str, *, revision: str | None = None, dtype: str = "auto", d
     """Load a model by hub id, local folder, or `embedded:` and the name of a model that comes with specbench.
 
     `dtype` auto is float32 on a CPU (bfloat16 is slower there and rounds more) and the checkpoint's own elsewhere.
-    Raises ConfigError in one line for a folder or hub id that cannot be loaded.
+    Raises ConfigError in one line for a folder or hub id that cannot be loaded, or that is no causal language model.
     """
     chosen = choose_device(device)
-    if dtype == "auto":
-        torch_dtype: Any = torch.float32 if chosen.type == "cpu" else "auto"
-    else:
-        torch_dtype = DTYPES[dtype]
+    torch_dtype: Any = DTYPES.get(dtype) or (torch.float32 if chosen.type == "cpu" else "auto")
     source = str(member_path(name.removeprefix(EMBEDDED))) if name.startswith(EMBEDDED) else name
-    check_exists(source)
+    problem = None if is_local(source) else hub_problem(source, revision)
+    hub = {"revision": revision, "local_files_only": problem is not None}  # then only the local cache is left
     try:
-        config = AutoConfig.from_pretrained(source, revision=revision)
-        if config.is_encoder_decoder:
-            raise ConfigError(f"model '{name}' is an encoder-decoder; specbench measures causal language models")
-        transformers_logging.disable_progress_bar()
+        model = load_weights(source, torch_dtype, hub).to(chosen).eval()
+        tokenizer = AutoTokenizer.from_pretrained(source, **hub)
+        loaded = CausalLM(model, tokenizer, name, getattr(model.config, "_commit_hash", None) or fingerprint(source))
+    except ConfigError as error:
+        raise ConfigError(f"cannot use model '{name}': {error}") from error
+    except Exception as error:  # whatever a checkpoint, its remote or its file format may raise
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ConfigError(
+            f"cannot load model '{name}': {(problem or reason)[:300]} (give a local folder with config.json, weights "
+            "and tokenizer, or a hub id that this machine can reach)"
+        ) from error
+    check_causal(loaded)
+    return loaded
+
+
+def load_weights(source: str, dtype: Any, hub: dict[str, Any]) -> Any:
+    """The network. Raises ConfigError when the checkpoint is of another kind or lacks tensors."""
+    config = AutoConfig.from_pretrained(source, **hub)
+    if config.is_encoder_decoder or getattr(config, "is_decoder", None) is False:
+        kind = "encoder-decoder" if config.is_encoder_decoder else "encoder"
+        raise ConfigError(f"it is an {kind}; specbench measures causal language models")
+    transformers_logging.disable_progress_bar()
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model: Any = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=torch_dtype)
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-    except ConfigError:
-        raise
-    except Exception as error:  # whatever a checkpoint, its remote or its file format may raise
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, output_loading_info=True, **hub)
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    model, info = loaded
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])
         raise ConfigError(
-            f"cannot load model '{name}': {reason} (give a local folder with config.json, weights and tokenizer, or "
-            "a hub id that this machine can reach)"
-        ) from error
-    commit = getattr(model.config, "_commit_hash", None) or fingerprint(Path(source))
-    return CausalLM(model.to(chosen).eval(), tokenizer, name, commit)
+            f"its checkpoint lacks {len(missing)} tensors of a causal language model, such as {missing[0]}: "
+            "they would be random; give a complete checkpoint"
+        )
+    return model
 
 
-def check_exists(name: str) -> None:
-    """A path that is written like one must be a folder with a config; anything else is taken for a hub id."""
+@torch.inference_mode()
+def check_causal(model: CausalLM) -> None:
+    """A position's logits must be finite and must not depend on later tokens or on what the cache held before."""
+    ids = [token % model.vocab_size for token in range(1, 9)]
+    alone = model.score(ids[:4], 1)[0].float()
+    followed = model.score(ids, 5)[0].float()
+    model.reset()
+    if not bool(torch.isfinite(alone).all()):
+        raise ConfigError(
+            f"model '{model.name}' gives values that are not finite in {model.dtype}: try another --dtype"
+        )
+    limit = MAX_SHIFT.get(model.model.dtype, MAX_SHIFT_ROUNDED)
+    if float((alone - followed).abs().max()) > limit * float(alone.std()) + 1e-6:
+        raise ConfigError(
+            f"model '{model.name}' is no causal language model that can use a cache: what follows a position, or what "
+            "was cached before it, changes its output; choose another model"
+        )
+
+
+def hub_problem(name: str, revision: str | None) -> str | None:
+    """What keeps the hub from giving a model, in one line; None when nothing does. Asked once, within seconds."""
+    try:
+        huggingface_hub.model_info(name, revision=revision, timeout=TIMEOUT_SECONDS)
+    except Exception as error:  # offline, unknown, gated, a proxy: many classes of several libraries
+        return f"the hub does not give it: {type(error).__name__}: {' '.join(str(error).split())}"
+    return None
+
+
+def is_local(name: str) -> bool:
+    """Whether a name is a folder (which must hold a checkpoint) and not a hub id."""
     path = Path(name)
-    looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or path.exists()
-    if not looks_like_path:
-        return
+    if not (name.startswith((".", "/", "~")) or name.count("/") > 1 or path.exists()):
+        return False
     if not path.is_dir():
         raise ConfigError(f"model folder '{name}' does not exist; give a folder with config.json, or a hub id")
     if not (path / "config.json").is_file():
         raise ConfigError(f"model folder '{name}' has no config.json; give a Hugging Face checkpoint folder")
+    return True
 
 
-def fingerprint(folder: Path) -> str | None:
-    """What identifies a local checkpoint: 12 hex digits over its files' names, sizes, first and last mebibytes."""
-    if not folder.is_dir():
+def fingerprint(folder: str) -> str | None:
+    """What identifies a local checkpoint: 12 hex digits over the names and contents of its files; None for a hub id."""
+    if not Path(folder).is_dir():
         return None
     state = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
+    for path in sorted(Path(folder).iterdir()):
         if path.suffix in {".json", ".safetensors", ".bin", ".model", ".txt", ".jinja"}:
-            state.update(f"{path.name} {path.stat().st_size}\n".encode())
             with path.open("rb") as file:
-                state.update(file.read(1 << 20))
-                file.seek(max(0, path.stat().st_size - (1 << 20)))
-                state.update(file.read())
+                state.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return f"local-{state.hexdigest()[:12]}"

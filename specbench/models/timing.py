@@ -11,28 +11,32 @@ class Clock:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._events: Any = {"cuda": torch.cuda, "mps": torch.mps}.get(device.type)
+        self._has_events = device.type in ("cuda", "mps")
 
     def mark(self) -> Any:
         """A point in the device's stream of work; two of them give seconds with `between`."""
-        if self._events is None:
+        if not self._has_events:
             return time.perf_counter()
-        # torch.mps has its event class in a submodule, torch.cuda at the top.
-        make = torch.cuda.Event if self.device.type == "cuda" else torch.mps.event.Event
-        event: Any = make(enable_timing=True)
-        event.record()
+        if self.device.type == "cuda":
+            event: Any = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(self.device))
+        else:
+            event = torch.mps.event.Event(enable_timing=True)
+            event.record()
         return event
 
     def between(self, start: Any, end: Any) -> float:
         """Seconds between two marks; on an accelerator only valid after `now`."""
-        if self._events is None:
+        if not self._has_events:
             return float(end - start)
         return float(start.elapsed_time(end)) / 1000.0
 
     def now(self) -> float:
         """Process seconds with all queued device work done."""
-        if self._events is not None:
-            self._events.synchronize()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
         return time.perf_counter()
 
 

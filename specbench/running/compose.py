@@ -74,13 +74,24 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
         assert models.drafter is not None
         return Decoder(method, models.drafter, factory(None, sampling, **method.drafter.options), rule, sampling)
     drafter = factory(models.drafter, sampling, **method.drafter.options)
-    if factory.needs_model:
+    check_sampling(method, rule, sampling, getattr(drafter, "sampling", sampling))
+    if method.needs_drafter:
         try:
             drafter = BRIDGES.get(method.bridge)(models.target, models.drafter, drafter)
         except VocabularyMismatch as error:
             able = ", ".join(methods_for_any_vocabulary())
             raise ConfigError(f"method '{method.name}': {error}; methods that can run this pair: {able}") from error
     return Decoder(method, models.target, drafter, rule, sampling)
+
+
+def check_sampling(method: MethodSpec, rule: Rule, target: Sampling, draft: Sampling) -> None:
+    """A rule that compares processed distributions needs that both are drawn from: a greedy one is a point mass."""
+    if getattr(rule, "compares_processed", False) and (target.greedy or draft.greedy):
+        side = "generation.temperature" if target.greedy else "drafter.temperature"
+        raise ConfigError(
+            f"method '{method.name}': verification.divergence_on = 'processed' compares point masses where decoding is "
+            f"greedy: set {side} above 0, or verification.divergence_on=raw"
+        )
 
 
 def methods_for_any_vocabulary() -> list[str]:

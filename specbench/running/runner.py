@@ -39,14 +39,12 @@ class Block:
 
 
 def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:
-    """All blocks, the order of the methods reversed on every other one."""
+    """All blocks, the order of the methods reversed on every other example, and from one repeat to the next."""
     for cell in cells:
-        number = 0
         for repeat in range(repeats):
-            for example in cell.data.examples:
-                order = cell.decoders if number % 2 == 0 else cell.decoders[::-1]
+            for number, example in enumerate(cell.data.examples):
+                order = cell.decoders if (number + repeat) % 2 == 0 else cell.decoders[::-1]
                 yield Block(cell, example, repeat, order)
-                number += 1
 
 
 def run(
@@ -61,7 +59,7 @@ def run(
     `report(block, record, measured)` is called after each block. A record is on disk before the next block begins.
     """
     plan = list(blocks(cells, spec.repeats))
-    check_same_prompts(plan, done, folder)
+    check_same_examples(plan, done, folder)
     if any(block.key not in done for block in plan):
         warm_up(cells, spec.chat)
     records = []
@@ -75,14 +73,15 @@ def run(
     return records
 
 
-def check_same_prompts(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]], folder: RunFolder) -> None:
+def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]], folder: RunFolder) -> None:
     """Records of a data file that has changed since are not this run's."""
     for block in plan:
-        if block.key in done and done[block.key]["prompt"] != block.prompt_digest:
-            example = f"{block.cell.task.name}/{block.cell.subset} example {block.example.id}"
+        old = done.get(block.key)
+        if old is not None and (old["prompt"], old["reference"]) != (block.prompt_digest, block.example.reference):
+            cell = block.cell
             raise ConfigError(
-                f"{folder.path}: {example} was measured with another prompt than {block.cell.data.location} holds now; "
-                "choose another --output"
+                f"{folder.path}: {cell.task.name}/{cell.subset} example {block.example.id} was measured with another "
+                f"prompt or answer than {cell.data.location} holds now; choose another --output"
             )
 
 
@@ -109,7 +108,7 @@ def measure(block: Block, spec: RunSpec) -> dict[str, Any]:
     num_prompt_tokens = 0
     for decoder in block.order:
         ids = prompt_ids(decoder.model, example, spec.chat)
-        seed = stream_seed(spec.seed, cell.subset, example.index, block.repeat, decoder.method.name)
+        seed = stream_seed(spec.seed, cell.task.name, cell.subset, example.index, block.repeat, decoder.method.name)
         stop = decoder.stop_rules(cell.task.generation, cell.context_limit)
         generation = decoder.generate(ids, stop, seed)
         results[decoder.method.name] = as_json(generation, decoder, stop, score, example.reference)

@@ -24,7 +24,7 @@ class NoDrafter:
         return EMPTY
 
 
-@drafter("none", provides=frozenset({"probs", "raw_probs"}), needs_model=False)
+@drafter("none", provides=frozenset({"probs"}), needs_model=False)
 def no_drafter(model: Any, sampling: Sampling) -> NoDrafter:
     """The drafter of `ar`: every step is one target pass over one token."""
     return NoDrafter()

@@ -1,0 +1,53 @@
+"""The plan is checked before anything runs: prompts fit, tokens exist, references can be read."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specbench.data.examples import Example
+from specbench.errors import ConfigError
+from specbench.running.plan import check_prompts, check_references, uses_chat
+from tests import tiny
+
+
+def cell(prompt: str, model: Any, context_limit: int | None = 100, reference: str = "1") -> Any:
+    data = SimpleNamespace(location="rows.tsv", examples=[Example(0, "first", prompt, reference)])
+    task = SimpleNamespace(name="t", scorer=SimpleNamespace(type="number", options={}))
+    return SimpleNamespace(
+        task=task, subset="en", data=data, decoders=[SimpleNamespace(model=model)], context_limit=context_limit
+    )
+
+
+def test_a_prompt_must_leave_room_for_one_token() -> None:
+    check_prompts(cell("x" * 99, tiny.causal_lm()), "never")
+    with pytest.raises(ConfigError, match="t/en example first: the prompt has 100 tokens"):
+        check_prompts(cell("x" * 100, tiny.causal_lm()), "never")
+    check_prompts(cell("x" * 1000, tiny.causal_lm(), context_limit=None), "never")
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(ConfigError, match="empty after tokenization"):
+        check_prompts(cell("", tiny.causal_lm()), "never")
+
+
+def test_a_tokenizer_that_is_wider_than_its_model_is_refused() -> None:
+    narrow = tiny.causal_lm(vocab_size=200)
+    check_prompts(cell("plain", narrow), "never")
+    with pytest.raises(ConfigError, match=r"makes token 2[0-9]+, but the model has only 200"):
+        check_prompts(cell("naïve \x00", narrow), "never")
+
+
+def test_references_are_read_once_before_the_run() -> None:
+    check_references(cell("x", None, reference="2,125"))
+    with pytest.raises(ConfigError, match=r"rows\.tsv: en example first: .*'many' holds no number"):
+        check_references(cell("x", None, reference="many"))
+
+
+def test_chat() -> None:
+    model = tiny.causal_lm()
+    assert not uses_chat(model, "auto") and not uses_chat(model, "never")
+    with pytest.raises(ConfigError, match="no chat template"):
+        uses_chat(model, "always")
+    model.tokenizer.chat_template = "{{ messages[0].content }}"
+    assert uses_chat(model, "auto") and uses_chat(model, "always") and not uses_chat(model, "never")

@@ -92,6 +92,40 @@ def test_unknown_names(load, name, expected):
         ("drafter: {type: model, type: none}\n", "mine.yaml, line 1: not valid YAML: the key 'type' is there twice"),
         (METHOD + "bridge: \0\n", "mine.yaml: not valid YAML: "),
         (METHOD.encode("utf-16"), "mine.yaml: cannot be read: it is not UTF-8 text"),
+        (
+            METHOD + "paper: {{ row.x }}\n",
+            "mine.yaml, line 7: not valid YAML: a key must be a word, and a template stands",
+        ),
+        (METHOD + "? [a, b]\n: c\n", "mine.yaml, line 7: not valid YAML: a key must be a word"),
+        (
+            METHOD + "paper: 2024-13-45\n",
+            "line 7: not valid YAML: '2024-13-45' is not a valid timestamp: write a text in",
+        ),
+        (METHOD + "paper: !!int abc\n", "line 7: not valid YAML: 'abc' is not a valid int: write a text in quotes"),
+        (METHOD + "paper: !!int ''\n", "line 7: not valid YAML: '' is not a valid int"),
+        (METHOD + "paper: !!bool abc\n", "line 7: not valid YAML: 'abc' is not a valid bool"),
+        (METHOD + "paper: !!timestamp abc\n", "line 7: not valid YAML: 'abc' is not a valid timestamp"),
+        (METHOD + "paper: 0b_\n", "mine.yaml, line 7: not valid YAML: '0b_' is not a valid int"),
+        pytest.param(
+            METHOD + "paper: " + "9" * 5000 + "\n",
+            "line 7: not valid YAML: '" + "9" * 40 + "' is not a valid int",
+            id="long number",
+        ),
+        pytest.param(
+            METHOD + "paper: 0x" + "f" * 5000 + "\n",
+            "line 7: not valid YAML: '0x" + "f" * 38 + "' is not a valid int",
+            id="long hexadecimal",
+        ),
+        pytest.param(
+            METHOD + "paper: " + "[" * 3000 + "]" * 3000 + "\n",
+            "mine.yaml: not valid YAML: nested too deeply: correct it",
+            id="deep",
+        ),
+        (METHOD + 'paper: "\\ud800"\n', "line 7: not valid YAML: '\\ud800' is not a valid str"),
+        (
+            METHOD + "sweep: &s {num_draft_tokens: [*s]}\n",
+            "line 7: not valid YAML: found unconstructable recursive node",
+        ),
         ("", "mine.yaml: holds no mapping"),
         ("- a\n- b\n", "mine.yaml: holds no mapping"),
         ("name: x\nversion: 1\n", "mine.yaml: no task (key `prompt`) and no method (key `verification`)"),
@@ -112,6 +146,11 @@ def test_unknown_names(load, name, expected):
 )
 def test_bad_files(write, text, expected):
     assert expected in message(catalogue.load_method, write(text))
+
+
+def test_an_anchor_may_be_used_twice(write):
+    task = catalogue.load_task(write(TASK + "vars: {a: &a {x: 1}, b: *a, c: {<<: *a, y: 2}}\n"))
+    assert task.vars == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}
 
 
 def test_task_and_method_are_told_apart(write):
@@ -209,6 +248,17 @@ def test_set_values_are_yaml_except_for_texts():
             "--set generation.temperature=warm: generation.temperature = 'warm': input should",
         ),
         ("generation.stop=[", "not valid YAML"),
+        ("num_draft_tokens={{a}}", "--set num_draft_tokens={{a}}, line 1: not valid YAML: a key must be a word"),
+        ("num_draft_tokens=2024-13-45", "line 1: not valid YAML: '2024-13-45' is not a valid timestamp"),
+        (
+            "generation.temperature=1e-38",
+            "generation.temperature = '1e-38': input should be 0 (greedy) or at least 0.01",
+        ),
+        ("prompt=null", "--set prompt=null: prompt = None: input should be a valid string"),
+        (
+            "reference=null",
+            "--set reference=null: subsets.en.reference: the key 'reference' is missing, which the scorer",
+        ),
         ("verification.rule=rejection", "no chosen task or method has the key 'verification.rule'"),
         ("version=2", "no chosen task or method has the key 'version'"),
         ("name=x", "no chosen task or method has the key 'name'"),
@@ -216,6 +266,13 @@ def test_set_values_are_yaml_except_for_texts():
 )
 def test_bad_pairs(pair, expected):
     assert expected in message(override, pair)
+
+
+def test_null_takes_a_text_away():
+    plain = catalogue.load_task("mgsm").model_copy(update={"scorer": None})
+    (task,), _ = catalogue.with_overrides([plain], [], ["reference=null", "vars.question_word=null ref"])
+    assert task.subset("en").reference is None
+    assert task.subset("en").vars["question_word"] == "null ref"
 
 
 def test_set_without_a_method_that_has_the_key():

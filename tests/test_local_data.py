@@ -19,6 +19,11 @@ ROWS = [
 ]
 
 
+LONG_NUMBER = b'{"q": 1}\n{"q": ' + b"1" * 5000 + b"}\n"
+DEEP = b'{"q": ' + b"[" * 99_999 + b"]" * 99_999 + b"}\n"
+DAMAGED = gzip.compress(b"")[:10] + b"\xff" * 60
+
+
 def text_of(form):
     """The two rows in one format, as bytes. Table formats hold texts only; tsv is written without quoting."""
     if form == "jsonl":
@@ -102,6 +107,13 @@ def test_rows_are_read_lazily(tmp_path):
         ("x.jsonl.gz", b"plain", "x.jsonl.gz: cannot be read: "),
         ("x.jsonl.gz", gzip.compress(b'{"q": 1}\n' * 99)[:-9], "x.jsonl.gz: cannot be read: "),
         ("x.parquet.gz", b"plain", "x.parquet.gz: cannot be read: "),
+        pytest.param(
+            "x.jsonl", LONG_NUMBER, "x.jsonl, from line 2: not JSON that can be read: Exceeds", id="long number"
+        ),
+        pytest.param("x.jsonl", DEEP, "x.jsonl, from line 1: not JSON that can be read: maximum", id="deep jsonl"),
+        pytest.param("x.json", DEEP, "x.json, from line 1: not JSON that can be read: maximum", id="deep json"),
+        ("x.jsonl.gz", DAMAGED, "x.jsonl.gz: cannot be read: Error -3 while decompressing data"),
+        ("x.parquet.gz", DAMAGED, "x.parquet.gz: cannot be read: Error -3 while decompressing data"),
         ("x.txt", b"q", "x.txt: not a kind of file that can be read: use .jsonl, .json, .csv, .tsv, .parquet"),
     ],
 )
@@ -132,3 +144,16 @@ def test_find_files_takes_the_first_stem_and_format(tmp_path):
     assert names("x_en", "en") == ["x_en.tsv"]
     assert names("en") == ["en.jsonl.gz"]
     assert names("fr") == []
+
+
+@pytest.mark.parametrize(
+    ("stem", "expected"),
+    [
+        ("a**", "local.files: 'a**' cannot be looked for: Invalid pattern"),
+        pytest.param("r" * 5000, f"local.files: '{'r' * 60}' cannot be looked for: File name too long", id="long"),
+    ],
+)
+def test_a_stem_that_no_file_has(tmp_path, stem, expected):
+    with pytest.raises(ConfigError) as caught:
+        find_files(tmp_path, [stem])
+    assert str(caught.value).startswith(expected)

@@ -8,6 +8,7 @@ import pytest
 
 from specbench.errors import ConfigError
 from specbench.registry import SCORERS
+from specbench.resources import builtin_dir
 from specbench.scoring.numbers import last_number
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -119,6 +120,44 @@ def test_readings_are_in_order():
 def test_reference_without_a_number_is_an_error():
     with pytest.raises(ConfigError, match="reference 'forty' holds no number"):
         score("41", "forty")
+
+
+SAMPLE = [json.loads(line) for line in (builtin_dir("tasks") / "samples" / "mgsm.jsonl").open(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("language", PATTERNS)
+def test_every_reference_of_the_sample_agrees_with_itself(language):
+    references = [str(row["answer_number"]) for row in SAMPLE if row["subset"] == language]
+    assert len(references) >= 16
+    assert all(score(reference, reference) == 1.0 for reference in references)
+    assert all(score(f"x = {float(reference) + 1}", reference) == 0.0 for reference in references)
+
+
+@pytest.mark.parametrize("language", PATTERNS)
+def test_every_worked_answer_of_the_sample_is_right(language):
+    rows = [(row["answer"], str(row["answer_number"])) for row in SAMPLE if row["subset"] == language]
+    assert all(score(answer, reference) == 1.0 for answer, reference in rows)
+    assert all(score(answer + f" {reference}1", reference) == 0.0 for answer, reference in rows)
+
+
+@pytest.mark.parametrize(
+    ("response", "reference", "verdict"),
+    [
+        ("Step 1: 16 - 3 - 4 = 9 eggs.\nStep 2: 9 * 2 = 18.\nThe answer is 18.", "18", True),
+        ("Schritt 1: 2 / 2 = 1 Knäuel.\nSchritt 2: 2 + 1 = 3.\nDie Antwort ist 3.", "3", True),
+        ("ステップ1：80,000+50,000=130,000ドル。\nステップ2：200,000-130,000=70,000。答えは70000です。", "70000", True),
+        ("Hatua ya 1: 5,000 + 125 = 5,125.\nJibu ni 5,125.", "125", False),
+        (
+            "Step 1: 3 * 60 = 180.\nStep 2: 180 * 3 = 5,40.\nThe answer is 540 meters a week, or 77.14 a day.",
+            "540",
+            False,
+        ),
+        ("Schritt 1: 20 - 5 = 15.\nDie Antwort ist 20 % von 15.", "20", False),
+    ],
+)
+def test_verdicts_on_worked_answers(response, reference, verdict):
+    """Answers in the manner of the models whose outputs are read below."""
+    assert bool(score(response, reference)) is verdict
 
 
 @pytest.mark.skipif(not (SHARED / "mgsm").is_dir(), reason="the shared data is not here")

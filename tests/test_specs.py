@@ -1,13 +1,15 @@
 """Specs: unknown keys, ranges, illegal compositions, subsets, digests. Every mistake is one line."""
 
 import math
+from datetime import date
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from specbench.errors import ConfigError
 from specbench.registry import DRAFTERS, RULES
-from specbench.specs import MethodSpec, RunSpec, TaskSpec, build, digest
+from specbench.specs import MethodSpec, RunSpec, TaskSpec, build, digest, templates
 
 FSD = {
     "name": "fsd",
@@ -33,6 +35,8 @@ TASK = {
     "scorer": {"type": "number"},
     "generation": {"max_new_tokens": 16, "stop": ["\n\n"]},
 }
+RECURSIVE: list[Any] = []
+RECURSIVE.append(RECURSIVE)
 LANGUAGES = TASK | {"subsets": {"en": {"language": "en"}, "de": {"language": "de", "vars": {"word": "F:"}}}}
 
 
@@ -192,6 +196,10 @@ def test_real_rules_refuse_a_drafter_without_probabilities(bare_components, rule
         ({"generation": {"max_new_tokens": 1, "stop": [""]}}, "generation.stop.0 = '': "),
         ({"generation": {"max_new_tokens": 1, "temperature": -1}}, "generation.temperature = -1: "),
         ({"generation": {"max_new_tokens": 1, "temperature": math.inf}}, "generation.temperature = inf: "),
+        (
+            {"generation": {"max_new_tokens": 1, "temperature": 1e-38}},
+            "generation.temperature = 1e-38: input should be 0 (greedy) or at least 0.01",
+        ),
         ({"generation": {"max_new_tokens": 1, "top_k": 0}}, "generation.top_k = 0: "),
         ({"generation": {"max_new_tokens": 1, "top_p": 0}}, "generation.top_p = 0: "),
         ({"generation": {"max_new_tokens": 1, "top_p": 1.1}}, "generation.top_p = 1.1: "),
@@ -202,12 +210,28 @@ def test_real_rules_refuse_a_drafter_without_probabilities(bare_components, rule
         ({"dataset": {"path": "a/b", "splt": "test"}}, "dataset.splt: unknown key 'splt': did you mean 'split'?"),
         ({"dataset": {"path": "a/b", "split": "test", "rev": "x"}}, "dataset.rev: unknown key 'rev'"),
         ({"dataset": {"path": "a/{lang}", "split": "test"}}, "dataset.path = 'a/{lang}': the only fields are"),
+        (
+            {"local": {"files": ["{subset:>99999999999}"]}},
+            "local.files = ['{subset:>99999999999}']: the only fields are",
+        ),
+        ({"local": {"files": ["{subset.x}"]}}, "local.files = ['{subset.x}']: the only fields are"),
+        ({"local": {"files": ["{subset"]}}, "local.files = ['{subset']: the only fields are"),
         ({"local": {"files": ["../x"]}}, "local.files = ['../x']: names lie inside the data folder"),
         ({"local": {"files": []}}, "local.files = []: "),
         ({"subsets": {"de": {"langage": "de"}}}, "subsets.de.langage: unknown key 'langage': did you mean 'language'?"),
         ({"subsets": {"de": {"vars": {"word": "x"}, "version": 2}}}, "subsets.de.version: a subset cannot change"),
         ({"subsets": {"de": {"generation": {"top_p": 2}}}}, "subsets.de.generation.top_p = 2: "),
         ({"subsets": {"de": {"prompt": "{{ vars.no }}"}}}, "subsets.de.prompt: vars.no is not set"),
+        ({"subsets": {"en": {}, "all": {}}}, "subsets.all: the name 'all' is taken by the row over all subsets"),
+        ({"vars": {"word": date(2024, 1, 2)}}, "vars.word: a date that JSON cannot hold: write a text in quotes"),
+        ({"vars": {"word": {"inner": {1, 2}}}}, "vars.word: a dict that JSON cannot hold"),
+        ({"vars": {"word": b"hi"}}, "vars.word: a bytes that JSON cannot hold"),
+        ({"vars": {"word": math.nan}}, "vars.word: a float that JSON cannot hold"),
+        ({"vars": {"word": "\ud800"}}, "vars.word: a str that JSON cannot hold"),
+        ({"vars": {"word": RECURSIVE}}, "vars.word: a list that JSON cannot hold"),
+        ({"subsets": {"de": {"vars": {"word": b"hi"}}}}, "subsets.de.vars.word: a bytes that JSON cannot hold"),
+        ({"prompt": "{{ " + 5000 * "(" + "row.q" + 5000 * ")" + " }}"}, "prompt: the template cannot be compiled: "),
+        ({"prompt": "{{ row.q(a=1, a=2) }}"}, "prompt: the template cannot be compiled: keyword argument repeated"),
     ],
 )
 def test_task_mistakes(changes, expected):
@@ -244,6 +268,23 @@ def test_unknown_subset_and_the_default_one():
 def test_optional_vars_and_columns_are_not_demanded():
     spec = task(prompt="{% if vars.hint is defined %}{{ vars.hint }}{% endif %}{{ row['q'] }}{{ row.x | default('') }}")
     assert spec.columns() == {"q", "answer"}
+
+
+def test_low_temperatures_that_can_be_sampled_are_kept():
+    warm = [task(generation={"max_new_tokens": 1, "temperature": value}).generation for value in (0, 0.01, 1)]
+    assert [generation.temperature for generation in warm] == [0, 0.01, 1]
+
+
+def test_vars_may_be_nested():
+    variables = {"word": "Q:", "shots": [{"n": 1, "text": None}, 2.5, True]}
+    assert digest(task(vars=variables)) != digest(task(vars=variables | {"shots": []}))
+
+
+def test_conditional_columns_may_be_empty():
+    template = "{{ row.a }}{% if row.b %}{{ row.b }}{% endif %}{{ row.c or 'none' }}{{ row.d if row.d }}{{ vars.word }}"
+    assert templates.always_used(template, "row") == {"a"}
+    assert templates.always_used(template, "vars") == {"word"}
+    assert templates.used(template, "row") == {"a", "b", "c", "d"}
 
 
 def test_run_cells():

@@ -1,6 +1,7 @@
 """Examples from the sample, from files and from the hub; and what is said when the data does not fit."""
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,15 @@ from specbench.specs import TaskSpec, build
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "mgsm"
 LANGUAGES = ["bn", "de", "en", "es", "ja", "sw"]
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data is not here")
+QUESTIONS = {
+    "bn": '১৬টি ডিমের দাম প্রতিটি $2। "মোট" কত?',
+    "de": "Was kosten 16 Eier zu je 2 $?",
+    "en": 'She said "16 eggs at $2. How much?',
+    "es": "¿Cuánto cuestan 16 huevos a 2 $ cada uno?",
+    "ja": "卵が16個あり、1個2ドルです。全部でいくらですか？",
+    "sw": "Mayai 16 kwa $2 kila moja ni pesa ngapi?",
+}
+ANSWERS = ["18", "3", "70000", "2,125", "-5", "0.5"]
 TASK = {
     "name": "sums",
     "version": 1,
@@ -68,38 +77,54 @@ def test_the_bundled_sample_of_mgsm(language):
     assert all(example.prompt.endswith("\n" + words["step_by_step"]) for example in data.examples)
 
 
-@needs_shared
+@pytest.fixture(params=["own", "real"])
+def mgsm(request, tmp_path):
+    """A folder of files as MGSM has them: without a header, thousands marked in some answers. Ours, and the real one
+    where it is there."""
+    if request.param == "real":
+        if not SHARED.is_dir():
+            pytest.skip("the shared data is not here")
+        return SHARED
+    for language, question in QUESTIONS.items():
+        lines = [f"{number}. {question}\t{answer}\n" for number, answer in enumerate(ANSWERS)]
+        path = tmp_path / "mgsm" / f"mgsm_{language}.tsv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(lines), encoding="utf-8")
+    return path.parent
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_real_rows_of_mgsm(language):
-    data = load(load_task("mgsm"), language, data=SHARED)
-    assert (data.source, data.location) == ("local", str(SHARED / f"mgsm_{language}.tsv"))
-    assert len(data.examples) == 250
-    assert [data.examples[i].reference for i in (0, 2, 249)][:2] == ["18", "70000"]
+def test_the_rows_of_mgsm(mgsm, language):
+    file = mgsm / f"mgsm_{language}.tsv"
+    data = load(load_task("mgsm"), language, data=mgsm)
+    assert (data.source, data.location) == ("local", str(file))
+    lines = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == (250 if mgsm == SHARED else len(ANSWERS))
+    assert [example.reference for example in data.examples] == [answer for _, answer in lines]
+    assert all(question in example.prompt for (question, _), example in zip(lines, data.examples, strict=True))
+    assert (data.examples[0].reference, data.examples[2].reference) == ("18", "70000")
     assert "2,125" in {example.reference for example in data.examples}
-    assert [example.index for example in data.examples] == list(range(250))
-    assert load(load_task("mgsm"), language, data=SHARED / f"mgsm_{language}.tsv") == data
+    assert [example.index for example in data.examples] == list(range(len(lines)))
+    assert load(load_task("mgsm"), language, data=file) == data
 
 
-@needs_shared
-def test_languages_without_a_file():
-    text = message(load_task("mgsm"), "fr", data=SHARED)
+def test_languages_without_a_file(mgsm):
+    text = message(load_task("mgsm"), "fr", data=mgsm)
     assert "no file for subset 'fr' of task 'mgsm': tried mgsm_fr, fr, fr/test* with .jsonl, .json" in text
 
 
-@needs_shared
-def test_a_file_of_another_language_is_refused():
-    text = message(load_task("mgsm"), "de", data=SHARED / "mgsm_en.tsv")
+def test_a_file_of_another_language_is_refused(mgsm):
+    text = message(load_task("mgsm"), "de", data=mgsm / "mgsm_en.tsv")
     assert "mgsm_en.tsv: by its name it holds 'en', not 'de'" in text
 
 
-@needs_shared
 @pytest.mark.parametrize("layout", ["parquet", "csv", "tsv", "jsonl"])
-def test_the_hub_layout_gives_the_same_examples(tmp_path, layout):
+def test_the_hub_layout_gives_the_same_examples(mgsm, tmp_path, layout):
     """The folders of a downloaded hub dataset: columns question, answer, answer_number, equation_solution."""
-    lines = (SHARED / "mgsm_ja.tsv").read_text(encoding="utf-8").splitlines()
-    columns = {"question": [line.split("\t")[0] for line in lines], "answer": [None] * 250}
-    columns |= {"answer_number": [int(line.split("\t")[1].replace(",", "")) for line in lines]}
-    table = datasets.Dataset.from_dict(columns | {"equation_solution": [None] * 250})
+    lines = (mgsm / "mgsm_ja.tsv").read_text(encoding="utf-8").splitlines()
+    columns = {"question": [line.split("\t")[0] for line in lines], "answer": [None] * len(lines)}
+    columns |= {"answer_number": [line.split("\t")[1].replace(",", "") for line in lines]}
+    table = datasets.Dataset.from_dict(columns | {"equation_solution": [None] * len(lines)})
     path = tmp_path / "ja" / f"test-00000-of-00001.{layout}"
     path.parent.mkdir()
     if layout == "parquet":
@@ -109,7 +134,7 @@ def test_the_hub_layout_gives_the_same_examples(tmp_path, layout):
     else:
         table.to_csv(path, sep="\t" if layout == "tsv" else ",")
     ours = load(load_task("mgsm"), "ja", data=tmp_path).examples
-    original = load(load_task("mgsm"), "ja", data=SHARED).examples
+    original = load(load_task("mgsm"), "ja", data=mgsm).examples
     assert [example.prompt for example in ours] == [example.prompt for example in original]
     assert [example.reference for example in ours] == [e.reference.replace(",", "") for e in original]
 
@@ -154,6 +179,44 @@ def test_the_subset_column_picks_the_rows(tmp_path):
     )
 
 
+@pytest.fixture(params=["a wildcard", "one name", "a link"])
+def shared_folder(request, tmp_path):
+    """Files that two subsets share, in a folder: (the files' stems in the task, the folder)."""
+    path = write_rows(tmp_path / "rows.jsonl", {"question": "a", "answer": 1})
+    if request.param == "a link":
+        for name in ("en", "de"):
+            (tmp_path / f"{name}.jsonl").symlink_to(path)
+        return ["{subset}"], tmp_path
+    return ["r*" if request.param == "a wildcard" else "rows"], tmp_path
+
+
+def test_a_file_in_a_folder_is_not_measured_under_several_names(shared_folder):
+    stems, folder = shared_folder
+    spec = task(**TWO, local={"files": stems})
+    assert len(load(spec, "de", data=folder).examples) == 1
+    for subset in ("de", "en"):
+        text = message(spec, subset, data=folder, num_subsets=2)
+        assert ".jsonl: has no column 'subset' to tell several subsets apart: choose one of them, or add it" in text
+
+
+def test_files_of_their_own_and_shared_files_with_the_column(tmp_path):
+    rows = [{"subset": name, "question": name, "answer": 1} for name in ("en", "de")]
+    write_rows(tmp_path / "both" / "rows.jsonl", *rows)
+    for name in ("en", "de"):
+        write_rows(tmp_path / "own" / f"{name}.jsonl", {"question": name, "answer": 1})
+    for folder, stems in (("both", ["rows"]), ("own", ["{subset}", "rows"])):
+        spec = task(**TWO, local={"files": stems})
+        data = [load(spec, name, data=tmp_path / folder, num_subsets=2) for name in ("en", "de")]
+        assert [[example.prompt for example in one.examples] for one in data] == [["Q: en"], ["Q: de"]]
+
+
+def test_a_sample_is_not_measured_under_several_names(tmp_path):
+    path = write_rows(tmp_path / "sample.jsonl", {"question": "a", "answer": 1})
+    spec = task(**TWO, sample=str(path))
+    assert len(load(spec, "en", data="sample").examples) == 1
+    assert "sample.jsonl: has no column 'subset'" in message(spec, "en", data="sample", num_subsets=2)
+
+
 def test_one_file_is_not_measured_under_several_names(tmp_path):
     path = write_rows(tmp_path / "mine.jsonl", {"question": "a", "answer": 1})
     assert len(load(task(**TWO), "de", data=path).examples) == 1
@@ -167,7 +230,29 @@ def test_one_file_is_not_measured_under_several_names(tmp_path):
         ({"quest": "x", "answer": 1}, {}, "row 2: no column 'question', which the prompt needs: did you mean 'quest'?"),
         ({"question": "x"}, {}, "row 2: no column 'answer', which the reference needs: (choices: question)"),
         ({"question": None, "answer": 1}, {}, "row 2: column 'question' is empty, which the prompt needs"),
-        ({"question": "x", "answer": ""}, {}, "row 2: the reference comes out empty: fill in answer, question"),
+        ({"question": "x", "answer": ""}, {}, "row 2: column 'answer' is empty, which the reference needs: fill it in"),
+        ({"question": " ", "answer": 1}, {}, "row 2: column 'question' is empty, which the prompt needs"),
+        ({"question": math.nan, "answer": 1}, {}, "row 2: column 'question' is empty, which the prompt needs"),
+        (
+            {"question": None, "answer": 1},
+            {"prompt": "{{ row.question | lower }}"},
+            "column 'question' is empty, which the prompt needs: fill it in, or write a template that asks {% if row.",
+        ),
+        (
+            {"question": "", "answer": 1},
+            {"prompt": "{% if row.question %}{{ row.question }}{% endif %}"},
+            "row 2: the prompt comes out empty: fill in question",
+        ),
+        (
+            {"question": math.nan, "answer": 1},
+            {"prompt": "{% if row.answer %}{{ row.question }}{% endif %}"},
+            "the prompt of task 'sums' fails: UndefinedError: a value is null or NaN",
+        ),
+        (
+            {"question": "\ud800 x", "answer": 1},
+            {},
+            "the prompt of task 'sums' fails: ValueError: the text is not valid",
+        ),
         (
             {"question": {"a": 1}, "answer": 1},
             {"prompt": "{{ row.question.stem }}"},
@@ -182,6 +267,40 @@ def test_rows_that_do_not_fit(tmp_path, row, changes, expected):
     text = message(task(**changes), data=path)
     assert text.startswith(f"{path}, row 2: ")
     assert expected in text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("{{ row }}", "UndefinedError: `row` and `vars` are no texts: name one of their values, such as row.question"),
+        ("{{ vars ~ '' }}", "UndefinedError: `row` and `vars` are no texts"),
+        ("{{ row.question.upper }}", "UndefinedError: builtin_function_or_method is no text: write a value"),
+        ("{{ row.question | map('upper') }}", "UndefinedError: generator is no text"),
+        ("{{ row.question | dictsort }}", "AttributeError: 'str' object has no attribute 'items'"),
+        ("{{ '%(a)s' | format(b=1) }}", "KeyError: 'a'"),
+        ("{{ '{0}'.format() }}", "IndexError: "),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError: maximum recursion depth exceeded"),
+        ("{{ row.question * 10 ** 15 }}", "MemoryError: correct the template or the row"),
+    ],
+)
+def test_templates_that_fail(rows, prompt, expected):
+    text = message(task(prompt=prompt), data=rows)
+    assert text.startswith(f"{rows}, row 1: the prompt of task 'sums' fails: {expected}")
+
+
+def test_an_optional_column_may_be_empty(tmp_path):
+    path = write_rows(
+        tmp_path / "rows.jsonl", {"question": "x", "hint": "", "answer": 0}, {"question": "y", "answer": 1}
+    )
+    spec = task(
+        prompt="{{ row.question }}{{ row.hint | default('') }}{% if row.hint is defined %}{{ row.hint }}{% endif %}"
+    )
+    assert [(e.prompt, e.reference) for e in load(spec, data=path).examples] == [("x", "0"), ("y", "1")]
+
+
+def test_an_id_that_is_not_unicode(tmp_path):
+    path = write_rows(tmp_path / "rows.jsonl", {"id": "\udfff", "question": "x", "answer": 1})
+    assert message(task(), data=path).startswith(f"{path}, row 1: the id is not valid Unicode")
 
 
 def test_a_column_may_be_called_like_a_method_of_dict(tmp_path):
@@ -209,6 +328,7 @@ def test_empty_files(tmp_path, content):
 
 def test_no_such_place(tmp_path):
     assert "--data /no/such: no such folder or file" in message(task(), data="/no/such")
+    assert message(task(), data="a" * 5000) == f"--data {'a' * 200}: cannot be read: File name too long: check the path"
     assert "no file for subset 'default' of task 'sums': tried sums_default, default, default/test*" in message(
         task(), data=tmp_path
     )

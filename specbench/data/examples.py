@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
-from jinja2 import TemplateError
-
 from specbench.data.local import Row
 from specbench.data.sources import open_source
 from specbench.errors import ConfigError, nearest
@@ -64,27 +62,35 @@ def _listed(rows: Any) -> list[Row]:
 def _example(chosen: TaskSpec, index: int, place: str, row: Row) -> Example:
     prompt = _render(chosen, "prompt", chosen.prompt, place, row)
     reference = _render(chosen, "reference", chosen.reference, place, row) if chosen.reference else None
-    identity = row.get("id")
-    return Example(index, str(index if identity is None else identity), prompt, reference)
+    identity = str(index if row.get("id") is None else row["id"])
+    if templates.SURROGATE.search(identity):
+        raise ConfigError(f"{place}: the id is not valid Unicode (half of a surrogate pair): correct it")
+    return Example(index, identity, prompt, reference)
 
 
 def _render(chosen: TaskSpec, key: str, template: str, place: str, row: Row) -> str:
     """The filled-in template. Raises ConfigError naming file, row and column when the row does not fit."""
+    for column in sorted(templates.always_used(template, "row") & set(row)):
+        if templates.is_empty(row[column]):
+            raise ConfigError(
+                f"{place}: column '{column}' is empty, which the {key} needs: fill it in, or write a template that "
+                f"asks {{% if row.{column} %}}"
+            )
     try:
         text = templates.render(template, row, chosen.vars)
-    except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+    except Exception as error:  # a template is a program: it may fail in any way
         raise ConfigError(f"{place}: {_misfit(chosen, key, template, row, error)}") from error
     if not text.strip():
-        raise ConfigError(
-            f"{place}: the {key} comes out empty: fill in {', '.join(sorted(chosen.columns() & set(row)))}"
-        )
+        columns = sorted(templates.used(template, "row") & set(row))
+        raise ConfigError(f"{place}: the {key} comes out empty: fill in {', '.join(columns)}")
     return text
 
 
 def _misfit(chosen: TaskSpec, key: str, template: str, row: Row, error: Exception) -> str:
     missing = sorted(name for name in templates.used(template, "row") if row.get(name) is None)
     if not missing:
-        return f"the {key} of task '{chosen.name}' fails: {error}: correct the template or the row"
+        reason = ": ".join(filter(None, (type(error).__name__, str(error))))
+        return f"the {key} of task '{chosen.name}' fails: {reason}: correct the template or the row"
     if missing[0] in row:
         return f"column '{missing[0]}' is empty, which the {key} needs: fill it in"
     return f"no column '{missing[0]}', which the {key} needs: {nearest(missing[0], map(str, row))}: rename or add it"

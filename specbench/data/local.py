@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -17,10 +18,17 @@ SUFFIXES = tuple(f".{form}{gz}" for form in FORMATS for gz in ("", ".gz"))
 
 
 def find_files(folder: Path, stems: Sequence[str]) -> list[Path]:
-    """The files of the first stem (a wildcard pattern) and the first format that match any. Empty when none does."""
+    """The files of the first stem (a wildcard pattern) and the first format that match any. Empty when none does.
+
+    Raises ConfigError for a stem that no file can have.
+    """
     for stem in stems:
         for suffix in SUFFIXES:
-            files = sorted(path for path in folder.glob(stem + suffix) if path.is_file())
+            try:
+                files = sorted(path for path in folder.glob(stem + suffix) if path.is_file())
+            except (ValueError, OSError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise ConfigError(f"local.files: '{stem[:60]}' cannot be looked for: {reason}: correct it") from error
             if files:
                 return files
     return []
@@ -49,7 +57,7 @@ def read_rows(path: Path, *, headerless: Sequence[str] = (), columns: Iterable[s
                 yield from _table_rows(path, file, form, headerless, columns)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text: convert it") from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{path}: cannot be read: {reason}: check the file") from error
 
@@ -61,37 +69,40 @@ def _open_text(path: Path) -> IO[str]:
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
-    from pyarrow import ArrowInvalid
+    from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
 
     try:
         source = io.BytesIO(gzip.decompress(path.read_bytes())) if path.suffix == ".gz" else path
         for batch in ParquetFile(source).iter_batches(batch_size=256):
             yield from batch.to_pylist()
-    except ArrowInvalid as error:
+    except ArrowException as error:
         raise ConfigError(f"{path}: not a parquet file: {error}: check the file") from error
 
 
 def _jsonl_rows(path: Path, file: IO[str]) -> Iterator[Row]:
     for number, line in enumerate(file, start=1):
         if line.strip():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ConfigError(f"{path}, line {number}: not valid JSON: {error.msg}: correct it") from error
-            yield _mapping(row, f"{path}, line {number}")
+            yield _mapping(_json(path, line.rstrip(), number), f"{path}, line {number}")
 
 
 def _json_rows(path: Path, file: IO[str]) -> Iterator[Row]:
-    try:
-        data = json.load(file)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}: correct it") from error
+    data = _json(path, file.read(), 1)
     rows = data.get("data") if isinstance(data, dict) else data
     if not isinstance(rows, list):
         raise ConfigError(f'{path}: holds no rows: write a list of rows, or {{"data": [rows]}}')
     for number, row in enumerate(rows, start=1):
         yield _mapping(row, f"{path}, row {number}")
+
+
+def _json(path: Path, text: str, first_line: int) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = first_line + error.lineno - 1
+        raise ConfigError(f"{path}, line {line}: not valid JSON: {error.msg}: correct it") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        raise ConfigError(f"{path}, from line {first_line}: not JSON that can be read: {error}: correct it") from error
 
 
 def _mapping(row: Any, place: str) -> Row:

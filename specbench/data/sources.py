@@ -28,21 +28,25 @@ class Source:
 
 def open_source(task: TaskSpec, subset: str, data: str, num_subsets: int) -> Source:
     """The rows of a subset. `data`: "sample", "hub", or the path of a folder or a file."""
-    if data == "sample":
-        return _sample(task, subset)
     if data == "hub":
         return _hub(task, subset)
-    return _local(task, subset, Path(data), num_subsets)
+    try:
+        if data == "sample":
+            return _sample(task, subset, num_subsets)
+        return _local(task, subset, Path(data), num_subsets)
+    except OSError as error:
+        raise ConfigError(f"--data {data[:200]}: cannot be read: {error.strerror}: check the path") from error
 
 
-def _sample(task: TaskSpec, subset: str) -> Source:
+def _sample(task: TaskSpec, subset: str, num_subsets: int) -> Source:
     sample = task.subset(subset).sample
     if sample is None:
         raise ConfigError(f"task '{task.name}' has no bundled sample: give --data FOLDER or --data hub")
     path = Path(sample)
     if not path.is_file():
         raise ConfigError(f"task '{task.name}': sample = '{path}': no such file: correct the key `sample`")
-    return Source("sample", path.name, file_digest(path), _file_rows(task, subset, [path]))
+    shared = num_subsets > 1 and any(task.subset(other).sample == sample for other in _others(task, subset))
+    return Source("sample", path.name, file_digest(path), _file_rows(task, subset, [path], shared))
 
 
 def _hub(task: TaskSpec, subset: str) -> Source:
@@ -63,9 +67,22 @@ def _placed(place: str, rows: Iterable[Row]) -> Iterator[tuple[str, Row]]:
 
 def _local(task: TaskSpec, subset: str, data: Path, num_subsets: int) -> Source:
     files = _local_files(task, subset, data)
-    shared = data.is_file() and num_subsets > 1 and not _is_named_after(task, subset, data)
+    shared = num_subsets > 1 and _is_shared(task, subset, data, files)
     digests = "+".join(file_digest(path) for path in files)
     return Source("local", _files_name(files), digests, _file_rows(task, subset, files, shared))
+
+
+def _is_shared(task: TaskSpec, subset: str, data: Path, files: list[Path]) -> bool:
+    """Whether another subset of the task has a file of this one."""
+    if data.is_file():
+        return not _is_named_after(task, subset, data)
+    ours = {path.resolve() for path in files}
+    theirs = (path for other in _others(task, subset) for path in find_files(data, _stems(task, other)))
+    return any(path.resolve() in ours for path in theirs)
+
+
+def _others(task: TaskSpec, subset: str) -> list[str]:
+    return [name for name in task.subset_names if name != subset]
 
 
 def _files_name(files: list[Path]) -> str:
@@ -82,7 +99,7 @@ def _stems(task: TaskSpec, subset: str) -> list[str]:
 def _local_files(task: TaskSpec, subset: str, data: Path) -> list[Path]:
     """The subset's files in a folder, or the one file given. Raises ConfigError naming what was looked for."""
     if data.is_file():
-        others = [name for name in task.subset_names if name != subset and _is_named_after(task, name, data)]
+        others = [name for name in _others(task, subset) if _is_named_after(task, name, data)]
         if others and not _is_named_after(task, subset, data):
             raise ConfigError(f"--data {data}: by its name it holds '{others[0]}', not '{subset}': give its folder")
         return [data]
@@ -117,7 +134,9 @@ def _file_rows(task: TaskSpec, subset: str, files: list[Path], shared: bool = Fa
                 if str(row["subset"]) != subset:
                     continue
             elif shared:
-                raise ConfigError(f"{path}: has no column 'subset' to tell several subsets apart: choose one of them")
+                raise ConfigError(
+                    f"{path}: has no column 'subset' to tell several subsets apart: choose one of them, or add it"
+                )
             num_taken += 1
             yield place, row
     if num_taken == 0 and seen:

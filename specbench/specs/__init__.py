@@ -2,7 +2,8 @@
 
 from specbench.specs.components import Spec, build
 from specbench.specs.method import MethodSpec
+from specbench.specs.places import DatasetSpec, LocalSpec
 from specbench.specs.run import RunSpec, digest
-from specbench.specs.task import DatasetSpec, GenerationSpec, LocalSpec, TaskSpec
+from specbench.specs.task import GenerationSpec, TaskSpec
 
 __all__ = ["DatasetSpec", "GenerationSpec", "LocalSpec", "MethodSpec", "RunSpec", "Spec", "TaskSpec", "build", "digest"]

@@ -61,7 +61,7 @@ def _override(over: Mapping[str, Any], path: str, value: Any) -> Mapping[str, An
 
 
 def _value(data: Mapping[str, Any], path: str, text: str) -> Any:
-    """The text as YAML, but as it is where the key holds a text now."""
+    """The text as YAML, but as it is where the key holds a text now; null takes that text away."""
     holders = [data, *data.get("subsets", {}).values()]
     current = []
     for holder in holders:
@@ -69,6 +69,6 @@ def _value(data: Mapping[str, Any], path: str, text: str) -> Any:
             current.append(dotted.get(holder, path))
         except KeyError:
             continue
-    if any(isinstance(value, str) for value in current):
+    if text != "null" and any(isinstance(value, str) for value in current):
         return text
     return yaml_files.parse(text, f"--set {path}={text}")

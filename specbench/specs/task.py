@@ -1,5 +1,6 @@
 """A benchmark task as a frozen model: what tasks/*.yaml may say, checked when it is loaded."""
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -9,10 +10,11 @@ from specbench.errors import ConfigError, nearest
 from specbench.registry import READERS
 from specbench.specs import dotted, templates
 from specbench.specs.components import Name, ScorerSpec, Spec, Text, Version, build
+from specbench.specs.places import DatasetSpec, LocalSpec
 
 
 class GenerationSpec(Spec):
-    """How an answer is sampled and where it ends. Temperature 0 is greedy."""
+    """How an answer is sampled and where it ends. Temperature 0 is greedy; below 0.01 the logits would overflow."""
 
     max_new_tokens: Annotated[int, Field(ge=1)]
     stop: tuple[Text, ...] = ()
@@ -20,48 +22,12 @@ class GenerationSpec(Spec):
     top_k: Annotated[int, Field(ge=1)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
 
-
-def _known_fields(text: str) -> str:
-    """Refuses a format string whose fields cannot be filled in."""
-    try:
-        text.format(task="", subset="", split="")
-    except (KeyError, IndexError, ValueError, AttributeError) as error:
-        raise ValueError("the only fields are {task}, {subset} and {split}: correct it") from error
-    return text
-
-
-class DatasetSpec(Spec):
-    """Where the rows are on the hub. `path`, `name` and `data_files` may hold {task}, {subset} and {split}."""
-
-    path: Text
-    revision: Text = "main"
-    name: str | None = None
-    split: Text
-    data_files: str | None = None
-
-    @field_validator("path", "name", "data_files")
+    @field_validator("temperature")
     @classmethod
-    def _fillable(cls, text: str | None) -> str | None:
-        return text if text is None else _known_fields(text)
-
-
-class LocalSpec(Spec):
-    """What local files are called, without their extension; {task}, {subset}, {split} and wildcards are filled in.
-
-    `headerless`: the columns of a csv or tsv whose first row names none of the columns.
-    """
-
-    files: Annotated[tuple[Text, ...], Field(min_length=1)] = ("{task}_{subset}", "{subset}", "{subset}/{split}*")
-    headerless: tuple[Text, ...] = ()
-
-    @field_validator("files")
-    @classmethod
-    def _inside(cls, files: tuple[str, ...]) -> tuple[str, ...]:
-        for file in files:
-            if file.startswith("/") or ".." in file.split("/"):
-                raise ValueError("names lie inside the data folder: no leading / and no ..")
-            _known_fields(file)
-        return files
+    def _greedy_or_warm(cls, temperature: float) -> float:
+        if 0 < temperature < 0.01:
+            raise ValueError("input should be 0 (greedy) or at least 0.01")
+        return temperature
 
 
 class TaskSpec(Spec):
@@ -103,6 +69,24 @@ class TaskSpec(Spec):
         if isinstance(over.get("scorer"), Mapping) and "type" in over["scorer"]:
             base["scorer"] = None  # the options of one scorer are not those of another
         return dotted.merge(base, over)
+
+    @field_validator("vars", mode="before")
+    @classmethod
+    def _like_json(cls, variables: Any) -> Any:
+        for name, value in variables.items() if isinstance(variables, Mapping) else ():
+            try:
+                json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+            except (TypeError, ValueError, RecursionError) as error:
+                kind = type(value).__name__
+                raise ConfigError(f"vars.{name}: a {kind} that JSON cannot hold: write a text in quotes") from error
+        return variables
+
+    @field_validator("subsets")
+    @classmethod
+    def _free_names(cls, subsets: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        if "all" in subsets:
+            raise ConfigError("subsets.all: the name 'all' is taken by the row over all subsets: choose another")
+        return subsets
 
     @model_validator(mode="after")
     def _complete(self) -> "TaskSpec":

@@ -1,15 +1,18 @@
 """Sandboxed Jinja templates over `row` and `vars`, in which nothing missing or empty passes silently."""
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateSyntaxError, UndefinedError, meta, nodes
+from jinja2 import StrictUndefined, Template, TemplateSyntaxError, Undefined, UndefinedError, meta, nodes
 from jinja2.sandbox import SandboxedEnvironment
 
 from specbench.errors import ConfigError, nearest
 
 NAMES = ("row", "vars")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Values:
@@ -21,14 +24,28 @@ class Values:
     def __getitem__(self, key: str) -> Any:
         return self._data[key]
 
+    def __repr__(self) -> str:
+        raise UndefinedError("`row` and `vars` are no texts: name one of their values, such as row.question")
 
-def _refuse_null(value: Any) -> Any:
-    if value is None:
-        raise UndefinedError("a value is null")
+
+def _is_null(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a cell holds nothing: null, NaN, or a text of blanks."""
+    return _is_null(value) or (isinstance(value, str) and not value.strip())
+
+
+def _refuse_nothing(value: Any) -> Any:
+    if _is_null(value):
+        raise UndefinedError("a value is null or NaN")
+    if not isinstance(value, Undefined) and (callable(value) or isinstance(value, Iterator)):
+        raise UndefinedError(f"{type(value).__name__} is no text: write a value")
     return value
 
 
-ENVIRONMENT = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True, finalize=_refuse_null)
+ENVIRONMENT = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True, finalize=_refuse_nothing)
 
 
 @lru_cache(maxsize=256)
@@ -37,8 +54,11 @@ def _compiled(source: str) -> Template:
 
 
 def render(source: str, row: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
-    """The text. Raises jinja2.TemplateError or TypeError (a filter on the wrong type) when the row does not fit."""
-    return _compiled(source).render(row=Values(row), vars=Values(variables))
+    """The text. When the row does not fit, whatever the expressions of the template raise, even RecursionError."""
+    text = _compiled(source).render(row=Values(row), vars=Values(variables))
+    if SURROGATE.search(text):
+        raise ValueError("the text is not valid Unicode (half of a surrogate pair)")
+    return text
 
 
 def check(source: str, place: str) -> None:
@@ -48,6 +68,8 @@ def check(source: str, place: str) -> None:
         unknown = sorted(meta.find_undeclared_variables(ENVIRONMENT.parse(source)) - set(NAMES))
     except TemplateSyntaxError as error:
         raise ConfigError(f"{place}: line {error.lineno} of the template: {error.message}: correct it") from error
+    except Exception as error:  # of the Python code that a template becomes
+        raise ConfigError(f"{place}: the template cannot be compiled: {error}: simplify it") from error
     if unknown:
         raise ConfigError(f"{place}: the template has no name '{unknown[0]}': {nearest(unknown[0], NAMES)}")
 
@@ -61,6 +83,16 @@ def used(source: str, name: str) -> frozenset[str]:
     spared = {key for node in optional if (key := _key(node, name))}
     keys = {key for node in tree.find_all((nodes.Getattr, nodes.Getitem)) if (key := _key(node, name))}
     return frozenset(keys - spared)
+
+
+@lru_cache(maxsize=256)
+def always_used(source: str, name: str) -> frozenset[str]:
+    """Those of `used` that stand outside of conditions, so that an empty value would leave a hole in the text."""
+    tree = ENVIRONMENT.parse(source)
+    conditions = tree.find_all((nodes.If, nodes.CondExpr, nodes.And, nodes.Or))
+    inside = {id(node) for condition in conditions for node in condition.find_all((nodes.Getattr, nodes.Getitem))}
+    outside = [node for node in tree.find_all((nodes.Getattr, nodes.Getitem)) if id(node) not in inside]
+    return used(source, name) & {_key(node, name) for node in outside}
 
 
 def _key(node: nodes.Node, name: str) -> str | None:

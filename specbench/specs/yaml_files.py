@@ -11,14 +11,32 @@ from specbench.errors import ConfigError
 class Loader(yaml.SafeLoader):
     """YAML 1.1 takes the language code `no` for False; YAML 1.2 does not, and neither does this loader."""
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Always deep, so that an anchor inside its own value is an error. An error of a value has its line."""
+        try:
+            if isinstance(node, yaml.ScalarNode):
+                node.value.encode()  # "\ud800" is half a character
+            value = super().construct_object(node, deep=True)
+            if isinstance(value, int):
+                str(value)  # 0xfff… may have more digits than Python writes
+        except (yaml.YAMLError, RecursionError):
+            raise
+        except Exception as error:  # int(), date() and the loader's own look-ups raise what they like
+            kind = node.tag.rpartition(":")[2]
+            problem = f"{str(node.value)[:40]!r} is not a valid {kind}: write a text in quotes"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+        return value
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
+            if not isinstance(key, yaml.ScalarNode):
+                problem = 'a key must be a word, and a template stands in quotes: "{{ … }}"'
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            if key.value in seen:
                 problem = f"the key '{key.value}' is there twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-            if isinstance(key, yaml.ScalarNode):
-                seen.add(key.value)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -36,6 +54,8 @@ def parse(text: str, place: str) -> Any:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{place}{line}: not valid YAML: {error.problem or error.context}: correct it") from error
+    except RecursionError as error:
+        raise ConfigError(f"{place}: not valid YAML: nested too deeply: correct it") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{place}: not valid YAML: {error}: correct it") from error
 

@@ -5,6 +5,9 @@ import torch
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from specbench.decoding.sampling import Distributions, Sampling, draw, process
+from specbench.errors import ConfigError
+from specbench.registry import DRAFTERS
+from specbench.specs import GenerationSpec, build
 
 LOGITS = 3 * torch.randn(6, 40, generator=torch.Generator().manual_seed(0))
 
@@ -47,3 +50,11 @@ def test_draw_follows_the_probabilities() -> None:
     counts = torch.bincount(torch.tensor([draw(probs, generator) for _ in range(4000)]), minlength=4) / 4000
     assert counts[1] == 0
     assert (counts - probs).abs().max() < 0.03
+
+
+@pytest.mark.parametrize("value", [-0.1, 1e-4, float("inf"), float("nan")])
+def test_temperatures_that_cannot_be_drawn_at_are_refused_for_both_models(value: float) -> None:
+    with pytest.raises(ConfigError, match=r"drafter\.temperature"):
+        DRAFTERS.complete("model", {"temperature": value}, "drafter")
+    with pytest.raises(ConfigError, match="temperature"):
+        build(GenerationSpec, {"max_new_tokens": 1, "temperature": value})

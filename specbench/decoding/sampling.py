@@ -3,8 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import torch
+from pydantic import AfterValidator, Field
+
+MIN_TEMPERATURE = 0.01  # below it, logits divided by it would overflow
+
+
+def greedy_or_warm(temperature: float) -> float:
+    """The temperature itself. Raises ValueError between 0 and 0.01."""
+    if 0 < temperature < MIN_TEMPERATURE:
+        raise ValueError(f"input should be 0 (greedy) or at least {MIN_TEMPERATURE}")
+    return temperature
+
+
+Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(greedy_or_warm)]
 
 
 @dataclass(frozen=True)

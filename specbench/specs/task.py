@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
+from specbench.decoding.sampling import Temperature
 from specbench.errors import ConfigError, nearest
 from specbench.registry import READERS
 from specbench.specs import dotted, templates
@@ -14,20 +15,13 @@ from specbench.specs.places import DatasetSpec, LocalSpec
 
 
 class GenerationSpec(Spec):
-    """How an answer is sampled and where it ends. Temperature 0 is greedy; below 0.01 the logits would overflow."""
+    """How an answer is sampled and where it ends. Temperature 0 is greedy."""
 
     max_new_tokens: Annotated[int, Field(ge=1)]
     stop: tuple[Text, ...] = ()
-    temperature: Annotated[float, Field(ge=0)] = 0.0
+    temperature: Temperature = 0.0
     top_k: Annotated[int, Field(ge=1)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-
-    @field_validator("temperature")
-    @classmethod
-    def _greedy_or_warm(cls, temperature: float) -> float:
-        if 0 < temperature < 0.01:
-            raise ValueError("input should be 0 (greedy) or at least 0.01")
-        return temperature
 
 
 class TaskSpec(Spec):

@@ -1,13 +1,12 @@
 """A small language model as the drafter."""
 
-from typing import Annotated, Protocol
+from typing import Protocol
 
 import torch
-from pydantic import Field
 
 from specbench.decoding.drafters import drafter
 from specbench.decoding.proposal import Proposal
-from specbench.decoding.sampling import Distributions, Sampling
+from specbench.decoding.sampling import Distributions, Sampling, Temperature
 from specbench.models.timing import PassLog
 
 
@@ -50,9 +49,7 @@ class ModelDrafter:
 
 
 @drafter("model", provides=frozenset({"probs", "raw_probs"}), needs_model=True)
-def model_drafter(
-    model: ScoringModel, sampling: Sampling, *, temperature: Annotated[float | None, Field(ge=0)] = None
-) -> ModelDrafter:
+def model_drafter(model: ScoringModel, sampling: Sampling, *, temperature: Temperature | None = None) -> ModelDrafter:
     """Drafts with the run's sampling, or at a temperature of its own (0: greedy drafts, as in arXiv:2502.20704)."""
     if temperature is not None:
         sampling = Sampling(temperature, sampling.top_k, sampling.top_p)

@@ -1,5 +1,6 @@
 """The command line: one function per command; it parses, calls one function, and prints."""
 
+import io
 import json
 import shlex
 import sys
@@ -8,15 +9,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from specbench import __version__
+from specbench.console import CLOSED_PIPE, INTERRUPTED, discard_output, fail, show_warning, stderr, stdout
 from specbench.errors import ConfigError, nearest
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-# A pipe or a file has no width of its own; 100 columns hold every table.
-stdout = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
-stderr = Console(stderr=True, highlight=False)
+# The base of all mistakes in the command line: click's, or the copy of it that newer versions of typer hold.
+UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
 
 
 def print_version(wanted: bool) -> None:
@@ -58,8 +58,9 @@ def run(
     threads: Annotated[
         int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder of the run; the same one resumes.")] = None,
-    leaderboard: Annotated[Path | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
+    output: Annotated[str | None, typer.Option(help="Folder of the run; the same one resumes.")] = None,
+    leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
+    plot: Annotated[str | None, typer.Option(help="Picture of speed-up and acceptance, such as speed.png.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON instead of tables.")] = False,
 ) -> None:
     """Measure methods on tasks, beside autoregressive decoding; the same command resumes an interrupted run."""
@@ -67,14 +68,15 @@ def run(
 
     request = Request(
         tasks=split(task), methods=split(method), subsets=split(subset) if subset is not None else None,
-        overrides=set_ or [], target=target, drafter=drafter, threads=threads, output=output, leaderboard=leaderboard,
+        overrides=set_ or [], target=target, drafter=drafter, threads=threads,
+        output=path("--output", output), leaderboard=path("--leaderboard", leaderboard), plot=path("--plot", plot),
         command=shlex.join(["specbench", *sys.argv[1:]]),
         options={"target_revision": target_revision, "drafter_revision": drafter_revision, "data": data, "limit": limit,
                  "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "chat": chat},
     )  # fmt: skip
     outcome = execute(request, stderr)
     if as_json:
-        print(json.dumps([row.model_dump(mode="json") for row in outcome.rows], ensure_ascii=False, indent=2))
+        stdout.out(json.dumps([row.model_dump(mode="json") for row in outcome.rows], ensure_ascii=False, indent=2))
         return
     from specbench.results.tables import run_table
 
@@ -109,9 +111,9 @@ def validate(files: Annotated[list[Path], typer.Argument(help="Task or method YA
             spec = load_file(file)
         except ConfigError as error:
             num_wrong += 1
-            stderr.print(f"error: {error}", markup=False, soft_wrap=True)
+            fail(error)
         else:
-            stdout.print(f"ok: {file} ({type(spec).__name__.removesuffix('Spec').lower()} {spec.name})", markup=False)
+            stdout.print(f"ok: {file} ({type(spec).__name__.removesuffix('Spec').lower()} {spec.name})", soft_wrap=True)
     if num_wrong:
         raise typer.Exit(2)
 
@@ -121,27 +123,43 @@ def split(names: str) -> list[str]:
     return [part.strip() for part in names.split(",") if part.strip()]
 
 
+def path(option: str, text: str | None) -> Path | None:
+    """The path that an option gives. Raises ConfigError for an empty one, which would mean the current folder."""
+    if text is not None and not text.strip():
+        raise ConfigError(f"{option} '{text}': is empty: give a path, or leave the option out")
+    return None if text is None else Path(text)
+
+
 def main() -> None:
     """The console script: a user's mistake is one line on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # no α in this encoding is no reason to lose a result
     warnings.showwarning = show_warning
     try:
-        app()
+        code = call_app()
+        sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:  # of a file, not of what is printed
+            raise
+        discard_output()
+        code = CLOSED_PIPE if isinstance(error, BrokenPipeError) else 2
+    sys.exit(code)
+
+
+def call_app() -> int:
+    """Parse the command line and run its command: the exit code."""
+    try:
+        return int(app(standalone_mode=False) or 0)
     except ConfigError as error:
-        stderr.print(f"error: {error}", markup=False, soft_wrap=True)
-        sys.exit(2)
-
-
-def show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: object = None,
-    line: str | None = None,
-) -> None:
-    """Our own warnings in one line; those of libraries are not the user's concern."""
-    if category is UserWarning and "specbench" in filename:
-        stderr.print(f"warning: {message}", markup=False, soft_wrap=True)
+        return fail(error)
+    except typer.Abort:
+        return INTERRUPTED
+    except UsageError as error:
+        if not sys.argv[1:]:  # no arguments at all: the message is the help
+            error.show()
+            return error.exit_code
+        return fail(ConfigError(error.format_message()))
 
 
 if __name__ == "__main__":

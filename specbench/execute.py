@@ -1,8 +1,7 @@
 """One `specbench run`: what was asked for → specs, data, models, records, rows."""
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,18 @@ from rich.console import Console
 
 from specbench.catalogue import load_method, load_task, with_overrides
 from specbench.errors import ConfigError
-from specbench.models.loading import EMBEDDED, load_model
+from specbench.models.loading import EMBEDDED, is_local, load_model
 from specbench.results import rows as results
 from specbench.results.environment import environment
-from specbench.results.leaderboard import Row, load, merge
+from specbench.results.leaderboard import Row, check_writable, load, merge, write
+from specbench.results.plots import check_plot, draw
 from specbench.running import runner
 from specbench.running.compose import ModelPair, unique
-from specbench.running.plan import load_data, make_cells
-from specbench.running.progress import RunProgress
-from specbench.running.run_folder import RunFolder, default_folder
+from specbench.running.plan import Cell, load_data, make_cells
+from specbench.running.progress import RunProgress, announce, saying_what_is_kept
+from specbench.running.records import Record
+from specbench.running.run_folder import Key, RunFolder, default_folder
 from specbench.specs import RunSpec, build
-
-INTERRUPTED = 130  # the exit code of a program that an interrupt ended
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,7 @@ class Request:
     threads: int | None
     output: Path | None
     leaderboard: Path | None
+    plot: Path | None
     command: str
     options: Mapping[str, Any]
 
@@ -58,40 +58,25 @@ class Outcome:
         return [[row for row in self.rows if (row.task, row.method) == pair] for pair in shown]
 
 
-@contextmanager
-def saying_what_is_kept(console: Console, folder: RunFolder) -> Iterator[None]:
-    """An interrupt, or running out of memory, ends a run with one line: what is measured is kept."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        console.print(f"interrupted: everything measured is kept in {folder.path}; the same command resumes it")
-        sys.exit(INTERRUPTED)
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
-            raise
-        raise ConfigError(
-            f"out of memory; everything measured is kept in {folder.path}; use a smaller model, dtype or "
-            "generation.max_new_tokens, or free memory and repeat the command to resume"
-        ) from error
-
-
 def set_threads(num_threads: int | None, embedded: bool) -> None:
     """CPU threads of this process. The embedded pair is so small that more than one only adds noise."""
-    if num_threads is not None and num_threads < 1:
-        raise ConfigError(f"--threads {num_threads}: at least 1")
+    most = os.cpu_count() or 1
+    if num_threads is not None and not 1 <= num_threads <= most:
+        raise ConfigError(f"--threads {num_threads}: this machine has {most} CPUs: give 1 to {most}")
     if num_threads is not None or embedded:
         torch.set_num_threads(num_threads or 1)
 
 
-def announce(console: Console, num_blocks: int, num_done: int, folder: RunFolder) -> None:
-    """Where the run is kept, and what an earlier one has left to do."""
-    if num_done == num_blocks:
-        text = f"all {num_blocks} examples are measured already in {folder.path}: give --output to measure again"
-    elif num_done:
-        text = f"resuming {folder.path}: {num_done} of {num_blocks} examples are there"
-    else:
-        text = f"measuring {num_blocks} examples into {folder.path}"
-    console.print(text, markup=False, soft_wrap=True)
+def check_revisions(request: Request) -> None:
+    """A revision names a commit on the hub: beside anything else it would be silently without effect."""
+    for role, name in {"target": request.target, "drafter": request.drafter}.items():
+        revision = request.options.get(f"{role}_revision")
+        if revision is None:
+            continue
+        if name is None:
+            raise ConfigError(f"--{role}-revision {revision}: needs --{role} with a hub id")
+        if name.startswith(EMBEDDED) or is_local(name):
+            raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
 
 
 def run_spec(request: Request) -> RunSpec:
@@ -104,6 +89,7 @@ def run_spec(request: Request) -> RunSpec:
     embedded = request.target is None
     if embedded and request.drafter is not None:
         raise ConfigError("--drafter needs --target: the embedded pair is used only as a pair")
+    check_revisions(request)
     data = {
         **request.options,
         "tasks": tasks,
@@ -116,21 +102,25 @@ def run_spec(request: Request) -> RunSpec:
 
 
 def load_pair(spec: RunSpec) -> ModelPair:
-    """The models that the methods of a run ask for."""
-    load = {"dtype": spec.dtype, "device": spec.device}
-    target = load_model(spec.target, revision=spec.target_revision, **load)
+    """The models that the methods of a run ask for, both in the same dtype."""
+    target = load_model(spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device)
     if spec.drafter is None or not any(method.needs_drafter for method in spec.methods):
         return ModelPair(target)
-    return ModelPair(target, load_model(spec.drafter, revision=spec.drafter_revision, **load))
+    dtype = target.dtype if spec.dtype == "auto" else spec.dtype
+    return ModelPair(target, load_model(spec.drafter, revision=spec.drafter_revision, dtype=dtype, device=spec.device))
 
 
 def execute(request: Request, console: Console) -> Outcome:
     """Measure what is not recorded yet, and write the rows. Progress goes to `console`."""
     spec = run_spec(request)
-    embedded = request.target is None
+    embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.threads, embedded)
-    if request.leaderboard is not None and request.leaderboard.exists():
-        load(request.leaderboard)  # a file that cannot take the rows is reported before anything is measured
+    if request.plot is not None:
+        check_plot(request.plot)
+    if request.leaderboard is not None:  # one that cannot take the rows is reported before anything is measured
+        check_writable(request.leaderboard)
+        if request.leaderboard.exists():
+            load(request.leaderboard)
     loaded = load_data(spec, use_sample=embedded)
     models = load_pair(spec)
     cells = make_cells(spec, models, loaded)
@@ -138,15 +128,27 @@ def execute(request: Request, console: Console) -> Outcome:
     identity = runner.identity(spec, cells, models, conditions)
     names = "-".join([*(task.name for task in spec.tasks), *(m.name for m in spec.methods if m.name != "ar")])
     folder = RunFolder(request.output or default_folder(names, identity), identity)
-    done = folder.open()
+    with folder.open({method.name: method.num_draft_tokens for method in spec.methods}) as done:
+        check_writable(folder.leaderboard)
+        records = measure(spec, cells, folder, done, console)
+        rows = results.rows(spec, cells, models, records, conditions, request.command)
+        write(folder.leaderboard, rows)  # the folder's own holds this run alone, and no rows of another --limit
+    if request.leaderboard is not None:
+        merge(request.leaderboard, rows)
+    outcome = Outcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
+    if request.plot is not None:
+        draw(outcome.tables(), request.plot)
+    return outcome
+
+
+def measure(
+    spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, done: Mapping[Key, Record], console: Console
+) -> list[Record]:
+    """The records of the plan, those that were not there measured now."""
     plan = list(runner.blocks(cells, spec.repeats))
-    announce(console, len(plan), sum(block.key in done for block in plan), folder)
-    with RunProgress(console, len(plan)) as progress, saying_what_is_kept(console, folder):
-        records = runner.run(
+    announce(console, len(plan), sum(block.key in done for block in plan), folder.path)
+    with RunProgress(console, len(plan)) as progress, saying_what_is_kept(console, folder.path):
+        return runner.run(
             spec, cells, folder, done,
             lambda block, record, measured: progress.report(f"{record['task']}/{record['subset']}", record, measured),
         )  # fmt: skip
-    rows = results.rows(spec, cells, models, records, conditions, request.command)
-    for path in unique([str(folder.leaderboard), str(request.leaderboard or folder.leaderboard)]):
-        merge(Path(path), rows)
-    return Outcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)

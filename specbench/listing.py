@@ -1,6 +1,7 @@
 """Tables of what can be run: the known tasks and methods."""
 
 from rich.table import Table
+from rich.text import Text
 
 from specbench.catalogue import load_method, load_task, method_names, task_names
 from specbench.registry import BRIDGES
@@ -13,7 +14,7 @@ def tasks_table() -> Table:
     for task in map(load_task, task_names()):
         needs = "nothing (bundled sample)" if task.sample else "data"
         scorer = task.scorer.type if task.scorer else "–"
-        table.add_row(task.name, task.title, task.paper or "–", " ".join(task.subset_names), scorer, needs)
+        add_row(table, task.name, task.title, task.paper or "–", " ".join(task.subset_names), scorer, needs)
     return table
 
 
@@ -21,8 +22,14 @@ def methods_table() -> Table:
     """name, title, paper, lossless, needs."""
     table = Table("name", "title", "paper", "lossless", "needs", title="methods")
     for method in map(load_method, method_names()):
-        table.add_row(method.name, method.title, method.paper or "–", "yes" if method.lossless else "no", needs(method))
+        lossless = "yes" if method.lossless else "no"
+        add_row(table, method.name, method.title, method.paper or "–", lossless, needs(method))
     return table
+
+
+def add_row(table: Table, *cells: str) -> None:
+    """A line of cells as they are: what looks like markup is a user's own text."""
+    table.add_row(*map(Text, cells))
 
 
 def needs(method: MethodSpec) -> str:

@@ -24,12 +24,12 @@ def test_the_value_is_a_ratio_of_sums_not_a_mean_of_ratios():
 
 
 def test_repeats_of_one_prompt_are_one_cluster():
-    twice = prompts(4, 5, 6, 4, 5, 6)
-    once = prompts(4, 5, 6)
-    assert twice.ratio([1, 2, 4, 1, 2, 4], [1] * 6) == once.ratio([1, 2, 4], [1] * 3)
-    apart = prompts(*range(6)).ratio([1, 2, 4, 1, 2, 4], [1] * 6)
-    assert apart.high - apart.low < 0.9 * (once.ratio([1, 2, 4], [1] * 3).high - once.ratio([1, 2, 4], [1] * 3).low)
-    assert prompts(1, 1, 1).ratio([1, 2, 3], [1, 1, 1]) == Metric(value=2.0)
+    values, examples = [1, 2, 4, 3, 2, 5], [4, 5, 6, 7, 8, 9]
+    once = prompts(*examples).ratio(values, [1] * 6)
+    assert prompts(*examples, *examples).ratio(values * 2, [1] * 12) == once
+    apart = prompts(*range(12)).ratio(values * 2, [1] * 12)
+    assert apart.high - apart.low < 0.9 * (once.high - once.low)
+    assert prompts(*[1] * 6).ratio(values, [1] * 6) == Metric(value=17 / 6)
 
 
 def test_the_same_example_of_another_subset_is_another_prompt():
@@ -53,8 +53,8 @@ def test_identical_prompts_have_an_interval_without_width_and_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert interval(columns([0.3] * 5, [0.1] * 5), 0) == pytest.approx((3, 3), rel=1e-12)
-        assert interval(columns([0, 0, 0], [1, 1, 1]), 0) == (0, 0)
-        low, high = interval(columns([1, 2, 3], [0.1, 0.2, 0.3]), 0)
+        assert interval(columns([0] * 5, [1] * 5), 0) == (0, 0)
+        low, high = interval(columns([1, 2, 3, 4, 5], [0.1, 0.2, 0.3, 0.4, 0.5]), 0)
         assert low == high == pytest.approx(10)
         assert interval(columns([1], [1]), 0) == (None, None)
         assert interval(columns([1, 0], [1, 0]), 0) == (None, None)
@@ -81,17 +81,30 @@ def test_the_interval_matches_the_textbook_for_a_mean():
     assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.1 * half)
 
 
-def test_coverage_of_a_known_speedup():
-    # 24 prompts of uneven length, true ratio 2, 100 data sets. Coverage of 24 skewed prompts is about 0.93;
-    # below 0.85 or at 1.00 (an interval far too wide) something is wrong. Fixed seeds: nothing is left to chance.
+def coverage(num_prompts, num_sets=150):
+    """How often the interval holds the true ratio 2, of prompts of uneven length with heavy-tailed times; and its
+    median width. Fixed seeds: nothing is left to chance."""
     random = np.random.default_rng(5)
     covered, widths = 0, []
-    for seed in range(100):
-        tokens = random.integers(20, 200, size=24).astype(float)
-        baseline_seconds = tokens * random.gamma(20, 1 / 20, size=24)
-        method_seconds = tokens / 2 * random.gamma(20, 1 / 20, size=24)
+    for seed in range(num_sets):
+        tokens = random.integers(20, 200, size=num_prompts).astype(float)
+        baseline_seconds = tokens * random.lognormal(0, 0.5, size=num_prompts)
+        method_seconds = tokens / 2 * random.lognormal(0, 0.5, size=num_prompts)
         low, high = interval([tokens, method_seconds, tokens, baseline_seconds], seed)
         covered += low <= 2 <= high
         widths.append(high - low)
-    assert 85 <= covered < 100
-    assert 0.2 < np.median(widths) < 0.8
+    return covered / num_sets, float(np.median(widths))
+
+
+@pytest.mark.parametrize(("num_prompts", "widest"), [(5, 4.0), (6, 4.0), (8, 3.0), (12, 2.5), (24, 1.6)])
+def test_coverage_of_a_known_speedup(num_prompts, widest):
+    # Over 1,500 data sets it is 0.91 to 0.95; without the expansion 0.80 to 0.87 up to 12 prompts.
+    covered, width = coverage(num_prompts)
+    assert 0.88 <= covered < 1
+    assert width < widest
+
+
+def test_too_few_prompts_have_no_interval():
+    for num_prompts in range(5):
+        assert interval([np.arange(num_prompts) + 1.0, np.ones(num_prompts)], 0) == (None, None)
+    assert None not in interval([np.arange(5) + 1.0, np.ones(5)], 0)

@@ -2,8 +2,12 @@
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,7 +146,8 @@ def test_version_and_help(specbench: Specbench) -> None:
     assert specbench("--version")[:2] == (0, f"specbench {__version__}\n")
     code, out, _ = specbench("run", "--help")
     assert code == 0 and "--leaderboard" in out
-    assert specbench("rum")[0] == specbench("run", "--limt", "1")[0] == 2
+    code, out, err = specbench()
+    assert code == 2 and "validate" in out + err
 
 
 def test_list(specbench: Specbench) -> None:
@@ -168,6 +173,14 @@ BAD_OPTIONS = {
     "unknown dtype": (("--dtype", "int3"), "dtype"),
     "missing data folder": (("--data", "nowhere"), "nowhere"),
     "no threads": (("--threads", "0"), "--threads 0"),
+    "more threads than CPUs": (("--threads", "100000"), f"give 1 to {os.cpu_count()}"),
+    "limit that is no number": (("--limit", "abc"), "Invalid value for '--limit'"),
+    "unknown option": (("--limt", "1"), "No such option: --limt (Possible options: --limit)"),
+    "empty output": (("--output", ""), "--output '': is empty"),
+    "empty leaderboard": (("--leaderboard", ""), "--leaderboard '': is empty"),
+    "long name of a leaderboard": (("--leaderboard", "x" * 300), "cannot write the leaderboard"),
+    "leaderboard below a file": (("--leaderboard", "rows/mgsm_en.tsv/b.json"), "nothing was measured"),
+    "revision of a folder": (("--target-revision", "main"), "is not on the hub: leave the revision out"),
 }
 
 
@@ -196,6 +209,19 @@ def assert_one_line(outcome: tuple[int, str, str], expected: str) -> None:
     assert len(errors) == 1 and errors[0] == err.strip().splitlines()[-1], err
     assert expected in errors[0]
     assert "Traceback" not in err
+
+
+def test_an_unknown_command_and_a_missing_option_are_one_line(specbench: Specbench) -> None:
+    assert_one_line(specbench("rum"), "No such command 'rum'. Did you mean 'run'?")
+    assert_one_line(specbench("run", "--task", "mgsm"), "Missing option '--method'")
+
+
+@pytest.mark.parametrize("role", ["target", "drafter"])
+def test_a_revision_of_an_embedded_model_is_refused(specbench: Specbench, role: str) -> None:
+    base = ("run", "--task", "mgsm", "--method", "sd", f"--{role}-revision", "main")
+    assert_one_line(specbench(*base), f"--{role}-revision main: needs --{role} with a hub id")
+    named = specbench(*base, "--target", "embedded:target", "--drafter", "embedded:drafter")
+    assert_one_line(named, f"'embedded:{role}' is not on the hub")
 
 
 def test_yaml_that_does_not_parse_names_file_and_line(specbench: Specbench, tmp_path: Path) -> None:
@@ -263,3 +289,140 @@ def test_chat_without_a_template(specbench: Specbench, pair: tuple[str, ...], ro
 def test_target_without_drafter(specbench: Specbench, tiny_pair: tuple[str, str], rows: str) -> None:
     assert_one_line(run(specbench, ("--target", tiny_pair[0]), rows), "--drafter")
     assert run(specbench, ("--target", tiny_pair[0]), rows, method="ar")[0] == 0
+
+
+def test_the_folder_holds_the_rows_of_the_last_run_and_a_leaderboard_those_of_all(
+    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+) -> None:
+    for limit in ("1", "2"):
+        run(specbench, pair, rows, "--output", "out", "--leaderboard", "board.json", "--limit", limit)
+    assert {row.n for row in load(tmp_path / "out" / "leaderboard.json")} == {2, 4}
+    assert {row.n for row in load(tmp_path / "board.json")} == {1, 2, 4}
+
+
+def test_the_row_over_all_subsets_is_of_all_their_data(
+    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+) -> None:
+    def revisions(name: str) -> dict[str, str | None]:
+        assert run(specbench, pair, rows, "--output", name, "--limit", "1")[0] == 0
+        return {row.subset: row.data_revision for row in load(tmp_path / name / "leaderboard.json")}
+
+    (tmp_path / "rows" / "mgsm_ja.tsv").write_text("first?\t1\n")
+    before = revisions("a")
+    (tmp_path / "rows" / "mgsm_ja.tsv").write_text("first?\t2\n")
+    after = revisions("b")
+    assert before["en"] == after["en"] and before["all"] != after["all"]
+    assert len({*before.values()}) == 3 and before["all"].startswith("all-")
+
+
+def test_subsets_that_are_sampled_in_different_ways_have_no_row_over_all(
+    specbench: Specbench, pair: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "two.yaml").write_text(
+        "name: two\nversion: 1\ntitle: Two\nprompt: '{{ row.question }}'\ngeneration: {max_new_tokens: 4}\n"
+        "subsets: {cold: {}, warm: {generation: {temperature: 0.5}}}\n"
+    )
+    (tmp_path / "two.jsonl").write_text(
+        '{"question": "one", "subset": "cold"}\n{"question": "two", "subset": "warm"}\n'
+    )
+    code, out, err = specbench("run", "--task", "two.yaml", "--method", "sd", "--data", "two.jsonl", *pair)
+    assert code == 0, err
+    assert "greedy in cold; temperature 0.5 in warm" in out and "all" not in [line[:3] for line in out.splitlines()]
+
+
+def test_a_drafter_alone_makes_no_target_passes(
+    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+) -> None:
+    run(specbench, pair, rows, "--output", "out", "--limit", "1", method="draft-only")
+    row = next(row for row in load(tmp_path / "out" / "leaderboard.json") if row.method.startswith("draft-only"))
+    metrics = {name: row.metrics[name].value for name in ("target_passes_per_token", "verify_seconds", "draft_seconds")}
+    assert metrics["target_passes_per_token"] == metrics["verify_seconds"] == 0 < metrics["draft_seconds"]
+
+
+def test_names_are_printed_as_they_are(specbench: Specbench, pair: tuple[str, ...], rows: str) -> None:
+    code, out, err = run(specbench, pair, rows, "--output", "m[/x]:x:[red]y", "--limit", "1")
+    assert code == 0 and "m[/x]:x:[red]y/records.jsonl" in out and "m[/x]:x:[red]y" in err
+    assert_one_line(specbench("run", "--task", "[/x]:x:", "--method", "sd"), "error: [/x]:x:: ")
+
+
+def test_a_damaged_record_is_one_line(specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path) -> None:
+    assert run(specbench, pair, rows, "--output", "out", "--limit", "1")[0] == 0
+    file = tmp_path / "out" / "records.jsonl"
+    file.write_text(file.read_text().replace('"positions"', '"position"', 1))
+    assert_one_line(run(specbench, pair, rows, "--output", "out"), "records.jsonl, line 1: methods.ar.positions")
+
+
+def test_a_stop_string_ends_a_generation_and_its_text(
+    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+) -> None:
+    run(specbench, pair, rows, "--output", "long", "--limit", "1")
+    texts = [record["methods"]["ar"]["text"] for record in records(tmp_path / "long")]
+    stop = next(letter for letter in texts[0][1:] if letter.isascii() and letter.isprintable() and letter not in '"\\')
+    assert run(specbench, pair, rows, "--set", f"generation.stop={json.dumps([stop])}", "--output", "out")[0] == 0
+    ends = [(text["finish"], text["text"]) for r in records(tmp_path / "out") for text in r["methods"].values()]
+    assert ends[0] == ("stop", texts[0].partition(stop)[0])
+    assert all(stop not in text for _, text in ends)
+    assert all(finish in ("stop", "length", "eos") for finish, _ in ends)
+
+
+def test_the_dtype_is_that_of_the_row(specbench: Specbench, pair: tuple[str, ...], rows: str) -> None:
+    for dtype in ("auto", "bfloat16"):
+        parsed = json.loads(run(specbench, pair, rows, "--dtype", dtype, "--limit", "1", "--json")[1])
+        assert {row["dtype"] for row in parsed} == {dtype if dtype != "auto" else "float32"}
+
+
+def test_the_chat_template_is_used_unless_it_is_not_wanted(specbench: Specbench, rows: str, tmp_path: Path) -> None:
+    folders = [str(tiny.save(tmp_path / name, num_hidden_layers=1)) for name in ("target", "drafter")]
+    for folder in folders:
+        (Path(folder) / "chat_template.jinja").write_text("User: {{ messages[0].content }} Answer:")
+    chatting = "--target", folders[0], "--drafter", folders[1]
+    num_tokens = {}
+    for chat in ("auto", "always", "never"):
+        code, out, err = run(specbench, chatting, rows, "--chat", chat, "--limit", "1", "--output", chat, "--json")
+        assert code == 0, err
+        assert {row["chat"] for row in json.loads(out)} == {chat != "never"}
+        num_tokens[chat] = records(tmp_path / chat)[0]["prompt_tokens"]
+    assert num_tokens["auto"] == num_tokens["always"] == num_tokens["never"] + len("User:  Answer:")
+
+
+def test_repeats_of_a_sampled_example_differ(
+    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+) -> None:
+    run(specbench, pair, rows, "--set", "generation.temperature=1.0", "--repeats", "2", "--output", "out")
+    for method in ("ar", "sd"):
+        made = {
+            (r["subset"], r["example"], r["repeat"]): r["methods"][method]["token_ids"]
+            for r in records(tmp_path / "out")
+        }
+        assert len(made) == 16
+        assert all(made[subset, example, 0] != made[subset, example, 1] for subset, example, _ in made)
+
+
+def script(*arguments: str, encoding: str = "utf-8", **streams: Any) -> subprocess.CompletedProcess[bytes]:
+    variables = {**os.environ, "PYTHONIOENCODING": encoding}
+    return subprocess.run([sys.executable, "-m", "specbench.cli", *arguments], env=variables, check=False, **streams)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_an_encoding_without_a_letter_loses_the_letter_only(encoding: str) -> None:
+    listed = script("list", "methods", encoding=encoding, capture_output=True)
+    assert listed.returncode == 0 and b"fsd" in listed.stdout and listed.stderr == b""
+    refused = script("validate", "ا.yaml", encoding=encoding, capture_output=True)
+    assert refused.returncode == 2 and refused.stderr.startswith(b"error: ") and b"Traceback" not in refused.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device")
+@pytest.mark.parametrize("arguments", [["list"], ["--version"]])
+def test_a_full_disk_under_the_output_is_no_traceback(arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        written = script(*arguments, stdout=full, stderr=subprocess.PIPE)
+    assert written.returncode == 2 and b"Traceback" not in written.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise")
+def test_a_closed_pipe_is_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as closed:
+        written = script("list", stdout=closed, stderr=subprocess.PIPE)
+    assert written.returncode in (0, 141) and written.stderr == b""

@@ -1,5 +1,6 @@
 import json
 import platform
+import re
 import shutil
 import subprocess
 
@@ -74,7 +75,22 @@ def test_commit_of_a_checkout(checkout):
     (checkout / "notes.txt").write_text("changes nothing that is measured")
     assert commit(checkout) == head
     (checkout / "methods" / "mine.yaml").write_text("name: mine")
-    assert commit(checkout) == f"{head}-dirty"
+    dirty = commit(checkout)
+    assert re.fullmatch(f"{head}-dirty-[0-9a-f]{{8}}", dirty) and commit(checkout) == dirty
+
+
+def test_two_states_of_a_checkout_have_two_names(checkout):
+    (checkout / "methods" / "mine.yaml").write_text("name: mine")
+    states = [commit(checkout)]
+    (checkout / "methods" / "mine.yaml").write_text("name: yours")
+    states.append(commit(checkout))
+    (checkout / "specbench" / "file").write_text("2")
+    states.append(commit(checkout))
+    (checkout / "specbench" / "file").unlink()
+    states.append(commit(checkout))
+    (checkout / "specbench" / "ümläut").write_text("3")
+    states.append(commit(checkout))
+    assert len(set(states)) == 5
 
 
 def test_a_hook_of_another_repository_changes_nothing(checkout, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 from specbench.errors import ConfigError
 from specbench.results.bootstrap import Metric
-from specbench.results.leaderboard import Row, comparable, load, merge, write
+from specbench.results.leaderboard import Row, check_writable, load, merge, write
 
 FIELDS = {
     "task": "mgsm@1:0123456789ab",
@@ -94,6 +94,7 @@ BROKEN = {
     "wrong type": WHOLE.replace('"n": 16', '"n": "many"'),
     "not a number": WHOLE.replace("1.25", "NaN"),
     "more beside the rows": WHOLE[:-1] + ', "x": 1}',
+    "deep": "[" * 100_000,
     "a row that is none": '{"format": 1, "rows": [3]}',
 }
 
@@ -167,31 +168,16 @@ def test_two_writers_at_once_lose_no_rows(tmp_path):
     assert {r.subset for r in load(path)} == {f"{name}-{n}" for name in "abc" for n in range(15)}
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"task": "mgsm@1:ffff"}, "task: 'mgsm@1:0123456789ab' and 'mgsm@1:ffff'"),
-        ({"subset": "en"}, "subset: 'ja' and 'en'"),
-        ({"target": "other"}, "target: 'org/target' and 'other'"),
-        ({"target_revision": None}, f"target_revision: '{'f' * 40}' and None"),
-        ({"sampling": {"temperature": 1.0}}, "sampling.temperature: 0.0 and 1.0"),
-        ({"dtype": "bfloat16"}, "dtype: 'float32' and 'bfloat16'"),
-        ({"device": "GPU"}, "device: 'Some CPU, 1 thread' and 'GPU'"),
-        ({"attention": "eager"}, "attention: 'sdpa' and 'eager'"),
-        ({"versions": {"torch": "2.6.0", "transformers": "5.23.0"}}, "versions.torch: '2.13.0' and '2.6.0'"),
-        ({"versions": {"torch": "2.13.0"}}, "versions.transformers: '5.23.0' and None"),
-        ({"chat": "always"}, "chat: 'never' and 'always'"),
-        ({"data_source": "hub"}, "data_source: 'sample' and 'hub'"),
-        ({"data_revision": "1"}, "data_revision: None and '1'"),
-    ],
-)
-def test_what_must_match_is_named_with_both_values(change, said):
-    assert comparable(row(), row(**change)) == [said]
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 250, "file/board.json", "folder", "."])
+def test_a_place_that_cannot_be_written_is_told_before(tmp_path, name):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match=r"cannot write the leaderboard: .*; nothing was measured"):
+        check_writable(tmp_path / name)
 
 
-def test_methods_drafters_and_outcomes_may_differ():
-    other = row(
-        method="sd@1:aa", options={}, num_draft_tokens=8, drafter="x", lossless=True, metrics={}, created="later"
-    )
-    assert comparable(row(), other) == []
-    assert len(comparable(row(), row(device="GPU", dtype="float16"))) == 2
+def test_a_place_that_can_be_written_is_left_as_it_is(tmp_path):
+    write(tmp_path / "board.json", [row()])
+    check_writable(tmp_path / "board.json")
+    check_writable(tmp_path / "new.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["board.json"] and load(tmp_path / "board.json") == [row()]

@@ -87,11 +87,15 @@ BY_HAND = {
     "accuracy_ar": 1.0,
     "accuracy_difference": -0.5,
     "share_cut_by_length": 0.5,
+    "share_cut_by_context": 0.0,
 }
 WITHOUT_INTERVAL = {
     "new_tokens", "ttft_seconds", "draft_prefill_seconds", "tpot_seconds", "draft_seconds", "verify_seconds",
     "overhead_seconds", "cost_ratio", "speedup_expected",
 }  # fmt: skip
+
+
+MANY = [{**each, "example": 2 * n + each["example"]} for n in range(3) for each in (FIRST, SECOND)]  # for an interval
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +110,9 @@ def test_value_by_hand(by_hand, name):
 
 def test_these_metrics_and_no_others(by_hand):
     assert by_hand.keys() == BY_HAND.keys()
-    assert {name for name, metric in by_hand.items() if metric.low is None} == WITHOUT_INTERVAL
+    many = summarize(MANY, "m", num_draft_tokens=3, verification=FUZZY)
+    assert {name for name, metric in many.items() if metric.low is None} == WITHOUT_INTERVAL
+    assert {metric.low for metric in by_hand.values()} == {None}
 
 
 def test_an_early_rejection_leaves_drafted_tokens_unjudged():
@@ -119,7 +125,7 @@ def test_an_early_rejection_leaves_drafted_tokens_unjudged():
 
 
 def test_ar_beside_itself():
-    metrics = summarize([FIRST, SECOND], "ar", num_draft_tokens=0, verification=REJECTION)
+    metrics = summarize(MANY, "ar", num_draft_tokens=0, verification=REJECTION)
     for name in ("speedup", "speedup_e2e"):
         assert (metrics[name].value, metrics[name].low, metrics[name].high) == (1, None, None)
     assert metrics["tokens_per_second"] == metrics["tokens_per_second_ar"]
@@ -137,7 +143,7 @@ def test_ar_beside_itself():
 def test_ar_and_the_method_are_counted_the_same_way():
     # A "method" that does exactly what AR does, with and without the first token and EOS, must be worth exactly 1.
     for num_new_tokens in (2, 3, 50):
-        same = [record(n, autoregressive(num_new_tokens + n), autoregressive(num_new_tokens + n)) for n in range(3)]
+        same = [record(n, autoregressive(num_new_tokens + n), autoregressive(num_new_tokens + n)) for n in range(5)]
         metrics = summarize(same, "m", num_draft_tokens=0, verification=REJECTION)
         assert metrics["speedup"].value == metrics["speedup_e2e"].value == 1
         assert metrics["speedup"].low == metrics["speedup"].high == 1
@@ -177,8 +183,8 @@ def test_an_example_of_one_token_has_no_speed_and_leaves_the_pair():
 
 
 def test_repeats_count_in_the_value_but_are_one_prompt_for_the_interval():
-    repeated = [FIRST, SECOND, {**FIRST, "repeat": 1}, {**SECOND, "repeat": 1}]
-    once = summarize([FIRST, SECOND], "m", num_draft_tokens=3, verification=FUZZY)
+    repeated = [*MANY, *({**each, "repeat": 1} for each in MANY)]
+    once = summarize(MANY, "m", num_draft_tokens=3, verification=FUZZY)
     twice = summarize(repeated, "m", num_draft_tokens=3, verification=FUZZY)
     assert twice["new_tokens"].value == 2 * once["new_tokens"].value
     for name in BY_HAND.keys() - WITHOUT_INTERVAL:
@@ -192,6 +198,27 @@ def test_one_prompt_has_no_interval_and_no_records_have_no_values():
     assert {name for name, metric in empty.items() if metric.value is not None} == {
         "new_tokens", "draft_seconds", "verify_seconds", "overhead_seconds",
     }  # fmt: skip
+
+
+def test_a_drafter_that_decodes_alone_makes_draft_passes_and_no_target_passes():
+    own = autoregressive(7, decode=2.0, target=[(1, 0.2)] * 6, finish="context")
+    ar = autoregressive(7, decode=6.0, target=[(1, 0.8)] * 6)
+    metrics = summarize(
+        [record(0, ar, own)], "m", num_draft_tokens=0, verification=REJECTION, decodes_with="drafter"
+    )  # fmt: skip
+    values = {
+        "draft_seconds": 1.2, "verify_seconds": 0, "overhead_seconds": 0.8, "target_passes_per_token": 0,
+        "cost_ratio": 0.25, "draft_prefill_seconds": None, "speedup": 3, "acceptance_rate": None,
+    }  # fmt: skip
+    assert {name: metrics[name].value for name in values} == pytest.approx(values)
+    assert own["passes"]["target"] and not own["passes"]["draft"]
+
+
+def test_an_end_for_want_of_context_is_no_end_by_length():
+    ends = [record(n, autoregressive(2), generation([], finish=end)) for n, end in enumerate(["context", "length"] * 2)]
+    ends.append(record(4, autoregressive(2), generation([], finish="stop")))
+    metrics = summarize(ends, "m", num_draft_tokens=3, verification=FUZZY)
+    assert metrics["share_cut_by_context"].value == metrics["share_cut_by_length"].value == 0.4
 
 
 def test_unscored_examples_have_no_accuracy():

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from specbench.errors import ConfigError
-from specbench.running.records import RecordFile, check_counts
+from specbench.running.record_check import check_counts, check_record
+from specbench.running.records import RecordFile
 
 RECORDS = [{"example": n, "text": f"¿cuánto? {n} தமிழ் \r\n", "positions": None} for n in range(4)]
 
@@ -165,3 +166,65 @@ def test_counts_that_contradict_each_other_name_the_record(broken, num_draft_tok
 def test_a_record_without_the_method_is_named():
     with pytest.raises(ValueError, match=r"example 7.*no method fsd"):
         check_counts(record(SOUND, 7), "fsd", 3)
+
+
+def whole(**changes):
+    part = {
+        "token_ids": [1, 2, 3], "text": "x", "finish": "eos", "steps": [[3, 2, 1, 2]],
+        "positions": {"overlap": [0.5, 1], "divergence": [0.5, float("inf")], "target_prob": None},
+        "passes": {"target": [[4, 0.5]], "draft": [[1, 0.1]]},
+        "ttft_seconds": 1, "draft_prefill_seconds": 0.0, "decode_seconds": 0.6, "score": None, **changes,
+    }  # fmt: skip
+    return {
+        "task": "t", "subset": "en", "example": 0, "id": "0", "repeat": 0, "process": "p", "order": ["sd"],
+        "prompt": "d", "prompt_tokens": 3, "reference": None, "methods": {"sd": part},
+    }  # fmt: skip
+
+
+def without(key, record):
+    return {name: value for name, value in record.items() if name != key}
+
+
+def test_a_whole_record_passes_also_after_it_was_written(tmp_path):
+    file = RecordFile(tmp_path / "records.jsonl")
+    file.append(whole())
+    assert file.read(lambda record: check_record(record, {"sd": 3})) == [whole()]
+
+
+DAMAGED = {
+    "no subset": (without("subset", whole()), "subset: Field required"),
+    "no prompt": (without("prompt", whole()), "prompt: Field required"),
+    "methods of no kind": ({**whole(), "methods": 3}, "methods: "),
+    "no method": ({**whole(), "methods": {}}, "methods: , but the run has sd"),
+    "another method": (
+        {**whole(), "methods": whole()["methods"] | {"fsd": whole()["methods"]["sd"]}},
+        "the run has sd",
+    ),
+    "no positions": (whole(positions=None), "methods.sd.positions: "),
+    "no tokens": (whole(token_ids=[]), "methods.sd.token_ids: "),
+    "a token that is none": (whole(token_ids=["1", 2, 3]), "methods.sd.token_ids.0: "),
+    "half a step": (whole(steps=[[3, 2]]), "methods.sd.steps.0: "),
+    "time before the start": (whole(decode_seconds=-1.0), "methods.sd.decode_seconds: "),
+    "no time": (whole(ttft_seconds=float("nan")), "methods.sd.ttft_seconds: "),
+    "half a pass": (whole(passes={"target": [[4]], "draft": []}), "methods.sd.passes.target.0"),
+    "an unknown end": (whole(finish="tired"), "methods.sd.finish: "),
+    "contradictory counts": (whole(token_ids=[1]), "2 emitted + 1 ≠ 1 new tokens"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_record_is_a_user_error_with_file_and_line(tmp_path, name):
+    damaged, expected = DAMAGED[name]
+    file = RecordFile(tmp_path / "records.jsonl")
+    file.append(whole())
+    file.append(damaged)
+    with pytest.raises(ConfigError) as raised:
+        RecordFile(file.path).read(lambda record: check_record(record, {"sd": 3}))
+    assert str(raised.value).startswith(f"{file.path}, line 2: ") and expected in str(raised.value)
+    assert "delete that line" in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_line_nested_too_deep_is_none(written):
+    written.path.write_bytes(b"[" * 100_000 + b"\n" + written.path.read_bytes())
+    with pytest.raises(ConfigError, match=r"line 1: not a JSON record"):
+        RecordFile(written.path).read()

@@ -1,31 +1,47 @@
 """The folder of a run: created, resumed, and refused when it belongs to another configuration."""
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from specbench.errors import ConfigError
-from specbench.running.run_folder import RunFolder, default_folder, flatten
+from specbench.running.run_folder import Key, RunFolder, default_folder, flatten
+from tests.test_records import whole
 
 IDENTITY = {"seed": 0, "methods": {"sd": "sd@1:abc"}, "environment": {"versions": ["a", "b"]}}
 
 
-def record(example: int) -> dict[str, object]:
-    return {"task": "t", "subset": "en", "example": example, "repeat": 0}
+METHODS = {"sd": 3}
+
+
+def open_and_close(folder: RunFolder) -> list[Key]:
+    with folder.open(METHODS) as done:
+        return list(done)
 
 
 def test_records_are_found_again(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run", IDENTITY)
-    assert folder.open() == {}
-    folder.records.append(record(0))
-    assert list(RunFolder(tmp_path / "run", IDENTITY).open()) == [("t", "en", 0, 0)]
+    with folder.open(METHODS) as done:
+        assert done == {}
+        folder.records.append(whole())
+    assert open_and_close(RunFolder(tmp_path / "run", IDENTITY)) == [("t", "en", 0, 0)]
+
+
+def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run", IDENTITY)
+    open_and_close(folder)
+    folder.records.append(whole(token_ids=[1, 2]))
+    with pytest.raises(ConfigError, match=r"records\.jsonl, line 1: .*≠ 2 new tokens"):
+        open_and_close(folder)
 
 
 def test_another_configuration_is_refused_naming_both_values(tmp_path: Path) -> None:
-    RunFolder(tmp_path, IDENTITY).open()
+    open_and_close(RunFolder(tmp_path, IDENTITY))
     changed = {**IDENTITY, "seed": 5, "methods": {"sd": "sd@1:abd", "fsd": "fsd@1:xyz"}}
     with pytest.raises(ConfigError) as refused:
-        RunFolder(tmp_path, changed).open()
+        open_and_close(RunFolder(tmp_path, changed))
     for part in ("seed: 0 → 5", 'methods.sd: "sd@1:abc" → "sd@1:abd"', 'methods.fsd: absent → "fsd@1:xyz"'):
         assert part in str(refused.value)
 
@@ -33,13 +49,31 @@ def test_another_configuration_is_refused_naming_both_values(tmp_path: Path) -> 
 def test_records_without_a_configuration_are_refused(tmp_path: Path) -> None:
     (tmp_path / "records.jsonl").write_text("")
     with pytest.raises(ConfigError, match=r"no run\.json"):
-        RunFolder(tmp_path, IDENTITY).open()
+        open_and_close(RunFolder(tmp_path, IDENTITY))
 
 
-def test_half_written_configuration(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text("{")
+@pytest.mark.parametrize("content", [b"{", b'{"seed": "\xff"}', b"[" * 100_000])
+def test_a_configuration_that_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(ConfigError, match="not valid JSON"):
-        RunFolder(tmp_path, IDENTITY).open()
+        open_and_close(RunFolder(tmp_path, IDENTITY))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file locks")
+def test_a_folder_in_use_is_refused_and_free_again_after(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, IDENTITY)
+    with folder.open(METHODS), pytest.raises(ConfigError, match="another process measures into it"):
+        open_and_close(RunFolder(tmp_path, IDENTITY))
+    with pytest.raises(KeyboardInterrupt), folder.open(METHODS):
+        raise KeyboardInterrupt
+    assert open_and_close(folder) == []
+
+
+def test_records_that_cannot_be_written_are_told_before(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(IDENTITY))
+    (tmp_path / "records.jsonl").mkdir()
+    with pytest.raises(ConfigError, match="cannot write there"):
+        open_and_close(RunFolder(tmp_path, IDENTITY))
 
 
 def test_the_default_folder_follows_the_configuration() -> None:

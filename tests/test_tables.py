@@ -44,7 +44,7 @@ def test_the_head_and_caption_say_what_was_run():
     for part in ("mgsm@1 · fsd@1", "target org/target (ffffffffffff)", "drafter org/drafter, 5 draft tokens", "greedy",
                  "float32 on Some CPU, 1 thread", "data: sample (tasks/samples/mgsm.jsonl)", "lossy"):  # fmt: skip
         assert part in text
-    assert "wide" not in text
+    assert "few prompts" not in text
 
 
 def test_other_conditions_are_said():
@@ -55,6 +55,12 @@ def test_other_conditions_are_said():
     for part in ("temperature 0.8, top-k 50, top-p 0.95", "lossless", "drafter none", "data: local (/data/[en]/x)"):
         assert part in text
     assert "lossy" not in text
+
+
+def test_subsets_that_are_sampled_in_different_ways_are_told_apart():
+    warm = {"temperature": 0.8}
+    mixed = [row(subset="en", metrics=METRICS), *(row(subset=s, metrics=METRICS, sampling=warm) for s in ("ja", "th"))]
+    assert "greedy in en; temperature 0.8 in ja, th; float32 on" in rendered(mixed)
 
 
 def test_many_data_files_are_counted():
@@ -70,7 +76,7 @@ def test_what_does_not_exist_is_a_dash():
 
 def test_few_examples_are_flagged():
     few = [row(subset="ja", metrics=METRICS, n=29), row(subset="sw", metrics=METRICS, n=30)]
-    assert "intervals are wide: n < 30 in ja" in rendered(few)
+    assert "intervals rest on few prompts: n < 30 in ja" in rendered(few)
     assert "sw" not in rendered(few).split("n < 30")[1]
 
 

@@ -13,6 +13,7 @@ from scipy import stats
 Column = NDArray[np.float64]
 NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95
+MIN_PROMPTS = 5  # with fewer, no resampling of heavy-tailed times covers the true value in 90 % of all cases
 
 
 class Metric(BaseModel):
@@ -58,31 +59,31 @@ def ratio(columns: Sequence[Column]) -> float | None:
 
 
 def interval(columns: Sequence[Column], seed: int) -> tuple[float | None, float | None]:
-    """95 % paired bootstrap interval (BCa, else percentile) of a ratio of sums, or of a ratio of two such ratios.
+    """95 % paired bootstrap interval of a ratio of sums, or of a ratio of two such ratios.
 
     columns: two or four arrays [num_prompts] (numerator, denominator, and those of the baseline); a prompt is drawn
-    with all its columns. Prompts with a zero denominator have nothing to say and are left out. Fewer than two
-    prompts have no interval. Efron 1987; Efron & Tibshirani, An Introduction to the Bootstrap, §14.3.
+    with all its columns. Prompts with a zero denominator have nothing to say and are left out. Fewer than MIN_PROMPTS
+    prompts have no interval. Expanded percentiles: the tails are moved out as far as Student's t and the variance's
+    missing n / (n - 1) ask for, or few prompts would get intervals that are too narrow (Hesterberg, What Teachers
+    Should Know About the Bootstrap, arXiv:1411.5279, section 5.3).
     """
     usable = np.logical_and.reduce([denominator > 0 for denominator in columns[1::2]])
     drawn = [column[usable] for column in columns]
-    if usable.sum() < 2:
+    num_prompts = int(usable.sum())
+    if num_prompts < MIN_PROMPTS:
         return None, None
+    t = stats.t.ppf((1 + CONFIDENCE) / 2, num_prompts - 1)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # degenerate data is met below, not by a warning
         result = stats.bootstrap(
-            drawn, _ratio, paired=True, vectorized=True, method="BCa", n_resamples=NUM_RESAMPLES,
-            confidence_level=CONFIDENCE, batch=250, rng=np.random.default_rng(seed),
+            drawn, _ratio, paired=True, vectorized=True, method="percentile", n_resamples=NUM_RESAMPLES, batch=250,
+            confidence_level=2 * stats.norm.cdf(t * np.sqrt(num_prompts / (num_prompts - 1))) - 1,
+            rng=np.random.default_rng(seed),
         )  # fmt: skip
-        values = result.bootstrap_distribution
         value = float(_ratio(*drawn))
-    if np.ptp(values) <= 1e-12 * abs(value):
+    if np.ptp(result.bootstrap_distribution) <= 1e-12 * abs(value):
         return _finite(value), _finite(value)
-    bounds = result.confidence_interval
-    if not np.isfinite(bounds).all():
-        tail = (1 - CONFIDENCE) / 2
-        bounds = np.quantile(values, [tail, 1 - tail])
-    return _finite(bounds[0]), _finite(bounds[1])
+    return _finite(result.confidence_interval.low), _finite(result.confidence_interval.high)
 
 
 def _ratio(*columns: Column, axis: int = -1) -> Column:

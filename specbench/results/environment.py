@@ -1,5 +1,6 @@
 """What the numbers were measured on."""
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -35,24 +36,39 @@ def environment(device: str, dtype: str, attention: str) -> dict[str, Any]:
 
 
 def commit(checkout: Path) -> str | None:
-    """The commit of a checkout, with "-dirty" when what is measured differs from it; null when it is none."""
+    """The commit of a checkout, null when it is none; where what is measured differs from it, with "-dirty-" and 8 hex
+    digits over the files that differ, so that two states are not taken for one."""
     return _or_null(lambda: _commit(checkout))
 
 
 def _commit(checkout: Path) -> str | None:
     # An installed package inside somebody's repository must not report that repository's commit.
-    if Path(_git(checkout, "rev-parse", "--show-toplevel")).resolve() != checkout.resolve():
+    if Path(_git(checkout, "rev-parse", "--show-toplevel").strip()).resolve() != checkout.resolve():
         return None
-    revision = _git(checkout, "rev-parse", "HEAD")
-    changed = _git(checkout, "--no-optional-locks", "status", "--porcelain", "--", *MEASURED_FILES)
-    return f"{revision}-dirty" if changed else revision
+    revision = _git(checkout, "rev-parse", "HEAD").strip()
+    tracked = _git(checkout, "--no-optional-locks", "diff", "--name-only", "--no-renames", "-z", "HEAD", "--",
+                   *MEASURED_FILES)  # fmt: skip
+    untracked = _git(checkout, "ls-files", "--others", "--exclude-standard", "-z", "--", *MEASURED_FILES)
+    changed = sorted(filter(None, {*tracked.split("\0"), *untracked.split("\0")}))
+    return f"{revision}-dirty-{_digest(checkout, changed)}" if changed else revision
+
+
+def _digest(checkout: Path, names: list[str]) -> str:
+    """8 hex digits over the names and contents of files; one that is gone counts as its name alone."""
+    state = hashlib.sha256()
+    for name in names:
+        path = checkout / name
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "gone"
+        state.update(f"{name}\0{content}\0".encode("utf-8", "surrogateescape"))
+    return state.hexdigest()[:8]
 
 
 def _git(folder: Path, *arguments: str) -> str:
     # Inside a git hook, GIT_DIR and its kind point at the hook's repository.
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    output = subprocess.run(command, env=variables, capture_output=True, timeout=10, check=True).stdout
+    return os.fsdecode(output)
 
 
 def _device_name(device: str) -> str:

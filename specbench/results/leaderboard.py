@@ -1,10 +1,11 @@
 """The leaderboard file: rows of results with everything that is needed to compare or repeat them."""
 
+import errno
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -12,18 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 
 from specbench.errors import ConfigError
 from specbench.results.bootstrap import Metric
-
-try:
-    import fcntl
-except ImportError:  # Windows: no lock, one writer at a time
-    fcntl = None  # type: ignore[assignment]
+from specbench.running.file_lock import locked
 
 FORMAT: Final = 1
 RESULT_FIELDS = frozenset({"metrics", "created", "command"})  # everything else says which result it is
-MUST_MATCH = (
-    "task", "subset", "target", "target_revision", "sampling", "dtype", "device", "attention", "versions", "chat",
-    "data_source", "data_revision",
-)  # fmt: skip
 
 
 class Sampling(BaseModel):
@@ -88,7 +81,7 @@ def load(path: Path | str) -> list[Row]:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_a_number)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the leaderboard: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not a leaderboard (broken JSON: {error}); {_REMEDY}") from error
     if (
         not isinstance(content, dict)
@@ -109,7 +102,7 @@ def write(path: Path | str, rows: Sequence[Row]) -> None:
     path = Path(path).resolve()  # through a link to the file itself
     content = {"format": FORMAT, "rows": [row.model_dump(mode="json") for row in rows]}
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w", encoding="utf-8", newline="\n") as file:
@@ -126,24 +119,33 @@ def write(path: Path | str, rows: Sequence[Row]) -> None:
 def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
     """Put rows into the file: a row with the same key is replaced, all others are kept. Returns all rows."""
     path = Path(path).resolve()
-    with _locked(path):
+    with ExitStack() as held:
+        try:  # the lock is a file beside it: the file itself is replaced, so a lock on it would guard nothing
+            held.enter_context(locked(path.with_name(f".{path.name}.lock"), wait=True))
+        except OSError as error:
+            raise _not_written(path, error) from error
         merged = {row.key: row for row in load(path)} if path.exists() else {}
         merged |= {row.key: row for row in rows}
         write(path, list(merged.values()))
     return list(merged.values())
 
 
-def comparable(a: Row, b: Row) -> list[str]:
-    """What keeps two rows out of one table, each with both values; empty when they may be compared."""
-    differences = []
-    for name in MUST_MATCH:
-        mine, theirs = (_flat(name, row.model_dump(include={name})[name]) for row in (a, b))
-        differences += [
-            f"{key}: {mine.get(key)!r} and {theirs.get(key)!r}"
-            for key in dict.fromkeys([*mine, *theirs])
-            if mine.get(key) != theirs.get(key)
-        ]
-    return differences
+def check_writable(path: Path | str) -> None:
+    """Raise ConfigError where `write` could not replace the file: asked before anything is measured."""
+    try:
+        path = Path(path).resolve()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        _temporary(path).open("w").close()
+        _temporary(path).unlink()
+    except OSError as error:
+        problem = f"cannot write the leaderboard: {error.strerror or error}"
+        raise ConfigError(f"{path}: {problem}; nothing was measured: name another file") from error
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 _REMEDY = "restore it from a copy, or move it away and run again: the rows are recomputed from the records"
@@ -175,24 +177,3 @@ def _not_written(path: Path, error: OSError) -> ConfigError:
         f"{path}: cannot write the leaderboard: {error.strerror or error}; the file is as it was and the records are "
         "kept: run the same command again once it can be written, or name another file"
     )
-
-
-def _flat(name: str, value: Any) -> dict[str, Any]:
-    return {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the file's lock, a file beside it: the file itself is replaced, so a lock on it would guard nothing."""
-    if fcntl is None:
-        yield
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_name(f".{path.name}.lock").open("w")
-    except OSError as error:
-        raise _not_written(path, error) from error
-    with lock:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

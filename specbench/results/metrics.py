@@ -8,23 +8,33 @@ from statistics import median
 from typing import Any
 
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, check_counts, step_sum
+from specbench.running.record_check import ACCEPTED, DRAFTED, EMITTED, JUDGED, check_counts, step_sum
+from specbench.running.records import Generation, Record
 
+CUTS = ("length", "context")  # the ends that a generation did not choose itself
 __all__ = ["Metric", "expected_speedup", "summarize"]
 
 
 def summarize(
-    records: Sequence[Record], method: str, *, num_draft_tokens: int, verification: dict[str, Any], seed: int = 0
+    records: Sequence[Record],
+    method: str,
+    *,
+    num_draft_tokens: int,
+    verification: dict[str, Any],
+    decodes_with: str = "target",
+    seed: int = 0,
 ) -> dict[str, Metric]:
     """Every metric of one method over the records, each paired to AR on the same prompts.
 
-    `verification` is the rule with its options, flat: {"rule": "fuzzy", "threshold": 0.3, …}.
+    `verification` is the rule with its options, flat: {"rule": "fuzzy", "threshold": 0.3, …}. `decodes_with` is
+    "drafter" where the drafter decodes alone: then every pass is a draft pass, and the target makes none.
     Raises ValueError naming the record when its counts contradict each other.
     """
     for record in records:
         check_counts(record, "ar", 0)
         check_counts(record, method, num_draft_tokens)
-    own = [record["methods"][method] for record in records]
+    alone = decodes_with == "drafter"
+    own = [_drafted_alone(record["methods"][method]) if alone else record["methods"][method] for record in records]
     baseline = [record["methods"]["ar"] for record in records]
     prompts = Prompts.of(records, seed)
     metrics = {
@@ -33,6 +43,9 @@ def summarize(
         **_acceptance(prompts, own, verification),
         **_quality(prompts, own, baseline),
     }
+    if alone:
+        metrics["target_passes_per_token"] = Metric(value=0.0 if records else None)
+        metrics["draft_prefill_seconds"] = Metric()  # part of ttft_seconds, and not measured apart
     metrics["speedup_expected"] = Metric(
         value=_expected(metrics["acceptance_rate"].value, num_draft_tokens, metrics["cost_ratio"].value)
     )
@@ -46,6 +59,12 @@ def expected_speedup(acceptance_rate: float, num_draft_tokens: int, cost_ratio: 
     """
     tokens_per_step = sum(acceptance_rate**k for k in range(num_draft_tokens + 1))
     return tokens_per_step / (num_draft_tokens * cost_ratio + 1)
+
+
+def _drafted_alone(generation: Generation) -> Generation:
+    """The generation with its model's passes where they belong: the decode loop knows only one model and calls it the
+    target."""
+    return {**generation, "passes": {"target": [], "draft": generation["passes"]["target"]}}
 
 
 def _speed(
@@ -115,7 +134,7 @@ def _acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[
         "drafter_share": prompts.ratio(accepted, new_tokens) if any_judged else Metric(),
         # the prefill is the target pass that gives the first token
         "target_passes_per_token": prompts.ratio([steps + 1 for steps in num_steps], new_tokens),
-        # new_tokens · drafter_share · T of each example, as published (P2); the paper's own caveats apply
+        # new_tokens · drafter_share · T of each example, as published: arXiv:2502.20704; its own caveats apply
         "divergence_bound": Metric() if threshold is None else prompts.mean([a * threshold for a in accepted]),
         "mean_divergence": per_position("divergence"),
     }
@@ -128,7 +147,7 @@ def _quality(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Gen
         "accuracy": prompts.mean([a for a, _ in scored]),
         "accuracy_ar": prompts.mean([b for _, b in scored]),
         "accuracy_difference": prompts.mean([None if a is None or b is None else a - b for a, b in scored]),
-        "share_cut_by_length": prompts.mean([float(g["finish"] == "length") for g in own]),
+        **{f"share_cut_by_{end}": prompts.mean([float(g["finish"] == end) for g in own]) for end in CUTS},
     }
 
 

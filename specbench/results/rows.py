@@ -1,5 +1,6 @@
 """Records of a run → leaderboard rows: one per subset and method, and one over all subsets of a task."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -22,17 +23,37 @@ def rows(
     environment: Mapping[str, Any],
     command: str,
 ) -> list[Row]:
-    """Every row of a run, methods in the order given, subsets in the task's order, `all` last."""
+    """Every row of a run, methods in the order given, subsets in the task's order, `all` last.
+
+    Subsets that are sampled in different ways have no `all`: it would be of no one way.
+    """
     made = []
     for task_name in unique([cell.task.name for cell in cells]):
         task_cells = [cell for cell in cells if cell.task.name == task_name]
-        groups = [[cell] for cell in task_cells] + ([task_cells] if len(task_cells) > 1 else [])
+        groups = [[cell] for cell in task_cells]
+        if len(task_cells) > 1 and len({sampling(cell) for cell in task_cells}) == 1:
+            groups.append(task_cells)
         for method in spec.methods:
             for group in groups:
                 subsets = {cell.subset for cell in group}
                 chosen = [r for r in records if r["task"] == task_name and r["subset"] in subsets]
                 made.append(_row(spec, method, group, models, chosen, environment, command))
     return made
+
+
+def sampling(cell: Cell) -> Sampling:
+    """How the tokens of a cell are drawn."""
+    generation = cell.task.generation
+    return Sampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p)
+
+
+def revision(group: Sequence[Cell]) -> str | None:
+    """The revision of the data; of several subsets' a digest of them all, where they are not the same."""
+    revisions = {cell.subset: cell.data.revision for cell in group}
+    if len(set(revisions.values())) == 1:
+        return group[0].data.revision
+    text = "\n".join(f"{subset} {found}" for subset, found in revisions.items())
+    return f"all-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def _row(
@@ -46,7 +67,6 @@ def _row(
 ) -> Row:
     cell = group[0]
     task = next(task for task in spec.tasks if task.name == cell.task.name)
-    generation = cell.task.generation
     drafter = models.drafter if method.needs_drafter else None
     return Row(
         task=named(task),
@@ -59,7 +79,7 @@ def _row(
         target_revision=models.target.revision,
         drafter=drafter.name if drafter else None,
         drafter_revision=drafter.revision if drafter else None,
-        sampling=Sampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p),
+        sampling=sampling(cell),
         dtype=environment["dtype"],
         device=environment["device"],
         attention=environment["attention"],
@@ -68,7 +88,7 @@ def _row(
         command=command,
         data_source=cell.data.source,
         data_location=", ".join(unique([each.data.location for each in group])),
-        data_revision=cell.data.revision,
+        data_revision=revision(group),
         chat=uses_chat(models.target, spec.chat),
         seed=spec.seed,
         n=len({(record["subset"], record["example"]) for record in records}),
@@ -77,6 +97,7 @@ def _row(
         lossless=method.lossless,
         metrics=summarize(
             list(records), method.name, num_draft_tokens=method.num_draft_tokens,
-            verification={"rule": method.verification.rule, **method.verification.options}, seed=spec.seed,
+            verification={"rule": method.verification.rule, **method.verification.options},
+            decodes_with=method.decodes_with, seed=spec.seed,
         ),
     )  # fmt: skip

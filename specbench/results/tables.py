@@ -63,12 +63,12 @@ def _caption(rows: Sequence[Row]) -> str:
         f"target {_model(row.target, row.target_revision)}",
         f"drafter {_model(row.drafter, row.drafter_revision) if row.drafter else 'none'}, "
         f"{row.num_draft_tokens} draft tokens, {lossless}{_options(row)}",
-        f"{_sampling(row)}; {row.dtype} on {row.device}",
+        f"{_samplings(rows)}; {row.dtype} on {row.device}",
         f"data: {row.data_source} ({_locations(places)})",
     ]
     small = [r.subset for r in rows if r.n < SMALL_SAMPLE]
     if small:
-        sentences.append(f"intervals are wide: n < {SMALL_SAMPLE} in {', '.join(small)}")
+        sentences.append(f"intervals rest on few prompts: n < {SMALL_SAMPLE} in {', '.join(small)}")
     return "\n".join(sentences)
 
 
@@ -81,6 +81,16 @@ def _options(row: Row) -> str:
     """The options of the verification rule, such as the threshold, that the numbers hang on."""
     options = row.options.get("verification", {})
     return f" ({', '.join(f'{name} {value}' for name, value in options.items())})" if options else ""
+
+
+def _samplings(rows: Sequence[Row]) -> str:
+    """How tokens are drawn, with the subsets of each way where there are several."""
+    subsets: dict[str, list[str]] = {}
+    for row in rows:
+        subsets.setdefault(_sampling(row), []).append(row.subset)
+    if len(subsets) == 1:
+        return next(iter(subsets))
+    return "; ".join(f"{sampling} in {', '.join(names)}" for sampling, names in subsets.items())
 
 
 def _sampling(row: Row) -> str:

@@ -1,15 +1,23 @@
 """What a run says while it works: a rich progress bar on a terminal, plain lines elsewhere. Always on stderr."""
 
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from specbench.console import INTERRUPTED
+from specbench.errors import ConfigError
+
 PLAIN_LINE_SECONDS = 10.0
+NO_MEMORY = ("out of memory", "can't allocate memory")
 
 
 class RunProgress:
@@ -30,8 +38,8 @@ class RunProgress:
     def __enter__(self) -> "RunProgress":
         if self.console.is_terminal:
             self._bar = Progress(
-                TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn(),
-                console=self.console, transient=True,
+                TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(),
+                TimeRemainingColumn(), console=self.console, transient=True,
             )  # fmt: skip
             self._bar.start()
             self._bar_task = self._bar.add_task("warming up", total=self.num_blocks)
@@ -57,12 +65,7 @@ class RunProgress:
             self._bar.update(self._bar_task, description=line, completed=self.num_done)
         elif self._clock() - self._said >= PLAIN_LINE_SECONDS or self.num_done == self.num_blocks:
             self._said = self._clock()
-            self.console.print(
-                f"{self.num_done}/{self.num_blocks} {line}{self._time_left()}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+            say(self.console, f"{self.num_done}/{self.num_blocks} {line}{self._time_left()}")
 
     def summary(self) -> str:
         """tokens/s of every method, and α where tokens were judged."""
@@ -78,3 +81,42 @@ class RunProgress:
             return ""
         seconds = (self._clock() - self._started) / self.num_measured * (self.num_blocks - self.num_done)
         return f" · {seconds:.0f} s left" if seconds >= 1 else ""
+
+
+def announce(console: Console, num_blocks: int, num_done: int, folder: Path) -> None:
+    """Where the run is kept, and what an earlier one has left to do."""
+    if num_done == num_blocks:
+        text = f"all {num_blocks} examples are measured already in {folder}: give --output to measure again"
+    elif num_done:
+        text = f"resuming {folder}: {num_done} of {num_blocks} examples are there"
+    else:
+        text = f"measuring {num_blocks} examples into {folder}"
+    say(console, text)
+
+
+@contextmanager
+def saying_what_is_kept(console: Console, folder: Path) -> Iterator[None]:
+    """An interrupt, or running out of memory, ends a run with one line: what is measured is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(console, f"interrupted: everything measured is kept in {folder}; the same command resumes it")
+        sys.exit(INTERRUPTED)
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"out of memory; everything measured is kept in {folder}; use a smaller model, dtype or "
+            "generation.max_new_tokens, or free memory and repeat the command to resume"
+        ) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Not every error that speaks of memory: an illegal access to it is a defect."""
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in text for words in NO_MEMORY)
+
+
+def say(console: Console, text: str) -> None:
+    """One line as it is: names of users hold brackets and colons too."""
+    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)

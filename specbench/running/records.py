@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ from specbench.errors import ConfigError
 
 Record = dict[str, Any]
 Generation = dict[str, Any]
-DRAFTED, JUDGED, ACCEPTED, EMITTED = range(4)  # the columns of a step
 
 
 class RecordFile:
@@ -39,10 +39,11 @@ class RecordFile:
             raise self._refused("write", error) from error
         self._checked = True
 
-    def read(self) -> list[Record]:
+    def read(self, check: Callable[[Record], None] = lambda record: None) -> list[Record]:
         """All records in order; an absent file holds none.
 
-        A last line that is truncated or does not parse is cut off the file; any other such line raises ConfigError.
+        A last line that is truncated or does not parse is cut off the file; any other such line raises ConfigError,
+        and so does a record for which `check` raises ValueError.
         """
         try:
             content = self.path.read_bytes()
@@ -50,12 +51,12 @@ class RecordFile:
             content = b""
         except OSError as error:
             raise self._refused("read", error) from error
-        records, num_good_bytes = self._parse(content)
+        records, num_good_bytes = self._parse(content, check)
         self._mend(content, num_good_bytes)
         self._checked = True
         return records
 
-    def _parse(self, content: bytes) -> tuple[list[Record], int]:
+    def _parse(self, content: bytes, check: Callable[[Record], None]) -> tuple[list[Record], int]:
         """The records, and how many bytes from the start are sound."""
         records = []
         num_good_bytes = 0
@@ -64,12 +65,13 @@ class RecordFile:
             end = num_good_bytes + len(line)
             if record is None and line.strip():
                 if content[end:].strip():
-                    raise ConfigError(
-                        f"{self.path}, line {number}: not a JSON record: {_shown(line)}; "
-                        "delete that line (its example is measured again) or choose another output folder"
-                    )
+                    raise self._damaged(number, f"not a JSON record: {_shown(line)}")
                 break
             if record is not None:
+                try:
+                    check(record)
+                except ValueError as error:
+                    raise self._damaged(number, str(error)) from error
                 records.append(record)
             num_good_bytes = end
         return records, num_good_bytes
@@ -90,6 +92,12 @@ class RecordFile:
         except OSError as error:
             raise self._refused("repair", error) from error
 
+    def _damaged(self, number: int, problem: str) -> ConfigError:
+        return ConfigError(
+            f"{self.path}, line {number}: {problem}; "
+            "delete that line (its example is measured again) or choose another output folder"
+        )
+
     def _refused(self, action: str, error: OSError) -> ConfigError:
         return ConfigError(
             f"{self.path}: cannot {action} the records: {error.strerror or error}; nothing measured is lost: "
@@ -100,7 +108,7 @@ class RecordFile:
 def _record(line: bytes) -> Record | None:
     try:
         value = json.loads(line)
-    except ValueError:  # also bytes that are not UTF-8: a line cut inside a character
+    except (ValueError, RecursionError):  # also bytes that are not UTF-8: a line cut inside a character
         return None
     return value if isinstance(value, dict) else None
 
@@ -108,30 +116,3 @@ def _record(line: bytes) -> Record | None:
 def _shown(line: bytes) -> str:
     text = line.decode(errors="replace").strip()
     return repr(text if len(text) <= 40 else text[:40] + "…")
-
-
-def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
-    """The identities of the ledger (definitions §3). Raises ValueError naming the record."""
-    name = "task {task}, subset {subset}, example {example}, repeat {repeat}".format(**record)
-    if method not in record["methods"]:
-        raise ValueError(f"record of {name}: has no method {method}")
-    generation = record["methods"][method]
-    problems = []
-    if step_sum(generation, EMITTED) + 1 != len(generation["token_ids"]):
-        problems.append(f"{step_sum(generation, EMITTED)} emitted + 1 ≠ {len(generation['token_ids'])} new tokens")
-    for number, (drafted, judged, accepted, emitted) in enumerate(generation["steps"]):
-        if not 0 <= accepted <= judged <= drafted <= num_draft_tokens or not 0 <= emitted <= accepted + 1:
-            problems.append(
-                f"step {number} has {drafted} drafted (of at most {num_draft_tokens}), {judged} judged, "
-                f"{accepted} accepted, {emitted} emitted"
-            )
-    for key, values in generation["positions"].items():
-        if values is not None and len(values) != step_sum(generation, JUDGED):
-            problems.append(f"{len(values)} {key} values for {step_sum(generation, JUDGED)} judged tokens")
-    if problems:
-        raise ValueError(f"record of {name}: {method}: {'; '.join(problems)}")
-
-
-def step_sum(generation: Generation, column: int) -> int:
-    """Sum of one column (DRAFTED, JUDGED, ACCEPTED or EMITTED) over the steps of a generation."""
-    return sum(int(step[column]) for step in generation["steps"])

@@ -3,12 +3,15 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.running.records import RecordFile
+from specbench.running.file_lock import locked
+from specbench.running.record_check import check_record
+from specbench.running.records import Record, RecordFile
 
 Key = tuple[str, str, int, int]
 
@@ -22,24 +25,41 @@ class RunFolder:
         self.records = RecordFile(path / "records.jsonl")
         self.leaderboard = path / "leaderboard.json"
 
-    def open(self) -> dict[Key, dict[str, Any]]:
-        """Create the folder, or resume it: returns the records that are there, by (task, subset, example, repeat)."""
+    @contextmanager
+    def open(self, methods: Mapping[str, int]) -> Iterator[dict[Key, Record]]:
+        """Create the folder, or resume it, and keep other processes out of it for as long as the block runs: gives the
+        records that are there, by (task, subset, example, repeat). `methods`: the run's, with their num_draft_tokens.
+
+        Raises ConfigError when it cannot be written, is in use, belongs to another run, or holds a damaged record.
+        """
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(self.path / ".lock", wait=False))
+                self._claim()
+                self.records.path.open("ab").close()
+            except BlockingIOError as error:
+                raise ConfigError(
+                    f"--output {self.path}: another process measures into it; wait for it or choose another folder"
+                ) from error
+            except OSError as error:
+                raise ConfigError(
+                    f"--output {self.path}: cannot write there ({error.strerror or error}); choose another folder"
+                ) from error
+            yield {record_key(record): record for record in self.records.read(lambda r: check_record(r, methods))}
+
+    def _claim(self) -> None:
+        """Write what the run is into a new folder; compare it with what an old one says."""
         config = self.path / "run.json"
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if config.exists():
-                self._compare(json.loads(config.read_text(encoding="utf-8")))
-            elif self.records.path.exists():
-                raise ConfigError(f"{self.path}: has records but no run.json; choose another --output")
-            else:
-                write_atomically(config, json.dumps(self.identity, indent=2, ensure_ascii=False) + "\n")
-        except OSError as error:
-            raise ConfigError(
-                f"--output {self.path}: cannot write there ({error.strerror or error}); choose another folder"
-            ) from error
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"{config}: not valid JSON ({error}); choose another --output") from error
-        return {record_key(record): record for record in self.records.read()}
+        if config.exists():
+            try:
+                old = json.loads(config.read_text(encoding="utf-8"))
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(f"{config}: not valid JSON ({error}); choose another --output") from error
+            self._compare(old)
+        elif self.records.path.exists():
+            raise ConfigError(f"{self.path}: has records but no run.json; choose another --output")
+        else:
+            write_atomically(config, json.dumps(self.identity, indent=2, ensure_ascii=False) + "\n")
 
     def _compare(self, old: Mapping[str, Any]) -> None:
         before, now = flatten(old), flatten(self.identity)
@@ -56,7 +76,7 @@ class RunFolder:
             )
 
 
-def record_key(record: Mapping[str, Any]) -> Key:
+def record_key(record: Record) -> Key:
     return record["task"], record["subset"], record["example"], record["repeat"]
 
 

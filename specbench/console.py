@@ -1,0 +1,57 @@
+"""What is printed, and where: results on stdout, everything else on stderr."""
+
+import os
+import sys
+from contextlib import suppress
+
+from rich.console import Console
+
+from specbench.errors import ConfigError
+
+INTERRUPTED = 130  # the exit code of a program that an interrupt ended
+CLOSED_PIPE = 141  # the exit code of a program that nobody reads any more
+
+
+class PlainConsole(Console):
+    """Prints texts as they are: names of users hold brackets and colons too."""
+
+    def __init__(self, stderr: bool = False) -> None:
+        # A pipe or a file has no width of its own; 100 columns hold every table.
+        width = None if stderr or sys.stdout.isatty() else 100
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
+
+    def on_broken_pipe(self) -> None:
+        discard_output()
+        sys.exit(CLOSED_PIPE)
+
+
+stdout, stderr = PlainConsole(), PlainConsole(stderr=True)
+
+
+def fail(error: ConfigError) -> int:
+    """Say what is wrong, in one line; the exit code."""
+    stderr.print(f"error: {error}", soft_wrap=True)
+    return 2
+
+
+def discard_output() -> None:
+    """What is left in a stream that takes nothing goes nowhere, or Python would complain about it when it ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: str | None = None,
+) -> None:
+    """Our own warnings in one line; those of libraries are not the user's concern."""
+    if category is UserWarning and "specbench" in filename:
+        stderr.print(f"warning: {message}", soft_wrap=True)

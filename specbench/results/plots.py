@@ -1,0 +1,68 @@
+"""Rows → a picture: speed-up with its interval and acceptance rate, by subset, one panel per method."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import ConfigError
+from specbench.results.leaderboard import Row
+
+
+def check_plot(path: Path) -> None:
+    """That a picture can be drawn into a file of this name, before anything is measured. Raises ConfigError."""
+    figure = _pyplot().figure()
+    kinds = figure.canvas.get_supported_filetypes()
+    _pyplot().close(figure)
+    if path.suffix.lstrip(".") not in kinds:
+        raise ConfigError(f"--plot {path}: no kind of picture: end the name in one of .{', .'.join(sorted(kinds))}")
+
+
+def draw(groups: Sequence[Sequence[Row]], path: Path) -> None:
+    """Write the picture; every group holds the rows of one task and one method, a row per subset."""
+    pyplot = _pyplot()
+    figure, panels = pyplot.subplots(len(groups), figsize=(9, 3.2 * len(groups)), squeeze=False, layout="constrained")
+    for panel, rows in zip(panels[:, 0], groups, strict=True):
+        _draw_panel(panel, rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise ConfigError(f"--plot {path}: cannot be written ({error.strerror or error}); the rows are kept") from error
+    finally:
+        pyplot.close(figure)
+
+
+def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
+    places = range(len(rows))
+    speedups = [row.metrics["speedup"] for row in rows]
+    heights = [metric.value or 0.0 for metric in speedups]
+    below = [0.0 if m.low is None else max(0.0, h - m.low) for m, h in zip(speedups, heights, strict=True)]
+    above = [0.0 if m.high is None else max(0.0, m.high - h) for m, h in zip(speedups, heights, strict=True)]
+    panel.bar(places, heights, yerr=[below, above], capsize=3, color="#7aa6c2", label="speed-up, 95 % interval")
+    panel.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    panel.set_xticks(places, [row.subset for row in rows])
+    panel.set_ylabel("speed-up over AR")
+    task, method = (name.partition(":")[0] for name in (rows[0].task, rows[0].method))
+    panel.set_title(f"{task} · {method}", loc="left")
+    rates = [
+        (place, rate) for place, row in enumerate(rows) if (rate := row.metrics["acceptance_rate"].value) is not None
+    ]
+    if rates:
+        right = panel.twinx()
+        right.plot(*zip(*rates, strict=True), "o", color="#b5493a", label="acceptance rate α")
+        right.set_ylim(0, 1)
+        right.set_ylabel("α")
+        right.legend(loc="upper right", frameon=False)
+    panel.legend(loc="upper left", frameon=False)
+    panel.set_ylim(0, 1.3 * max([1.0, *(h + a for h, a in zip(heights, above, strict=True))]))
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ConfigError("--plot needs matplotlib: pip install 'specbench[plots]'") from error
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    return pyplot

@@ -1,0 +1,28 @@
+"""One process at a time: a lock file that is held for as long as a block runs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows: no lock, one writer at a time
+    fcntl = None  # type: ignore[assignment]
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool) -> Iterator[None]:
+    """Hold a lock file, which is made with its folder where it is absent; the system frees it when the process ends.
+
+    Raises OSError when it cannot be made, BlockingIOError when another holds it and `wait` is False.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise
+            except OSError:
+                pass  # a file system without locks
+        yield

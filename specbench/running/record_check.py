@@ -1,0 +1,99 @@
+"""Whether a record is whole: its keys and types, and counts that do not contradict each other."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from specbench.running.records import Generation, Record
+
+DRAFTED, JUDGED, ACCEPTED, EMITTED = range(4)  # the columns of a step
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Step = Annotated[list[int], Field(min_length=4, max_length=4)]
+Pass = tuple[Count, Seconds]
+Values = list[float | None] | None  # a divergence may be infinite
+
+
+class Strict(BaseModel):
+    """Other keys may be there: a later version may write more."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Passes(Strict):
+    target: list[Annotated[Pass, Field(strict=False)]]
+    draft: list[Annotated[Pass, Field(strict=False)]]
+
+
+class GenerationShape(Strict):
+    """One method's part of a record."""
+
+    token_ids: Annotated[list[Count], Field(min_length=1)]
+    text: Any
+    finish: Literal["eos", "stop", "length", "context"]
+    steps: list[Step]
+    positions: dict[str, Values]
+    passes: Passes
+    ttft_seconds: Seconds
+    draft_prefill_seconds: Seconds
+    decode_seconds: Seconds
+    score: Annotated[float, Field(allow_inf_nan=False)] | None
+
+
+class RecordShape(Strict):
+    """The keys that resuming and the metrics read."""
+
+    task: str
+    subset: str
+    example: Count
+    id: Any
+    repeat: Count
+    prompt: str
+    reference: Any
+    methods: dict[str, GenerationShape]
+
+
+def check_record(record: Record, methods: Mapping[str, int]) -> None:
+    """Check a record that was read back. `methods`: the run's, with their num_draft_tokens.
+
+    Raises ValueError in one line: a key that is missing or of another type, another method, or contradictory counts.
+    """
+    try:
+        RecordShape.model_validate(record)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False)[0]
+        raise ValueError(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
+    if set(record["methods"]) != set(methods):
+        raise ValueError(f"methods: {', '.join(record['methods'])}, but the run has {', '.join(methods)}")
+    for method, num_draft_tokens in methods.items():
+        check_counts(record, method, num_draft_tokens)
+
+
+def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
+    """The identities of the ledger: every token is emitted once, and per step emitted - 1 ≤ accepted ≤ judged ≤
+    drafted. Raises ValueError naming the record."""
+    name = "task {task}, subset {subset}, example {example}, repeat {repeat}".format(**record)
+    if method not in record["methods"]:
+        raise ValueError(f"record of {name}: has no method {method}")
+    generation = record["methods"][method]
+    problems = []
+    if step_sum(generation, EMITTED) + 1 != len(generation["token_ids"]):
+        problems.append(f"{step_sum(generation, EMITTED)} emitted + 1 ≠ {len(generation['token_ids'])} new tokens")
+    for number, (drafted, judged, accepted, emitted) in enumerate(generation["steps"]):
+        if not 0 <= accepted <= judged <= drafted <= num_draft_tokens or not 0 <= emitted <= accepted + 1:
+            problems.append(
+                f"step {number} has {drafted} drafted (of at most {num_draft_tokens}), {judged} judged, "
+                f"{accepted} accepted, {emitted} emitted"
+            )
+    for key, values in generation["positions"].items():
+        if values is not None and len(values) != step_sum(generation, JUDGED):
+            problems.append(f"{len(values)} {key} values for {step_sum(generation, JUDGED)} judged tokens")
+    if problems:
+        raise ValueError(f"record of {name}: {method}: {'; '.join(problems)}")
+
+
+def step_sum(generation: Generation, column: int) -> int:
+    """Sum of one column (DRAFTED, JUDGED, ACCEPTED or EMITTED) over the steps of a generation."""
+    return sum(int(step[column]) for step in generation["steps"])

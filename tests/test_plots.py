@@ -1,0 +1,41 @@
+"""Pictures: one panel per method, written where asked; a name that is no picture is refused before a run."""
+
+from pathlib import Path
+
+import pytest
+
+from specbench.errors import ConfigError
+from specbench.results.bootstrap import Metric
+from specbench.results.plots import check_plot, draw
+from tests.test_tables import METRICS, row
+
+pyplot = pytest.importorskip("matplotlib.pyplot")
+
+
+def test_a_panel_per_method_with_a_bar_and_a_dot_per_subset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    monkeypatch.setattr(pyplot, "close", lambda figure: drawn.append(figure))
+    nothing = {**METRICS, "acceptance_rate": Metric()}
+    groups = [
+        [row(subset=subset, metrics=METRICS, n=5) for subset in ("en", "ja", "all")],
+        [row(subset="en", metrics=nothing, n=5, method="draft-only@1:abc")],
+    ]
+    draw(groups, tmp_path / "new" / "speed.png")
+    assert (tmp_path / "new" / "speed.png").read_bytes().startswith(b"\x89PNG")
+    first, rates, second = drawn[0].axes[0], drawn[0].axes[2], drawn[0].axes[1]
+    assert [bar.get_height() for bar in first.patches] == [METRICS["speedup"].value] * 3
+    assert list(rates.lines[0].get_ydata()) == [METRICS["acceptance_rate"].value] * 3
+    assert len(second.patches) == 1 and len(drawn[0].axes) == 3
+    assert [label.get_text() for label in first.get_xticklabels()] == ["en", "ja", "all"]
+
+
+def test_names_that_are_no_picture_are_refused() -> None:
+    check_plot(Path("speed.svg"))
+    with pytest.raises(ConfigError, match=r"--plot speed\.doc: no kind of picture.*\.png"):
+        check_plot(Path("speed.doc"))
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        draw([[row(subset="en", metrics=METRICS, n=5)]], tmp_path / "file" / "speed.png")

@@ -87,12 +87,12 @@ def run(
 
 @app.command("list")
 def list_(
-    kind: Annotated[str, typer.Argument(help="tasks or methods; both when absent.")] = "all",
+    kind: Annotated[str, typer.Argument(help="tasks, methods or metrics; all when absent.")] = "all",
 ) -> None:
-    """List the tasks and methods that are built in or come from plug-ins."""
-    from specbench.listing import methods_table, tasks_table
+    """List the tasks and methods (built in or from plug-ins), and what the metrics mean."""
+    from specbench.listing import methods_table, metrics_table, tasks_table
 
-    tables = {"tasks": tasks_table, "methods": methods_table}
+    tables = {"tasks": tasks_table, "methods": methods_table, "metrics": metrics_table}
     if kind != "all" and kind not in tables:
         raise ConfigError(f"specbench list {kind}: unknown kind '{kind}': {nearest(kind, tables)}")
     for name, make in tables.items():

@@ -1,10 +1,11 @@
-"""Tables of what can be run: the known tasks and methods."""
+"""Tables of what can be run and what is measured: tasks, methods, metrics."""
 
 from rich.table import Table
 from rich.text import Text
 
 from specbench.catalogue import load_method, load_task, method_names, task_names
 from specbench.registry import BRIDGES
+from specbench.results.glossary import MEANINGS
 from specbench.specs import MethodSpec
 
 
@@ -24,6 +25,14 @@ def methods_table() -> Table:
     for method in map(load_method, method_names()):
         lossless = "yes" if method.lossless else "no"
         add_row(table, method.name, method.title, method.paper or "–", lossless, needs(method))
+    return table
+
+
+def metrics_table() -> Table:
+    """name, unit, meaning."""
+    table = Table("name", "unit", "meaning", title="metrics of a leaderboard row")
+    for name, (unit, meaning) in MEANINGS.items():
+        add_row(table, name, unit, meaning)
     return table
 
 

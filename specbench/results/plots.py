@@ -38,23 +38,20 @@ def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
     heights = [metric.value or 0.0 for metric in speedups]
     below = [0.0 if m.low is None else max(0.0, h - m.low) for m, h in zip(speedups, heights, strict=True)]
     above = [0.0 if m.high is None else max(0.0, m.high - h) for m, h in zip(speedups, heights, strict=True)]
-    panel.bar(places, heights, yerr=[below, above], capsize=3, color="#7aa6c2", label="speed-up, 95 % interval")
+    handles = [panel.bar(places, heights, yerr=[below, above], capsize=3, color="#7aa6c2", label="speed-up, 95 %")]
     panel.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     panel.set_xticks(places, [row.subset for row in rows])
     panel.set_ylabel("speed-up over AR")
     task, method = (name.partition(":")[0] for name in (rows[0].task, rows[0].method))
     panel.set_title(f"{task} · {method}", loc="left")
-    rates = [
-        (place, rate) for place, row in enumerate(rows) if (rate := row.metrics["acceptance_rate"].value) is not None
-    ]
-    if rates:
+    rates = [(place, row.metrics["acceptance_rate"].value) for place, row in zip(places, rows, strict=True)]
+    judged = [(place, rate) for place, rate in rates if rate is not None]
+    if judged:
         right = panel.twinx()
-        right.plot(*zip(*rates, strict=True), "o", color="#b5493a", label="acceptance rate α")
+        handles += right.plot(*zip(*judged, strict=True), "o", color="#b5493a", label="acceptance rate α")
         right.set_ylim(0, 1)
-        right.set_ylabel("α")
-        right.legend(loc="upper right", frameon=False)
-    panel.legend(loc="upper left", frameon=False)
-    panel.set_ylim(0, 1.3 * max([1.0, *(h + a for h, a in zip(heights, above, strict=True))]))
+        right.set_ylabel("acceptance rate α")
+    panel.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
 
 
 def _pyplot() -> Any:

@@ -175,7 +175,7 @@ BAD_OPTIONS = {
     "no threads": (("--threads", "0"), "--threads 0"),
     "more threads than CPUs": (("--threads", "100000"), f"give 1 to {os.cpu_count()}"),
     "limit that is no number": (("--limit", "abc"), "Invalid value for '--limit'"),
-    "unknown option": (("--limt", "1"), "No such option: --limt (Possible options: --limit)"),
+    "unknown option": (("--limt", "1"), "No such option: --limt (Possible options: --limit"),
     "empty output": (("--output", ""), "--output '': is empty"),
     "empty leaderboard": (("--leaderboard", ""), "--leaderboard '': is empty"),
     "long name of a leaderboard": (("--leaderboard", "x" * 300), "cannot write the leaderboard"),

@@ -28,7 +28,6 @@ from specbench.running.compose import Decoder, ModelPair, compose
 from tests import tiny
 
 GAMMA = 5
-NUM_PROMPTS_PER_LANGUAGE = 6
 GREEDY = Sampling(0.0)
 Timed = tuple[int, float]
 Run = Callable[[list[int]], tuple[list[int], float]]
@@ -86,7 +85,8 @@ def measure(runs: Sequence[Run], prompts: Sequence[list[int]]) -> tuple[list[lis
 def ratio(own: Sequence[Timed], other: Sequence[Timed]) -> str:
     columns = [np.array(column, dtype=float) for timed in (own, other) for column in zip(*timed, strict=True)]
     low, high = bootstrap.interval(columns, seed=0)
-    return f"{bootstrap.ratio(columns):.2f} [{low:.2f}, {high:.2f}]"
+    interval = "no interval" if low is None or high is None else f"{low:.2f}, {high:.2f}"
+    return f"{bootstrap.ratio(columns):.2f} [{interval}]"
 
 
 def speed(timed: Sequence[Timed]) -> str:
@@ -100,14 +100,14 @@ def overhead(generations: Sequence[Generation]) -> str:
     return f"{100 * (1 - passes / decode):.1f} %"
 
 
-def embedded(table: Table) -> None:
+def embedded(table: Table, num_prompts_per_language: int = 6) -> None:
     models = ModelPair(load_model("embedded:target", device="cpu"), load_model("embedded:drafter", device="cpu"))
     target, drafter = models.target, models.drafter
     assert drafter is not None
     task = load_task("mgsm")
     by_language = [
         [target.encode_prompt(example.prompt, chat=False) for example in
-         load_examples(task, subset, data="sample", use_sample=True, limit=NUM_PROMPTS_PER_LANGUAGE).examples]
+         load_examples(task, subset, data="sample", use_sample=True, limit=num_prompts_per_language).examples]
         for subset in task.subset_names
     ]  # fmt: skip
     prompts = [ids for row in zip_longest(*by_language) for ids in row if ids is not None]
@@ -142,25 +142,26 @@ def embedded(table: Table) -> None:
     row("embedded pair: prompts with equal outputs of all four", "", f"{num_equal} of {len(prompts)}", "", "")
 
 
-def long_context(table: Table) -> None:
+def long_context(table: Table, context: int = 4096, num_prompts: int = 5) -> None:
     config = LlamaConfig(
         vocab_size=1024, hidden_size=512, intermediate_size=1024, num_hidden_layers=12, num_attention_heads=8,
         num_key_value_heads=8, max_position_embeddings=8192, eos_token_id=None, bos_token_id=None,
     )  # fmt: skip
     torch.manual_seed(0)
     model = CausalLM(LlamaForCausalLM(config).eval(), tiny.tokenizer(num_extra=767), "random 12×512", None)
-    prompts = [torch.randint(0, 1024, (4096,), generator=torch.Generator().manual_seed(i)).tolist() for i in range(4)]
+    seeds = [torch.Generator().manual_seed(seed) for seed in range(num_prompts)]
+    prompts = [torch.randint(0, 1024, (context,), generator=seed).tolist() for seed in seeds]
     num_tokens = 32
     plain = ours(compose(load_method("ar"), ModelPair(model), GREEDY), StopRules(num_tokens))
     one = ours(compose(load_method("ar"), ModelPair(model), GREEDY), StopRules(1))
     (ar, generate, ar_first, generate_first), _ = measure(
         [plain, hugging_face(model, num_tokens), one, hugging_face(model, 1)], prompts
     )
-    # The prefill of 4,096 tokens is the same work on both sides: what is compared is the time after it.
+    # The prefill of the context is the same work on both sides: what is compared is the time after it.
     own = [(n - 1, t - first) for (n, t), (_, first) in zip(ar, ar_first, strict=True)]
     other = [(n - 1, t - first) for (n, t), (_, first) in zip(generate, generate_first, strict=True)]
     table.add_row(
-        "context 4,096, 12 × 512, random: AR ÷ generate", "≥ 1.2", ratio(own, other), speed(own), speed(other)
+        f"context {context}, 12 × 512, random: AR ÷ generate", "≥ 1.2", ratio(own, other), speed(own), speed(other)
     )
 
 

@@ -92,7 +92,8 @@ def _folders(kind: str) -> Iterator[Path]:
 def _plugin_folder(point: Any) -> Path:
     place = f"plug-in '{point.name}' ({point.value})"
     try:
-        folder = Path(point.load())
+        loaded = point.load()
+        folder = Path(loaded.__path__[0] if hasattr(loaded, "__path__") else loaded)
     except Exception as error:
         raise ConfigError(f"{place} failed to load: {error}: repair or uninstall it") from error
     if not folder.is_dir():

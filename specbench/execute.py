@@ -126,8 +126,9 @@ def execute(request: Request, console: Console) -> Outcome:
     cells = make_cells(spec, models, loaded)
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
     identity = runner.identity(spec, cells, models, conditions)
-    names = "-".join([*(task.name for task in spec.tasks), *(m.name for m in spec.methods if m.name != "ar")])
-    folder = RunFolder(request.output or default_folder(names, identity), identity)
+    plan = {"subsets": spec.subsets, "limit": spec.limit, "repeats": spec.repeats}
+    names = "-".join([*(task.name for task in spec.tasks), *(m.name for m in spec.methods[1:] or spec.methods)])
+    folder = RunFolder(request.output or default_folder(names, {**identity, **plan}), identity)
     with folder.open({method.name: method.num_draft_tokens for method in spec.methods}) as done:
         check_writable(folder.leaderboard)
         records = measure(spec, cells, folder, done, console)

@@ -83,6 +83,17 @@ def test_greedy_sd_emits_what_ar_emits_and_order_alternates(
         assert record["order"] == (["ar", "sd"] if number % 2 == 0 else ["sd", "ar"])
 
 
+def test_a_smaller_command_leaves_the_larger_run_alone(
+    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+) -> None:
+    assert run(specbench, pair, rows)[0] == 0
+    [whole] = (tmp_path / "runs").glob("*/leaderboard.json")
+    before = whole.read_bytes()
+    code, _, err = run(specbench, pair, rows, "--limit", "1")
+    assert code == 0 and "measuring 2 examples" in err
+    assert whole.read_bytes() == before and len(list((tmp_path / "runs").iterdir())) == 2
+
+
 def test_same_command_resumes_and_measures_nothing_twice(
     specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
 ) -> None:

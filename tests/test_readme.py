@@ -30,20 +30,12 @@ def test_the_two_first_commands_are_run_by_the_continuous_checks() -> None:
 def test_command(command: str, specbench: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     for name, text in re.findall(r"```yaml\n# (\S+)\n(.*?)```", README, re.S):
         (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "numbers.jsonl").write_text(re.findall(r"```json\n(.*?)```", README, re.S)[0], encoding="utf-8")
     program, *arguments = shlex.split(command)
     assert program == "specbench"
     code, out, err = specbench(*arguments)
     assert code == 0, err
     assert out
-
-
-def test_the_task_of_the_readme_runs(specbench: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    text = re.findall(r"```yaml\n# my-task.yaml\n(.*?)```", README, re.S)[0]
-    (tmp_path / "my-task.yaml").write_text(text, encoding="utf-8")
-    (tmp_path / "numbers.jsonl").write_text('{"number": 3}\n{"number": 5}\n')
-    code, out, err = specbench("run", "--task", "my-task.yaml", "--method", "sd", "--data", ".")
-    assert code == 0, err
-    assert "my-task@1" in out
 
 
 def test_every_method_and_task_is_in_its_table() -> None:

@@ -94,3 +94,15 @@ def test_one_table_is_one_task_and_one_method():
         run_table([row(), row(method="sd@1:aa")])
     with pytest.raises(ValueError, match="one task and one method"):
         run_table([])
+
+
+def test_cut_answers_are_said():
+    cut = {**METRICS, "share_cut_by_length": Metric(value=0.25)}
+    text = rendered([row(subset="en", metrics=METRICS, n=250), row(subset="ja", metrics=cut, n=250)])
+    assert "more than 10% of the answers were cut at max_new_tokens in ja" in text
+
+
+def test_a_drafter_without_a_model_is_named_by_its_kind():
+    options = {"drafter": {"type": "lookup"}, "verification": {"rule": "rejection"}}
+    text = rendered(rows(drafter=None, options=options, lossless=True))
+    assert "drafter lookup, 5 draft tokens, lossless (rule rejection)" in text

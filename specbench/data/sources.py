@@ -41,7 +41,8 @@ def open_source(task: TaskSpec, subset: str, data: str, num_subsets: int) -> Sou
 def _sample(task: TaskSpec, subset: str, num_subsets: int) -> Source:
     sample = task.subset(subset).sample
     if sample is None:
-        raise ConfigError(f"task '{task.name}' has no bundled sample: give --data FOLDER or --data hub")
+        hub = " or --data hub" if task.subset(subset).dataset else ""
+        raise ConfigError(f"task '{task.name}' has no bundled sample: give --data FOLDER{hub}")
     path = Path(sample)
     if not path.is_file():
         raise ConfigError(f"task '{task.name}': sample = '{path}': no such file: correct the key `sample`")

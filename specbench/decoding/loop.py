@@ -57,7 +57,8 @@ def decode(
     draft_ready_seconds = clock.now()
     target.reset()
     ledger.start(Distributions(target.score(prompt_ids, 1), sampling).draw(0, generator))
-    clear(target.passes, drafter.passes)
+    draft_passes: PassLog | None = getattr(drafter, "passes", None)
+    clear(target.passes, draft_passes)
 
     first_token_seconds = clock.now()
     while not ledger.finished:
@@ -76,7 +77,7 @@ def decode(
         steps=ledger.steps,
         positions={name: judged_column(name, verdicts, ledger.steps) for name in POSITION_COLUMNS},
         target_passes=target.passes.read(),
-        draft_passes=drafter.passes.read() if drafter.passes else [],
+        draft_passes=draft_passes.read() if draft_passes else [],
         ttft_seconds=first_token_seconds - start_seconds,
         draft_prefill_seconds=draft_ready_seconds - start_seconds,
         decode_seconds=last_token_seconds - first_token_seconds,

@@ -45,6 +45,7 @@ def summarize(
     }
     if alone:
         metrics["target_passes_per_token"] = Metric(value=0.0 if records else None)
+        metrics["mean_acceptance_length"] = Metric()  # there is no target pass to emit tokens
         metrics["draft_prefill_seconds"] = Metric()  # part of ttft_seconds, and not measured apart
     metrics["speedup_expected"] = Metric(
         value=_expected(metrics["acceptance_rate"].value, num_draft_tokens, metrics["cost_ratio"].value)

@@ -74,7 +74,7 @@ def _row(
         language=cell.task.language if len(group) == 1 else None,
         method=named(method),
         num_draft_tokens=method.num_draft_tokens,
-        options={"drafter": method.drafter.options, "verification": method.verification.options},
+        options={"drafter": method.drafter.model_dump(), "verification": method.verification.model_dump()},
         target=models.target.name,
         target_revision=models.target.revision,
         drafter=drafter.name if drafter else None,

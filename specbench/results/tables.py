@@ -10,6 +10,7 @@ from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import Row
 
 SMALL_SAMPLE = 30
+MANY_CUT = 0.1  # a larger share of answers that ended at the limit makes the accuracy one of cut answers
 NULL = "–"
 
 
@@ -61,15 +62,29 @@ def _caption(rows: Sequence[Row]) -> str:
     lossless = "lossless" if row.lossless else "lossy: the output is not the target's own"
     sentences = [
         f"target {_model(row.target, row.target_revision)}",
-        f"drafter {_model(row.drafter, row.drafter_revision) if row.drafter else 'none'}, "
-        f"{row.num_draft_tokens} draft tokens, {lossless}{_options(row)}",
+        f"drafter {_drafter(row)}, {row.num_draft_tokens} draft tokens, {lossless}{_options(row)}",
         f"{_samplings(rows)}; {row.dtype} on {row.device}",
         f"data: {row.data_source} ({_locations(places)})",
     ]
+    cut = [r.subset for r in rows if _value(r, "share_cut_by_length") > MANY_CUT]
+    if cut:
+        sentences.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")
     small = [r.subset for r in rows if r.n < SMALL_SAMPLE]
     if small:
         sentences.append(f"intervals rest on few prompts: n < {SMALL_SAMPLE} in {', '.join(small)}")
     return "\n".join(sentences)
+
+
+def _drafter(row: Row) -> str:
+    """The draft model, or the kind of drafter where there is none."""
+    return (
+        _model(row.drafter, row.drafter_revision) if row.drafter else row.options.get("drafter", {}).get("type", "none")
+    )
+
+
+def _value(row: Row, name: str) -> float:
+    metric = row.metrics.get(name)
+    return 0.0 if metric is None or metric.value is None else metric.value
 
 
 def _locations(locations: Sequence[str]) -> str:

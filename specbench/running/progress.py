@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from types import TracebackType
 from typing import Any
 
@@ -31,8 +32,7 @@ class RunProgress:
         self._started = self._said = clock()
         self._tokens: dict[str, int] = defaultdict(int)
         self._seconds: dict[str, float] = defaultdict(float)
-        self._accepted: dict[str, int] = defaultdict(int)
-        self._judged: dict[str, int] = defaultdict(int)
+        self._rates: dict[str, list[float]] = defaultdict(list)
         self._bar: Progress | None = None
 
     def __enter__(self) -> "RunProgress":
@@ -58,8 +58,8 @@ class RunProgress:
         for name, result in record["methods"].items():
             self._tokens[name] += len(result["token_ids"]) - 1
             self._seconds[name] += result["decode_seconds"]
-            self._judged[name] += sum(step[1] for step in result["steps"])
-            self._accepted[name] += sum(step[2] for step in result["steps"])
+            if num_judged := sum(step[1] for step in result["steps"]):
+                self._rates[name].append(sum(step[2] for step in result["steps"]) / num_judged)
         line = f"{where} · {self.summary()}"
         if self._bar is not None:
             self._bar.update(self._bar_task, description=line, completed=self.num_done)
@@ -68,11 +68,11 @@ class RunProgress:
             say(self.console, f"{self.num_done}/{self.num_blocks} {line}{self._time_left()}")
 
     def summary(self) -> str:
-        """tokens/s of every method, and α where tokens were judged."""
+        """tokens/s of every method, and α (the mean over examples, as in the table) where tokens were judged."""
         parts = []
         for name in self._tokens:
             speed = self._tokens[name] / self._seconds[name] if self._seconds[name] else 0.0
-            alpha = f" α {self._accepted[name] / self._judged[name]:.2f}" if self._judged[name] else ""
+            alpha = f" α {fmean(self._rates[name]):.2f}" if self._rates[name] else ""
             parts.append(f"{name} {speed:.0f} tok/s{alpha}")
         return " · ".join(parts)
 

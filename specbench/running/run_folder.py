@@ -80,9 +80,10 @@ def record_key(record: Record) -> Key:
     return record["task"], record["subset"], record["example"], record["repeat"]
 
 
-def default_folder(names: str, identity: Mapping[str, Any]) -> Path:
-    """runs/<tasks>-<methods>-<digest of the configuration>: the same command finds its records again."""
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+def default_folder(names: str, asked: Mapping[str, Any]) -> Path:
+    """runs/<tasks>-<methods>-<digest of all that was asked for>: the same command finds its records again, another
+    one (fewer subsets, a smaller limit) leaves them alone."""
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
     return Path("runs") / f"{names}-{digest}"
 
 

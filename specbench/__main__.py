@@ -1,0 +1,5 @@
+"""`python -m specbench` is the command line."""
+
+from specbench.cli import main
+
+main()

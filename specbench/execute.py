@@ -150,6 +150,6 @@ def measure(
     announce(console, len(plan), sum(block.key in done for block in plan), folder.path)
     with RunProgress(console, len(plan)) as progress, saying_what_is_kept(console, folder.path):
         return runner.run(
-            spec, cells, folder, done,
+            spec, plan, folder, done,
             lambda block, record, measured: progress.report(f"{record['task']}/{record['subset']}", record, measured),
         )  # fmt: skip

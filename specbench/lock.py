@@ -3,13 +3,13 @@
 `python -m specbench.lock` rewrites specbench/versions.lock and refuses when a digest moved and its version did not.
 """
 
-import hashlib
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from specbench.catalogue import load_file
 from specbench.errors import ConfigError
+from specbench.files import file_digest
 from specbench.resources import PACKAGE, builtin_dir
 from specbench.specs import TaskSpec, digest
 
@@ -32,12 +32,6 @@ def current() -> dict[str, Entry]:
                 sample = Path(spec.sample)
                 entries[f"tasks/samples/{sample.name}"] = Entry(spec.version, file_digest(sample))
     return entries
-
-
-def file_digest(path: Path) -> str:
-    """12 hex digits of SHA-256 over the bytes of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
 
 
 def read(path: Path = LOCK) -> dict[str, Entry]:

@@ -9,7 +9,7 @@ from typing import Literal
 from specbench.data import hub as hub_data
 from specbench.data.local import SUFFIXES, Row, find_files, read_rows
 from specbench.errors import ConfigError, nearest
-from specbench.lock import file_digest
+from specbench.files import file_digest
 from specbench.specs import TaskSpec
 
 Kind = Literal["hub", "local", "sample"]

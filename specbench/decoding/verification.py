@@ -122,8 +122,6 @@ def fuzzy_rule(
             target_probs, draft_probs = target.probs[:num_drafted], draft.probs
         values = measure(target_probs, draft_probs)
         close = values <= threshold if inclusive else values < threshold
-        if threshold == math.inf:
-            close = torch.ones_like(close)
         num_accepted = leading(close.tolist())
         # The recovered token is drawn from p itself, not from a residual; so is the bonus token.
         next_token = target.draw(num_accepted, generator)

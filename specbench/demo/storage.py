@@ -10,6 +10,7 @@ from typing import Any
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from specbench.demo.family import MANIFEST, Member, digest_of, read_manifest
+from specbench.files import write_atomically
 
 
 def kept_tokenizers(output: Path, members: Sequence[Member], names: list[str]) -> dict[str, PreTrainedTokenizerBase]:
@@ -51,6 +52,4 @@ def publish(recipe: Member, output: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON so that no reader ever sees half of it."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

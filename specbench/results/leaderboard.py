@@ -3,15 +3,15 @@
 import errno
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator
 
 from specbench.errors import ConfigError
+from specbench.files import temporary_path, write_atomically
 from specbench.results.bootstrap import Metric
 from specbench.running.file_lock import locked
 
@@ -102,17 +102,9 @@ def write(path: Path | str, rows: Sequence[Row]) -> None:
     path = Path(path).resolve()  # through a link to the file itself
     content = {"format": FORMAT, "rows": [row.model_dump(mode="json") for row in rows]}
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    temporary = _temporary(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        write_atomically(path, text)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise _not_written(path, error) from error
 
 
@@ -137,15 +129,11 @@ def check_writable(path: Path | str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
-        _temporary(path).open("w").close()
-        _temporary(path).unlink()
+        temporary_path(path).open("w").close()
+        temporary_path(path).unlink()
     except OSError as error:
         problem = f"cannot write the leaderboard: {error.strerror or error}"
         raise ConfigError(f"{path}: {problem}; nothing was measured: name another file") from error
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 _REMEDY = "restore it from a copy, or move it away and run again: the rows are recomputed from the records"

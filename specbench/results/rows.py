@@ -97,7 +97,7 @@ def _row(
         lossless=method.lossless,
         metrics=summarize(
             list(records), method.name, num_draft_tokens=method.num_draft_tokens,
-            verification={"rule": method.verification.rule, **method.verification.options},
+            verification=method.verification.model_dump(),
             decodes_with=method.decodes_with, seed=spec.seed,
         ),
     )  # fmt: skip

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError
+from specbench.files import write_atomically
 from specbench.running.file_lock import locked
 from specbench.running.record_check import check_record
 from specbench.running.records import Record, RecordFile
@@ -85,12 +85,6 @@ def default_folder(names: str, asked: Mapping[str, Any]) -> Path:
     one (fewer subsets, a smaller limit) leaves them alone."""
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
     return Path("runs") / f"{names}-{digest}"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, str]:

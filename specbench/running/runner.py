@@ -2,7 +2,7 @@
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,19 +49,18 @@ def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:
 
 def run(
     spec: RunSpec,
-    cells: Sequence[Cell],
+    plan: Sequence[Block],
     folder: RunFolder,
     done: Mapping[Key, dict[str, Any]],
     report: Callable[[Block, dict[str, Any], bool], None],
 ) -> list[dict[str, Any]]:
-    """Measure every block that is not recorded yet; returns the records of the plan, old and new.
+    """Measure every block of the plan that is not recorded yet; returns its records, old and new.
 
     `report(block, record, measured)` is called after each block. A record is on disk before the next block begins.
     """
-    plan = list(blocks(cells, spec.repeats))
     check_same_examples(plan, done, folder)
     if any(block.key not in done for block in plan):
-        warm_up(cells, spec.chat)
+        warm_up({id(block.cell): block.cell for block in plan}.values(), spec.chat)
     records = []
     for block in plan:
         old = done.get(block.key)
@@ -85,7 +84,7 @@ def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]
             )
 
 
-def warm_up(cells: Sequence[Cell], chat: str) -> None:
+def warm_up(cells: Iterable[Cell], chat: str) -> None:
     """Every method once on a text that is not measured, as long as the longest sequence of the cell, so that no
     measured pass is the first of its kind and no cache grows while it is measured."""
     for cell in cells:

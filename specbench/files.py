@@ -1,0 +1,34 @@
+"""Files as a whole: written in one step, and named by their bytes."""
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file in one step: a reader or a crash sees the old text or the new one. Raises OSError, and then the
+    file is as it was."""
+    temporary = temporary_path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def temporary_path(path: Path) -> Path:
+    """Where a file is written before it takes its place; in the same folder, and this process's own."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def file_digest(path: Path) -> str:
+    """12 hex digits of SHA-256 over the bytes of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]

@@ -10,6 +10,7 @@ from typing import Any
 from specbench.errors import ConfigError, nearest
 from specbench.resources import builtin_dir
 from specbench.specs import MethodSpec, TaskSpec, build, yaml_files
+from specbench.specs.decoder import is_file_entry
 from specbench.specs.overrides import with_overrides as with_overrides
 
 
@@ -44,13 +45,22 @@ def load_file(path: str | Path) -> TaskSpec | MethodSpec:
     path = Path(path)
     data = yaml_files.read(path)
     prefix = f"{path}: "
-    if "verification" in data or "drafter" in data:
-        return build(MethodSpec, data, prefix)
+    if {"verification", "drafter", "decoder"} & data.keys():
+        return build(MethodSpec, _with_code(data, path.resolve().parent), prefix)
     if "prompt" not in data and "generation" not in data:
         raise ConfigError(f"{prefix}no task (key `prompt`) and no method (key `verification`): add it")
     if isinstance(data.get("sample"), str):
         data["sample"] = str(path.resolve().parent / data["sample"])
     return build(TaskSpec, data, prefix)
+
+
+def _with_code(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The method with the file of an external decoder's code, if it is one, made absolute: it stands in `folder`."""
+    decoder = data.get("decoder")
+    entry = decoder.get("entry") if isinstance(decoder, dict) else None
+    if not isinstance(entry, str) or not is_file_entry(entry):
+        return data
+    return {**data, "decoder": {**data["decoder"], "entry": str(folder / entry)}}
 
 
 def _find(kind: str, name_or_path: str) -> Path:

@@ -11,13 +11,15 @@ from rich.console import Console
 
 from specbench.catalogue import load_method, load_task, with_overrides
 from specbench.errors import ConfigError
-from specbench.models.loading import EMBEDDED, is_local, load_model
+from specbench.models.loading import is_local
+from specbench.resources import EMBEDDED
 from specbench.results import rows as results
 from specbench.results.environment import environment
 from specbench.results.leaderboard import Row, check_writable, load, merge, write
 from specbench.results.plots import check_plot, draw
 from specbench.running import runner
-from specbench.running.compose import ModelPair, unique
+from specbench.running.compose import unique
+from specbench.running.models import load_models
 from specbench.running.plan import Cell, load_data, make_cells
 from specbench.running.progress import RunProgress, announce, saying_what_is_kept
 from specbench.running.records import Record
@@ -86,28 +88,16 @@ def run_spec(request: Request) -> RunSpec:
     if not request.tasks or not request.methods:
         raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
     tasks, methods = with_overrides(tasks, methods, request.overrides)
-    embedded = request.target is None
-    if embedded and request.drafter is not None:
-        raise ConfigError("--drafter needs --target: the embedded pair is used only as a pair")
     check_revisions(request)
     data = {
         **request.options,
         "tasks": tasks,
         "methods": methods,
         "subsets": request.subsets,
-        "target": EMBEDDED + "target" if embedded else request.target,
-        "drafter": EMBEDDED + "drafter" if embedded else request.drafter,
+        "target": request.target or EMBEDDED + "target",
+        "drafter": request.drafter,
     }
     return build(RunSpec, data, prefix="")
-
-
-def load_pair(spec: RunSpec) -> ModelPair:
-    """The models that the methods of a run ask for, both in the same dtype."""
-    target = load_model(spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device)
-    if spec.drafter is None or not any(method.needs_drafter for method in spec.methods):
-        return ModelPair(target)
-    dtype = target.dtype if spec.dtype == "auto" else spec.dtype
-    return ModelPair(target, load_model(spec.drafter, revision=spec.drafter_revision, dtype=dtype, device=spec.device))
 
 
 def execute(request: Request, console: Console) -> Outcome:
@@ -122,7 +112,7 @@ def execute(request: Request, console: Console) -> Outcome:
         if request.leaderboard.exists():
             load(request.leaderboard)
     loaded = load_data(spec, use_sample=embedded)
-    models = load_pair(spec)
+    models = load_models(spec)
     cells = make_cells(spec, models, loaded)
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
     identity = runner.identity(spec, cells, models, conditions)

@@ -4,7 +4,6 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.catalogue import load_method, load_task, method_names, task_names
-from specbench.registry import BRIDGES
 from specbench.results.glossary import MEANINGS
 from specbench.specs import MethodSpec
 
@@ -45,5 +44,4 @@ def needs(method: MethodSpec) -> str:
     """What must be given besides a target."""
     if not method.needs_drafter:
         return "target"
-    shared = method.decodes_with == "target" and getattr(BRIDGES.get(method.bridge), "same_vocabulary", False)
-    return "target, drafter" + (" with its vocabulary" if shared else "")
+    return "target, drafter" + (" with its vocabulary" if method.same_vocabulary else "")

@@ -23,8 +23,9 @@ from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
+from specbench.models.pair import ModelPair
 from specbench.results import bootstrap
-from specbench.running.compose import Decoder, ModelPair, compose
+from specbench.running.compose import Decoder, compose
 from tests import tiny
 
 GAMMA = 5

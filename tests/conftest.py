@@ -13,7 +13,7 @@ import torch
 from specbench.catalogue import load_task
 from specbench.data.examples import load_examples
 from specbench.models.loading import load_model
-from specbench.running.compose import ModelPair
+from specbench.models.pair import ModelPair
 from tests import tiny
 
 torch.set_num_threads(1)

@@ -8,7 +8,8 @@ from specbench.catalogue import load_method, load_task
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.running.compose import ModelPair, compose
+from specbench.models.pair import ModelPair
+from specbench.running.compose import compose
 
 MAX_NEW_TOKENS = 96
 GAMMA = 5

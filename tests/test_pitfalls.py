@@ -21,8 +21,9 @@ from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
+from specbench.models.pair import ModelPair
 from specbench.running import runner
-from specbench.running.compose import Decoder, ModelPair, compose
+from specbench.running.compose import Decoder, compose
 from tests.toys import TableModel
 
 Specbench = Callable[..., tuple[int, str, str]]

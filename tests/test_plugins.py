@@ -31,26 +31,10 @@ parrot = "specbench_parrot:TASKS"
 MODULE = '''
 from pathlib import Path
 
-import torch
-
-from specbench.decoding.proposal import Proposal
+from specbench.decoding.proposal import PointMass, Proposal
 
 METHODS = Path(__file__).parent / "methods"
 TASKS = str(Path(__file__).parent / "tasks")
-
-
-class PointMass:
-    def __init__(self, token_ids, vocab_size):
-        self.rows = torch.nn.functional.one_hot(torch.tensor(token_ids), vocab_size).float()
-
-    def token_probs(self, token_ids):
-        return torch.ones(len(token_ids))
-
-    def row(self, index):
-        return self.rows[index]
-
-    def overlap(self, target_probs):
-        return (target_probs * self.rows).sum(-1)
 
 
 class Parrot:
@@ -58,19 +42,19 @@ class Parrot:
 
     passes = None
 
-    def __init__(self, vocab_size):
-        self.vocab_size = vocab_size
+    def __init__(self, count):
+        self.count = count
 
     def prefill(self, prompt_ids):
         pass
 
     def propose(self, ids, num_draft_tokens, generator):
-        token_ids = ids[-1:] * num_draft_tokens
-        return Proposal(token_ids, PointMass(token_ids, self.vocab_size)) if token_ids else Proposal()
+        token_ids = ids[-1:] * min(num_draft_tokens, self.count)
+        return Proposal(token_ids, PointMass(token_ids)) if token_ids else Proposal()
 
 
-def parrot(model, sampling, *, vocab_size: int = 7):
-    return Parrot(vocab_size)
+def parrot(models, sampling, *, count: int = 7):
+    return Parrot(count)
 
 
 parrot.provides = frozenset({"probs"})

@@ -9,7 +9,9 @@ from specbench.catalogue import load_method, with_overrides
 from specbench.data.examples import Example
 from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
-from specbench.running.compose import ModelPair, compose, methods_for_any_vocabulary, stream_seed
+from specbench.models.pair import ModelPair
+from specbench.running.compose import compose, methods_for_any_vocabulary, stream_seed
+from specbench.running.models import Models
 from specbench.running.runner import Block, blocks, check_same_examples
 from tests import tiny
 
@@ -52,7 +54,9 @@ def test_records_of_other_examples_are_refused() -> None:
 
 def test_the_context_is_the_smaller_one() -> None:
     small, large = tiny.causal_lm(max_position_embeddings=64), tiny.causal_lm()
-    assert ModelPair(small, large).context_limit == ModelPair(large, small).context_limit == 64
+    sd = load_method("sd")
+    for target, drafter in ((small, large), (large, small)):
+        assert Models(target, {"sd": drafter}).context_limit([sd]) == 64
 
 
 def test_processed_divergences_of_point_masses_are_refused() -> None:

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
+from specbench.decoding.lossy import fuzzy_rule
 from specbench.decoding.proposal import Proposal
-from specbench.decoding.sampling import Distributions, Sampling
-from specbench.decoding.verification import fuzzy_rule, leading, rejection, residual
+from specbench.decoding.sampling import Distributions, Sampling, residual
+from specbench.decoding.verification import leading, rejection
 
 TARGET = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
 DRAFT = torch.tensor([[0.6, 0.3, 0.1], [0.8, 0.1, 0.1]])

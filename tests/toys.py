@@ -47,3 +47,49 @@ def joint(model: TableModel, prompt: Sequence[int], length: int) -> dict[tuple[i
             ids.append(token)
         result[tokens] = mass
     return result
+
+
+class ToyVocabulary:
+    """Tokens that write given strings, cut greedily by the longest; a token that writes None is special."""
+
+    def __init__(self, texts: Sequence[str | None], bos_ids: Sequence[int] = ()) -> None:
+        self.size = len(texts)
+        self.token_bytes = [None if text is None else text.encode() for text in texts]
+        self.plain = [text is not None for text in texts]
+        self.id_of = {written: i for i, written in enumerate(self.token_bytes) if written is not None}
+        self.bos_ids = list(bos_ids)
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        while text:
+            fitting = [written.decode() for written in self.id_of if text.startswith(written.decode())]
+            if not fitting:  # a letter that the vocabulary does not have
+                text = text[1:]
+                continue
+            ids.append(self.id_of[max(fitting, key=len).encode()])
+            text = text[len(max(fitting, key=len)) :]
+        return ids
+
+    def encode_after(self, before: str, text: str) -> list[int] | None:
+        known, whole = self.encode(before), self.encode(before + text)
+        return whole[len(known) :] if whole[: len(known)] == known else None
+
+    def to_bytes(self, ids: Sequence[int]) -> bytes:
+        return b"".join(self.token_bytes[i] or b"" for i in ids)
+
+    def text(self, ids: Sequence[int]) -> tuple[str, int]:
+        return self.to_bytes(ids).decode(), 0
+
+
+class TextModel(TableModel):
+    """A table model whose tokens write strings; special tokens (None) end a text."""
+
+    def __init__(
+        self, texts: Sequence[str | None], seed: int, bos_ids: Sequence[int] = (), spread: float = 1.5
+    ) -> None:
+        ends = [i for i, text in enumerate(texts) if text is None and i not in bos_ids]
+        super().__init__(len(texts), seed, spread, ends)
+        self.text_vocabulary = ToyVocabulary(texts, bos_ids)
+        self.name = f"toy of {len(texts)}"
+        self.device = torch.device("cpu")
+        self.context_limit: int | None = None

@@ -63,7 +63,8 @@ def decode(
     first_token_seconds = clock.now()
     while not ledger.finished:
         proposal = drafter.propose(ledger.ids, min(num_draft_tokens, ledger.num_remaining - 1), generator)
-        logits = target.score(ledger.ids + proposal.token_ids, proposal.num_drafted + 1)
+        scored_ids = proposal.scored_ids
+        logits = target.score(ledger.ids + scored_ids, len(scored_ids) + 1)
         verdict = rule(proposal, Distributions(logits, sampling), generator)
         ledger.extend(proposal, verdict)
         verdicts.append(verdict)

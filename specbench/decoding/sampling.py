@@ -55,6 +55,11 @@ class Distributions:
             self._logits = torch.cat([part.logits for part in self._parts])
         return self._logits
 
+    @property
+    def certain(self) -> bool:
+        """Whether every row is a point mass."""
+        return self.sampling.greedy
+
     @cached_property
     def probs(self) -> torch.Tensor:
         """After temperature, top-k and top-p; one-hot rows when greedy."""
@@ -79,15 +84,22 @@ class Distributions:
             return self.best[row]
         return draw(self.probs[row], generator)
 
+    def draw_all(self, generator: torch.Generator) -> list[int]:
+        """One token from every row."""
+        if self.sampling.greedy:
+            return self.best
+        tokens: list[int] = torch.multinomial(self.probs, 1, generator=generator)[:, 0].tolist()
+        return tokens
+
     # What a proposal is asked for by the rules (see proposal.DraftProbs).
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
         return self.probs.gather(1, token_ids[:, None])[:, 0]
 
-    def row(self, index: int) -> torch.Tensor:
-        return self.probs[index]
-
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
         return torch.minimum(self.probs, target_probs).sum(dim=-1)
+
+    def recover(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
+        return draw(residual(target_probs, self.probs[index]), generator)
 
 
 def process(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
@@ -106,6 +118,12 @@ def process(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         probs = torch.zeros_like(probs).scatter(1, order, ordered)
         probs = probs / probs.sum(dim=-1, keepdim=True)
     return probs
+
+
+def residual(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
+    """max(p − q, 0), unnormalised, [vocab]; p itself where rounding leaves nothing."""
+    rest = (target_probs - draft_probs).clamp_min(0.0)
+    return rest if bool(rest.any()) else target_probs
 
 
 def draw(probs: torch.Tensor, generator: torch.Generator) -> int:

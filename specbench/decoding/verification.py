@@ -4,23 +4,15 @@ A rule is a function (proposal, target, generator) → Verdict, where `target` h
 positions and of the one after them: num_drafted + 1 rows. Factories carry `lossless` and what a drafter must provide.
 """
 
-import math
-import warnings
 from collections.abc import Callable
-from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
 
-from specbench.decoding.divergences import DIVERGENCES, MAX_JS
-from specbench.decoding.proposal import Proposal, Verdict
-from specbench.decoding.sampling import Distributions, draw
+from specbench.decoding.proposal import Column, Proposal, Verdict, at_tokens, is_certain
+from specbench.decoding.sampling import Distributions
 from specbench.registry import RULES, Factory
 
 Rule = Callable[[Proposal, Distributions, torch.Generator], Verdict]
-DivergenceName = Literal[
-    "js", "kl", "reverse_kl", "tv", "js_reference", "top_k_js", "top_k_kl", "top_k_reverse_kl", "top_k_tv"
-]
 
 
 def rule(name: str, *, lossless: bool, requires: frozenset[str]) -> Callable[[Factory], Factory]:
@@ -50,7 +42,7 @@ def rejection(proposal: Proposal, target: Distributions, generator: torch.Genera
     num_drafted = proposal.num_drafted
     token_ids = torch.tensor(proposal.token_ids, device=target.probs.device)
     judged_probs = target.probs[:num_drafted]
-    target_prob = judged_probs.gather(1, token_ids[:, None])[:, 0]
+    target_prob = at_tokens(judged_probs, token_ids)
     draft_prob = proposal.probs.token_probs(token_ids)
     uniform = torch.rand(num_drafted, generator=generator, device=judged_probs.device)
     accepts: list[bool] = (uniform * draft_prob < target_prob).tolist()
@@ -58,7 +50,7 @@ def rejection(proposal: Proposal, target: Distributions, generator: torch.Genera
     if num_accepted == num_drafted:
         next_token = target.draw(num_drafted, generator)
     else:
-        next_token = draw(residual(target.probs[num_accepted], proposal.probs.row(num_accepted)), generator)
+        next_token = proposal.probs.recover(num_accepted, target.probs[num_accepted], generator)
     return Verdict(num_accepted, next_token, target_prob, draft_prob, proposal.probs.overlap(judged_probs))
 
 
@@ -68,66 +60,37 @@ def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verdict:
     matches = [token == choice for token, choice in zip(proposal.token_ids, best, strict=False)]
     num_accepted = leading(matches)
     target_prob = [float(match) for match in matches]
-    if isinstance(proposal.probs, Distributions) and proposal.probs.sampling.greedy:
+    draft = proposal.probs
+    if draft is None:  # a drafter that knows no probabilities where none are needed
+        return Verdict(num_accepted, best[num_accepted], target_prob)
+    if is_certain(draft):
         return Verdict(num_accepted, best[num_accepted], target_prob, [1.0] * len(matches), target_prob)
-    assert proposal.probs is not None
-    draft_prob = proposal.probs.token_probs(torch.tensor(proposal.token_ids, device=target.logits.device))
-    overlap = proposal.probs.token_probs(torch.tensor(best[: len(matches)], device=target.logits.device))
+    draft_prob = draft.token_probs(torch.tensor(proposal.token_ids, device=target.logits.device))
+    overlap = draft.token_probs(torch.tensor(best[: len(matches)], device=target.logits.device))
     return Verdict(num_accepted, best[num_accepted], target_prob, draft_prob, overlap)
 
 
-def residual(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
-    """max(p − q, 0), unnormalised, [vocab]; p itself where rounding leaves nothing."""
-    rest = (target_probs - draft_probs).clamp_min(0.0)
-    return rest if bool(rest.any()) else target_probs
+@rule("exact_match", lossless=True, requires=frozenset())
+def exact_match_rule() -> Rule:
+    """Draw the target's own token at every position; draft tokens stand while they are the same (arXiv:2502.05202,
+    Alg. 2). As lossless as drawing from the target, whatever was drafted; accepts x with probability p(x)."""
+    return exact_match
+
+
+def exact_match(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+    own = target.draw_all(generator)
+    matches = [token == choice for token, choice in zip(proposal.token_ids, own, strict=False)]
+    num_accepted = leading(matches)
+    if not matches:
+        return Verdict(0, own[0])
+    if target.sampling.greedy:
+        target_prob: Column = [float(match) for match in matches]
+    else:
+        token_ids = torch.tensor(proposal.token_ids, device=target.probs.device)
+        target_prob = at_tokens(target.probs[: len(matches)], token_ids)
+    return Verdict(num_accepted, own[num_accepted], target_prob, overlap=target_prob)
 
 
 def leading(flags: list[bool]) -> int:
     """How many are true before the first that is not."""
     return flags.index(False) if False in flags else len(flags)
-
-
-@rule("fuzzy", lossless=False, requires=frozenset({"probs", "raw_probs"}))
-def fuzzy_rule(
-    *,
-    divergence: DivergenceName,
-    threshold: Annotated[float, Field(ge=0, allow_inf_nan=True)],
-    divergence_on: Literal["raw", "processed"] = "raw",
-) -> Rule:
-    """Accept while the divergence of target and draft at the position is below the threshold (arXiv:2502.20704, §4).
-
-    `divergence_on: raw` compares the softmaxes at temperature 1, untruncated (as the published code does); `processed`
-    compares what tokens are drawn from. The paper reports its results with thresholds 0.3 to 0.7: divergences.py says
-    to which divergence they belong. `js_reference` accepts at the threshold too (≤), as its code does; all others
-    below it (<).
-    """
-    if math.isnan(threshold):
-        raise ValueError("threshold is not a number")
-    if divergence in ("js", "top_k_js") and MAX_JS < threshold < math.inf:
-        warnings.warn(
-            f"{divergence} never exceeds ln 2 = 0.693: threshold {threshold:g} accepts everything", stacklevel=2
-        )
-    measure = DIVERGENCES[divergence]
-    inclusive = divergence == "js_reference"
-
-    def fuzzy(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
-        num_drafted = proposal.num_drafted
-        if num_drafted == 0:
-            return Verdict(0, target.draw(0, generator))
-        draft = proposal.probs
-        assert isinstance(draft, Distributions)
-        if divergence_on == "raw":
-            target_probs, draft_probs = target.raw_probs[:num_drafted], draft.raw_probs
-        else:
-            target_probs, draft_probs = target.probs[:num_drafted], draft.probs
-        values = measure(target_probs, draft_probs)
-        close = values <= threshold if inclusive else values < threshold
-        num_accepted = leading(close.tolist())
-        # The recovered token is drawn from p itself, not from a residual; so is the bonus token.
-        next_token = target.draw(num_accepted, generator)
-        token_ids = torch.tensor(proposal.token_ids, device=values.device)[:, None]
-        target_prob, draft_prob = (probs.gather(1, token_ids)[:, 0] for probs in (target_probs, draft_probs))
-        return Verdict(num_accepted, next_token, target_prob, draft_prob, divergence=values)
-
-    fuzzy.compares_processed = divergence_on == "processed"  # type: ignore[attr-defined]
-    return fuzzy

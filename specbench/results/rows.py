@@ -7,9 +7,10 @@ from typing import Any
 
 from specbench.results.leaderboard import Row, Sampling
 from specbench.results.metrics import summarize
-from specbench.running.compose import ModelPair, unique
+from specbench.running.compose import unique
+from specbench.running.models import Models
 from specbench.running.plan import Cell, uses_chat
-from specbench.running.runner import named
+from specbench.running.runner import drafter_identity, named
 from specbench.specs import MethodSpec, RunSpec
 
 ALL = "all"
@@ -18,7 +19,7 @@ ALL = "all"
 def rows(
     spec: RunSpec,
     cells: Sequence[Cell],
-    models: ModelPair,
+    models: Models,
     records: Sequence[dict[str, Any]],
     environment: Mapping[str, Any],
     command: str,
@@ -60,25 +61,30 @@ def _row(
     spec: RunSpec,
     method: MethodSpec,
     group: Sequence[Cell],
-    models: ModelPair,
+    models: Models,
     records: Sequence[dict[str, Any]],
     environment: Mapping[str, Any],
     command: str,
 ) -> Row:
     cell = group[0]
     task = next(task for task in spec.tasks if task.name == cell.task.name)
-    drafter = models.drafter if method.needs_drafter else None
+    decoder = next(decoder for decoder in cell.decoders if decoder.method.name == method.name)
+    drafter = drafter_identity(decoder, models)
     return Row(
         task=named(task),
         subset=cell.subset if len(group) == 1 else ALL,
         language=cell.task.language if len(group) == 1 else None,
         method=named(method),
         num_draft_tokens=method.num_draft_tokens,
-        options={"drafter": method.drafter.model_dump(), "verification": method.verification.model_dump()},
+        options={
+            "drafter": method.drafter.model_dump(),
+            "verification": method.verification.model_dump(),
+            "bridge": method.bridge.model_dump(),
+        },
         target=models.target.name,
         target_revision=models.target.revision,
-        drafter=drafter.name if drafter else None,
-        drafter_revision=drafter.revision if drafter else None,
+        drafter=drafter["name"],
+        drafter_revision=drafter["revision"],
         sampling=sampling(cell),
         dtype=environment["dtype"],
         device=environment["device"],

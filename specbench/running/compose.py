@@ -2,8 +2,8 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 
@@ -11,28 +11,15 @@ from specbench import decoding  # noqa: F401  (registers the built-in components
 from specbench.catalogue import load_method, method_names
 from specbench.decoding.bridges import VocabularyMismatch
 from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters.model import ScoringModel
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import Rule
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
-from specbench.registry import BRIDGES, DRAFTERS, RULES
+from specbench.models.pair import ModelPair
 from specbench.specs import GenerationSpec, MethodSpec
-
-
-@dataclass(frozen=True)
-class ModelPair:
-    """The models of a run; `drafter` is None when no method asks for one."""
-
-    target: CausalLM
-    drafter: CausalLM | None = None
-
-    @property
-    def context_limit(self) -> int | None:
-        """Positions that every model of the pair has, so that all methods obey the same limit."""
-        limits = [m.context_limit for m in (self.target, self.drafter) if m is not None and m.context_limit]
-        return min(limits) if limits else None
 
 
 @dataclass(frozen=True)
@@ -66,22 +53,41 @@ class Decoder:
 
 def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
     """Build a method's parts. Raises ConfigError where the pair does not fit the method."""
-    factory: Any = DRAFTERS.get(method.drafter.type)
-    rule: Rule = RULES.get(method.verification.rule)(**method.verification.options)
+    rule: Rule = method.verification.factory(**method.verification.options)
     if method.needs_drafter and models.drafter is None:
         raise ConfigError(f"method '{method.name}' needs a draft model: give one with --drafter")
     if method.decodes_with == "drafter":
         assert models.drafter is not None
-        return Decoder(method, models.drafter, factory(None, sampling, **method.drafter.options), rule, sampling)
-    drafter = factory(models.drafter, sampling, **method.drafter.options)
+        alone = ModelPair(models.drafter)
+        return Decoder(method, alone.target, make_drafter(method, alone, sampling), rule, sampling)
+    drafter = bridged_drafter(method, models, sampling)
     check_sampling(method, rule, sampling, getattr(drafter, "sampling", sampling))
-    if method.needs_drafter:
-        try:
-            drafter = BRIDGES.get(method.bridge)(models.target, models.drafter, drafter)
-        except VocabularyMismatch as error:
-            able = ", ".join(methods_for_any_vocabulary())
-            raise ConfigError(f"method '{method.name}': {error}; methods that can run this pair: {able}") from error
     return Decoder(method, models.target, drafter, rule, sampling)
+
+
+def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
+    """The method's own drafter, before any bridge."""
+    try:
+        made: Drafter = method.drafter.factory(models, sampling, **method.drafter.options)
+    except ConfigError as error:
+        raise ConfigError(f"method '{method.name}': {error}") from error
+    return made
+
+
+def bridged_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
+    """The method's drafter, speaking the target's tokens."""
+    if models.drafter is None or not method.needs_drafter:
+        return make_drafter(method, models, sampling)
+
+    def make(model: ScoringModel) -> Drafter:
+        return make_drafter(method, replace(models, drafter=cast(CausalLM, model)), sampling)
+
+    try:
+        made: Drafter = method.bridge.factory(models, sampling, make, **method.bridge.options)
+    except VocabularyMismatch as error:
+        able = ", ".join(methods_for_any_vocabulary())
+        raise ConfigError(f"method '{method.name}': {error}; methods that can run this pair: {able}") from error
+    return made
 
 
 def check_sampling(method: MethodSpec, rule: Rule, target: Sampling, draft: Sampling) -> None:
@@ -97,13 +103,7 @@ def check_sampling(method: MethodSpec, rule: Rule, target: Sampling, draft: Samp
 def methods_for_any_vocabulary() -> list[str]:
     """The known methods that run whether or not target and drafter share a vocabulary."""
     known = [load_method(name) for name in method_names()]
-    return [
-        method.name
-        for method in known
-        if not method.needs_drafter
-        or method.decodes_with == "drafter"
-        or not getattr(BRIDGES.get(method.bridge), "same_vocabulary", False)
-    ]
+    return [method.name for method in known if not method.same_vocabulary]
 
 
 def stream_seed(*parts: str | int) -> int:

@@ -8,7 +8,8 @@ from specbench.data.examples import Example, TaskData, load_examples
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.registry import SCORERS
-from specbench.running.compose import Decoder, ModelPair, compose, sampling_of
+from specbench.running.compose import Decoder, compose, sampling_of
+from specbench.running.models import Models
 from specbench.specs import RunSpec, TaskSpec
 
 Scorer = Callable[[str, str], float]
@@ -46,14 +47,14 @@ def load_data(spec: RunSpec, use_sample: bool) -> list[tuple[TaskSpec, str, Task
     ]
 
 
-def make_cells(spec: RunSpec, models: ModelPair, loaded: Sequence[tuple[TaskSpec, str, TaskData]]) -> list[Cell]:
+def make_cells(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, str, TaskData]]) -> list[Cell]:
     """Compose the methods for every cell and check that every prompt fits both models."""
     cells = []
     for task, subset, data in loaded:
         merged = task.subset(subset)
         sampling = sampling_of(merged.generation)
-        decoders = tuple(compose(method, models, sampling) for method in spec.methods)
-        cells.append(Cell(merged, subset, data, decoders, models.context_limit))
+        decoders = tuple(compose(method, models.pair(method), sampling) for method in spec.methods)
+        cells.append(Cell(merged, subset, data, decoders, models.context_limit(spec.methods)))
     for cell in cells:
         check_prompts(cell, spec.chat)
         check_references(cell)

@@ -10,7 +10,8 @@ from specbench.data.examples import Example
 from specbench.decoding.ledger import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
 from specbench.errors import ConfigError
-from specbench.running.compose import Decoder, ModelPair, stream_seed
+from specbench.running.compose import Decoder, stream_seed
+from specbench.running.models import Models
 from specbench.running.plan import Cell, Scorer, prompt_ids, scorer
 from specbench.running.run_folder import Key, RunFolder
 from specbench.specs import MethodSpec, RunSpec, TaskSpec, digest
@@ -147,20 +148,27 @@ def as_json(
     }
 
 
-def identity(spec: RunSpec, cells: Sequence[Cell], models: ModelPair, environment: Mapping[str, Any]) -> dict[str, Any]:
+def identity(spec: RunSpec, cells: Sequence[Cell], models: Models, environment: Mapping[str, Any]) -> dict[str, Any]:
     """What all records of a folder must share: everything but which examples and how many repeats are asked for."""
+    drafters = {
+        decoder.method.name: drafter_identity(decoder, models) for cell in cells[:1] for decoder in cell.decoders
+    }
     return {
         "seed": spec.seed,
         "tasks": {task.name: named(task) for task in spec.tasks},
         "methods": {method.name: named(method) for method in spec.methods},
-        "models": {
-            role: {"name": model.name, "revision": model.revision} if model else None
-            for role, model in {"target": models.target, "drafter": models.drafter}.items()
-        },
+        "target": {"name": models.target.name, "revision": models.target.revision},
+        "drafters": {method: found for method, found in drafters.items() if found["name"] is not None},
         "data": {cell.task.name: cell.data.source for cell in cells},
         "chat": spec.chat,
         "environment": dict(environment),
     }
+
+
+def drafter_identity(decoder: Decoder, models: Models) -> dict[str, str | None]:
+    """Name and revision of what a method drafts with: a model, or a drafter that is a thing of its own."""
+    holder = models.drafters.get(decoder.method.name, decoder.drafter)
+    return {"name": getattr(holder, "name", None), "revision": getattr(holder, "revision", None)}
 
 
 def named(spec: TaskSpec | MethodSpec) -> str:

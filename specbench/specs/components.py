@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_serializer, model_validator
 
 from specbench.errors import ConfigError
-from specbench.registry import DRAFTERS, RULES, SCORERS, Factory, Registry, first_problem
+from specbench.registry import BRIDGES, DRAFTERS, RULES, SCORERS, Factory, Registry, first_problem
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -84,6 +84,22 @@ class DrafterSpec(Component):
 class VerificationSpec(Component):
     registry, place, key = RULES, "verification", "rule"
     rule: str
+
+
+class BridgeSpec(Component):
+    """Written as a word, or as a mapping where it has options."""
+
+    registry, place, key = BRIDGES, "bridge", "type"
+    type: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _word(cls, data: Any) -> Any:
+        return {"type": data} if isinstance(data, str) else data
+
+    @model_serializer(mode="plain")
+    def _as_word(self) -> str | dict[str, Any]:
+        return {"type": self.type, **self.options} if self.options else self.type
 
 
 class ScorerSpec(Component):

@@ -3,56 +3,88 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from specbench.errors import ConfigError, nearest
-from specbench.registry import BRIDGES, DRAFTERS
+from specbench.registry import DRAFTERS
 from specbench.specs import dotted
-from specbench.specs.components import DrafterSpec, Name, Spec, Text, VerificationSpec, Version, build
+from specbench.specs.components import BridgeSpec, DrafterSpec, Name, Spec, Text, VerificationSpec, Version, build
+from specbench.specs.decoder import EXTERNAL_PARTS, DecoderSpec
 
 
 class MethodSpec(Spec):
-    """A decoding method: a drafter, the rule that verifies its tokens, the bridge between the two vocabularies."""
+    """A decoding method: a drafter, the rule that verifies its tokens, the bridge between the two vocabularies; or an
+    external decoder, whose parts are its own."""
 
     name: Name
     version: Version
     title: Text
     paper: str | None = None
     decodes_with: Literal["target", "drafter"] = "target"  # "drafter": the drafter decodes alone, as a floor
+    decoder: DecoderSpec | None = None
     drafter: DrafterSpec
     verification: VerificationSpec
-    bridge: str = "shared"
+    bridge: BridgeSpec = Field(default_factory=lambda: BridgeSpec.model_validate("shared"))
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)]
     sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
 
     @property
     def lossless(self) -> bool:
-        """Whether the output follows the target's distribution: derived from the rule, never declared."""
+        """Whether the output follows the target's distribution: derived from the rule; of an external decoder claimed."""
+        if self.decoder is not None:
+            return self.decoder.claims_lossless
         return self.decodes_with == "target" and bool(getattr(self.verification.factory, "lossless", False))
 
     @property
     def needs_drafter(self) -> bool:
         """Whether a drafter model must be given."""
+        if self.decoder is not None:
+            return self.decoder.drafter != "none"
         return self.decodes_with == "drafter" or bool(getattr(self.drafter.factory, "needs_model", False))
 
     @model_validator(mode="before")
     @classmethod
     def _not_declared(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and "lossless" in data:
-            raise ConfigError("lossless: this is derived from verification.rule, not declared: delete the key")
-        return data
+        if not isinstance(data, Mapping):
+            return data
+        if "lossless" in data:
+            raise ConfigError(
+                "lossless: this is derived from verification.rule, not declared: delete the key"
+                + (", and write decoder.claims_lossless" if data.get("decoder") else "")
+            )
+        return cls._with_parts(data) if data.get("decoder") is not None else data
 
-    @field_validator("bridge")
     @classmethod
-    def _known_bridge(cls, bridge: str) -> str:
-        try:
-            BRIDGES.get(bridge)
-        except ConfigError as error:
-            raise ConfigError(f"bridge: {error}") from error
-        return bridge
+    def _with_parts(cls, data: Mapping[str, Any]) -> dict[str, Any]:
+        """An external decoder's own drafter, rule and bridge, which no key may name."""
+        both = [key for key in EXTERNAL_PARTS if data.get(key, EXTERNAL_PARTS[key]) is not EXTERNAL_PARTS[key]]
+        if both:
+            raise ConfigError(f"{both[0]}: an external decoder has its own: delete the key '{both[0]}' or 'decoder'")
+        if data.get("decodes_with", "target") != "target":
+            raise ConfigError("decodes_with: an external decoder decodes for the target: delete the key")
+        return {**data, **EXTERNAL_PARTS}
+
+    @model_serializer(mode="wrap")
+    def _without_the_other_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialize(self)
+        absent = EXTERNAL_PARTS if self.decoder is not None else ("decoder",)
+        return {key: value for key, value in data.items() if key not in absent}
+
+    @property
+    def same_vocabulary(self) -> bool:
+        """Whether drafter and target must share a vocabulary."""
+        if self.decoder is not None:
+            return self.decoder.drafter == "same_vocabulary"
+        return self.needs_drafter and self.decodes_with == "target" and self._bridges_nothing
+
+    @property
+    def _bridges_nothing(self) -> bool:
+        return bool(getattr(self.bridge.factory, "same_vocabulary", False))
 
     @model_validator(mode="after")
     def _legal(self) -> "MethodSpec":
+        if self.decoder is not None:
+            return self
         drafts = self.drafter.type != "none"
         if drafts and self.decodes_with == "drafter":
             raise ConfigError(f"drafter.type = '{self.drafter.type}': to decode alone it must be 'none'")
@@ -60,7 +92,23 @@ class MethodSpec(Spec):
             raise ConfigError("num_draft_tokens = 0: nothing is drafted: write 1 or more, or drafter: {type: none}")
         if not drafts and self.num_draft_tokens > 0:
             raise ConfigError(f"num_draft_tokens = {self.num_draft_tokens}: the drafter 'none' drafts nothing: write 0")
+        if not self.needs_drafter and not self._bridges_nothing:
+            raise ConfigError(
+                f"bridge = '{self.bridge.type}': drafter '{self.drafter.type}' drafts the target's own tokens, "
+                "so there is nothing to bridge: leave the key out"
+            )
+        self._check_features()
+        return self
+
+    def _check_features(self) -> None:
+        """The rule gets what it needs from the drafter, through the bridge."""
         requires = _feature_set(self.verification.factory, "requires")
+        removed = requires & _feature_set(self.bridge.factory, "removes")
+        if removed:
+            raise ConfigError(
+                f"verification.rule = '{self.verification.rule}': needs {', '.join(sorted(removed))}, which bridge "
+                f"'{self.bridge.type}' cannot carry: choose another rule or another bridge"
+            )
         lacking = requires - _feature_set(self.drafter.factory, "provides")
         if lacking:
             drafters = [name for name in DRAFTERS.names() if name != "none"]
@@ -69,7 +117,6 @@ class MethodSpec(Spec):
                 f"verification.rule = '{self.verification.rule}': needs {', '.join(sorted(lacking))}, which drafter "
                 f"'{self.drafter.type}' lacks: choose another rule or a drafter that has it ({', '.join(able)})"
             )
-        return self
 
     @model_validator(mode="after")
     def _sweep_fits(self) -> "MethodSpec":

@@ -4,11 +4,13 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from specbench.errors import ConfigError, nearest
+from specbench.resources import EMBEDDED
 from specbench.specs.components import Spec, Text
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
@@ -39,10 +41,18 @@ class RunSpec(Spec):
             if twice:
                 raise ConfigError(f"{kind}s: '{twice[0]}' is given twice: give it once")
         for method in self.methods:
-            if method.needs_drafter and self.drafter is None:
+            if method.needs_drafter and self.drafter_of(method) is None:
                 raise ConfigError(f"drafter: method '{method.name}' needs a drafter model: give one with --drafter")
         self.cells()
         return self
+
+    def drafter_of(self, method: MethodSpec) -> str | None:
+        """The draft model of a method: the one that was given, else the embedded target's that fits its bridge."""
+        if self.drafter is not None or self.target != EMBEDDED + "target":
+            return self.drafter
+        from specbench.demo.family import drafter_for
+
+        return EMBEDDED + drafter_for(method.decoder.pair_of if method.decoder else method.bridge.type)
 
     def cells(self) -> list[tuple[TaskSpec, str]]:
         """The (task, subset) pairs in the order in which they run. Raises ConfigError for an unknown subset."""
@@ -78,7 +88,11 @@ def digest(spec: TaskSpec | MethodSpec) -> str:
 
 
 def _meaning(spec: TaskSpec | MethodSpec) -> Any:
-    return _filled(spec.model_dump(exclude={"title", "paper", "sweep", "version", "sample", "subsets"}))
+    meaning = spec.model_dump(exclude={"title", "paper", "sweep", "version", "sample", "subsets"})
+    meaning.get("drafter", {}).pop("path", None)  # what is there is told by its own digest, in every row
+    if "decoder" in meaning:
+        meaning["decoder"]["entry"] = PurePath(meaning["decoder"]["entry"]).name  # so is the code of a file
+    return _filled(meaning)
 
 
 def _filled(value: Any) -> Any:

@@ -7,6 +7,7 @@ import torch
 from specbench.decoding.drafters import drafter
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling, Temperature
+from specbench.models.pair import ModelPair
 from specbench.models.timing import PassLog
 
 
@@ -49,8 +50,9 @@ class ModelDrafter:
 
 
 @drafter("model", provides=frozenset({"probs", "raw_probs"}), needs_model=True)
-def model_drafter(model: ScoringModel, sampling: Sampling, *, temperature: Temperature | None = None) -> ModelDrafter:
+def model_drafter(models: ModelPair, sampling: Sampling, *, temperature: Temperature | None = None) -> ModelDrafter:
     """Drafts with the run's sampling, or at a temperature of its own (0: greedy drafts, as in arXiv:2502.20704)."""
     if temperature is not None:
         sampling = Sampling(temperature, sampling.top_k, sampling.top_p)
-    return ModelDrafter(model, sampling)
+    assert models.drafter is not None
+    return ModelDrafter(models.drafter, sampling)

@@ -25,6 +25,6 @@ class NoDrafter:
 
 
 @drafter("none", provides=frozenset({"probs"}), needs_model=False)
-def no_drafter(model: Any, sampling: Sampling) -> NoDrafter:
+def no_drafter(models: Any, sampling: Sampling) -> NoDrafter:
     """The drafter of `ar`: every step is one target pass over one token."""
     return NoDrafter()

@@ -1,21 +1,16 @@
-"""Vocabulary bridges: how a drafter's tokens become tokens of the target."""
+"""The identity: both models read and write the same token ids."""
 
-from typing import Any
-
-from specbench.errors import ConfigError
-from specbench.registry import BRIDGES
-
-
-class VocabularyMismatch(ConfigError):
-    """Target and drafter do not share a vocabulary, and the bridge needs that they do."""
+from specbench.decoding.bridges import MakeDrafter, VocabularyMismatch, bridge
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.sampling import Sampling
+from specbench.models.pair import ModelPair
 
 
-@BRIDGES.register("shared")
-def shared(target: Any, draft_model: Any, drafter: Any) -> Any:
-    """The identity: both models read and write the same token ids.
-
-    Raises VocabularyMismatch, naming both sizes, when the tokenizers' vocabularies differ.
-    """
+@bridge("shared", same_vocabulary=True)
+def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
+    """The drafter as it is. Raises VocabularyMismatch, naming both sizes, when the vocabularies differ."""
+    target, draft_model = models.target, models.drafter
+    assert draft_model is not None
     ours, theirs = target.vocabulary, draft_model.vocabulary
     if ours != theirs:
         common = len(ours.items() & theirs.items())
@@ -28,7 +23,4 @@ def shared(target: Any, draft_model: Any, drafter: Any) -> Any:
             f"drafter '{draft_model.name}' has the tokenizer of target '{target.name}' but gives "
             f"{draft_model.vocab_size} tokens a probability where the target gives {target.vocab_size}"
         )
-    return drafter
-
-
-shared.same_vocabulary = True  # type: ignore[attr-defined]
+    return make(draft_model)

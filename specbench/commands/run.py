@@ -1,0 +1,61 @@
+"""`specbench run`."""
+
+import json
+import shlex
+import sys
+from typing import Annotated
+
+import typer
+
+from specbench.commands.arguments import path, split
+from specbench.console import stderr, stdout
+
+
+def run(
+    task: Annotated[str, typer.Option(help="Task names or YAML files, separated by commas.")],
+    method: Annotated[str, typer.Option(help="Method names or YAML files, separated by commas; ar always joins them.")],
+    subset: Annotated[
+        str | None, typer.Option(help="Subsets (languages), separated by commas; all when absent.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Target model: hub id or folder; the embedded pair when absent.")
+    ] = None,
+    drafter: Annotated[str | None, typer.Option(help="Draft model: hub id or folder.")] = None,
+    target_revision: Annotated[str | None, typer.Option(help="Hub revision of the target.")] = None,
+    drafter_revision: Annotated[str | None, typer.Option(help="Hub revision of the drafter.")] = None,
+    data: Annotated[str | None, typer.Option(help="hub, sample, or a folder or file of rows.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Examples per subset.")] = None,
+    repeats: Annotated[int, typer.Option(help="Times that every example is measured.")] = 1,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: verification.threshold=0.3")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of every random stream.")] = 0,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    chat: Annotated[str, typer.Option(help="Chat template: auto, always or never.")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="Folder of the run; the same one resumes.")] = None,
+    leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
+    plot: Annotated[str | None, typer.Option(help="Picture of speed-up and acceptance, such as speed.png.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON instead of tables.")] = False,
+) -> None:
+    """Measure methods on tasks, beside autoregressive decoding; the same command resumes an interrupted run."""
+    from specbench.execute import Request, execute
+
+    request = Request(
+        tasks=split(task), methods=split(method), subsets=split(subset) if subset is not None else None,
+        overrides=set_ or [], target=target, drafter=drafter, threads=threads,
+        output=path("--output", output), leaderboard=path("--leaderboard", leaderboard), plot=path("--plot", plot),
+        command=shlex.join(["specbench", *sys.argv[1:]]),
+        options={"target_revision": target_revision, "drafter_revision": drafter_revision, "data": data, "limit": limit,
+                 "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "chat": chat},
+    )  # fmt: skip
+    outcome = execute(request, stderr)
+    if as_json:
+        stdout.out(json.dumps([row.model_dump(mode="json") for row in outcome.rows], ensure_ascii=False, indent=2))
+        return
+    from specbench.results.tables import run_table
+
+    for group in outcome.tables():
+        stdout.print(run_table(group))
+    stdout.print(f"rows: {outcome.leaderboard}\nrecords: {outcome.records}", soft_wrap=True)

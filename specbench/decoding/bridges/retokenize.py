@@ -1,0 +1,76 @@
+"""The bridge of string-level exact match: drafted text, tokenized anew by the target (arXiv:2502.05202, Alg. 2)."""
+
+import torch
+
+from specbench.decoding.bridges import MakeDrafter, bridge
+from specbench.decoding.bridges.context import DraftContext
+from specbench.decoding.bridges.translation import LOOK_BEHIND, running_text
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.proposal import PointMass, Proposal
+from specbench.decoding.sampling import Sampling
+from specbench.models.pair import ModelPair
+from specbench.models.vocabulary import Vocabulary
+
+
+class Retokenized:
+    """A drafter whose text is proposed in the target's tokens: certain, whatever it was drawn from."""
+
+    def __init__(self, drafter: Drafter, context: DraftContext, target: Vocabulary, draft: Vocabulary) -> None:
+        self._drafter = drafter
+        self._context = context
+        self._target = target
+        self._draft = draft
+        self.passes = drafter.passes
+        self.sampling = getattr(drafter, "sampling", None)
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self._context.prefill(self._drafter, prompt_ids)
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        draft_ids, num_held = self._context.read(ids)
+        room = self._context.room(draft_ids, num_draft_tokens)
+        if not room:
+            return Proposal()
+        text = self._text(self._drafter.propose(draft_ids, room, generator).token_ids)
+        token_ids = self._encode_behind(ids, num_held, text)[:num_draft_tokens] if text else []
+        return Proposal(token_ids, PointMass(token_ids)) if token_ids else Proposal()
+
+    def _text(self, draft_ids: list[int]) -> str:
+        """What the draft writes before a special token or anything that is no UTF-8 (yet)."""
+        written = b""
+        for index in draft_ids:
+            piece = self._draft.token_bytes[index]
+            if piece is None:
+                break
+            written += piece
+        try:
+            return written.decode()
+        except UnicodeDecodeError as error:
+            return written[: error.start].decode()
+
+    def _encode_behind(self, ids: list[int], num_held: int, text: str) -> list[int]:
+        """The target tokens of `text` behind `ids`, whose last `num_held` tokens are the beginning of it.
+
+        The look-behind (§3.2): both sides of the seam are encoded together. Where a token would lie across the seam,
+        which the target has already decided otherwise, the text is encoded as the beginning of a line.
+        """
+        settled, held = ids[: len(ids) - num_held], ids[len(ids) - num_held :]
+        before = running_text(self._target.to_bytes(settled[-LOOK_BEHIND:]))
+        for anchor in (before, "\n"):
+            token_ids = self._target.encode_after(anchor, text)
+            if token_ids is not None and token_ids[:num_held] == held:
+                return self._plain(token_ids[num_held:])
+        return []
+
+    def _plain(self, token_ids: list[int]) -> list[int]:
+        """Up to the first token that may not cross: a special, an added or the unknown one."""
+        crossing = [self._target.plain[index] for index in token_ids]
+        return token_ids[: crossing.index(False)] if False in crossing else token_ids
+
+
+@bridge("retokenize", removes=frozenset({"raw_probs"}))
+def retokenize(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
+    """Draft in the drafter's own tokens, propose the target's tokens of the same text (SLEM)."""
+    assert models.drafter is not None
+    target, draft = models.target.text_vocabulary, models.drafter.text_vocabulary
+    return Retokenized(make(models.drafter), DraftContext(models), target, draft)

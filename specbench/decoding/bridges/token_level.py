@@ -1,0 +1,153 @@
+"""Bridges between tokens: a draft token is the target token of the same bytes (arXiv:2502.05202, Alg. 1 and 4)."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import cast
+
+import torch
+
+from specbench.decoding.bridges import MakeDrafter, bridge
+from specbench.decoding.bridges.context import DraftContext
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters.model import ScoringModel
+from specbench.decoding.proposal import FOREIGN, DenseProbs, Proposal, is_certain
+from specbench.decoding.sampling import Sampling, draw, residual
+from specbench.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
+from specbench.models.pair import ModelPair
+from specbench.models.timing import PassLog
+
+
+class View:
+    """A draft model seen through a bridge: drafts end at `ends`, and `mask` [vocab] keeps tokens from being drafted."""
+
+    def __init__(self, model: ScoringModel, ends: frozenset[int], mask: torch.Tensor | None = None) -> None:
+        self._model = model
+        self._mask = mask
+        self.passes: PassLog = model.passes
+        self.eos_token_ids = ends
+
+    def reset(self) -> None:
+        self._model.reset()
+
+    def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
+        logits = self._model.score(ids, num_logits)
+        return logits if self._mask is None else logits + self._mask
+
+
+class Common:
+    """The tokens that both vocabularies have, by their bytes; special and added tokens are in neither."""
+
+    def __init__(self, target: CausalLM, draft: CausalLM) -> None:
+        ours, theirs = target.text_vocabulary.id_of, draft.text_vocabulary.id_of
+        pairs = [
+            (theirs[written], token)
+            for written, token in ours.items()
+            if written in theirs and token < target.vocab_size and theirs[written] < draft.vocab_size
+        ]
+        if not pairs:
+            raise ConfigError(
+                f"drafter '{draft.name}' has no token in common with target '{target.name}': "
+                "use a method that drafts text, such as slem"
+            )
+        self.target_of = dict(pairs)
+        self.draft_ids = torch.tensor([d for d, _ in pairs], dtype=torch.long, device=target.device)
+        self.target_ids = torch.tensor([t for _, t in pairs], dtype=torch.long, device=target.device)
+        self.target_size = target.vocab_size
+        self.ends = draft.eos_token_ids
+
+    def mask(self, vocab_size: int) -> torch.Tensor:
+        """0 at the drafter's common tokens and at the ends of a text, −∞ elsewhere: [vocab]."""
+        mask = torch.full((vocab_size,), float("-inf"), device=self.draft_ids.device)
+        mask[self.draft_ids] = 0.0
+        mask[[token for token in self.ends if token < vocab_size]] = 0.0
+        return mask
+
+
+class CarriedProbs:
+    """Draft distributions in the target's vocabulary, each given that the drafter did not end the text. Rows sum to
+    less than 1 by what the drafter gave to tokens that the target has not."""
+
+    def __init__(self, draft: DenseProbs, num_rows: int, common: Common) -> None:
+        self._draft = draft
+        self._num_rows = num_rows
+        self._common = common
+        self.certain = is_certain(draft)
+
+    @cached_property
+    def probs(self) -> torch.Tensor:
+        return self._carry(self._draft.probs)
+
+    @cached_property
+    def raw_probs(self) -> torch.Tensor:
+        return self._carry(self._draft.raw_probs)
+
+    def _carry(self, draft_probs: torch.Tensor) -> torch.Tensor:
+        rows = draft_probs[: self._num_rows]
+        ended = [token for token in self._common.ends if token < rows.shape[1]]
+        carried = rows.new_zeros((len(rows), self._common.target_size))
+        carried[:, self._common.target_ids] = rows[:, self._common.draft_ids]
+        return carried / (1 - rows[:, ended].sum(dim=-1, keepdim=True)).clamp_min(torch.finfo(rows.dtype).tiny)
+
+    def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
+        # A foreign token's own probability does not matter: p is 0 there, and 0 is accepted at no q.
+        return self.probs.gather(1, token_ids.clamp_min(0)[:, None])[:, 0]
+
+    def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
+        return torch.minimum(self.probs, target_probs).sum(dim=-1)
+
+    def recover(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
+        return draw(residual(target_probs, self.probs[index]), generator)
+
+
+class TokenBridge:
+    """Carries a drafter's tokens over one by one. The end of a text, drafted, ends the draft: it is not proposed."""
+
+    def __init__(self, drafter: Drafter, context: DraftContext, common: Common) -> None:
+        self._drafter = drafter
+        self._context = context
+        self._common = common
+        self.passes = drafter.passes
+        self.sampling = getattr(drafter, "sampling", None)
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self._context.prefill(self._drafter, prompt_ids)
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        draft_ids = self._context.exact(ids)
+        num_draft_tokens = self._context.room(draft_ids, num_draft_tokens)
+        if not num_draft_tokens:
+            return Proposal()
+        drafted = self._drafter.propose(draft_ids, num_draft_tokens, generator)
+        token_ids = self._carried(drafted.token_ids)
+        if not token_ids:
+            return Proposal()
+        return Proposal(token_ids, CarriedProbs(cast(DenseProbs, drafted.probs), len(token_ids), self._common))
+
+    def _carried(self, draft_ids: Sequence[int]) -> list[int]:
+        token_ids: list[int] = []
+        for index in draft_ids:
+            if index in self._common.ends:
+                break
+            token_ids.append(self._common.target_of.get(index, FOREIGN))
+            if token_ids[-1] == FOREIGN:
+                break
+        return token_ids
+
+
+@bridge("intersection")
+def intersection(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
+    """Draft only tokens that both vocabularies have: the draft logits are masked before sampling (TLI, Alg. 4)."""
+    assert models.drafter is not None
+    common = Common(models.target, models.drafter)
+    view = View(models.drafter, common.ends, common.mask(models.drafter.vocab_size))
+    return TokenBridge(make(view), DraftContext(models), common)
+
+
+@bridge("union")
+def union(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
+    """Draft any token: one that the target has not is judged with p = 0, and ends the draft (Alg. 1)."""
+    assert models.drafter is not None
+    common = Common(models.target, models.drafter)
+    foreign = set(range(models.drafter.vocab_size)) - common.target_of.keys()
+    return TokenBridge(make(View(models.drafter, frozenset(foreign) | common.ends)), DraftContext(models), common)

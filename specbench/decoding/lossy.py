@@ -1,0 +1,77 @@
+"""Verification rules that give up the target's distribution: fuzzy acceptance, and its random control."""
+
+import math
+import warnings
+from typing import Annotated, Literal, cast
+
+import torch
+from pydantic import Field
+
+from specbench.decoding.divergences import DIVERGENCES, MAX_JS
+from specbench.decoding.proposal import FOREIGN, DenseProbs, Proposal, Verdict, at_tokens
+from specbench.decoding.sampling import Distributions
+from specbench.decoding.verification import Rule, leading, rule
+
+DivergenceName = Literal[
+    "js", "kl", "reverse_kl", "tv", "js_reference", "top_k_js", "top_k_kl", "top_k_reverse_kl", "top_k_tv"
+]
+
+
+@rule("fuzzy", lossless=False, requires=frozenset({"probs", "raw_probs"}))
+def fuzzy_rule(
+    *,
+    divergence: DivergenceName,
+    threshold: Annotated[float, Field(ge=0, allow_inf_nan=True)],
+    divergence_on: Literal["raw", "processed"] = "raw",
+) -> Rule:
+    """Accept while the divergence of target and draft at the position is below the threshold (arXiv:2502.20704, §4).
+
+    `divergence_on: raw` compares the softmaxes at temperature 1, untruncated (as the published code does); `processed`
+    compares what tokens are drawn from. The paper reports its results with thresholds 0.3 to 0.7: divergences.py says
+    to which divergence they belong. `js_reference` accepts at the threshold too (≤), as its code does; all others
+    below it (<).
+    """
+    if math.isnan(threshold):
+        raise ValueError("threshold is not a number")
+    if divergence in ("js", "top_k_js") and MAX_JS < threshold < math.inf:
+        warnings.warn(
+            f"{divergence} never exceeds ln 2 = 0.693: threshold {threshold:g} accepts everything", stacklevel=2
+        )
+    measure = DIVERGENCES[divergence]
+    inclusive = divergence == "js_reference"
+
+    def fuzzy(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+        num_drafted = proposal.num_drafted
+        if num_drafted == 0:
+            return Verdict(0, target.draw(0, generator))
+        draft = cast(DenseProbs, proposal.probs)
+        if divergence_on == "raw":
+            target_probs, draft_probs = target.raw_probs[:num_drafted], draft.raw_probs
+        else:
+            target_probs, draft_probs = target.probs[:num_drafted], draft.probs
+        values = measure(target_probs, draft_probs)
+        token_ids = torch.tensor(proposal.token_ids, device=values.device)
+        close = (values <= threshold if inclusive else values < threshold) & (token_ids != FOREIGN)
+        num_accepted = leading(close.tolist())
+        # The recovered token is drawn from p itself, not from a residual; so is the bonus token.
+        next_token = target.draw(num_accepted, generator)
+        target_prob, draft_prob = (at_tokens(probs, token_ids) for probs in (target_probs, draft_probs))
+        return Verdict(num_accepted, next_token, target_prob, draft_prob, divergence=values)
+
+    fuzzy.compares_processed = divergence_on == "processed"  # type: ignore[attr-defined]
+    return fuzzy
+
+
+@rule("random_accept", lossless=False, requires=frozenset())
+def random_accept_rule(*, probability: Annotated[float, Field(ge=0, le=1)]) -> Rule:
+    """Accept every draft token with one fixed probability; on a rejection draw from p. The control of arXiv:2502.20704,
+    App. E: what is left of a fuzzy rule when it does not look at the models."""
+
+    def random_accept(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+        num_drafted = proposal.num_drafted
+        uniform = torch.rand(num_drafted, generator=generator, device=target.logits.device).tolist()
+        accepts = [u < probability and t != FOREIGN for u, t in zip(uniform, proposal.token_ids, strict=True)]
+        num_accepted = leading(accepts)
+        return Verdict(num_accepted, target.draw(num_accepted, generator), overlap=[probability] * num_drafted)
+
+    return random_accept

@@ -1,0 +1,171 @@
+"""What each token of a vocabulary writes, as bytes, and how its tokenizer cuts a text: where vocabularies meet."""
+
+import codecs
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from specbench.vocab.token_bytes import BYTE, MANY, Decode, byte_level, component_types, decoded, single_bytes
+
+HIDDEN = "\U0010ffff"  # no character: what special tokens are renamed with, so that no text spells them
+incremental_decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class Vocabulary:
+    """A tokenizer as a table of bytes and as an encoder of plain text; the tokenizer itself is left as it is.
+
+    size: the highest id + 1; num_tokens: how many ids have a token. token_bytes: by id, what the token writes inside a
+    running text ("Ġa", "▁a" and WordPiece "a" all write b" a"); None for special tokens, ids without a token, and
+    tokens of which decoding does not tell the bytes. plain: by id, whether the token is neither special nor added nor
+    the unknown one, and writes something: only such tokens cross a bridge. (Runs of blanks that the model's own
+    vocabulary holds stay plain: some tokenizers list them as added ones too.) id_of: bytes → id over plain tokens; of
+    several ids the one that the tokenizer itself writes.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        tokens: dict[int, Any] = {index: token for token, index in tokenizer.get_vocab().items()}
+        added: dict[int, Any] = tokenizer.added_tokens_decoder
+        special = set(tokenizer.all_special_ids) | {index for index, token in added.items() if token.special}
+        self._backend = plain_text_backend(tokenizer, {tokens[index] for index in special if index in tokens})
+        self._last_before: tuple[str, list[int]] = ("", [])
+        self.size, self.num_tokens = max(tokens) + 1, len(tokens)
+        self.token_bytes: list[bytes | None] = [None] * self.size
+        ordinary = {index: token for index, token in tokens.items() if index not in special}
+        for index, written in self._written(ordinary, added):
+            self.token_bytes[index] = written
+        own = set(self._backend.get_vocab(with_added_tokens=False).values()) if self._backend else set()
+        unknown = getattr(self._backend and self._backend.model, "unk_token", None)
+        self.plain = [
+            bool(written) and tokens[index] != unknown
+            and (index not in added or (index in own and written is not None and written.isspace()))
+            for index, written in enumerate(self.token_bytes)
+        ]  # fmt: skip
+
+    def _written(self, tokens: dict[int, Any], added: dict[int, Any]) -> Iterable[tuple[int, bytes | None]]:
+        decoder = None if self._backend is None else self._backend.decoder
+        parts = component_types(decoder)
+        if "ByteLevel" in parts:
+            return ((i, token.encode() if i in added else byte_level(token)) for i, token in tokens.items())
+        if self._backend is None and len(byte_tokens := single_bytes(self._tokenizer, tokens)) == 256:
+            return ((i, byte_tokens.get(i, token.encode())) for i, token in tokens.items())
+        decode: Decode = self._tokenizer.convert_tokens_to_string
+        if self._backend is not None:
+            decode = " ".join if decoder is None else decoder.decode
+        return decoded(tokens, decode, bytes_are_spelt="ByteFallback" in parts or self._backend is None)
+
+    @cached_property
+    def id_of(self) -> dict[bytes, int]:
+        owners: dict[bytes, list[int]] = defaultdict(list)
+        for index, written in enumerate(self.token_bytes):
+            if written is not None and self.plain[index]:
+                owners[written].append(index)
+        return {written: ids[0] if len(ids) == 1 else self._own(written, ids) for written, ids in owners.items()}
+
+    def _own(self, written: bytes, ids: list[int]) -> int:
+        """Of several ids with the same bytes the one that the tokenizer itself writes; else one that is no byte's."""
+        try:
+            text = written.decode()
+        except UnicodeDecodeError:
+            return ids[0]
+        for encoded in (self.encode_after("a", text), self.encode(text)):
+            chosen = next((index for index in encoded or [] if index in ids), None)
+            if chosen is not None:
+                return chosen
+        spelt = [index for index in ids if not BYTE.fullmatch(self._tokenizer.convert_ids_to_tokens(index))]
+        return (spelt or ids)[0]
+
+    @cached_property
+    def bos_ids(self) -> list[int]:
+        """What the tokenizer puts before a text; [] when nothing."""
+        alone = self._tokenizer("a", add_special_tokens=False)["input_ids"]
+        whole = self._tokenizer("a")["input_ids"]
+        starts = range(len(whole) - len(alone) + 1)
+        return list(whole[: next((i for i in starts if whole[i : i + len(alone)] == alone), 0)])
+
+    @cached_property
+    def dummy_prefix(self) -> bool:
+        """Whether the tokenizer puts a space before a text that has none."""
+        for written in islice(filter(None, self.token_bytes), MANY):
+            word = written.decode(errors="ignore").strip()
+            if word.isalnum() and (encoded := self.to_bytes(self.encode(word))).strip() == word.encode():
+                return encoded.startswith(b" ")
+        return False
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text from its beginning; nothing is put before it and no special token is read in it."""
+        if self._backend is not None:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+            return ids
+        encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        return list(encoded)
+
+    def encode_after(self, before: str, text: str) -> list[int] | None:
+        """The tokens that `text` adds behind `before`; None where a token holds parts of both.
+
+        Both are encoded together, and the tokens of `before` alone must begin that (the look-behind of SLEM). The
+        tokens of the last `before` are remembered.
+        """
+        if self._last_before[0] != before:
+            self._last_before = (before, self.encode(before))
+        known = self._last_before[1]
+        whole = self.encode(before + text)
+        return whole[len(known) :] if whole[: len(known)] == known else None
+
+    def to_bytes(self, ids: Sequence[int]) -> bytes:
+        """What the tokens write inside a running text, joined; special tokens write nothing."""
+        return b"".join([self.token_bytes[index] or b"" for index in ids])
+
+    def text(self, ids: Sequence[int]) -> tuple[str, int]:
+        """The text of tokens from its beginning, and how many tokens at the end write an incomplete character.
+
+        Those are not in the text; bytes that are no UTF-8 elsewhere become U+FFFD. The space that the tokenizer puts
+        before every text (a dummy prefix) is dropped.
+        """
+        pieces = [self.token_bytes[index] or b"" for index in ids]
+        num_kept, text = len(pieces), ""
+        while num_kept:
+            decoder = incremental_decoder("replace")
+            text = decoder.decode(b"".join(pieces[:num_kept]))
+            num_pending = len(decoder.getstate()[0])
+            if not num_pending:
+                break
+            text = ""
+            while num_pending > 0:
+                num_kept -= 1
+                num_pending -= len(pieces[num_kept])
+        return text.removeprefix(" ") if self.dummy_prefix else text, len(pieces) - num_kept
+
+
+def plain_text_backend(tokenizer: Any, special_tokens: set[str]) -> Tokenizer | None:
+    """A copy of a fast tokenizer in which no text spells a special token; None for tokenizers that cannot be copied.
+
+    Telling the tokenizer to ignore its special tokens is not enough: a Unigram model holds them as pieces.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        return None
+    try:
+        state = json.loads(backend.to_str())
+    except Exception:  # a part that is written in Python cannot be saved
+        return None
+    hidden = {token: HIDDEN + token for token in special_tokens if len(token) > 1}
+    model = state["model"]
+    for token in state["added_tokens"]:
+        token["content"] = hidden.get(token["content"], token["content"])
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {hidden.get(token, token): index for token, index in model["vocab"].items()}
+    else:
+        model["vocab"] = [[hidden.get(token, token), score] for token, score in model["vocab"]]
+    if "merges" in model:
+        model["merges"] = [pair for pair in model["merges"] if "".join(pair).replace(" ", "") not in hidden]
+        model["dropout"] = None
+    if model.get("unk_token") is not None:
+        model["unk_token"] = hidden.get(model["unk_token"], model["unk_token"])
+    state.update(truncation=None, padding=None, post_processor=None)
+    return Tokenizer.from_str(json.dumps(state))

@@ -1,0 +1,144 @@
+"""The bridges between toy vocabularies follow the target's exact joint distribution; altered ones do not.
+
+As in test_losslessness.py, with 3,000 sequences: chi-square of their first three tokens at p > 1e-3, seeds fixed.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from specbench.catalogue import load_method
+from specbench.decoding.bridges import token_level
+from specbench.decoding.bridges.token_level import CarriedProbs, TokenBridge
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import decode
+from specbench.decoding.proposal import FOREIGN, Proposal
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.verification import exact_match, rejection
+from specbench.models.pair import ModelPair
+from specbench.running.compose import bridged_drafter
+from tests.test_losslessness import PLAIN, PROMPT, Counter, chi_square_p
+from tests.toys import TextModel, joint
+
+NUM_DRAWS = 3_000
+PAIRS: dict[str, tuple[Sequence[str | None], Sequence[str | None]]] = {
+    "each side has its own": (("a", "b", "ab", "d"), ("b", "c", "a", "ba")),
+    "prefixes of one another": (("a", "b", "ab", "abb"), ("a", "b", "bb", "abb", "abba")),
+    "the drafter ends texts": (("a", "b", "ba"), ("b", None, "a", "aa")),
+    "one is a part of the other": (("a", "b", "c", "ab", "bc"), ("a", "c")),
+}
+RULES = {"tli": rejection, "union": rejection, "slem": exact_match}
+
+
+def drafter_of(method: str, target: TextModel, draft: TextModel, sampling: Sampling) -> Drafter:
+    return bridged_drafter(load_method(method), ModelPair(target, draft), sampling)  # type: ignore[arg-type]
+
+
+def draws(
+    target: TextModel, drafter: Drafter, rule: Any, gamma: int, seed: int, sampling: Sampling = PLAIN
+) -> Counter[tuple[int, ...]]:
+    generator = torch.Generator().manual_seed(seed)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for _ in range(NUM_DRAWS):
+        generation = decode(
+            target, drafter, rule, PROMPT, num_draft_tokens=gamma, sampling=sampling,
+            stop=StopRules(max_new_tokens=4), generator=generator,
+        )  # fmt: skip
+        counts[tuple(generation.token_ids[:3])] += 1
+    return counts
+
+
+def models(name: str, seed: int) -> tuple[TextModel, TextModel]:
+    ours, theirs = PAIRS[name]
+    return TextModel(ours, seed), TextModel(theirs, seed + 1000)
+
+
+@pytest.mark.parametrize("method", ["tli", "union", "slem"])
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(("seed", "gamma"), [(1, 2), (2, 3), (3, 1)])
+def test_a_bridge_follows_the_target(method: str, name: str, seed: int, gamma: int) -> None:
+    target, draft = models(name, seed)
+    counts = draws(target, drafter_of(method, target, draft, PLAIN), RULES[method], gamma, seed)
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
+
+
+def test_control_intersection_without_renormalisation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sampled within the intersection, judged with the probabilities over the whole draft vocabulary."""
+    target, draft = models("each side has its own", 1)
+    monkeypatch.setattr(CarriedProbs, "_carry", lambda self, rows: 0.5 * original(self, rows))
+    counts = draws(target, drafter_of("tli", target, draft, PLAIN), rejection, 2, 1)
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
+
+
+original = CarriedProbs._carry
+
+
+def test_control_union_with_renormalised_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def renormalised(self: CarriedProbs, rows: torch.Tensor) -> torch.Tensor:
+        carried = original(self, rows)
+        return carried / carried.sum(dim=-1, keepdim=True)
+
+    target, draft = models("each side has its own", 1)
+    monkeypatch.setattr(CarriedProbs, "_carry", renormalised)
+    counts = draws(target, drafter_of("union", target, draft, PLAIN), rejection, 2, 1)
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
+
+
+def test_control_a_foreign_token_that_is_not_judged_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left out of the draft, so that the target draws from p and not from the residual."""
+    target, draft = models("each side has its own", 1)
+    carried = TokenBridge._carried
+    monkeypatch.setattr(TokenBridge, "_carried", lambda self, ids: [t for t in carried(self, ids) if t != FOREIGN])
+    counts = draws(target, drafter_of("union", target, draft, PLAIN), rejection, 2, 1)
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
+
+
+def test_control_exact_match_that_accepts_what_it_likes_is_caught() -> None:
+    def lenient(proposal: Proposal, target: Any, generator: torch.Generator) -> Any:
+        verdict = exact_match(proposal, target, generator)
+        if proposal.num_drafted and verdict.num_accepted == 0:
+            likely = float(target.probs[0, proposal.token_ids[0]]) > 0.3
+            return type(verdict)(1, target.draw(1, generator)) if likely else verdict
+        return verdict
+
+    target, draft = models("each side has its own", 1)
+    counts = draws(target, drafter_of("slem", target, draft, PLAIN), lenient, 2, 1)
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tli_accepts_at_least_as_much_as_union(seed: int) -> None:
+    """Theorem 4.1 of arXiv:2502.05202 on random tables: Σ min(p, q over the intersection) ≥ Σ min(p, q)."""
+    target, draft = models(list(PAIRS)[seed % len(PAIRS)], seed)
+    common = token_level.Common(target, draft)  # type: ignore[arg-type]
+    target_probs = target.probs([0, 1])
+    rows = draft.probs([0, 1])
+    overlaps = {}
+    for name, mask in (("union", 0.0), ("tli", common.mask(draft.vocab_size))):
+        masked = torch.softmax(rows.log() + mask, dim=-1)[None]
+        carried = CarriedProbs(type("Rows", (), {"probs": masked})(), 1, common)  # type: ignore[arg-type]
+        overlaps[name] = float(carried.overlap(target_probs[None]))
+    assert overlaps["tli"] >= overlaps["union"] - 1e-6
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_exact_match_accepts_less_than_rejection(seed: int) -> None:
+    """Theorem 3.1: with the target as its own drafter rejection accepts everything and exact match Σ p² of it."""
+    target = TextModel(("a", "b", "c", "d"), seed)
+    rates = {}
+    for method, rule in (("slem", exact_match), ("tli", rejection)):
+        generator = torch.Generator().manual_seed(seed)
+        drafter = drafter_of(method, target, target, PLAIN)
+        steps = [
+            step
+            for _ in range(300)
+            for step in decode(target, drafter, rule, PROMPT, num_draft_tokens=1, sampling=PLAIN,
+                               stop=StopRules(6), generator=generator).steps
+        ]  # fmt: skip
+        judged = sum(step.num_judged for step in steps)
+        rates[method] = sum(step.num_accepted for step in steps) / judged
+    assert rates["tli"] == 1.0
+    assert rates["slem"] < 0.9

@@ -10,7 +10,9 @@ import typer
 from specbench import __version__
 from specbench.commands.list import list_
 from specbench.commands.run import run
+from specbench.commands.train import train
 from specbench.commands.validate import validate
+from specbench.commands.vocab import vocab
 from specbench.console import CLOSED_PIPE, INTERRUPTED, discard_output, fail, show_warning, stdout
 from specbench.errors import ConfigError
 
@@ -37,6 +39,8 @@ def options(
 app.command()(run)
 app.command("list")(list_)
 app.command()(validate)
+app.command()(vocab)
+app.add_typer(train, name="train")
 
 
 def main() -> None:

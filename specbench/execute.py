@@ -59,6 +59,15 @@ class Outcome:
         shown = [pair for pair in pairs if not pair[1].startswith("ar@")] or list(pairs)
         return [[row for row in self.rows if (row.task, row.method) == pair] for pair in shown]
 
+    def comparisons(self) -> list[list[Row]]:
+        """Where there are several methods beside AR: the rows of each task over all its subsets (or of its only one)."""
+        groups = []
+        for task in dict.fromkeys(row.task for row in self.rows):
+            rows = [row for row in self.rows if row.task == task]
+            subset = rows[-1].subset  # `all` comes last
+            groups.append([row for row in rows if row.subset == subset])
+        return [group for group in groups if len(group) > 2]
+
 
 def set_threads(num_threads: int | None, embedded: bool) -> None:
     """CPU threads of this process. The embedded pair is so small that more than one only adds noise."""

@@ -131,7 +131,7 @@ ours, plain = run(method), run(ar)
 print(ours.token_ids == plain.token_ids, len(plain.steps), len(ours.steps))
 """
     first, second = python(code, installed).splitlines()
-    assert first == "True False 2 {'vocab_size': 7}"
+    assert first == "True False 2 {'count': 7}"
     same, num_plain, num_ours = second.split()
     assert same == "True"
     assert int(num_plain) == 23

@@ -113,7 +113,7 @@ FUZZY = FSD["verification"]
         ({"verification": "fuzzy"}, "verification = 'fuzzy': write a mapping"),
         ({"drafter": {"type": "modle"}}, "drafter.type: unknown drafter 'modle': did you mean 'model'?"),
         ({"drafter": {"type": "model", "temprature": 1}}, "drafter.temprature: unknown key 'temprature': did you mean"),
-        ({"bridge": "shred"}, "bridge: unknown bridge 'shred': did you mean 'shared'?"),
+        ({"bridge": "shred"}, "bridge.type: unknown bridge 'shred': did you mean 'shared'?"),
         ({"num_draft_token": 5}, "num_draft_token: unknown key 'num_draft_token': did you mean 'num_draft_tokens'?"),
         ({"num_draft_tokens": 65}, "num_draft_tokens = 65: input should be less than or equal to 64"),
         ({"num_draft_tokens": -1}, "num_draft_tokens = -1: input should be greater than or equal to 0"),

@@ -54,8 +54,11 @@ def run(
     if as_json:
         stdout.out(json.dumps([row.model_dump(mode="json") for row in outcome.rows], ensure_ascii=False, indent=2))
         return
+    from specbench.results.comparison import comparison_table
     from specbench.results.tables import run_table
 
     for group in outcome.tables():
         stdout.print(run_table(group))
+    for group in outcome.comparisons():
+        stdout.print(comparison_table(group))
     stdout.print(f"rows: {outcome.leaderboard}\nrecords: {outcome.records}", soft_wrap=True)

@@ -19,9 +19,9 @@ def run_table(rows: Sequence[Row]) -> Table:
     if len({(row.task, row.method) for row in rows}) != 1:
         raise ValueError("a table shows the rows of one task and one method")
     lines = sorted(rows, key=lambda row: row.subset == "all")
-    method = _short(lines[0].method)
+    method = short(lines[0].method)
     table = Table(
-        title=Text(f"{_short(lines[0].task)} · {method}"),
+        title=Text(f"{short(lines[0].task)} · {method}"),
         caption=Text(_caption(lines)),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
@@ -42,16 +42,16 @@ def run_table(rows: Sequence[Row]) -> Table:
 
 def _cells(row: Row) -> list[str]:
     metrics = row.metrics
-    accuracy = [_number(metrics.get(name), 1, 100) for name in ("accuracy_ar", "accuracy")]
+    accuracy = [number(metrics.get(name), 1, 100) for name in ("accuracy_ar", "accuracy")]
     return [
         row.subset,
         str(row.n),
-        _number(metrics.get("acceptance_rate"), 3),
-        _number(metrics.get("mean_acceptance_length"), 2),
-        _speed(metrics.get("tokens_per_second_ar")),
-        _speed(metrics.get("tokens_per_second")),
-        _with_interval(metrics.get("speedup")),
-        _number(metrics.get("speedup_expected"), 2),
+        number(metrics.get("acceptance_rate"), 3),
+        number(metrics.get("mean_acceptance_length"), 2),
+        speed(metrics.get("tokens_per_second_ar")),
+        speed(metrics.get("tokens_per_second")),
+        with_interval(metrics.get("speedup")),
+        number(metrics.get("speedup_expected"), 2),
         NULL if accuracy == [NULL, NULL] else " → ".join(accuracy),
     ]
 
@@ -59,10 +59,15 @@ def _cells(row: Row) -> list[str]:
 def _caption(rows: Sequence[Row]) -> str:
     row = rows[0]
     places = [each.data_location for each in rows if len(rows) == 1 or each.subset != "all"]
-    lossless = "lossless" if row.lossless else "lossy: the output is not the target's own"
+    drafter = _model(row.drafter, row.drafter_revision) if row.drafter else drafter_kind(row)
+    lossless = {
+        "yes": "lossless", "no": "lossy: the output is not the target's own",
+        "claimed": "claimed lossless, not verified here", "not claimed": "not claimed to be lossless",
+    }[lossless_word(row)]  # fmt: skip
     sentences = [
         f"target {_model(row.target, row.target_revision)}",
-        f"drafter {_drafter(row)}, {row.num_draft_tokens} draft tokens, {lossless}{_options(row)}",
+        *_code(row),
+        f"drafter {drafter}, {row.num_draft_tokens} draft tokens, {lossless}{_options(row)}",
         f"{_samplings(rows)}; {row.dtype} on {row.device}",
         f"data: {row.data_source} ({_locations(places)})",
     ]
@@ -75,11 +80,29 @@ def _caption(rows: Sequence[Row]) -> str:
     return "\n".join(sentences)
 
 
-def _drafter(row: Row) -> str:
-    """The draft model, or the kind of drafter where there is none."""
-    return (
-        _model(row.drafter, row.drafter_revision) if row.drafter else row.options.get("drafter", {}).get("type", "none")
-    )
+def lossless_word(row: Row) -> str:
+    """Derived from the rule; of external code no more than a claim."""
+    if "decoder" in row.options:
+        return "claimed" if row.lossless else "not claimed"
+    return "yes" if row.lossless else "no"
+
+
+def _code(row: Row) -> list[str]:
+    """The external code of a method, and how its clock was started where it did not report its first token."""
+    decoder = row.options.get("decoder")
+    if decoder is None:
+        return []
+    ttft = row.metrics.get("ttft_seconds")
+    silent = ttft is None or ttft.value is None
+    clock = "; it reports no first token, so its tok/s include the prompt" if silent else ""
+    return [f"external decoder {decoder['entry']} ({str(decoder['revision']).removeprefix('local-')}){clock}"]
+
+
+def drafter_kind(row: Row) -> str:
+    """The kind of drafter."""
+    if "decoder" in row.options:
+        return "external"
+    return str(row.options.get("drafter", {}).get("type", "none"))
 
 
 def _value(row: Row, name: str) -> float:
@@ -93,8 +116,8 @@ def _locations(locations: Sequence[str]) -> str:
 
 
 def _options(row: Row) -> str:
-    """The options of the verification rule, such as the threshold, that the numbers hang on."""
-    options = row.options.get("verification", {})
+    """The options of the verification rule (or of external code), such as the threshold, that the numbers hang on."""
+    options = row.options.get("verification", row.options.get("decoder", {}).get("options", {}))
     return f" ({', '.join(f'{name} {value}' for name, value in options.items())})" if options else ""
 
 
@@ -102,13 +125,13 @@ def _samplings(rows: Sequence[Row]) -> str:
     """How tokens are drawn, with the subsets of each way where there are several."""
     subsets: dict[str, list[str]] = {}
     for row in rows:
-        subsets.setdefault(_sampling(row), []).append(row.subset)
+        subsets.setdefault(sampling_of(row), []).append(row.subset)
     if len(subsets) == 1:
         return next(iter(subsets))
     return "; ".join(f"{sampling} in {', '.join(names)}" for sampling, names in subsets.items())
 
 
-def _sampling(row: Row) -> str:
+def sampling_of(row: Row) -> str:
     sampling = row.sampling
     if sampling.temperature == 0:
         return "greedy"
@@ -124,22 +147,22 @@ def _model(name: str, revision: str | None) -> str:
     return f"{name} ({revision.removeprefix('local-')[:12]})" if revision else name
 
 
-def _short(versioned: str) -> str:
+def short(versioned: str) -> str:
     """name@version:digest → name@version"""
     return versioned.partition(":")[0]
 
 
-def _number(metric: Metric | None, digits: int, factor: float = 1) -> str:
+def number(metric: Metric | None, digits: int, factor: float = 1) -> str:
     if metric is None or metric.value is None:
         return NULL
     return f"{factor * metric.value:.{digits}f}"
 
 
-def _speed(metric: Metric | None) -> str:
-    return _number(metric, 1 if metric is None or (metric.value or 0) < 1000 else 0)
+def speed(metric: Metric | None) -> str:
+    return number(metric, 1 if metric is None or (metric.value or 0) < 1000 else 0)
 
 
-def _with_interval(metric: Metric | None) -> str:
+def with_interval(metric: Metric | None) -> str:
     if metric is None or metric.low is None or metric.high is None:
-        return _number(metric, 2)
+        return number(metric, 2)
     return f"{metric.value:.2f} [{metric.low:.2f}, {metric.high:.2f}]"

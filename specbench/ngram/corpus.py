@@ -1,0 +1,70 @@
+"""The documents of a corpus: lines of text files, or one column of JSON lines."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from specbench.errors import ConfigError
+
+KINDS = (".txt", ".jsonl")
+
+
+class Corpus:
+    """The documents of some files in order, read line by line. `num_bytes` is the size of the files, `num_bytes_read`
+    how much of it has been read. Raises ConfigError at once for a file that is not there or of another kind."""
+
+    def __init__(self, files: Sequence[Path], column: str) -> None:
+        self.files, self.column = files, column
+        self.num_bytes = self.num_bytes_read = 0
+        if not files:
+            raise ConfigError("--corpus: give at least one file")
+        for path in files:
+            if kind_of(path) not in KINDS:
+                raise ConfigError(f"--corpus {path}: give .txt (one document per line) or .jsonl, or .gz of these")
+            if not path.is_file():
+                raise ConfigError(f"--corpus {path}: {'is a folder: give files' if path.is_dir() else 'no such file'}")
+            self.num_bytes += path.stat().st_size
+
+    def __iter__(self) -> Iterator[str]:
+        """The documents, without empty ones. Raises ConfigError naming file and line."""
+        finished = 0
+        for path in self.files:
+            try:
+                with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else nullcontext(raw) as lines:
+                    for number, line in enumerate(lines, start=1):
+                        self.num_bytes_read = finished + raw.tell()
+                        if line.strip():
+                            yield self._document(line, kind_of(path), f"{path}, line {number}", number == 1)
+            except (OSError, EOFError, zlib.error) as error:
+                raise ConfigError(
+                    f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}: check the file"
+                ) from error
+            finished += path.stat().st_size
+
+    def _document(self, line: bytes, kind: str, place: str, is_first: bool) -> str:
+        try:
+            text = line.decode("utf-8-sig" if is_first else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{place}: not UTF-8 text: convert the file") from error
+        return text if kind == ".txt" else self._cell(text, place)
+
+    def _cell(self, text: str, place: str) -> str:
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{place}: not valid JSON: {error}: correct it") from error
+        if not isinstance(row, dict) or self.column not in row:
+            found = f"columns: {', '.join(map(str, row))}" if isinstance(row, dict) else "it is no JSON object"
+            raise ConfigError(f"{place}: has no column '{self.column}' ({found}): give --column NAME")
+        cell = row[self.column]
+        if not isinstance(cell, str):
+            raise ConfigError(f"{place}: column '{self.column}' holds no text but {json.dumps(cell)[:40]}: correct it")
+        return cell
+
+
+def kind_of(path: Path) -> str:
+    """The suffix of a file without .gz."""
+    return Path(path.name.removesuffix(".gz")).suffix

@@ -1,0 +1,56 @@
+"""All methods of a run in one table: a line per method, over all subsets of a task."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from specbench.results.leaderboard import Row
+from specbench.results.tables import drafter_kind, lossless_word, number, sampling_of, short, speed, with_interval
+
+
+def comparison_table(rows: Sequence[Row]) -> Table:
+    """One task and subset, every row another method: `rows` begins with the baseline."""
+    table = Table(
+        title=Text(f"{short(rows[0].task)} · {rows[0].subset} · {len(rows)} methods"),
+        caption=Text(_caption(rows)),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column("method", overflow="fold")
+    headers = ("loss-\nless", "drafter", "γ", "α", "τ", "c", "tok/s", "speed-up\n95 % interval", "accuracy\n%")
+    for header in headers:
+        justify = "left" if header in ("drafter", "loss-\nless") else "right"
+        table.add_column(header, justify=justify, overflow="fold", no_wrap=header not in ("drafter",))  # type: ignore[arg-type]
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in _cells(row)))
+    return table
+
+
+def _cells(row: Row) -> list[str]:
+    metrics = row.metrics
+    return [
+        short(row.method).partition("@")[0],
+        lossless_word(row),
+        row.drafter or drafter_kind(row),
+        str(row.num_draft_tokens),
+        number(metrics.get("acceptance_rate"), 3),
+        number(metrics.get("mean_acceptance_length"), 2),
+        number(metrics.get("cost_ratio"), 3),
+        speed(metrics.get("tokens_per_second")),
+        with_interval(metrics.get("speedup")),
+        number(metrics.get("accuracy"), 1, 100),
+    ]
+
+
+def _caption(rows: Sequence[Row]) -> str:
+    row = rows[0]
+    return "\n".join(
+        [
+            f"target {row.target}, n = {row.n}; {sampling_of(row)}; {row.dtype} on {row.device}",
+            "acceptance rates do not compare across bridges: rank by τ and tok/s",
+        ]
+    )

@@ -1,0 +1,112 @@
+"""The expected acceptance of a method's next token on a pair (arXiv:2502.05202, table 3)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from pydantic import BaseModel
+
+from specbench.catalogue import load_method
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.proposal import FOREIGN, Proposal
+from specbench.decoding.sampling import Sampling, process
+from specbench.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
+from specbench.models.pair import ModelPair
+from specbench.results.bootstrap import Metric, Prompts
+from specbench.running.compose import compose
+from specbench.running.plan import uses_chat
+from specbench.specs import MethodSpec
+from specbench.vocab.fits import Fit
+
+NUM_PROMPTS = 20
+NUM_NEW_TOKENS = 32
+SAMPLING = Sampling(temperature=1.0)  # the formulas are about the models' own distributions
+
+
+class Acceptance(BaseModel):
+    """value: the mean probability that the next token is an accepted draft token, with its 95 % interval over prompts;
+    null with the reason in `problem`. A position without a draft counts as 0; num_drafted had one."""
+
+    method: str
+    value: Metric
+    num_positions: int = 0
+    num_drafted: int = 0
+    problem: str | None = None
+
+
+class Reference:
+    """Positions of the target's own sampled continuations: the same ones for every method."""
+
+    def __init__(self, target: CausalLM, prompts: Sequence[str], seed: int) -> None:
+        decoder = compose(load_method("ar"), ModelPair(target), SAMPLING)
+        stop = StopRules(NUM_NEW_TOKENS, target.eos_token_ids, context_limit=target.context_limit)
+        self.prompts: list[list[int]] = []
+        self.continued: list[list[int]] = []
+        self.target_probs: list[torch.Tensor] = []  # [num_new_tokens, vocab] per prompt
+        for prompt in prompts[:NUM_PROMPTS]:
+            ids = target.encode_prompt(prompt, uses_chat(target, "auto"))
+            if not ids or len(ids) >= (target.context_limit or len(ids) + 1):
+                continue  # what cannot be continued has no next token
+            new_ids = decoder.generate(ids, stop, seed + len(self.prompts)).token_ids
+            logits = target.score((ids + new_ids)[:-1], len(new_ids))
+            self.prompts.append(ids)
+            self.continued.append(new_ids)
+            self.target_probs.append(process(logits, SAMPLING))
+        if not self.prompts:
+            raise ConfigError(f"no prompt fits into the context of target '{target.name}' ({target.context_limit})")
+
+
+def expected_acceptance(
+    models: ModelPair, methods: Sequence[Fit], prompts: Sequence[str], seed: int = 0
+) -> list[Acceptance]:
+    """For each method, by its own drafter and bridge, teacher-forced on what the target wrote at temperature 1.
+
+    Methods that know Σ min(p, q) give it (union, tli, sd); of the others one draft per position is judged: p(x) for an
+    exact match, which is Σ p ψ on average, and min(1, p(x) / ψ(x)) for slrs, which is Σ min(p, ψ) on average.
+    """
+    reference = Reference(models.target, prompts, seed)
+    found = []
+    for fit in methods:
+        try:
+            if not fit.runs:
+                raise ConfigError("undefined for different vocabularies")
+            found.append(_of_method(load_method(fit.method), models, reference, seed))
+        except ConfigError as error:
+            found.append(Acceptance(method=fit.method, value=Metric(), problem=str(error)))
+    return found
+
+
+@torch.inference_mode()
+def _of_method(method: MethodSpec, models: ModelPair, reference: Reference, seed: int) -> Acceptance:
+    drafter = compose(method, models, SAMPLING).drafter
+    generator = torch.Generator(device=models.target.device).manual_seed(seed)
+    num_draft_tokens = 1 if method.verification.rule == "rejection" else method.num_draft_tokens  # text needs several
+    values: list[float] = []
+    num_drafted = 0
+    cluster: list[int] = []
+    for number, prompt_ids in enumerate(reference.prompts):
+        drafter.prefill(prompt_ids)
+        for place, target_probs in enumerate(reference.target_probs[number]):
+            ids = prompt_ids + reference.continued[number][:place]
+            proposal = drafter.propose(ids, num_draft_tokens, generator)
+            num_drafted += bool(proposal.token_ids)
+            values.append(_judged(proposal, target_probs))
+            cluster.append(number)
+    interval = Prompts(np.array(cluster, dtype=np.int64), seed).mean(values)
+    return Acceptance(method=method.name, value=interval, num_positions=len(values), num_drafted=num_drafted)
+
+
+def _judged(proposal: Proposal, target_probs: torch.Tensor) -> float:
+    """How probable it is that the first draft token is accepted, given p as [vocab]."""
+    if proposal.probs is None or not proposal.token_ids:
+        return 0.0
+    rows = target_probs.expand(len(proposal.token_ids), -1)
+    overlap = proposal.probs.overlap(rows)
+    if overlap is not None:
+        return float(overlap[0])
+    token = proposal.token_ids[0]
+    if token == FOREIGN:
+        return 0.0
+    drafted = torch.tensor(proposal.token_ids, device=target_probs.device)
+    return min(1.0, float(target_probs[token] / proposal.probs.token_probs(drafted)[0]))

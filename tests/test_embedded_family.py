@@ -1,0 +1,60 @@
+"""Every lossless method on the embedded family, greedy, float32: the tokens of AR, on prompts of every language."""
+
+import pytest
+
+from specbench.catalogue import load_method
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import Generation
+from specbench.decoding.sampling import Sampling
+from specbench.demo.family import drafter_for
+from specbench.models.loading import load_model
+from specbench.models.pair import ModelPair
+from specbench.running.compose import compose
+
+MAX_NEW_TOKENS = 48
+LOSSLESS = ("sd", "tli", "union", "slem", "slrs", "ngram", "pld")
+
+
+def generate(method: str, models: ModelPair, prompt: list[int]) -> Generation:
+    decoder = compose(load_method(method), models, Sampling(0.0))
+    return decoder.generate(prompt, StopRules(MAX_NEW_TOKENS, models.target.eos_token_ids), seed=0)
+
+
+@pytest.fixture(scope="module")
+def expected(
+    embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int]]]
+) -> list[tuple[list[int], list[int]]]:
+    """Prompts of all languages with AR's tokens."""
+    prompts = [prompt for language in embedded_prompts.values() for prompt in language[:3]]
+    return [(prompt, generate("ar", embedded_pair, prompt).token_ids) for prompt in prompts]
+
+
+@pytest.mark.parametrize("method", LOSSLESS)
+def test_greedy_output_is_that_of_the_target(
+    method: str, embedded_pair: ModelPair, expected: list[tuple[list[int], list[int]]]
+) -> None:
+    spec = load_method(method)
+    assert spec.lossless
+    drafter = load_model(f"embedded:{drafter_for(spec.bridge.type)}", device="cpu") if spec.needs_drafter else None
+    models = ModelPair(embedded_pair.target, drafter)
+    num_accepted = 0
+    for prompt, token_ids in expected:
+        generation = generate(method, models, prompt)
+        assert generation.token_ids == token_ids
+        num_accepted += sum(step.num_accepted for step in generation.steps)
+    assert len(expected) == 33
+    assert num_accepted > 0.1 * sum(len(token_ids) for _, token_ids in expected)
+
+
+def test_drafters_of_other_vocabularies_say_what_the_target_says(
+    embedded_pair: ModelPair, expected: list[tuple[list[int], list[int]]]
+) -> None:
+    """Bridges lose little: most text that the drafter writes is what the target would have written."""
+    drafter = load_model("embedded:drafter-bpe", device="cpu")
+    for method in ("slem", "tli"):
+        steps = [
+            step
+            for prompt, _ in expected
+            for step in generate(method, ModelPair(embedded_pair.target, drafter), prompt).steps
+        ]
+        assert sum(step.num_accepted for step in steps) > 0.6 * sum(step.num_judged for step in steps)

@@ -1,4 +1,5 @@
-"""Our loop beside transformers' own: tokens/s of AR ÷ generate and of SD ÷ assisted generation, in one process.
+"""Our loop beside transformers' own, in one process: tokens/s of AR ÷ generate, of SD ÷ assisted generation, and of our
+string matching, token intersection and prompt lookup ÷ theirs.
 
     python tests/bench_transformers.py
 
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specbench.catalogue import load_method, load_task
+from specbench.catalogue import load_method, load_task, with_overrides
 from specbench.data.examples import load_examples
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
@@ -101,17 +102,22 @@ def overhead(generations: Sequence[Generation]) -> str:
     return f"{100 * (1 - passes / decode):.1f} %"
 
 
+def embedded_prompts(target: CausalLM, num_per_language: int) -> list[list[int]]:
+    """Bundled prompts, the languages in turn."""
+    task = load_task("mgsm")
+    by_language = [
+        [target.encode_prompt(example.prompt, chat=False) for example in
+         load_examples(task, subset, data="sample", use_sample=True, limit=num_per_language).examples]
+        for subset in task.subset_names
+    ]  # fmt: skip
+    return [ids for row in zip_longest(*by_language) for ids in row if ids is not None]
+
+
 def embedded(table: Table, num_prompts_per_language: int = 6) -> None:
     models = ModelPair(load_model("embedded:target", device="cpu"), load_model("embedded:drafter", device="cpu"))
     target, drafter = models.target, models.drafter
     assert drafter is not None
-    task = load_task("mgsm")
-    by_language = [
-        [target.encode_prompt(example.prompt, chat=False) for example in
-         load_examples(task, subset, data="sample", use_sample=True, limit=num_prompts_per_language).examples]
-        for subset in task.subset_names
-    ]  # fmt: skip
-    prompts = [ids for row in zip_longest(*by_language) for ids in row if ids is not None]
+    prompts = embedded_prompts(target, num_prompts_per_language)
     max_new_tokens = 128
     stop = StopRules(max_new_tokens, target.eos_token_ids)
     plain: list[Generation] = []
@@ -143,6 +149,31 @@ def embedded(table: Table, num_prompts_per_language: int = 6) -> None:
     row("embedded pair: prompts with equal outputs of all four", "", f"{num_equal} of {len(prompts)}", "", "")
 
 
+PAIRS = {
+    "string matching": ("slem", "hf-slem", []),
+    "token intersection, output layer not pruned": ("tli", "hf-tli", ["decoder.options.prune_lm_head=false"]),
+    "prompt lookup": ("pld", "hf-pld", ["drafter.max_match=2"]),
+}
+
+
+def bridges(table: Table, num_prompts_per_language: int = 6) -> None:
+    """The embedded target with a drafter of another vocabulary, and with none."""
+    models = ModelPair(load_model("embedded:target", device="cpu"), load_model("embedded:drafter-bpe", device="cpu"))
+    prompts = embedded_prompts(models.target, num_prompts_per_language)
+    stop = StopRules(128, models.target.eos_token_ids)
+    plain = ours(compose(load_method("ar"), models, GREEDY), stop)
+    for name, (own, other, overrides) in PAIRS.items():
+        _, methods = with_overrides([], [load_method(own), load_method(other)], overrides)
+        assert methods[0].num_draft_tokens == methods[1].num_draft_tokens
+        runs = [plain, *(ours(compose(method, models, GREEDY), stop) for method in methods)]
+        (_, mine, theirs), num_equal = measure(runs, prompts)
+        table.add_row(
+            f"embedded pair: {own} ÷ {other} ({name}), {methods[0].num_draft_tokens} draft tokens",
+            "≥ 1.15", ratio(mine, theirs), speed(mine), speed(theirs),
+        )  # fmt: skip
+        table.add_row("  prompts with AR's output from both", "", f"{num_equal} of {len(prompts)}", "", "")
+
+
 def long_context(table: Table, context: int = 4096, num_prompts: int = 5) -> None:
     config = LlamaConfig(
         vocab_size=1024, hidden_size=512, intermediate_size=1024, num_hidden_layers=12, num_attention_heads=8,
@@ -170,6 +201,7 @@ def main() -> None:
     torch.set_num_threads(1)
     table = Table("what", "wanted", "ratio [95 %]", "tok/s", "tok/s of the other", title="specbench ÷ transformers")
     embedded(table)
+    bridges(table)
     long_context(table)
     Console(width=140).print(table)
 

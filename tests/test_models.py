@@ -28,6 +28,31 @@ def test_scores_equal_a_plain_pass_after_any_history(kind: str) -> None:
         )
 
 
+@pytest.mark.parametrize("kind", sorted(tiny.KINDS))
+def test_a_batch_scores_as_one_by_one(kind: str) -> None:
+    """All suffixes in one pass, behind a cache that holds too little, exactly the ids, or too much."""
+    model, single, rng = tiny.causal_lm(kind), tiny.causal_lm(kind), random.Random(0)
+    ids = [rng.randrange(256) for _ in range(30)]
+    for num_ids, length, num_suffixes in ((20, 1, 5), (20, 3, 4), (30, 2, 1), (12, 2, 3)):
+        suffixes = [[rng.randrange(256) for _ in range(length)] for _ in range(num_suffixes)]
+        expected = torch.cat([single.score(ids[:num_ids] + suffix, 1) for suffix in suffixes])
+        actual = model.score_batch(ids[:num_ids], suffixes)
+        torch.testing.assert_close(actual, expected, atol=2e-4, rtol=1e-3)
+        assert model.checkpoint() == num_ids
+    torch.testing.assert_close(model.score(ids, 5), plain_logits(model, ids, 5), atol=2e-4, rtol=1e-3)
+
+
+def test_batches_are_counted_and_split() -> None:
+    model, ids = tiny.causal_lm(), list(range(9))
+    suffixes = [[token, 1] for token in range(150)]
+    scores = model.score_batch(ids, suffixes)
+    assert [length for length, _ in model.passes.read()] == [9, 128, 128, 44]
+    torch.testing.assert_close(scores[149:], plain_logits(model, [*ids, 149, 1], 1), atol=2e-4, rtol=1e-3)
+    model.passes.clear()
+    model.score_batch(ids, suffixes[:3])
+    assert [length for length, _ in model.passes.read()] == [6]
+
+
 @torch.no_grad()
 def test_only_what_the_cache_lacks_is_fed() -> None:
     model = tiny.causal_lm()

@@ -21,12 +21,21 @@ COMMON: dict[str, Any] = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
+GATED_DELTA: dict[str, Any] = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {},
     "mistral": {"sliding_window": 8},
     "gemma2": {"sliding_window": 8},
     "gemma3_text": {"sliding_window": 8},
+    "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention"] * 2, **GATED_DELTA},
+    "mamba2": {"state_size": 8, "num_heads": 8, "n_groups": 2, "chunk_size": 4},
+    "mamba": {"state_size": 8},
 }
 
 

@@ -1,6 +1,7 @@
 """A preallocated key-value cache: appending copies only the new keys, cropping is O(1), growth doubles.
 
 Sliding-window layers keep their whole history (a crop must bring old keys back); the mask applies the window.
+Layers with a recurrent state are transformers' own; recurrent.py brings them back to earlier tokens.
 """
 
 from typing import Any
@@ -8,11 +9,16 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig
 from transformers.cache_utils import (
+    DYNAMIC_LAYER_TYPE_MAPPING,
     Cache,
     CacheLayerMixin,
+    DummyLayer,
     DynamicCache,
     DynamicLayer,
     DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionLayer,
 )
 
 from specbench.errors import ConfigError
@@ -43,17 +49,28 @@ class PreallocatedLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append [1, num_heads, query_length, head_dim]; returns views of all valid keys and values."""
+        """Append [1, num_heads, query_length, head_dim]; returns views of all valid keys and values.
+
+        Several rows [num_rows, …] all follow the cached one and are not kept: returns that one before each of them.
+        """
+        num_rows, _, query_length, _ = key_states.shape
+        if num_rows > 1:
+            return self._before(key_states, self.keys), self._before(value_states, self.values)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
-        new_length = self.length + key_states.shape[-2]
+        new_length = self.length + query_length
         if new_length > self.keys.shape[-2]:
             self._grow(new_length)
         self.keys[:, :, self.length : new_length] = key_states
         self.values[:, :, self.length : new_length] = value_states
         self.length = new_length
         return self.keys[:, :, :new_length], self.values[:, :, :new_length]
+
+    def _before(self, new_rows: torch.Tensor, buffer: torch.Tensor | None) -> torch.Tensor:
+        if buffer is None:
+            return new_rows
+        return torch.cat([buffer[:, :, : self.length].expand(new_rows.shape[0], -1, -1, -1), new_rows], dim=-2)
 
     def _grow(self, needed: int) -> None:
         assert self.keys is not None and self.values is not None
@@ -82,16 +99,45 @@ class PreallocatedLayer(CacheLayerMixin):
         self.length = 0
 
 
+class HybridLayer(PreallocatedLayer, LinearAttentionAndFullAttentionLayer):  # type: ignore[misc]
+    """A layer with attention and with a recurrent state beside it."""
+
+    def __init__(self, is_sliding: bool, number_of_states: int) -> None:
+        PreallocatedLayer.__init__(self, is_sliding)
+        LinearAttentionLayer.__init__(self, number_of_states)
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
+        """Keys and values come as two positional arguments, recurrent states by name."""
+        if args:
+            PreallocatedLayer.lazy_initialization(self, *args)
+        else:
+            LinearAttentionLayer.lazy_initialization(self, **kwargs)
+
+
 def preallocated_cache(config: PretrainedConfig, name: str) -> Cache:
-    """An empty cache for a model's layers. Raises ConfigError for layers that are not plain or sliding attention."""
+    """An empty cache for a model's layers. Raises ConfigError for kinds of layers that cannot go back."""
+    text_config = config.get_text_config()
+    kinds = {str(kind) for kind in getattr(text_config, "layer_types", None) or []}
+    if unknown := sorted(kinds - {*DYNAMIC_LAYER_TYPE_MAPPING, "moe", "mlp"}):
+        raise unsupported(name, unknown[0])
     template = DynamicCache(config=config)
-    lazily_made = template.layers or [DynamicLayer() for _ in range(config.get_text_config().num_hidden_layers)]
-    layers: list[Any] = []
-    for layer in lazily_made:
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
-            raise ConfigError(
-                f"model '{name}': layers of kind {type(layer).__name__} (recurrent or hybrid) are not supported yet; "
-                "choose a model whose layers are all attention (full or sliding-window)"
-            )
-        layers.append(PreallocatedLayer(isinstance(layer, DynamicSlidingWindowLayer)))
-    return Cache(layers=layers)
+    lazily_made = template.layers or [DynamicLayer() for _ in range(text_config.num_hidden_layers)]
+    return Cache(layers=[preallocated(layer, name) for layer in lazily_made])
+
+
+def preallocated(layer: Any, name: str) -> Any:
+    """What takes the place of a layer of transformers' own cache."""
+    if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
+        return PreallocatedLayer(isinstance(layer, DynamicSlidingWindowLayer))
+    if type(layer) in (LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowAttentionLayer):
+        return HybridLayer(isinstance(layer, DynamicSlidingWindowLayer), layer.number_of_states)
+    if type(layer) in (LinearAttentionLayer, DummyLayer):
+        return layer
+    raise unsupported(name, type(layer).__name__)
+
+
+def unsupported(name: str, kind: str) -> ConfigError:
+    return ConfigError(
+        f"model '{name}': layers of kind {kind} are not supported (no way back to an earlier token is known for them); "
+        "choose a model whose layers are attention (full or sliding-window), linear attention or state spaces"
+    )

@@ -1,0 +1,177 @@
+"""Recurrent states (linear attention, state spaces, short convolutions): snapshots, and how to come back to one.
+
+A recurrent state cannot be cropped. Going back means: take the newest snapshot at or before the wanted position and
+feed the tokens behind it again. That replay is no pass of its own: it is the head of the next pass. Where the replay
+ends the state is kept too, so the next way back is short: the layers that hold a state are fed in two pieces, all
+other layers once.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
+
+from specbench.errors import ConfigError
+from specbench.models.mixers import continues_chunks, fit_chunks, mixers_of
+
+NUM_SNAPSHOTS = 8  # at most; between them the replay is short, because they lie denser towards the end
+MAX_REPLAY = 32  # tokens; without any way back so far (as in autoregressive decoding) a snapshot is taken this often
+PROMPT_TAIL = 8  # tokens: a snapshot lies that far before a prompt's end, which another tokenization may change
+STATE_FIELDS = (
+    "conv_states", "recurrent_states", "has_previous_state",
+    "is_conv_states_initialized", "is_recurrent_states_initialized",
+)  # fmt: skip
+
+Snapshot = dict[int, list[torch.Tensor]]  # layer → copies of its states
+
+
+class RecurrentStates:
+    """The states of all recurrent layers of a cache after `position` tokens, and copies of them at earlier positions.
+
+    Raises ConfigError for a model that keeps its states elsewhere than in its cache.
+    """
+
+    def __init__(self, model: Any, cache: Cache, name: str) -> None:
+        self.layers: dict[int, Any] = {
+            index: layer
+            for index, layer in enumerate(cache.layers)
+            if isinstance(layer, LinearAttentionCacheLayerMixin)
+        }
+        self.position = 0
+        self.snapshots: dict[int, Snapshot] = {}  # by position, ascending
+        self._on_trial = False  # the last pass fed several tokens that may be thrown back
+        self._goes_back = False  # also after passes of one token, as a drafter does: known from the first time on
+        self._pieces: list[int] = []
+        self._split = 0
+        self._at_split: Snapshot = {}
+        mixers = mixers_of(model)
+        if sorted(mixer.layer_idx for mixer in mixers) != sorted(self.layers):
+            raise ConfigError(
+                f"model '{name}': the recurrent layers of a {type(model).__name__} do not keep their states in the "
+                "cache, one module for each layer, so there is no way back to an earlier token; choose another model"
+            )
+        # Some kernels for many tokens start from an empty state, whatever the cache holds: then it is one by one.
+        self.steps_only = not all(map(continues_chunks, mixers))
+        for mixer in mixers:
+            self._feed_in_pieces(mixer)
+
+    def reset(self) -> None:
+        """Forget everything, also what a pass that broke off left behind."""
+        self.position, self.snapshots = 0, {}
+        for layer in self.layers.values():
+            layer.has_previous_state = dict.fromkeys(layer.has_previous_state, False)
+
+    @torch.inference_mode()
+    def rewind(self, num_tokens: int) -> int:
+        """Return to the newest snapshot at or before `num_tokens`, and say where that is."""
+        if self.position <= num_tokens:
+            return self.position
+        self.snapshots = {place: snapshot for place, snapshot in self.snapshots.items() if place <= num_tokens}
+        if not self.snapshots:
+            self.reset()
+        else:
+            self.position = max(self.snapshots)
+            for index, kept in self.snapshots[self.position].items():
+                for state, copy in zip(states(self.layers[index]), kept, strict=True):
+                    state.copy_(copy)
+        self._goes_back |= not self._on_trial and self.position > 0
+        return self.position
+
+    @torch.inference_mode()
+    def keep(self) -> None:
+        """Take a snapshot here, unless there is one."""
+        if self.position and self.position not in self.snapshots:
+            self._add(self.position, {index: copies(layer) for index, layer in self.layers.items()})
+
+    def _add(self, position: int, snapshot: Snapshot) -> None:
+        """A new newest snapshot; of too many, the one goes whose loss adds least to a replay, relative to its age."""
+        self.snapshots[position] = snapshot
+        if len(self.snapshots) > NUM_SNAPSHOTS:
+            places = list(self.snapshots)
+            gaps = {
+                place: (after - before) / (position - place)
+                for before, place, after in zip(places, places[1:], places[2:], strict=False)
+            }
+            del self.snapshots[min(gaps, key=lambda place: gaps[place])]
+
+    @contextmanager
+    def feeding(self, num_tokens: int, num_replayed: int, on_trial: bool) -> Iterator[None]:
+        """Around a pass of `num_tokens` tokens, the first `num_replayed` of which had been fed before.
+
+        A snapshot is taken before what may be thrown back: tokens on trial, and every token of a model that drafts.
+        """
+        newest, self._on_trial = max(self.snapshots, default=0), on_trial
+        if on_trial or self._goes_back or not newest or self.position - newest >= MAX_REPLAY:
+            self.keep()
+        is_prompt = self.position == num_replayed == 0 and num_tokens > 2 * PROMPT_TAIL
+        split = num_tokens - PROMPT_TAIL if is_prompt else num_replayed
+        with self._in_pieces(num_tokens, split):
+            yield
+        if split:
+            self._add(self.position + split, self._at_split)
+        self.position += num_tokens
+
+    @contextmanager
+    def expanded(self, num_rows: int, num_tokens: int) -> Iterator[None]:
+        """Around a pass of several rows that all go on from here; afterwards the states are as before."""
+        saved = {
+            index: {field: getattr(layer, field) for field in STATE_FIELDS} for index, layer in self.layers.items()
+        }
+        for layer in self.layers.values():
+            for field in STATE_FIELDS:
+                setattr(layer, field, {key: repeat(value, num_rows) for key, value in getattr(layer, field).items()})
+        try:
+            with self._in_pieces(num_tokens, 0):
+                yield
+        finally:
+            for index, fields in saved.items():
+                for field, value in fields.items():
+                    setattr(self.layers[index], field, value)
+
+    @contextmanager
+    def _in_pieces(self, num_tokens: int, split: int) -> Iterator[None]:
+        self._split, self._at_split = split, {}
+        self._pieces = [size for size in (split, num_tokens - split) if size]
+        if self.steps_only:
+            head = self._pieces[:1] if self.position == 0 else []
+            self._pieces = head + [1] * (num_tokens - sum(head))
+        try:
+            yield
+        finally:
+            self._pieces = []
+
+    def _feed_in_pieces(self, mixer: Any) -> None:
+        """Let a layer with a state take the tokens of a pass piece by piece, and keep its state at the split."""
+        forward, layer = fit_chunks(mixer), self.layers[mixer.layer_idx]
+
+        def in_pieces(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if len(self._pieces) < 2:
+                return forward(hidden_states, *args, **kwargs)
+            outputs: list[torch.Tensor] = []
+            num_fed = 0
+            for piece in hidden_states.split(self._pieces, dim=1):
+                outputs.append(forward(piece, *args, **kwargs))
+                num_fed += piece.shape[1]
+                if num_fed == self._split:
+                    self._at_split[mixer.layer_idx] = copies(layer)
+            return torch.cat(outputs, dim=1)
+
+        mixer.forward = in_pieces
+
+
+def states(layer: Any) -> list[torch.Tensor]:
+    """The state tensors of a layer."""
+    held = (*layer.conv_states.values(), *layer.recurrent_states.values())
+    return [state for state in held if state is not None]
+
+
+def copies(layer: Any) -> list[torch.Tensor]:
+    """Copies, because models write into the states."""
+    return [state.clone() for state in states(layer)]
+
+
+def repeat(value: Any, num_rows: int) -> Any:
+    """A copy with `num_rows` equal rows of a state of one row; anything else as it is."""
+    return value.expand(num_rows, *value.shape[1:]).clone() if isinstance(value, torch.Tensor) else value

@@ -22,7 +22,7 @@ def methods_table() -> Table:
     """name, title, paper, lossless, needs."""
     table = Table("name", "title", "paper", "lossless", "needs", title="methods")
     for method in map(load_method, method_names()):
-        lossless = "yes" if method.lossless else "no"
+        lossless = "no" if not method.lossless else "claimed" if method.decoder else "yes"
         add_row(table, method.name, method.title, method.paper or "–", lossless, needs(method))
     return table
 

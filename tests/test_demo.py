@@ -1,28 +1,49 @@
-"""The embedded family: its files, its world, its tokenizer, growth, and the training code on a tiny budget."""
+"""The embedded family: its files, its world, its tokenizers, growth, and the training code on a tiny budget."""
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import cache
 from itertools import product
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 import yaml
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from specbench.demo import build, family, storage
+from specbench.demo import build, family, making, storage
+from specbench.demo.evaluation import agreement
 from specbench.demo.growth import grow, new_model
+from specbench.demo.recipes import TOKENIZERS, Member, NgramRecipe, Stage
+from specbench.demo.training import encode
 from specbench.demo.world import WORLDS, held_out_rows, math, training_rows
 from specbench.errors import ConfigError
+from specbench.ngram.folder import vocabulary_digest
+from specbench.ngram.model import NgramModel
 from specbench.resources import builtin_dir
 
 NAMES = [member.name for member in family.members()]
+MODELS = [member.name for member in family.members() if isinstance(member, Member)]
 SAMPLES = builtin_dir("tasks") / "samples" / "mgsm.jsonl"
 
 
 def _samples() -> list[dict]:
     return [json.loads(line) for line in SAMPLES.read_text(encoding="utf-8").splitlines()]
+
+
+def _sample_texts() -> list[str]:
+    return ["".join(WORLDS["mgsm"].example(row)) for row in _samples()]
+
+
+@cache
+def _tokenizer(name: str) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(family.member_path(name))
+
+
+def _build_log() -> dict:
+    return json.loads((family.WEIGHTS / "build.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -34,29 +55,48 @@ def test_shipped_files_are_those_of_the_manifest(name):
     assert entry["version"] == family.member(name).version
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MODELS)
 def test_shipped_shape_is_the_declared_one(name):
     config, recipe = AutoConfig.from_pretrained(family.member_path(name)), family.member(name)
     assert (config.num_hidden_layers, config.hidden_size) == (recipe.stages[-1].num_layers, recipe.width)
-    assert config.max_position_embeddings >= 1024
+    assert config.max_position_embeddings == TOKENIZERS[recipe.tokenizer].max_length
+    assert config.vocab_size == len(_tokenizer(name)) == TOKENIZERS[recipe.tokenizer].vocab_size
+    assert config.bos_token_id == _tokenizer(name).bos_token_id
 
 
-def test_pair_stays_under_sixteen_megabytes():
-    assert sum(path.stat().st_size for path in family.WEIGHTS.rglob("*") if path.is_file()) <= 16_000_000
+def test_shipped_ngrams_are_over_the_tokens_of_the_target():
+    recipe, ngrams = family.member("ngram"), NgramModel.load(family.member_path("ngram"))
+    vocabulary = _tokenizer("target").get_vocab()
+    assert ngrams.tokenizer_digest == vocabulary_digest(vocabulary)
+    assert (ngrams.order, ngrams.vocab_size) == (recipe.order, len(vocabulary))
+    question = _tokenizer("target")("Question:").input_ids
+    assert ngrams.best(question[:-1]) == question[-1]
+
+
+def test_family_stays_small():
+    sizes = {name: sum(path.stat().st_size for path in family.member_path(name).iterdir()) for name in NAMES}
+    assert sizes["ngram"] <= 2_000_000
+    assert sum(path.stat().st_size for path in family.WEIGHTS.rglob("*") if path.is_file()) <= 20_000_000
 
 
 def test_build_log_records_the_floors():
-    figures = json.loads((family.WEIGHTS / "build.json").read_text(encoding="utf-8"))["figures"]["drafter"]
-    assert figures["target_exact"]["all"] >= 0.6
-    assert min(figures["target_exact"].values()) >= 0.35
-    assert figures["drafter_exact"]["all"] <= figures["target_exact"]["all"] / 2
+    figures = _build_log()["figures"]
+    exact = figures["target"]["exact"]
+    assert exact["all"] >= 0.6 and min(exact.values()) >= 0.35
+    ceilings = {"drafter": 0.5, "drafter-bpe": 0.5, "drafter-bytes": 0.75}
+    assert all(figures[name]["exact"]["all"] <= share * exact["all"] for name, share in ceilings.items())
+    floors = {"drafter": 0.8, "drafter-bpe": 0.85, "drafter-bytes": 0.95, "ngram": 0.6}
+    assert all(figures[name]["agreement"]["all"] >= floor for name, floor in floors.items())
+    assert set(figures) == {"num_rows", *NAMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_build_log_has_the_declared_recipe(name):
-    log = json.loads((family.WEIGHTS / "build.json").read_text(encoding="utf-8"))
-    assert log["members"][name]["recipe"] == json.loads(json.dumps(asdict(family.member(name))))
-    assert log["total_seconds"] <= 3600
+    entry = _build_log()["members"][name]
+    assert entry["recipe"] == json.loads(json.dumps(asdict(family.member(name))))
+    tokenizer_recipe = json.loads(json.dumps(asdict(TOKENIZERS[family.member(name).tokenizer])))
+    assert entry.get("tokenizer_recipe", tokenizer_recipe) == tokenizer_recipe
+    assert _build_log()["total_seconds"] <= 3600
 
 
 def test_a_changed_file_is_named(tmp_path, monkeypatch):
@@ -134,14 +174,77 @@ def test_prompts_are_those_of_the_task_file():
     assert completion == " " + row["answer"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MODELS)
 def test_tokenizer_round_trips(name):
-    tokenizer = AutoTokenizer.from_pretrained(family.member_path(name))
-    texts = ["".join(WORLDS["mgsm"].example(row)) for row in _samples()]
-    for text in [*texts, "1,234  x\n\n\tÜß 🙂 ٣৩๓", "", " "]:
-        assert tokenizer.decode(tokenizer(text).input_ids) == text
-    assert len(tokenizer("12345").input_ids) == 5
+    tokenizer = _tokenizer(name)
+    for text in [*_sample_texts(), "1,234  x\n\n\tÜß 🙂 ٣৩๓", "", " "]:
+        ids = tokenizer(text).input_ids
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    assert len(tokenizer("12345", add_special_tokens=False).input_ids) == 5
     assert tokenizer.eos_token == "<|end|>" and tokenizer.chat_template is None
+
+
+def test_tokenizer_of_the_shared_vocabulary_is_learnt_again_to_the_byte(tmp_path):
+    making.make_tokenizer("shared", smoke=False).save_pretrained(tmp_path)
+    shipped = family.member_path("target") / "tokenizer.json"
+    assert (tmp_path / "tokenizer.json").read_bytes() == shipped.read_bytes()
+
+
+def test_bpe_drafter_shares_most_of_the_vocabulary_and_only_most():
+    target, drafter = (set(_tokenizer(name).get_vocab()) for name in ("target", "drafter-bpe"))
+    assert 0.5 <= len(target & drafter) / len(target) <= 0.8
+    assert len(drafter - target) >= 50
+
+
+def test_bpe_drafter_cuts_texts_elsewhere():
+    """Both ways: tokens of the drafter that end inside one of the target's, and the reverse."""
+    inside = {"target": 0, "drafter-bpe": 0}
+    for text in _sample_texts():
+        ends = {}
+        for name in inside:
+            tokens = _tokenizer(name).tokenize(text, add_special_tokens=False)
+            ends[name] = set(np.cumsum([len(token) for token in tokens]).tolist())
+        inside["target"] += len(ends["target"] - ends["drafter-bpe"])
+        inside["drafter-bpe"] += len(ends["drafter-bpe"] - ends["target"])
+    assert min(inside.values()) >= 10
+
+
+def test_bpe_drafter_has_its_start_token_in_front_and_nowhere_else():
+    tokenizer = _tokenizer("drafter-bpe")
+    ids, labels = encode(tokenizer, ("Question: 1", " Answer: 2"))
+    assert tokenizer("x").input_ids[0] == tokenizer("").input_ids[0] == tokenizer.bos_token_id == ids[0]
+    assert ids.count(tokenizer.bos_token_id) == 1 and labels[0] == -100
+    assert all(_tokenizer(name).bos_token is None for name in ("target", "drafter", "drafter-bytes"))
+
+
+def test_bytes_drafter_has_one_token_per_byte():
+    tokenizer = _tokenizer("drafter-bytes")
+    for text in _sample_texts():
+        assert len(tokenizer(text).input_ids) == len(text.encode())
+    assert len({token for token in tokenizer.get_vocab() if len(token) == 1}) == 256
+
+
+@pytest.mark.parametrize(
+    ("bridge", "name"),
+    [("shared", "drafter"), ("intersection", "drafter-bpe"), ("union", "drafter-bpe"), ("retokenize", "drafter-bpe"),
+     ("string", "drafter-bytes"), ("somebody's own", "drafter")],
+)  # fmt: skip
+def test_drafter_for_a_bridge(bridge, name):
+    assert family.drafter_for(bridge) == name
+    assert family.member(name).role == "drafter"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "draft_lengths", "hits", "share"),
+    [
+        ([2, 3, 1], [2, 3, 1], [True, False, True], 2 / 3),  # one vocabulary: token by token
+        ([2, 3], [1, 1, 1, 1, 1], [True, True, True, False, True], 1 / 2),  # bytes: all of a token's bytes
+        ([1, 1, 2], [3, 1], [False, True], 0),  # a wrong draft token spoils every token that it reaches into
+        ([1, 4], [1], [True], 1 / 2),  # a text that another vocabulary cannot write to its end
+    ],
+)
+def test_agreement_counts_tokens_whose_bytes_are_all_predicted(lengths, draft_lengths, hits, share):
+    assert agreement(lengths, draft_lengths, hits) == pytest.approx(share)
 
 
 def test_growth_changes_nothing():
@@ -169,21 +272,25 @@ def test_grown_model_caches_correctly():
 
 
 def test_build_runs_end_to_end_on_a_tiny_budget(tmp_path, monkeypatch):
-    tiny = tuple(
-        build.replace(member, width=32, batch_size=4, stages=stages)
-        for member, stages in zip(
-            family.MEMBERS,
-            [(family.Stage(1, 3, 1e-2, 1e-3), family.Stage(2, 3, 1e-2, 1e-3)), (family.Stage(1, 3, 1e-2, 1e-3),)],
-            strict=True,
-        )
-    )
-    monkeypatch.setattr(family, "MEMBERS", tiny)
-    monkeypatch.setattr(build, "MEMBERS", tiny)
-    monkeypatch.setattr(build, "NUM_EVALUATION", 1)
+    def tiny(recipe):
+        if isinstance(recipe, NgramRecipe):
+            return replace(recipe, num_rows=300)
+        depths = (1, 2) if recipe.name == "target" else (1,)
+        stages = tuple(Stage(depth, 3, 1e-2, 1e-3) for depth in depths)
+        return replace(recipe, width=32, batch_size=4, stages=stages)
+
+    members = tuple(tiny(recipe) for recipe in family.MEMBERS)
+    monkeypatch.setattr(family, "MEMBERS", members)
+    monkeypatch.setattr(build, "MEMBERS", members)
+    monkeypatch.setattr(build, "evaluation_rows", lambda _: held_out_rows("mgsm", 1, Random(1))[:3])
     monkeypatch.setattr(build, "MAX_NEW", 8)
     log = build.build(tmp_path, NAMES, smoke=True)
     assert set(log["members"]) == set(family.read_manifest(tmp_path)) == set(NAMES)
-    assert 0 <= log["figures"]["drafter"]["agreement"]["all"] <= 1
-    assert {entry["stages"][-1]["num_layers"] for entry in log["members"].values()} == {1, 2}
-    again = build.build(tmp_path, ["drafter"], smoke=True)
+    assert all(0 <= log["figures"][name]["agreement"]["all"] <= 1 for name in NAMES if name != "target")
+    assert {log["members"][name]["stages"][-1]["num_layers"] for name in MODELS} == {1, 2}
+    again = build.build(tmp_path, ["drafter", "ngram"], smoke=True)
     assert again["members"]["target"]["seconds"] == log["members"]["target"]["seconds"]
+    digests = {name: entry["digest"] for name, entry in family.read_manifest(tmp_path).items()}
+    once_more = build.build(tmp_path, ["ngram"], smoke=True)
+    assert {name: entry["digest"] for name, entry in family.read_manifest(tmp_path).items()} == digests
+    assert once_more["members"]["ngram"]["recipe"]["num_rows"] == 3

@@ -1,7 +1,18 @@
 """The decode loop and its parts. Importing this package registers the built-in drafters, rules and bridges."""
 
 from specbench.decoding import lossy, verification
-from specbench.decoding.bridges import retokenize, shared, token_level
-from specbench.decoding.drafters import model, none
+from specbench.decoding.bridges import retokenize, shared, string, token_level
+from specbench.decoding.drafters import model, ngram, none, prompt_lookup
 
-__all__ = ["lossy", "model", "none", "retokenize", "shared", "token_level", "verification"]
+__all__ = [
+    "lossy",
+    "model",
+    "ngram",
+    "none",
+    "prompt_lookup",
+    "retokenize",
+    "shared",
+    "string",
+    "token_level",
+    "verification",
+]

@@ -16,10 +16,20 @@ POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")
 
 
 @dataclass(frozen=True)
+class ExternalCounts:
+    """What a decoder with a loop of its own tells, or does not. `num_first_tokens`: how many tokens were there when the
+    clock of `decode_seconds` started (0: it started with the prompt); `num_target_passes`: the prompt's included."""
+
+    num_first_tokens: int
+    num_target_passes: int | None
+
+
+@dataclass(frozen=True)
 class Generation:
     """One generation, as measured. Seconds are wall-clock; passes are (query length, seconds) after the prefill.
 
     `positions` holds, per judged draft token, p(x), q(x), Σ min(p, q) and the rule's divergence; None where undefined.
+    Only an external decoder has `external`; its prefills may be unknown (None), its steps and passes empty.
     """
 
     token_ids: list[int]
@@ -28,9 +38,10 @@ class Generation:
     positions: dict[str, list[float] | None]
     target_passes: list[tuple[int, float]]
     draft_passes: list[tuple[int, float]]
-    ttft_seconds: float
-    draft_prefill_seconds: float
+    ttft_seconds: float | None
+    draft_prefill_seconds: float | None
     decode_seconds: float
+    external: ExternalCounts | None = None
 
 
 @torch.inference_mode()

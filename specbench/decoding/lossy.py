@@ -17,19 +17,33 @@ DivergenceName = Literal[
 ]
 
 
+DIVERGENCE = (
+    "How far apart the two distributions are, in nats (tv: 0 to 1): kl is KL(target‖draft), reverse_kl is "
+    "KL(draft‖target), js_reference is the formula of the published code; top_k_… look at the target's 50 most "
+    "probable tokens and one bucket for all others."
+)
+THRESHOLD = (
+    "A draft token stands while the divergence at its position is below it (js_reference: at it too, as the published "
+    "code does). 0 accepts next to nothing, .inf everything."
+)
+DIVERGENCE_ON = (
+    "raw compares the softmaxes of both models at temperature 1, untruncated, as the published code does; processed "
+    "compares what tokens are drawn from, and needs both temperatures above 0."
+)
+
+
 @rule("fuzzy", lossless=False, requires=frozenset({"probs", "raw_probs"}))
 def fuzzy_rule(
     *,
-    divergence: DivergenceName,
-    threshold: Annotated[float, Field(ge=0, allow_inf_nan=True)],
-    divergence_on: Literal["raw", "processed"] = "raw",
+    divergence: Annotated[DivergenceName, Field(description=DIVERGENCE)],
+    threshold: Annotated[float, Field(ge=0, allow_inf_nan=True, description=THRESHOLD)],
+    divergence_on: Annotated[Literal["raw", "processed"], Field(description=DIVERGENCE_ON)] = "raw",
 ) -> Rule:
-    """Accept while the divergence of target and draft at the position is below the threshold (arXiv:2502.20704, §4).
+    """Accept while the divergence of target and draft at the position is below the threshold; on a rejection draw from
+    the target (arXiv:2502.20704, §4).
 
-    `divergence_on: raw` compares the softmaxes at temperature 1, untruncated (as the published code does); `processed`
-    compares what tokens are drawn from. The paper reports its results with thresholds 0.3 to 0.7: divergences.py says
-    to which divergence they belong. `js_reference` accepts at the threshold too (≤), as its code does; all others
-    below it (<).
+    A threshold means nothing without the name of its divergence. The paper's (0.3, 0.4 and 0.7, one for each of its
+    model pairs) belong to `reverse_kl`, by a later word of its first author; `js` never exceeds ln 2 = 0.693.
     """
     if math.isnan(threshold):
         raise ValueError("threshold is not a number")
@@ -63,7 +77,9 @@ def fuzzy_rule(
 
 
 @rule("random_accept", lossless=False, requires=frozenset())
-def random_accept_rule(*, probability: Annotated[float, Field(ge=0, le=1)]) -> Rule:
+def random_accept_rule(
+    *, probability: Annotated[float, Field(ge=0, le=1, description="Chance of every draft token to stand.")]
+) -> Rule:
     """Accept every draft token with one fixed probability; on a rejection draw from p. The control of arXiv:2502.20704,
     App. E: what is left of a fuzzy rule when it does not look at the models."""
 

@@ -18,7 +18,15 @@ def greedy_or_warm(temperature: float) -> float:
     return temperature
 
 
-Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(greedy_or_warm)]
+Temperature = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=False, json_schema_extra={"range": f"0 (greedy) or at least {MIN_TEMPERATURE}"}),
+    AfterValidator(greedy_or_warm),
+]
+DraftTemperature = Annotated[
+    Temperature | None,
+    Field(description="Temperature of the drafts, top-k and top-p staying the run's; null: the run's own temperature."),
+]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ def rule(name: str, *, lossless: bool, requires: frozenset[str]) -> Callable[[Fa
 
 @rule("rejection", lossless=True, requires=frozenset({"probs"}))
 def rejection_rule() -> Rule:
-    """Accept x with min(1, p(x)/q(x)), recover from norm(max(p − q, 0)) (arXiv:2211.17192, Alg. 1)."""
+    """A draft token x stands with probability min(1, p(x)/q(x)), where p is the target and q the drafter; after a
+    rejection the next token is drawn from norm(max(p − q, 0)) (arXiv:2211.17192, Alg. 1)."""
     return rejection
 
 

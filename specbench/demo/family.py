@@ -1,105 +1,41 @@
-"""The members of the embedded family as data, where their weights are, and whether the files are the shipped ones.
+"""The members of the embedded family: where their files are, whether they are the shipped ones, which fits a bridge.
 
 A later version of the project adds members. It never replaces one under the same version number.
 """
 
-import difflib
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specbench.errors import ConfigError
+from specbench.demo.recipes import MEMBERS, Recipe
+from specbench.errors import ConfigError, nearest
 
 WEIGHTS = Path(__file__).parent / "weights"
 MANIFEST = "manifest.json"
 
-
-@dataclass(frozen=True)
-class Stage:
-    """Some training steps at one depth; Muon's learning rate falls from first to last (AdamW's is a fraction of it)."""
-
-    num_layers: int
-    num_steps: int
-    first_rate: float
-    last_rate: float
+DRAFTERS = {
+    "shared": "drafter",
+    "intersection": "drafter-bpe",
+    "union": "drafter-bpe",
+    "retokenize": "drafter-bpe",
+    "string": "drafter-bytes",
+}
 
 
-@dataclass(frozen=True)
-class TokenizerRecipe:
-    """A tokenizer learnt from rows of some worlds."""
-
-    worlds: Mapping[str, float]
-    vocab_size: int
-    num_rows: int
-    seed: int
+def drafter_for(bridge: str) -> str:
+    """The name of the member that a bridge drafts with when nothing else is asked for."""
+    return DRAFTERS.get(bridge, "drafter")
 
 
-@dataclass(frozen=True)
-class Member:
-    """One model and how it is made.
-
-    `worlds` gives their shares of the training data, `mix_power` sharpens the share of the well-resourced languages.
-    """
-
-    name: str
-    role: str
-    version: int
-    tokenizer: str
-    worlds: Mapping[str, float]
-    width: int
-    stages: tuple[Stage, ...]
-    batch_size: int
-    mix_power: float
-    seed: int
-
-
-TOKENIZERS = {"shared": TokenizerRecipe({"mgsm": 1.0}, vocab_size=1280, num_rows=20_000, seed=0)}
-
-MEMBERS = (
-    Member(
-        name="target",
-        role="target",
-        version=1,
-        tokenizer="shared",
-        worlds={"mgsm": 0.7, "drill": 0.3},
-        width=128,
-        stages=(
-            Stage(3, 2600, 2e-2, 1e-2),
-            Stage(6, 1000, 1e-2, 6e-3),
-            Stage(12, 450, 6e-3, 3e-3),
-            Stage(24, 350, 3e-3, 2e-4),
-        ),
-        batch_size=32,
-        mix_power=1.0,
-        seed=1,
-    ),
-    Member(
-        name="drafter",
-        role="drafter",
-        version=1,
-        tokenizer="shared",
-        worlds={"mgsm": 1.0},
-        width=64,
-        stages=(Stage(1, 1600, 2e-2, 1e-3),),
-        batch_size=32,
-        mix_power=4.0,
-        seed=2,
-    ),
-)
-
-
-def member(name: str) -> Member:
+def member(name: str) -> Recipe:
     """The declaration of a member; an unknown name is a ConfigError."""
     for candidate in MEMBERS:
         if candidate.name == name:
             return candidate
     names = [candidate.name for candidate in MEMBERS]
-    near = (difflib.get_close_matches(name, names, n=1) or names)[0]
-    raise ConfigError(f"embedded model {name!r} does not exist; did you mean {near!r}? Choices: {', '.join(names)}")
+    raise ConfigError(f"embedded model {name!r} does not exist; {nearest(name, names)}")
 
 
 def digest_of(folder: Path) -> tuple[str, dict[str, str]]:
@@ -131,6 +67,6 @@ def member_path(name: str) -> Path:
     return folder
 
 
-def members() -> tuple[Member, ...]:
+def members() -> tuple[Recipe, ...]:
     """All declared members, targets before drafters."""
     return MEMBERS

@@ -9,7 +9,7 @@ HEAD_WIDTH = 32
 
 
 def new_model(
-    num_layers: int, width: int, vocab_size: int, end_id: int, pad_id: int, max_length: int
+    num_layers: int, width: int, vocab_size: int, end_id: int, pad_id: int, max_length: int, start_id: int | None = None
 ) -> LlamaForCausalLM:
     """A Llama of `num_layers` blocks and `width` hidden units, heads of 32, tied embeddings, random weights."""
     config = LlamaConfig(
@@ -21,7 +21,7 @@ def new_model(
         num_key_value_heads=width // HEAD_WIDTH,
         max_position_embeddings=max_length,
         tie_word_embeddings=True,
-        bos_token_id=None,
+        bos_token_id=start_id,
         eos_token_id=end_id,
         pad_token_id=pad_id,
     )

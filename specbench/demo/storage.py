@@ -9,15 +9,18 @@ from typing import Any
 
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from specbench.demo.family import MANIFEST, Member, digest_of, read_manifest
+from specbench.demo.family import MANIFEST, digest_of, read_manifest
+from specbench.demo.recipes import Member, Recipe
 from specbench.files import write_atomically
 
 
-def kept_tokenizers(output: Path, members: Sequence[Member], names: list[str]) -> dict[str, PreTrainedTokenizerBase]:
+def kept_tokenizers(output: Path, members: Sequence[Recipe], names: list[str]) -> dict[str, PreTrainedTokenizerBase]:
     """The tokenizers of the members that are there and stay: a new member that shares one takes it as it is."""
     kept = [recipe for recipe in members if recipe.name not in names and (output / recipe.name).is_dir()]
     tokenizers: dict[str, PreTrainedTokenizerBase] = {
-        recipe.tokenizer: AutoTokenizer.from_pretrained(output / recipe.name) for recipe in kept
+        recipe.tokenizer: AutoTokenizer.from_pretrained(output / recipe.name)
+        for recipe in kept
+        if isinstance(recipe, Member)
     }
     for tokenizer in tokenizers.values():
         for key in ("is_local", "local_files_only"):  # how it was loaded is no part of it
@@ -39,7 +42,7 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, folder: Pa
     os.replace(partial, folder)
 
 
-def publish(recipe: Member, output: Path) -> None:
+def publish(recipe: Recipe, output: Path) -> None:
     """Enter a finished member in the manifest."""
     digest, files = digest_of(output / recipe.name)
     num_bytes = sum(path.stat().st_size for path in (output / recipe.name).iterdir())

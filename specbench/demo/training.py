@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
-from specbench.demo.family import Stage
 from specbench.demo.muon import Muon
+from specbench.demo.recipes import Stage
 from specbench.demo.world import WORLDS, training_rows
 
 CHUNK = 1024
@@ -20,11 +20,13 @@ Example = tuple[list[int], list[int]]  # token ids and labels (-100 where nothin
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Example:
-    """Texts that are given and learnt in turn, each encoded apart as a model meets them; END is learnt at the end."""
+    """Texts that are given and learnt in turn, each encoded apart as a model meets them; END is learnt at the end.
+
+    A start token, where the tokenizer has one, comes before the first text."""
     ids: list[int] = []
     labels: list[int] = []
     for index, text in enumerate(texts):
-        piece: list[int] = tokenizer(text).input_ids
+        piece: list[int] = tokenizer(text, add_special_tokens=index == 0).input_ids
         ids += piece
         labels += piece if index % 2 else [-100] * len(piece)
     end: int = tokenizer.eos_token_id

@@ -8,9 +8,13 @@ from statistics import median
 from typing import Any
 
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.running.record_check import ACCEPTED, DRAFTED, EMITTED, JUDGED, check_counts, step_sum
+from specbench.results.counts import new_tokens, target_passes, timed_tokens, tokens_of_passes
+from specbench.running.record_check import ACCEPTED, DRAFTED, JUDGED, check_counts, step_sum
 from specbench.running.records import Generation, Record
 
+PER_PASS = (
+    "draft_prefill_seconds", "draft_seconds", "verify_seconds", "overhead_seconds", "overhead_share", "cost_ratio",
+)  # fmt: skip
 CUTS = ("length", "context")  # the ends that a generation did not choose itself
 __all__ = ["Metric", "expected_speedup", "summarize"]
 
@@ -47,6 +51,8 @@ def summarize(
         metrics["target_passes_per_token"] = Metric(value=0.0 if records else None)
         metrics["mean_acceptance_length"] = Metric()  # there is no target pass to emit tokens
         metrics["draft_prefill_seconds"] = Metric()  # part of ttft_seconds, and not measured apart
+    if any("external" in generation for generation in own):
+        metrics |= {name: Metric() for name in PER_PASS}  # its passes are its own affair
     metrics["speedup_expected"] = Metric(
         value=_expected(metrics["acceptance_rate"].value, num_draft_tokens, metrics["cost_ratio"].value)
     )
@@ -73,19 +79,20 @@ def _speed(
 ) -> dict[str, Metric]:
     # The clock starts at the first token, so that token is not counted. A pair with a generation of one token has no
     # speed and is left out on both sides: speedup is then the ratio of the two speeds shown beside it.
-    timed = [min(_new_tokens(a), _new_tokens(b)) > 1 for a, b in zip(own, baseline, strict=True)]
+    timed = [min(timed_tokens(a), timed_tokens(b)) > 0 for a, b in zip(own, baseline, strict=True)]
 
     def per_second(generations: Sequence[Generation]) -> tuple[list[float], list[float]]:
         kept = list(zip(generations, timed, strict=True))
-        return ([(_new_tokens(g) - 1) * keep for g, keep in kept], [g["decode_seconds"] * keep for g, keep in kept])
+        return ([timed_tokens(g) * keep for g, keep in kept], [g["decode_seconds"] * keep for g, keep in kept])
 
     def end_to_end(generations: Sequence[Generation]) -> tuple[list[float], list[float]]:
-        return [_new_tokens(g) for g in generations], [g["ttft_seconds"] + g["decode_seconds"] for g in generations]
+        seconds = [(g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in generations]
+        return [new_tokens(g) for g in generations], seconds
 
     own_speed, baseline_speed = per_second(own), per_second(baseline)
     same = Metric(value=1.0)  # AR beside itself: exact, not measured
     return {
-        "new_tokens": Metric(value=sum(_new_tokens(g) for g in own)),
+        "new_tokens": Metric(value=sum(new_tokens(g) for g in own)),
         "tokens_per_second": prompts.ratio(*own_speed),
         "tokens_per_second_ar": prompts.ratio(*baseline_speed),
         "speedup": same if is_baseline else prompts.ratio(*own_speed, *baseline_speed),
@@ -98,10 +105,10 @@ def _time(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
     token_passes = [seconds for g in baseline for length, seconds in g["passes"]["target"] if length == 1]
     draft_pass, token_pass = _median(draft_passes), _median(token_passes)
     return {
-        "ttft_seconds": Metric(value=_median([g["ttft_seconds"] for g in own])),
-        "draft_prefill_seconds": Metric(value=_median([g["draft_prefill_seconds"] for g in own])),
+        "ttft_seconds": Metric(value=_known_median([g["ttft_seconds"] for g in own])),
+        "draft_prefill_seconds": Metric(value=_known_median([g["draft_prefill_seconds"] for g in own])),
         "tpot_seconds": Metric(
-            value=_median([g["decode_seconds"] / (_new_tokens(g) - 1) for g in own if _new_tokens(g) > 1])
+            value=_median([g["decode_seconds"] / timed_tokens(g) for g in own if timed_tokens(g) > 0])
         ),
         "draft_seconds": Metric(value=sum(draft_passes)),
         "verify_seconds": Metric(value=sum(seconds for g in own for _, seconds in g["passes"]["target"])),
@@ -113,11 +120,11 @@ def _time(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
 
 
 def _acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[str, Any]) -> dict[str, Metric]:
-    drafted, judged, accepted, emitted = (
-        [step_sum(g, column) for g in own] for column in (DRAFTED, JUDGED, ACCEPTED, EMITTED)
-    )
+    drafted, judged, accepted = ([step_sum(g, column) for g in own] for column in (DRAFTED, JUDGED, ACCEPTED))
     num_steps = [len(g["steps"]) for g in own]
-    new_tokens = [_new_tokens(g) for g in own]
+    passes = [target_passes(g) for g in own]
+    verified = [tokens_of_passes(g) for g in own]
+    num_new = [new_tokens(g) for g in own]
     any_judged = sum(judged) > 0  # where nothing is judged (ar, draft-only) there is no acceptance to speak of
     threshold = verification.get("threshold") if verification.get("rule") == "fuzzy" else None
 
@@ -130,11 +137,13 @@ def _acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[
         "acceptance_rate_pooled": prompts.ratio(accepted, judged),
         "acceptance_rate_expected": per_position("overlap"),
         "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)]),
-        "mean_acceptance_length": prompts.ratio(emitted, num_steps),
+        "mean_acceptance_length": prompts.ratio([tokens for tokens, _ in verified], [n for _, n in verified]),
         "accepted_length": prompts.ratio(accepted, num_steps) if any_judged else Metric(),
-        "drafter_share": prompts.ratio(accepted, new_tokens) if any_judged else Metric(),
+        "drafter_share": prompts.ratio(accepted, num_new) if any_judged else Metric(),
         # the prefill is the target pass that gives the first token
-        "target_passes_per_token": prompts.ratio([steps + 1 for steps in num_steps], new_tokens),
+        "target_passes_per_token": prompts.ratio(
+            [n or 0 for n in passes], [t * (n is not None) for t, n in zip(num_new, passes, strict=True)]
+        ),
         # new_tokens · drafter_share · T of each example, as published: arXiv:2502.20704; its own caveats apply
         "divergence_bound": Metric() if threshold is None else prompts.mean([a * threshold for a in accepted]),
         "mean_divergence": per_position("divergence"),
@@ -158,13 +167,13 @@ def _expected(acceptance_rate: float | None, num_draft_tokens: int, cost_ratio: 
     return expected_speedup(acceptance_rate, num_draft_tokens, cost_ratio)
 
 
-def _new_tokens(generation: Generation) -> int:
-    return len(generation["token_ids"])
-
-
 def _overhead(generation: Generation) -> float:
     passes = generation["passes"]["target"] + generation["passes"]["draft"]
     return float(generation["decode_seconds"] - sum(seconds for _, seconds in passes))
+
+
+def _known_median(values: Sequence[float | None]) -> float | None:
+    return _median([value for value in values if value is not None])
 
 
 def _median(values: Sequence[float]) -> float | None:

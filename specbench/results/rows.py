@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from specbench.external.decoder import ExternalDecoder
 from specbench.results.leaderboard import Row, Sampling
 from specbench.results.metrics import summarize
-from specbench.running.compose import unique
+from specbench.running.compose import Decoder, unique
 from specbench.running.models import Models
 from specbench.running.plan import Cell, uses_chat
 from specbench.running.runner import drafter_identity, named
@@ -48,6 +49,18 @@ def sampling(cell: Cell) -> Sampling:
     return Sampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p)
 
 
+def options(decoder: Decoder) -> dict[str, Any]:
+    """What a method is made of: its parts, or the external code with what identifies it."""
+    method = decoder.method
+    if isinstance(decoder, ExternalDecoder) and method.decoder is not None:
+        return {"decoder": {**method.decoder.model_dump(), "revision": decoder.revision}}
+    return {
+        "drafter": method.drafter.model_dump(),
+        "verification": method.verification.model_dump(),
+        "bridge": method.bridge.model_dump(),
+    }
+
+
 def revision(group: Sequence[Cell]) -> str | None:
     """The revision of the data; of several subsets' a digest of them all, where they are not the same."""
     revisions = {cell.subset: cell.data.revision for cell in group}
@@ -76,11 +89,7 @@ def _row(
         language=cell.task.language if len(group) == 1 else None,
         method=named(method),
         num_draft_tokens=method.num_draft_tokens,
-        options={
-            "drafter": method.drafter.model_dump(),
-            "verification": method.verification.model_dump(),
-            "bridge": method.bridge.model_dump(),
-        },
+        options=options(decoder),
         target=models.target.name,
         target_revision=models.target.revision,
         drafter=drafter["name"],

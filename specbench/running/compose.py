@@ -1,7 +1,8 @@
 """A method on a model pair: drafter × rule × bridge put together, ready to decode a prompt."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -10,8 +11,10 @@ import torch
 from specbench import decoding  # noqa: F401  (registers the built-in components)
 from specbench.catalogue import load_method, method_names
 from specbench.decoding.bridges import VocabularyMismatch
+from specbench.decoding.bridges.shared import shared
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ScoringModel
+from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation, decode
 from specbench.decoding.sampling import Sampling
@@ -53,16 +56,28 @@ class Decoder:
 
 def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
     """Build a method's parts. Raises ConfigError where the pair does not fit the method."""
-    rule: Rule = method.verification.factory(**method.verification.options)
     if method.needs_drafter and models.drafter is None:
         raise ConfigError(f"method '{method.name}' needs a draft model: give one with --drafter")
+    if method.decoder is not None:
+        return compose_external(method, models, sampling)
+    rule: Rule = method.verification.factory(**method.verification.options)
     if method.decodes_with == "drafter":
         assert models.drafter is not None
         alone = ModelPair(models.drafter)
         return Decoder(method, alone.target, make_drafter(method, alone, sampling), rule, sampling)
     drafter = bridged_drafter(method, models, sampling)
-    check_sampling(method, rule, sampling, getattr(drafter, "sampling", sampling))
+    check_sampling(method, rule, sampling, getattr(drafter, "sampling", None) or sampling)
     return Decoder(method, models.target, drafter, rule, sampling)
+
+
+def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
+    """The decoder of a method that brings its own loop."""
+    from specbench.external.build import external_decoder  # it imports this module
+
+    if method.same_vocabulary:
+        with naming_able_methods(method):
+            shared(models, sampling, lambda model: NoDrafter())
+    return external_decoder(method, models, sampling)
 
 
 def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
@@ -82,12 +97,19 @@ def bridged_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -
     def make(model: ScoringModel) -> Drafter:
         return make_drafter(method, replace(models, drafter=cast(CausalLM, model)), sampling)
 
-    try:
+    with naming_able_methods(method):
         made: Drafter = method.bridge.factory(models, sampling, make, **method.bridge.options)
+    return made
+
+
+@contextmanager
+def naming_able_methods(method: MethodSpec) -> Iterator[None]:
+    """Two vocabularies that do not fit the method end in one line with the methods that they fit."""
+    try:
+        yield
     except VocabularyMismatch as error:
         able = ", ".join(methods_for_any_vocabulary())
         raise ConfigError(f"method '{method.name}': {error}; methods that can run this pair: {able}") from error
-    return made
 
 
 def check_sampling(method: MethodSpec, rule: Rule, target: Sampling, draft: Sampling) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from specbench.running.records import Generation, Record
 
@@ -27,6 +27,13 @@ class Passes(Strict):
     draft: list[Annotated[Pass, Field(strict=False)]]
 
 
+class ExternalShape(Strict):
+    """What is known of a decoder with a loop of its own."""
+
+    num_first_tokens: Count
+    num_target_passes: Annotated[int, Field(ge=1)] | None
+
+
 class GenerationShape(Strict):
     """One method's part of a record."""
 
@@ -36,10 +43,17 @@ class GenerationShape(Strict):
     steps: list[Step]
     positions: dict[str, Values]
     passes: Passes
-    ttft_seconds: Seconds
-    draft_prefill_seconds: Seconds
+    ttft_seconds: Seconds | None
+    draft_prefill_seconds: Seconds | None
     decode_seconds: Seconds
+    external: ExternalShape | None = None
     score: Annotated[float, Field(allow_inf_nan=False)] | None
+
+    @model_validator(mode="after")
+    def _known(self) -> "GenerationShape":
+        if self.external is None and (self.ttft_seconds is None or self.draft_prefill_seconds is None):
+            raise ValueError("ttft_seconds and draft_prefill_seconds are null only where there is 'external'")
+        return self
 
 
 class RecordShape(Strict):
@@ -73,13 +87,17 @@ def check_record(record: Record, methods: Mapping[str, int]) -> None:
 
 def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
     """The identities of the ledger: every token is emitted once, and per step emitted - 1 ≤ accepted ≤ judged ≤
-    drafted. Raises ValueError naming the record."""
+    drafted. An external decoder may tell no steps. Raises ValueError naming the record."""
     name = "task {task}, subset {subset}, example {example}, repeat {repeat}".format(**record)
     if method not in record["methods"]:
         raise ValueError(f"record of {name}: has no method {method}")
     generation = record["methods"][method]
+    external = generation.get("external")
     problems = []
-    if step_sum(generation, EMITTED) + 1 != len(generation["token_ids"]):
+    if external and (external["num_target_passes"] or len(generation["steps"])) < len(generation["steps"]):
+        problems.append(f"{external['num_target_passes']} target passes for {len(generation['steps'])} steps")
+    told = bool(generation["steps"]) or external is None  # an external decoder may count no steps
+    if told and step_sum(generation, EMITTED) + 1 != len(generation["token_ids"]):
         problems.append(f"{step_sum(generation, EMITTED)} emitted + 1 ≠ {len(generation['token_ids'])} new tokens")
     for number, (drafted, judged, accepted, emitted) in enumerate(generation["steps"]):
         if not 0 <= accepted <= judged <= drafted <= num_draft_tokens or not 0 <= emitted <= accepted + 1:

@@ -3,13 +3,14 @@
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from specbench.data.examples import Example
 from specbench.decoding.ledger import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
 from specbench.errors import ConfigError
+from specbench.external.decoder import ExternalDecoder
 from specbench.running.compose import Decoder, stream_seed
 from specbench.running.models import Models
 from specbench.running.plan import Cell, Scorer, prompt_ids, scorer
@@ -144,6 +145,7 @@ def as_json(
         "ttft_seconds": generation.ttft_seconds,
         "draft_prefill_seconds": generation.draft_prefill_seconds,
         "decode_seconds": generation.decode_seconds,
+        **({"external": asdict(generation.external)} if generation.external else {}),
         "score": score(text, reference) if score is not None and reference is not None else None,
     }
 
@@ -153,12 +155,17 @@ def identity(spec: RunSpec, cells: Sequence[Cell], models: Models, environment: 
     drafters = {
         decoder.method.name: drafter_identity(decoder, models) for cell in cells[:1] for decoder in cell.decoders
     }
+    codes = {
+        decoder.method.name: decoder.revision
+        for cell in cells[:1] for decoder in cell.decoders if isinstance(decoder, ExternalDecoder)
+    }  # fmt: skip
     return {
         "seed": spec.seed,
         "tasks": {task.name: named(task) for task in spec.tasks},
         "methods": {method.name: named(method) for method in spec.methods},
         "target": {"name": models.target.name, "revision": models.target.revision},
         "drafters": {method: found for method, found in drafters.items() if found["name"] is not None},
+        **({"code": codes} if codes else {}),
         "data": {cell.task.name: cell.data.source for cell in cells},
         "chat": spec.chat,
         "environment": dict(environment),

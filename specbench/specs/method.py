@@ -30,7 +30,7 @@ class MethodSpec(Spec):
 
     @property
     def lossless(self) -> bool:
-        """Whether the output follows the target's distribution: derived from the rule; of an external decoder claimed."""
+        """Whether the output follows the target's distribution: derived from the rule, or claimed for external code."""
         if self.decoder is not None:
             return self.decoder.claims_lossless
         return self.decodes_with == "target" and bool(getattr(self.verification.factory, "lossless", False))

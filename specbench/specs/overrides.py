@@ -9,7 +9,10 @@ from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 
-FIXED = ("name", "version", "title", "paper", "sample", "drafter.type", "verification.rule", "scorer.type", "sweep")
+FIXED = (
+    "name", "version", "title", "paper", "sample", "drafter.type", "verification.rule", "scorer.type", "sweep",
+    "decoder.type", "decoder.entry", "decoder.drafter", "decoder.claims_lossless",
+)  # fmt: skip
 AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
 
 

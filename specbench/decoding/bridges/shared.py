@@ -8,7 +8,8 @@ from specbench.models.pair import ModelPair
 
 @bridge("shared", same_vocabulary=True)
 def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
-    """The drafter as it is. Raises VocabularyMismatch, naming both sizes, when the vocabularies differ."""
+    """The drafter's tokens are the target's: nothing is translated. A drafter with another vocabulary is refused
+    (VocabularyMismatch names both sizes)."""
     target, draft_model = models.target, models.drafter
     assert draft_model is not None
     ours, theirs = target.vocabulary, draft_model.vocabulary

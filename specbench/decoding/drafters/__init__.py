@@ -22,12 +22,16 @@ class Drafter(Protocol):
         """At most `num_draft_tokens` tokens that may follow `ids`."""
 
 
-def drafter(name: str, *, provides: frozenset[str], needs_model: bool) -> Callable[[Factory], Factory]:
-    """Register a drafter factory with what the composition check needs to know."""
+def drafter(
+    name: str, *, provides: frozenset[str], needs_model: bool, needs: str | None = None
+) -> Callable[[Factory], Factory]:
+    """Register a drafter factory with what the composition check needs to know; `needs`: what else a user must have, in
+    words."""
 
     def add(factory: Factory) -> Factory:
         factory.provides = provides  # type: ignore[attr-defined]
         factory.needs_model = needs_model  # type: ignore[attr-defined]
+        factory.needs = needs  # type: ignore[attr-defined]
         return DRAFTERS.register(name)(factory)
 
     return add

@@ -6,7 +6,7 @@ import torch
 
 from specbench.decoding.drafters import drafter
 from specbench.decoding.proposal import Proposal
-from specbench.decoding.sampling import Distributions, Sampling, Temperature
+from specbench.decoding.sampling import Distributions, DraftTemperature, Sampling
 from specbench.models.pair import ModelPair
 from specbench.models.timing import PassLog
 
@@ -50,8 +50,9 @@ class ModelDrafter:
 
 
 @drafter("model", provides=frozenset({"probs", "raw_probs"}), needs_model=True)
-def model_drafter(models: ModelPair, sampling: Sampling, *, temperature: Temperature | None = None) -> ModelDrafter:
-    """Drafts with the run's sampling, or at a temperature of its own (0: greedy drafts, as in arXiv:2502.20704)."""
+def model_drafter(models: ModelPair, sampling: Sampling, *, temperature: DraftTemperature = None) -> ModelDrafter:
+    """A small language model drafts token by token, with the run's sampling or at a temperature of its own (0: greedy
+    drafts, as in arXiv:2502.20704)."""
     if temperature is not None:
         sampling = Sampling(temperature, sampling.top_k, sampling.top_p)
     assert models.drafter is not None

@@ -1,11 +1,14 @@
 """An n-gram language model as the drafter: a table look-up per draft token (arXiv:2605.30580, §3.3)."""
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 
 from specbench.decoding.drafters import drafter
 from specbench.decoding.drafters.ngram_probs import Row, Rows, SparseProbs
 from specbench.decoding.proposal import Proposal
-from specbench.decoding.sampling import Sampling, Temperature
+from specbench.decoding.sampling import DraftTemperature, Sampling
 from specbench.errors import ConfigError
 from specbench.models.pair import ModelPair
 from specbench.models.timing import Clock, PassLog
@@ -66,12 +69,20 @@ def draw_uniforms(count: int, generator: torch.Generator) -> list[float]:
     return [number / RESOLUTION for number in numbers]
 
 
-@drafter("ngram", provides=frozenset({"probs", "raw_probs"}), needs_model=False)
+PATH = "Folder of the n-gram model, as `specbench train ngram` writes it; null: the one of the embedded target."
+NEEDS = "an n-gram model over the target's tokens (`specbench train ngram`; the embedded target brings one)"
+
+
+@drafter("ngram", provides=frozenset({"probs", "raw_probs"}), needs_model=False, needs=NEEDS)
 def ngram_drafter(
-    models: ModelPair, sampling: Sampling, *, path: str | None = None, temperature: Temperature | None = None
+    models: ModelPair,
+    sampling: Sampling,
+    *,
+    path: Annotated[str | None, Field(description=PATH)] = None,
+    temperature: DraftTemperature = None,
 ) -> NgramDrafter:
-    """Drafts from the n-gram model in a folder (absent: the one that comes with the embedded target), with the run's
-    sampling or at a temperature of its own. Raises ConfigError when the model was made with another tokenizer."""
+    """An n-gram model over the target's own tokens drafts them, one table look-up each, with the run's sampling or at a
+    temperature of its own. A model made with another tokenizer is refused."""
     target = models.target
     how = HOW.format(target=target.name)
     if path is None and target.name != EMBEDDED_TARGET:

@@ -26,5 +26,5 @@ class NoDrafter:
 
 @drafter("none", provides=frozenset({"probs"}), needs_model=False)
 def no_drafter(models: Any, sampling: Sampling) -> NoDrafter:
-    """The drafter of `ar`: every step is one target pass over one token."""
+    """Nothing is drafted: every step is one pass over one token."""
     return NoDrafter()

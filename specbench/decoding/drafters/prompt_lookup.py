@@ -16,6 +16,8 @@ from specbench.models.pair import ModelPair
 from specbench.models.timing import Clock, PassLog
 
 MatchLength = Annotated[int, Field(ge=1, le=16)]
+MAX_MATCH = "How many of the last tokens are looked for first."
+MIN_MATCH = "The fewest last tokens that are looked for; at most max_match."
 
 
 class SuffixIndex:
@@ -89,9 +91,14 @@ class PromptLookupDrafter:
 
 @drafter("prompt_lookup", provides=frozenset({"probs"}), needs_model=False)
 def prompt_lookup_drafter(
-    models: ModelPair, sampling: Sampling, *, max_match: MatchLength = 3, min_match: MatchLength = 1
+    models: ModelPair,
+    sampling: Sampling,
+    *,
+    max_match: Annotated[MatchLength, Field(description=MAX_MATCH)] = 3,
+    min_match: Annotated[MatchLength, Field(description=MIN_MATCH)] = 1,
 ) -> PromptLookupDrafter:
-    """Looks for the last `max_match` tokens, then for fewer, down to `min_match`."""
+    """What followed the last tokens where they stood before, in prompt or answer, is drafted again: looked for are the
+    last `max_match` tokens, then fewer, down to `min_match`; the most recent place is taken."""
     if min_match > max_match:
         raise ConfigError(f"drafter.min_match = {min_match}: is above max_match = {max_match}: give 1 to {max_match}")
     return PromptLookupDrafter(max_match, min_match, models.target.eos_token_ids)

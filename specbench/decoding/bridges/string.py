@@ -1,0 +1,132 @@
+"""The bridge of string-level rejection sampling: drafted text, judged as the target token that begins it
+(arXiv:2502.05202, Alg. 3)."""
+
+from itertools import accumulate
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from specbench.decoding.bridges import MakeDrafter, bridge
+from specbench.decoding.bridges.context import DraftContext
+from specbench.decoding.bridges.psi import Psi
+from specbench.decoding.bridges.string_moves import Crossing
+from specbench.decoding.bridges.string_probs import StringProbs
+from specbench.decoding.bridges.string_tree import Budget, DraftTree, Suffix
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.proposal import FOREIGN, DraftProbs, PointMass, Proposal
+from specbench.decoding.sampling import Sampling
+from specbench.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
+from specbench.models.pair import ModelPair
+
+
+class StringBridge:
+    """Drafts text until the target token that begins it is known, proposes that token and goes on behind it.
+
+    The rest of the text is drawn anew. A text that begins with no target token (the end of one, say) is FOREIGN.
+    """
+
+    def __init__(self, drafter: ModelDrafter, models: ModelPair, greedy: bool, max_draft_passes: int) -> None:
+        assert models.drafter is not None
+        self.passes = drafter.passes
+        self.sampling = drafter.sampling
+        self._drafter = drafter
+        self._model = models.drafter
+        self._context = DraftContext(models)
+        self._crossing = crossing(models.target, models.drafter)
+        self._num_target_tokens = models.target.vocab_size
+        self._greedy = greedy
+        self._max_draft_passes = max_draft_passes
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self._context.prefill(self._drafter, prompt_ids)
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        token_ids: list[int] = []
+        psis: list[Psi] = []
+        draft_ids = self._context.exact(ids) if num_draft_tokens else []
+        tree = self._tree(draft_ids)
+        while len(token_ids) < num_draft_tokens and self._has_room(draft_ids):
+            if draft_ids[: len(tree.context)] != tree.context:
+                tree = self._tree(draft_ids, tree.budget)
+            psi = Psi(self._crossing, tree, tuple(draft_ids[len(tree.context) :]))
+            token, drawn = psi.draw(generator)
+            token_ids.append(token)
+            psis.append(psi)
+            if token == FOREIGN:
+                break
+            draft_ids = self._behind(token, draft_ids, drawn) or self._context.exact(ids + token_ids)
+        return Proposal(token_ids, self._probs(token_ids, psis)) if token_ids else Proposal()
+
+    def full_psi(self, ids: list[int]) -> torch.Tensor | None:
+        """ψ of every target token behind `ids`, for tables and tests: [vocab], its sum 1 less the probability of a
+        foreign text. None where nothing can be drafted. Raises ConfigError beyond max_draft_passes."""
+        draft_ids = self._context.exact(ids)
+        if not self._has_room(draft_ids):
+            return None
+        whole = Psi(self._crossing, self._tree(draft_ids), ()).full()
+        dense = torch.zeros(self._num_target_tokens)
+        dense[self._crossing.target.token_ids] = torch.from_numpy(whole[:-1]).float()
+        return dense
+
+    def _tree(self, draft_ids: list[int], budget: Budget | None = None) -> DraftTree:
+        budget = budget or Budget(self._max_draft_passes)
+        return DraftTree(self._model, self.sampling, self._crossing.order, draft_ids, budget)
+
+    def _has_room(self, draft_ids: list[int]) -> bool:
+        """Whether the drafter has a context here, and all texts that ψ may have to read fit behind it."""
+        depth = self._crossing.target.depth
+        return self._context.room(draft_ids, depth) == depth
+
+    def _behind(self, token: int, draft_ids: list[int], drawn: Suffix) -> list[int] | None:
+        """The context behind a drafted token; None where the token ends inside a draft token."""
+        written = self._crossing.written
+        ends = list(accumulate(len(written.get(draft_token, b"")) for draft_token in drawn))
+        length = len(self._crossing.target.strings[self._crossing.position_of[token]])
+        return [*draft_ids, *drawn[: ends.index(length) + 1]] if length in ends else None
+
+    def _probs(self, token_ids: list[int], psis: list[Psi]) -> DraftProbs | None:
+        if self.sampling.greedy:
+            return PointMass(token_ids)
+        return None if self._greedy else StringProbs(token_ids, psis)
+
+
+def crossing(target: CausalLM, draft: CausalLM) -> Crossing:
+    """The tokens of both models that may cross: neither special nor added; a draft token that ends a text does not."""
+    ours, theirs = target.text_vocabulary, draft.text_vocabulary
+    return Crossing(
+        [(written, token) for written, token in ours.id_of.items() if token < target.vocab_size],
+        [
+            (written, token)
+            for token, written in enumerate(theirs.token_bytes[: draft.vocab_size])
+            if written and theirs.plain[token] and token not in draft.eos_token_ids
+        ],
+        draft.vocab_size,
+    )
+
+
+CAP = "Draft contexts that one step may read; where ψ needs more, the run ends with an error."
+
+
+@bridge("string", removes=frozenset({"raw_probs"}))
+def string(
+    models: ModelPair,
+    sampling: Sampling,
+    make: MakeDrafter,
+    *,
+    max_draft_passes: Annotated[int, Field(ge=1, le=1_000_000, description=CAP)] = 4096,
+) -> Drafter:
+    """Draft text and judge its first target token with ψ, summed over all drafts that begin with it (SLRS).
+
+    At most `max_draft_passes` contexts are read in one step; where ψ needs more, the run ends with an error.
+    """
+    assert models.drafter is not None
+    drafter = make(models.drafter)
+    if not isinstance(drafter, ModelDrafter):
+        raise ConfigError(
+            "bridge = 'string': it follows the draft model's own distributions: use drafter: {type: model}, or the "
+            "bridge 'retokenize' for another drafter"
+        )
+    return StringBridge(drafter, models, sampling.greedy, max_draft_passes)

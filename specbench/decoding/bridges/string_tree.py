@@ -1,0 +1,110 @@
+"""The draft model's distributions behind one context, each computed once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specbench.decoding.drafters.model import ScoringModel
+from specbench.decoding.sampling import Distributions, Sampling
+from specbench.errors import ConfigError
+from specbench.models.causal_lm import common_prefix
+
+Suffix = tuple[int, ...]  # draft tokens behind the context of a tree
+
+
+class BatchModel(ScoringModel, Protocol):
+    """A model that also reads several continuations of one sequence at a time."""
+
+    def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
+        """The logits after `ids` and each of the equally long suffixes: [num_suffixes, vocab]."""
+
+
+@dataclass
+class Budget:
+    """How many contexts the draft model may read in one step; those of a batch count one each."""
+
+    max_draft_passes: int
+    num_passes: int = 0
+
+    def spend(self, num_passes: int, written: bytes) -> None:
+        """Raises ConfigError beyond the cap, naming the token of which the probability was asked for (b"": all)."""
+        self.num_passes += num_passes
+        if self.num_passes > self.max_draft_passes:
+            asked = f"the token {written.decode(errors='replace')!r}" if written else "all tokens"
+            raise ConfigError(
+                f"bridge 'string' (method slrs): the probability of {asked} needs more than bridge.max_draft_passes = "
+                f"{self.max_draft_passes} draft passes in one step: raise the cap, set generation.top_k, or use a "
+                "drafter with shorter tokens (bytes)"
+            )
+
+
+class Row:
+    """One next-token distribution of the draft model; `order` holds all its tokens, each once."""
+
+    def __init__(self, distributions: Distributions, index: int, order: NDArray[np.int64]) -> None:
+        self._distributions = distributions
+        self._index = index
+        self._order = order
+
+    def draw(self, generator: torch.Generator) -> int:
+        return self._distributions.draw(self._index, generator)
+
+    @cached_property
+    def sums(self) -> NDArray[np.float64]:
+        """Sums of the probabilities of the first tokens in the order, from 0 to 1: [vocab + 1]."""
+        probs = self._distributions.probs[self._index].cpu().numpy().astype(np.float64)
+        sums = np.concatenate([[0.0], np.cumsum(probs[self._order])])
+        whole: NDArray[np.float64] = sums / sums[-1]
+        return whole
+
+
+class DraftTree:
+    """Continuations of one context, as far as the draft model has read them."""
+
+    def __init__(
+        self, model: BatchModel, sampling: Sampling, order: NDArray[np.int64], context: list[int], budget: Budget
+    ) -> None:
+        self.context = context
+        self._model = model
+        self._sampling = sampling
+        self._order = order
+        self.budget = budget
+        self._rows: dict[Suffix, Row] = {}
+
+    def known(self, suffix: Suffix) -> Row | None:
+        return self._rows.get(suffix)
+
+    def row(self, suffix: Suffix, written: bytes) -> Row:
+        return self.rows([suffix], written)[0]
+
+    def rows(self, suffixes: Sequence[Suffix], written: bytes) -> list[Row]:
+        """The distributions behind equally long suffixes, all that are missing in one batch; `written` says for what.
+        Raises ConfigError when the budget is spent."""
+        missing = [suffix for suffix in dict.fromkeys(suffixes) if suffix not in self._rows]
+        if missing:
+            self.budget.spend(len(missing), written)
+            self._keep(missing, self._logits(missing))
+        return [self._rows[suffix] for suffix in suffixes]
+
+    def read_along(self, suffix: Suffix, shortest: int, written: bytes) -> None:
+        """Read `suffix` in one pass, and keep what follows its beginnings of `shortest` tokens and more."""
+        beginnings = [suffix[:length] for length in range(shortest, len(suffix) + 1)]
+        self.budget.spend(len(beginnings), written)
+        self._keep(beginnings, self._model.score(self.context + list(suffix), len(beginnings)))
+
+    def _logits(self, suffixes: list[Suffix]) -> torch.Tensor:
+        if len(suffixes) == 1:
+            return self._model.score(self.context + list(suffixes[0]), 1)
+        lists = [list(suffix) for suffix in suffixes]
+        shared = common_prefix(min(lists), max(lists))
+        return self._model.score_batch(self.context + lists[0][:shared], [ids[shared:] for ids in lists])
+
+    def _keep(self, suffixes: list[Suffix], logits: torch.Tensor) -> None:
+        distributions = Distributions(logits, self._sampling)
+        for index, suffix in enumerate(suffixes):
+            self._rows[suffix] = Row(distributions, index, self._order)

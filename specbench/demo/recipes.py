@@ -1,0 +1,156 @@
+"""How the members of the embedded family are made, as data: their tokenizers, their training, their corpus."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# Vowel signs (\p{M}) stay with their letters: without them Bengali, Telugu and Thai words fall to pieces. A digit is a
+# token of its own in both: where a drafter writes 14 as one token, the tokens that both models have say it badly.
+PIECES = r" ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s"
+PIECES_WITH_NEWLINES = r" ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Some training steps at one depth; Muon's learning rate falls from first to last (AdamW's is a fraction of it)."""
+
+    num_layers: int
+    num_steps: int
+    first_rate: float
+    last_rate: float
+
+
+@dataclass(frozen=True)
+class TokenizerRecipe:
+    """A byte-level BPE tokenizer learnt from rows of some worlds.
+
+    No token crosses the borders of `pieces` (a regular expression). `vocab_size` counts the special tokens: where only
+    the 256 bytes come to them, every byte is a token. `has_start`: a start token comes before every text. `mix_power`:
+    as in Member.
+    """
+
+    worlds: Mapping[str, float]
+    vocab_size: int
+    num_rows: int
+    seed: int
+    pieces: str = PIECES
+    mix_power: float = 1.0
+    has_start: bool = False
+    max_length: int = 2048
+
+
+@dataclass(frozen=True)
+class Member:
+    """One model and how it is made.
+
+    `worlds` gives their shares of the training data, `mix_power` sharpens the share of the well-resourced languages.
+    """
+
+    name: str
+    role: str
+    version: int
+    tokenizer: str
+    worlds: Mapping[str, float]
+    width: int
+    stages: tuple[Stage, ...]
+    batch_size: int
+    mix_power: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class NgramRecipe:
+    """An n-gram folder over the tokens of a tokenizer, counted on rows of some worlds: prompt, completion, end."""
+
+    name: str
+    role: str
+    version: int
+    tokenizer: str
+    worlds: Mapping[str, float]
+    order: int
+    num_rows: int
+    mix_power: float
+    seed: int
+
+
+Recipe = Member | NgramRecipe
+
+TOKENIZERS = {
+    "shared": TokenizerRecipe({"mgsm": 1.0}, vocab_size=1280, num_rows=20_000, seed=0),
+    "other": TokenizerRecipe(
+        {"mgsm": 1.0},
+        vocab_size=1024,
+        num_rows=20_000,
+        seed=7,
+        pieces=PIECES_WITH_NEWLINES,
+        mix_power=2.0,
+        has_start=True,
+    ),
+    "bytes": TokenizerRecipe({"mgsm": 1.0}, vocab_size=258, num_rows=200, seed=0, max_length=8192),
+}
+
+MEMBERS: tuple[Recipe, ...] = (
+    Member(
+        name="target",
+        role="target",
+        version=1,
+        tokenizer="shared",
+        worlds={"mgsm": 0.7, "drill": 0.3},
+        width=128,
+        stages=(
+            Stage(3, 2600, 2e-2, 1e-2),
+            Stage(6, 1000, 1e-2, 6e-3),
+            Stage(12, 450, 6e-3, 3e-3),
+            Stage(24, 350, 3e-3, 2e-4),
+        ),
+        batch_size=32,
+        mix_power=1.0,
+        seed=1,
+    ),
+    Member(
+        name="drafter",
+        role="drafter",
+        version=1,
+        tokenizer="shared",
+        worlds={"mgsm": 1.0},
+        width=64,
+        stages=(Stage(1, 1600, 2e-2, 1e-3),),
+        batch_size=32,
+        mix_power=4.0,
+        seed=2,
+    ),
+    Member(
+        name="drafter-bpe",
+        role="drafter",
+        version=1,
+        tokenizer="other",
+        worlds={"mgsm": 1.0},
+        width=64,
+        stages=(Stage(1, 2400, 2e-2, 1e-3),),
+        batch_size=32,
+        mix_power=2.0,
+        seed=3,
+    ),
+    NgramRecipe(
+        name="ngram",
+        role="ngram",
+        version=1,
+        tokenizer="shared",
+        worlds={"mgsm": 1.0},
+        order=5,
+        num_rows=5000,
+        mix_power=1.0,
+        seed=5,
+    ),
+    Member(
+        name="drafter-bytes",
+        role="drafter",
+        version=1,
+        tokenizer="bytes",
+        worlds={"mgsm": 1.0},
+        width=96,
+        stages=(Stage(2, 1800, 2e-2, 1e-3),),
+        batch_size=32,
+        mix_power=1.0,
+        seed=4,
+    ),
+)

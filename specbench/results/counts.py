@@ -1,0 +1,35 @@
+"""How many tokens and target passes a recorded generation has, whatever decoder it is of."""
+
+from specbench.running.record_check import EMITTED, step_sum
+from specbench.running.records import Generation
+
+
+def new_tokens(generation: Generation) -> int:
+    return len(generation["token_ids"])
+
+
+def timed_tokens(generation: Generation) -> int:
+    """The tokens that decode_seconds were spent on: all but those that were there when its clock started, which is one,
+    unless an external decoder reported several at once or (0) did not report any."""
+    return new_tokens(generation) - int(generation.get("external", {}).get("num_first_tokens", 1))
+
+
+def target_passes(generation: Generation) -> int | None:
+    """Target passes, the prefill included; None where an external decoder does not tell."""
+    if "external" in generation:
+        told: int | None = generation["external"]["num_target_passes"]
+        return told
+    return len(generation["steps"]) + 1
+
+
+def tokens_of_passes(generation: Generation) -> tuple[int, int]:
+    """Emitted tokens, and the target passes that emitted them; (0, 0) where the passes are not known.
+
+    A prefill that emits a token by itself is left out with its token, where the steps are known.
+    """
+    num_passes, num_steps = target_passes(generation), len(generation["steps"])
+    if num_passes is None:
+        return 0, 0
+    if "external" in generation and (num_steps == 0 or num_passes == num_steps):
+        return new_tokens(generation), num_passes
+    return step_sum(generation, EMITTED), num_steps

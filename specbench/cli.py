@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from specbench import __version__
+from specbench.commands.audit import audit
 from specbench.commands.list import list_
 from specbench.commands.run import run
+from specbench.commands.show import show
 from specbench.commands.train import train
 from specbench.commands.validate import validate
 from specbench.commands.vocab import vocab
@@ -39,6 +41,8 @@ def options(
 app.command()(run)
 app.command("list")(list_)
 app.command()(validate)
+app.command()(show)
+app.command()(audit)
 app.command()(vocab)
 app.add_typer(train, name="train")
 

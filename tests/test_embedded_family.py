@@ -58,3 +58,17 @@ def test_drafters_of_other_vocabularies_say_what_the_target_says(
             for step in generate(method, ModelPair(embedded_pair.target, drafter), prompt).steps
         ]
         assert sum(step.num_accepted for step in steps) > 0.6 * sum(step.num_judged for step in steps)
+
+
+@pytest.mark.parametrize("method", ["slem", "tli"])
+def test_the_draft_cache_is_never_rebuilt(
+    method: str, embedded_pair: ModelPair, expected: list[tuple[list[int], list[int]]]
+) -> None:
+    """After the prefill a draft pass reads what was emitted and the tail that its tokenizer cuts anew: a few tokens."""
+    drafter = load_model("embedded:drafter-bpe", device="cpu")
+    for prompt, _ in expected[::4]:
+        lengths = [
+            length for length, _ in generate(method, ModelPair(embedded_pair.target, drafter), prompt).draft_passes
+        ]
+        assert max(lengths) < 24 < len(prompt)
+        assert sum(lengths) < 3 * len(lengths)

@@ -24,8 +24,11 @@ GENERATOR = torch.Generator()
 PROMPT = [0, 1, 2, 0, 1, 3, 0, 1]
 
 
-def propose(ids: list[int], count: int, max_match: int = 3, min_match: int = 1, eos: tuple[int, ...] = ()) -> list[int]:
-    made = PromptLookupDrafter(max_match, min_match, frozenset(eos))
+def propose(
+    ids: list[int], count: int, max_match: int = 3, min_match: int = 1, per_match: int | None = None,
+    eos: tuple[int, ...] = (),
+) -> list[int]:  # fmt: skip
+    made = PromptLookupDrafter(max_match, min_match, per_match, frozenset(eos))
     made.prefill(ids)
     proposal = made.propose(ids, count, GENERATOR)
     assert (proposal.probs is None) == (not proposal.token_ids)
@@ -47,6 +50,9 @@ def propose(ids: list[int], count: int, max_match: int = 3, min_match: int = 1, 
         ([5], {}, []),
         ([], {}, []),
         ([1, 9, 5, 6, 1], {"eos": (5,)}, [9, 5]),
+        ([1, 2, 3, 9, 8, 7, 1, 2, 3], {"per_match": 1}, [9, 8, 7]),  # three tokens matched
+        ([4, 1, 2, 4], {"per_match": 2}, [1, 2]),
+        ([4, 1, 2, 4], {"per_match": 9}, [1, 2, 4, 1]),
     ],
 )
 def test_what_is_drafted(ids: list[int], options: dict, expected: list[int]) -> None:
@@ -74,7 +80,7 @@ def naive(ids: list[int], count: int, max_match: int, min_match: int) -> list[in
 def test_a_growing_sequence_gives_what_a_scan_gives(seed: int) -> None:
     random = Random(seed)
     ids = random.choices(range(4), k=3)
-    made = PromptLookupDrafter(4, 2, frozenset())
+    made = PromptLookupDrafter(4, 2, None, frozenset())
     made.prefill(ids)
     for _ in range(80):
         assert made.propose(ids, 5, GENERATOR).token_ids == naive(ids, 5, 4, 2)
@@ -85,7 +91,7 @@ def test_the_index_takes_in_every_token_once() -> None:
     """Insertions grow with the tokens, not with the tokens times the steps."""
     random = Random(1)
     ids = random.choices(range(9), k=500)
-    made = PromptLookupDrafter(3, 1, frozenset())
+    made = PromptLookupDrafter(3, 1, None, frozenset())
     made.prefill(ids)
     assert made.index.num_inserted == 3 * 499 - 3  # what ends before token 1 or 2 is shorter
     for _ in range(200):
@@ -98,18 +104,18 @@ def test_the_index_takes_in_every_token_once() -> None:
 
 def test_a_sequence_that_was_cut_back_is_read_anew() -> None:
     index = SuffixIndex(2, 1)
-    assert index.find([1, 2, 3, 4, 1]) == 1
+    assert index.find([1, 2, 3, 4, 1]) == (1, 1)
     assert index.find([1, 2, 3]) is None  # 1, 2, 3 and what followed them are gone
-    assert index.find([1, 2, 5, 1, 2]) == 2
-    assert index.find([1, 2, 5, 3, 1]) == 1  # as long, with another end
-    made = PromptLookupDrafter(2, 1, frozenset())
+    assert index.find([1, 2, 5, 1, 2]) == (2, 2)
+    assert index.find([1, 2, 5, 3, 1]) == (1, 1)  # as long, with another end
+    made = PromptLookupDrafter(2, 1, None, frozenset())
     made.prefill([1, 2, 1])
     made.prefill([3, 4])
     assert made.propose([3, 4, 1], 3, GENERATOR).token_ids == []  # another prompt knows nothing of the first
 
 
 def test_one_pass_is_logged_per_proposal() -> None:
-    made = PromptLookupDrafter(3, 1, frozenset())
+    made = PromptLookupDrafter(3, 1, None, frozenset())
     made.prefill([1, 2, 1])
     made.propose([1, 2, 1], 4, GENERATOR)
     made.propose([1, 2, 1, 7], 4, GENERATOR)
@@ -144,7 +150,7 @@ def sequences(target: TableModel, make: Callable[[], PromptLookupDrafter], rule:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_decoding_is_lossless(seed: int, rule: Rule) -> None:
     target = TableModel(4, seed)
-    counts = sequences(target, lambda: PromptLookupDrafter(3, 1, frozenset()), rule, seed)
+    counts = sequences(target, lambda: PromptLookupDrafter(3, 1, None, frozenset()), rule, seed)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
 
@@ -155,7 +161,7 @@ def trusting(proposal: Proposal, target: Distributions, generator: torch.Generat
 
 def test_control_taking_drafts_as_they_are_is_caught() -> None:
     target = TableModel(4, 1)
-    counts = sequences(target, lambda: PromptLookupDrafter(3, 1, frozenset()), trusting, 1)
+    counts = sequences(target, lambda: PromptLookupDrafter(3, 1, None, frozenset()), trusting, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 

@@ -21,10 +21,10 @@ def comparison_table(rows: Sequence[Row]) -> Table:
         collapse_padding=True,
     )
     table.add_column("method", overflow="fold")
-    headers = ("loss-\nless", "drafter", "γ", "α", "τ", "c", "tok/s", "speed-up\n95 % interval", "accuracy\n%")
+    headers = ("verdict", "drafter", "γ", "α", "τ", "c", "tok/s", "speed-up\n95 % interval", "accuracy\n%")
     for header in headers:
-        justify = "left" if header in ("drafter", "loss-\nless") else "right"
-        table.add_column(header, justify=justify, overflow="fold", no_wrap=header not in ("drafter",))  # type: ignore[arg-type]
+        justify = "left" if header in ("drafter", "verdict") else "right"
+        table.add_column(header, justify=justify, overflow="fold", no_wrap=header not in ("drafter", "verdict"))  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*(Text(cell) for cell in _cells(row)))
     return table
@@ -34,8 +34,8 @@ def _cells(row: Row) -> list[str]:
     metrics = row.metrics
     return [
         short(row.method).partition("@")[0],
-        lossless_word(row),
-        row.drafter or drafter_kind(row),
+        lossless_word(row) if row.verdict == "not audited" else row.verdict,
+        (row.drafter or drafter_kind(row)).rpartition("/")[2].rpartition(":")[2],
         str(row.num_draft_tokens),
         number(metrics.get("acceptance_rate"), 3),
         number(metrics.get("mean_acceptance_length"), 2),
@@ -51,6 +51,9 @@ def _caption(rows: Sequence[Row]) -> str:
     return "\n".join(
         [
             f"target {row.target}, n = {row.n}; {sampling_of(row)}; {row.dtype} on {row.device}",
+            "verdict: its outputs beside AR's on these prompts; `specbench audit` tests draws as well"
+            if any(each.verdict != "not audited" for each in rows)
+            else "not audited: `specbench audit` tests what is drawn at a temperature",
             "acceptance rates do not compare across bridges: rank by τ and tok/s",
         ]
     )

@@ -16,7 +16,7 @@ from specbench.results.bootstrap import Metric
 from specbench.running.file_lock import locked
 
 FORMAT: Final = 1
-RESULT_FIELDS = frozenset({"metrics", "created", "command"})  # everything else says which result it is
+RESULT_FIELDS = frozenset({"metrics", "verdict", "created", "command"})  # everything else says which result it is
 
 
 class Sampling(BaseModel):
@@ -60,7 +60,8 @@ class Row(BaseModel):
     n: int = Field(ge=0)  # examples
     repeats: int = Field(ge=1)
     created: str
-    lossless: bool
+    lossless: bool  # what the rule, or the author of external code, claims
+    verdict: str = "not audited"  # what the outputs say: specbench.audit.records
     metrics: dict[str, Metric]
 
     @field_validator("options")

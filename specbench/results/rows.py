@@ -1,16 +1,17 @@
 """Records of a run → leaderboard rows: one per subset and method, and one over all subsets of a task."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from specbench.audit.records import verdict_of_records
 from specbench.external.decoder import ExternalDecoder
 from specbench.results.leaderboard import Row, Sampling
 from specbench.results.metrics import summarize
 from specbench.running.compose import Decoder, unique
 from specbench.running.models import Models
-from specbench.running.plan import Cell, uses_chat
+from specbench.running.plan import Cell, prompt_ids, uses_chat
 from specbench.running.runner import drafter_identity, named
 from specbench.specs import MethodSpec, RunSpec
 
@@ -47,6 +48,12 @@ def sampling(cell: Cell) -> Sampling:
     """How the tokens of a cell are drawn."""
     generation = cell.task.generation
     return Sampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p)
+
+
+def prompts(group: Sequence[Cell], models: Models, chat: str) -> Callable[[Mapping[str, Any]], list[int]]:
+    """The target's prompt ids of a record of these cells."""
+    examples = {(cell.subset, example.index): example for cell in group for example in cell.data.examples}
+    return lambda record: prompt_ids(models.target, examples[record["subset"], record["example"]], chat)
 
 
 def options(decoder: Decoder) -> dict[str, Any]:
@@ -110,6 +117,9 @@ def _row(
         repeats=spec.repeats,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         lossless=method.lossless,
+        verdict=verdict_of_records(
+            records, method, models.target, prompts(group, models, spec.chat), greedy=sampling(cell).temperature == 0
+        ),
         metrics=summarize(
             list(records), method.name, num_draft_tokens=method.num_draft_tokens,
             verification=method.verification.model_dump(),

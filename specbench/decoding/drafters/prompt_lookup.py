@@ -3,7 +3,7 @@
 Source: A. Saxena, "Prompt Lookup Decoding" (github.com/apoorvumang/prompt-lookup-decoding, 2023).
 """
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 from pydantic import Field
@@ -17,7 +17,15 @@ from specbench.models.timing import Clock, PassLog
 
 MatchLength = Annotated[int, Field(ge=1, le=16)]
 MAX_MATCH = "How many of the last tokens are looked for first."
+PER_MATCH = "Draft at most this many tokens for each token that matched; num_draft_tokens at most in any case."
 MIN_MATCH = "The fewest last tokens that are looked for; at most max_match."
+
+
+class Match(NamedTuple):
+    """Where the continuation begins, and how many tokens before it are the last ones of the sequence."""
+
+    place: int
+    length: int
 
 
 class SuffixIndex:
@@ -33,13 +41,13 @@ class SuffixIndex:
         self._num_indexed = 0
         self._tail: list[int] = []
 
-    def find(self, ids: list[int]) -> int | None:
-        """Where the continuation of the longest matching suffix of `ids` begins, at its most recent occurrence."""
+    def find(self, ids: list[int]) -> Match | None:
+        """The longest suffix of `ids` that stood before, at its most recent occurrence."""
         self._update(ids)
         for length in self.lengths:
             place = self._continues_at.get(tuple(ids[-length:])) if length <= len(ids) else None
             if place is not None:
-                return place
+                return Match(place, length)
         return None
 
     def _update(self, ids: list[int]) -> None:
@@ -61,8 +69,11 @@ class PromptLookupDrafter:
     """Drafts by copying; a copied EOS ends the draft. One pass is logged per proposal, with the tokens it drafted: the
     look-up is made once, so that the cost ratio is that of a whole proposal."""
 
-    def __init__(self, max_match: int, min_match: int, eos_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, max_match: int, min_match: int, tokens_per_match: int | None, eos_token_ids: frozenset[int]
+    ) -> None:
         self.index = SuffixIndex(max_match, min_match)
+        self.tokens_per_match = tokens_per_match
         self.eos_token_ids = eos_token_ids
         self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
 
@@ -73,8 +84,11 @@ class PromptLookupDrafter:
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         assert self.passes is not None
         start = self.passes.clock.mark()
-        place = self.index.find(ids) if num_draft_tokens > 0 else None
-        token_ids = [] if place is None else self.copy(ids, place, num_draft_tokens)
+        match = self.index.find(ids) if num_draft_tokens > 0 else None
+        token_ids: list[int] = []
+        if match is not None:
+            most = num_draft_tokens if self.tokens_per_match is None else match.length * self.tokens_per_match
+            token_ids = self.copy(ids, match.place, min(num_draft_tokens, most))
         self.passes.add(len(token_ids), start, self.passes.clock.mark())
         return Proposal(token_ids, PointMass(token_ids)) if token_ids else Proposal()
 
@@ -96,9 +110,11 @@ def prompt_lookup_drafter(
     *,
     max_match: Annotated[MatchLength, Field(description=MAX_MATCH)] = 3,
     min_match: Annotated[MatchLength, Field(description=MIN_MATCH)] = 1,
+    tokens_per_match: Annotated[int, Field(ge=1, le=64, description=PER_MATCH)] | None = None,
 ) -> PromptLookupDrafter:
     """What followed the last tokens where they stood before, in prompt or answer, is drafted again: looked for are the
-    last `max_match` tokens, then fewer, down to `min_match`; the most recent place is taken."""
+    last `max_match` tokens, then fewer, down to `min_match`; the most recent place is taken. A short match promises less
+    than a long one: `tokens_per_match` keeps its draft short, and the verifying pass cheap."""
     if min_match > max_match:
         raise ConfigError(f"drafter.min_match = {min_match}: is above max_match = {max_match}: give 1 to {max_match}")
-    return PromptLookupDrafter(max_match, min_match, models.target.eos_token_ids)
+    return PromptLookupDrafter(max_match, min_match, tokens_per_match, models.target.eos_token_ids)

@@ -1,0 +1,173 @@
+"""The audit of several methods on one target: the same prompts, the same noise floor, the same control for all."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from specbench.audit.contexts import Cut, choose_prompts
+from specbench.audit.distribution import judge
+from specbench.audit.draws import NUM_TOKENS, Draws, Generates, draw_many
+from specbench.audit.exact import Key, Row, exact_rows
+from specbench.audit.greedy import DecodeText, compare
+from specbench.audit.noise import Answer, measure_noise
+from specbench.audit.verdict import Control, Deviation, Distribution, Evidence, Greedy, Noise, Verdict, decide
+from specbench.decoding.drafters.model import ScoringModel
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.sampling import Sampling
+from specbench.errors import ConfigError
+from specbench.running.compose import stream_seed
+
+NUM_DRAW_PROMPTS = 3
+AR = "ar"
+CONTROL = ""  # no method has this name
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Subject:
+    """A method under audit, composed for greedy decoding and for draws; either is null where it cannot, with a note."""
+
+    name: str
+    declared_lossless: bool
+    num_draft_tokens: int
+    greedy: Generates | None
+    drawing: Generates | None
+    note: str | None = None
+
+    def refuse(self, part: str, error: ConfigError) -> None:
+        """Take down why a part could not be done."""
+        self.note = "; ".join(filter(None, [self.note, f"{part} not run: {error}"]))
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt of the greedy comparison, encoded for the target, and where its generation ends."""
+
+    name: str
+    ids: list[int]
+    stop: StopRules
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all methods are audited with. `control` is a wrong method with its name; `drafter`, if any, shares the
+    target's vocabulary and is used to choose prompts only. `num_draws` 0 leaves the distribution test out."""
+
+    target: ScoringModel
+    decode_text: DecodeText
+    drafter: ScoringModel | None
+    control: tuple[str, Generates]
+    sampling: Sampling
+    num_draws: int
+    seed: int
+
+
+class Findings(Evidence):
+    """The verdicts, and what they rest on. `prompts` names those of the draws, up to the cut."""
+
+    noise: Noise
+    prompts: list[str]
+    control: Control | None
+    verdicts: list[Verdict]
+
+
+def audit(subjects: Sequence[Subject], prompts: Sequence[Prompt], bench: Bench, say: Progress) -> Findings:
+    """Audit methods, the first of which is AR. What raises ConfigError on the way is "not run", with the reason."""
+    ar = subjects[0]
+    assert ar.greedy is not None
+    say("ar: noise floor")
+    answers = [Answer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids) for each in prompts]
+    noise = measure_noise(bench.target, answers, max(subject.num_draft_tokens for subject in subjects) + 1)
+    greedy = {}
+    for subject in subjects:
+        say(f"{subject.name}: greedy")
+        greedy[subject.name] = compare_greedy(subject, prompts, answers, noise, bench)
+    cuts: list[Cut] = []
+    judged: dict[str, Distribution] = {}
+    if bench.num_draws:
+        say("prompts of the draws")
+        cuts = choose_prompts(bench.target, bench.drafter, answers, bench.sampling, NUM_DRAW_PROMPTS, NUM_TOKENS)
+        judged = judge_draws(subjects, cuts, prompts[0].stop, noise, bench, say)
+    control = Control(name=bench.control[0], distribution=judged[CONTROL]) if judged else None
+    verdicts = [
+        decide(subject.name, subject.declared_lossless, greedy[subject.name], judged.get(subject.name),
+               doubts(subject, control, judged), subject.note)
+        for subject in subjects
+    ]  # fmt: skip
+    return Findings(noise=noise, prompts=[named(cut, bench) for cut in cuts], control=control, verdicts=verdicts)
+
+
+def compare_greedy(
+    subject: Subject, prompts: Sequence[Prompt], answers: Sequence[Answer], noise: Noise, bench: Bench
+) -> Greedy | None:
+    """The greedy part of one method."""
+    if subject.greedy is None:
+        return None
+    try:
+        outputs = [subject.greedy.generate(each.ids, each.stop, 0).token_ids for each in prompts]
+    except ConfigError as error:
+        subject.refuse("greedy", error)
+        return None
+    return compare(bench.target, answers, outputs, noise.tolerance, bench.decode_text)
+
+
+def judge_draws(
+    subjects: Sequence[Subject], cuts: Sequence[Cut], stop: StopRules, noise: Noise, bench: Bench, say: Progress
+) -> dict[str, Distribution]:
+    """The distribution test of every method that draws, and of the control, over one table of exact probabilities."""
+    draws: dict[str, Draws] = {}
+    for subject in subjects:
+        if subject.drawing is not None:
+            say(f"{subject.name}: {bench.num_draws} draws")
+            try:
+                draws[subject.name] = draw(subject.name, subject.drawing, cuts, stop, bench)
+            except ConfigError as error:
+                subject.refuse("draws", error)
+    say(f"control: {bench.num_draws} draws")
+    draws[CONTROL] = draw(CONTROL, bench.control[1], cuts, stop, bench)
+    say("exact probabilities")
+    prompt_ids = [cut.ids for cut in cuts]
+    sequences = [each.sequences for each in draws.values()]
+    rows = exact_rows(bench.target, prompt_ids, sequences, bench.sampling, bench.num_draws)
+    allowance = 4 * noise.mean_square_change / bench.sampling.temperature**2  # twice the amplitude that was measured
+    return {name: described(each, rows, cuts, allowance, bench) for name, each in draws.items()}
+
+
+def draw(name: str, decoder: Generates, cuts: Sequence[Cut], stop: StopRules, bench: Bench) -> Draws:
+    return draw_many(
+        decoder, [cut.ids for cut in cuts], stop, bench.num_draws,
+        lambda prompt, number: stream_seed(bench.seed, "audit", name, prompt, number),
+    )  # fmt: skip
+
+
+def described(draws: Draws, rows: dict[Key, Row], cuts: Sequence[Cut], allowance: float, bench: Bench) -> Distribution:
+    result = judge(draws.sequences, rows, allowance)
+    example = None
+    if (outlier := result.outlier) is not None:
+        prompt, drawn = outlier.key
+        example = Deviation(
+            prompt=named(cuts[prompt], bench), drawn=bench.decode_text(drawn),
+            token=bench.decode_text([outlier.token]), num_observed=outlier.num_observed,
+            num_expected=outlier.num_expected,
+        )  # fmt: skip
+    return Distribution(
+        num_draws=bench.num_draws, num_tokens=result.num_tokens, p_value=result.p_value,
+        p_by_token=result.p_by_token, mean_log_p=result.mean_log_p, expected_log_p=result.expected_log_p,
+        standard_error=result.standard_error, num_drafted=draws.num_drafted, num_accepted=draws.num_accepted,
+        num_recovered=draws.num_recovered, num_bonus=draws.num_bonus, example=example,
+    )  # fmt: skip
+
+
+def doubts(subject: Subject, control: Control | None, judged: Mapping[str, Distribution]) -> str | None:
+    """Why draws of this method that pass prove nothing; None when they do prove something."""
+    if control is not None and not control.caught:
+        return f"not enough draws: the control ({control.name}) was not caught"
+    if subject.name != AR and AR in judged and judged[AR].failed:
+        return "AR itself fails the test, so passing it proves nothing"
+    if subject.num_draft_tokens and subject.name in judged and judged[subject.name].num_drafted == 0:
+        return "it drafted nothing in the draws"
+    return None
+
+
+def named(cut: Cut, bench: Bench) -> str:
+    """The prompt a cut is of, and the end of its text."""
+    return f"{cut.name}: …{bench.decode_text(cut.ids)[-40:]}"

@@ -1,0 +1,134 @@
+"""One `specbench audit`: what was asked for → specs, data, models, decoders, verdicts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from specbench.audit.methods import Bench, Findings, Progress, Prompt, audit
+from specbench.audit.subjects import GREEDY, make_control, make_subjects, same_vocabulary_drafter, without_evidence
+from specbench.audit.verdict import Verdict
+from specbench.catalogue import load_method, method_names
+from specbench.data.examples import TaskData
+from specbench.decoding.sampling import MIN_TEMPERATURE, Sampling
+from specbench.errors import ConfigError
+from specbench.execute import Request, run_spec, set_threads
+from specbench.models.causal_lm import CausalLM
+from specbench.resources import EMBEDDED
+from specbench.running.compose import compose
+from specbench.running.models import Models, load_models
+from specbench.running.plan import Cell, check_prompts, load_data, prompt_ids
+from specbench.specs import RunSpec, TaskSpec
+
+ALL = "all"
+NUM_PROMPTS = 8  # at least, from all subsets in turn
+MAX_NEW_TOKENS = 96
+MAX_TEMPERATURE = 100.0
+
+
+class Audit(Findings):
+    """The report of an audit: what was audited, and the findings. `drafters` are by method."""
+
+    task: str
+    subsets: list[str]
+    target: str
+    target_revision: str | None
+    drafters: dict[str, str]
+    dtype: str
+    device: str
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    num_draws: int
+    seed: int
+
+    @property
+    def as_declared(self) -> bool:
+        """Whether no method that is declared lossless was found to be lossy."""
+        return all(verdict.verdict != "diverged" for verdict in self.verdicts)
+
+
+def run_audit(request: Request, num_draws: int, temperature: float, say: Progress) -> Audit:
+    """Audit the methods of a request, or all known ones where its only method is "all".
+
+    Raises ConfigError for a method that was asked for by name and does not fit the models; of "all", such a method is
+    "not run", with the reason.
+    """
+    check_numbers(num_draws, temperature)
+    every = list(request.methods) == [ALL]
+    request, verdicts = every_method(request) if every else (request, [])
+    spec = run_spec(request)
+    spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
+    embedded = spec.target.startswith(EMBEDDED)
+    set_threads(request.threads, embedded)
+    loaded = load_data(spec, use_sample=embedded)
+    models = load_models(spec)
+    generation = loaded[0][0].subset(loaded[0][1]).generation
+    sampling = Sampling(temperature, generation.top_k, generation.top_p)
+    subjects, others = make_subjects(spec.methods, models, sampling, strict=not every)
+    fitting = [method for method in spec.methods if method.name in {subject.name for subject in subjects}]
+    found = same_vocabulary_drafter(fitting, models)
+    bench = Bench(
+        target=models.target, decode_text=readable(models.target), drafter=found[1] if found else None,
+        control=make_control(fitting, models, sampling), sampling=sampling, num_draws=num_draws, seed=spec.seed,
+    )  # fmt: skip
+    findings = audit(subjects, make_prompts(spec, models, loaded), bench, say)
+    drafters = {name: model.name for name, model in models.drafters.items()}
+    return Audit(
+        task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=models.target.name,
+        target_revision=models.target.revision, drafters=drafters, dtype=models.target.dtype,
+        device=str(models.target.device), temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p,
+        num_draws=num_draws, seed=spec.seed, noise=findings.noise, prompts=findings.prompts, control=findings.control,
+        verdicts=[*findings.verdicts, *others, *verdicts],
+    )  # fmt: skip
+
+
+def check_numbers(num_draws: int, temperature: float) -> None:
+    if num_draws < 0:
+        raise ConfigError(f"--draws {num_draws}: give 1 or more, or 0 to leave the draws out")
+    if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
+        raise ConfigError(
+            f"--temperature {temperature:g}: the draws need {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}; greedy "
+            "decoding is audited in any case, and --draws 0 leaves the draws out"
+        )
+
+
+def every_method(request: Request) -> tuple[Request, list[Verdict]]:
+    """The request with all known methods that have the models they need, and verdicts on the others."""
+    without_drafter = request.drafter is None and request.target not in (None, EMBEDDED + "target")
+    names, verdicts = [], []
+    for method in map(load_method, method_names()):
+        if method.needs_drafter and without_drafter:
+            reason = "it needs a draft model: give one with --drafter"
+            verdicts.append(without_evidence("not run", method, reason))
+        else:
+            names.append(method.name)
+    return replace(request, methods=names), verdicts
+
+
+def make_prompts(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, str, TaskData]]) -> list[Prompt]:
+    """The prompts of all subsets, encoded as a run does and checked, with where their generations end."""
+    prompts = []
+    baseline = compose(spec.methods[0], models.pair(spec.methods[0]), GREEDY)
+    limit = models.context_limit(spec.methods)
+    for task, subset, data in loaded:
+        merged = task.subset(subset)
+        check_prompts(Cell(merged, subset, data, (baseline,), limit), spec.chat)
+        num_tokens = min(MAX_NEW_TOKENS, merged.generation.max_new_tokens)
+        generation = merged.generation.model_copy(update={"max_new_tokens": num_tokens})
+        stop = baseline.stop_rules(generation, limit)
+        prompts += [
+            Prompt(f"{subset} {example.id}", prompt_ids(models.target, example, spec.chat), stop)
+            for example in data.examples
+        ]
+    return prompts
+
+
+def readable(model: CausalLM) -> Callable[[Sequence[int]], str]:
+    """Token ids as text; a single token that is no text by itself, as the tokenizer spells it."""
+
+    def text_of(token_ids: Sequence[int]) -> str:
+        text = model.decode_text(token_ids)
+        if len(token_ids) == 1 and (not text or "\N{REPLACEMENT CHARACTER}" in text):
+            return str(model.tokenizer.convert_ids_to_tokens(token_ids[0]))
+        return text
+
+    return text_of

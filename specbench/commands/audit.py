@@ -1,0 +1,83 @@
+"""`specbench audit`."""
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from specbench.commands.arguments import path, split
+from specbench.console import stderr, stdout
+from specbench.errors import ConfigError
+
+
+def audit(
+    method: Annotated[str, typer.Option(help="Method names or YAML files, separated by commas; or all.")],
+    task: Annotated[str, typer.Option(help="Task name or YAML file that the prompts are from.")] = "mgsm",
+    subset: Annotated[
+        str | None, typer.Option(help="Subsets (languages), separated by commas; all when absent.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Target model: hub id or folder; the embedded pair when absent.")
+    ] = None,
+    drafter: Annotated[str | None, typer.Option(help="Draft model: hub id or folder.")] = None,
+    target_revision: Annotated[str | None, typer.Option(help="Hub revision of the target.")] = None,
+    drafter_revision: Annotated[str | None, typer.Option(help="Hub revision of the drafter.")] = None,
+    data: Annotated[str | None, typer.Option(help="hub, sample, or a folder or file of rows.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Examples per subset; when absent, as many as make 8 prompts.")
+    ] = None,
+    draws: Annotated[int, typer.Option(help="Draws of each method for the distribution test; 0 leaves it out.")] = 600,
+    temperature: Annotated[float, typer.Option(help="Temperature of the draws.")] = 1.0,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: verification.threshold=0.3")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of every random stream.")] = 0,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    chat: Annotated[str, typer.Option(help="Chat template: auto, always or never.")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="File that the report is written to, as JSON.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of a table.")] = False,
+) -> None:
+    """Say of methods whether they are lossless on a pair of models; exit code 1 if one is not that claims to be."""
+    from specbench.audit.output import check_place, write_report
+    from specbench.audit.report import audit_table, paragraphs
+    from specbench.audit.request import run_audit
+    from specbench.execute import Request
+
+    tasks = split(task)
+    if len(tasks) != 1:
+        raise ConfigError(f"--task {task}: an audit takes its prompts from one task: name one")
+    request = Request(
+        tasks=tasks, methods=split(method), subsets=split(subset) if subset is not None else None,
+        overrides=set_ or [], target=target, drafter=drafter, threads=threads, output=None, leaderboard=None,
+        plot=None, command=shlex.join(["specbench", *sys.argv[1:]]),
+        options={"target_revision": target_revision, "drafter_revision": drafter_revision, "data": data, "limit": limit,
+                 "seed": seed, "dtype": dtype, "device": device, "chat": chat},
+    )  # fmt: skip
+    file = path("--output", output)
+    if file is not None:
+        check_place(file)
+    with saying() as say:
+        report = run_audit(request, draws, temperature, say)
+    text = report.model_dump_json(indent=2)
+    if file is not None:
+        write_report(file, text)
+    if as_json:
+        stdout.out(text)
+    else:
+        stdout.print(audit_table(report))
+        for paragraph in paragraphs(report):
+            stdout.print(paragraph)
+    if not report.as_declared:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def saying() -> Iterator[Callable[[str], None]]:
+    """Where the audit is: a line that changes on a terminal, nothing elsewhere."""
+    with stderr.status("loading") as status:
+        yield status.update

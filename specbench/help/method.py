@@ -1,0 +1,162 @@
+"""What a method is, gives up and needs, and how it is run."""
+
+import inspect
+import shlex
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from specbench.catalogue import load_method, method_names
+from specbench.demo.family import drafter_for
+from specbench.help.parameters import Parameter, parameters
+from specbench.specs import MethodSpec
+
+TASK = "mgsm"  # comes with sample rows that the embedded models can answer
+Lossless = Literal["yes", "no", "claimed", "unknown"]
+
+
+class Part(BaseModel):
+    """A component of a method: "rule", "fuzzy", and what its code says of itself."""
+
+    role: str
+    name: str
+    text: str
+
+
+class Preset(BaseModel):
+    name: str
+    title: str
+
+
+class MethodHelp(BaseModel):
+    """`embedded`: the models that are taken where none are given; `commands`: lines for a shell."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    kind: Literal["method"] = "method"
+    name: str
+    version: int
+    title: str
+    paper: str | None
+    parts: list[Part]
+    lossless: Lossless
+    lossless_reason: str
+    needs: list[str]
+    embedded: list[str]
+    parameters: list[Parameter]
+    sweep: dict[str, list[Any]]
+    preset_of: str | None
+    presets: list[Preset]
+    commands: list[str]
+
+
+def method_help(method: MethodSpec, call: str) -> MethodHelp:
+    """Everything about a method, asked for as `call`: a name or a path. Raises ConfigError where its code cannot be
+    imported."""
+    known = [load_method(name) for name in method_names()]
+    found = parameters(method)
+    lossless, reason = verdict(method)
+    return MethodHelp(
+        name=method.name, version=method.version, title=method.title, paper=method.paper, parts=parts(method),
+        lossless=lossless, lossless_reason=reason, needs=needs(method), embedded=embedded(method),
+        parameters=found, sweep=method.sweep,
+        preset_of=next((other.name for other in known if is_preset(method, other)), None),
+        presets=[Preset(name=other.name, title=other.title) for other in known if is_preset(other, method)],
+        commands=commands(method, call, found),
+    )  # fmt: skip
+
+
+def parts(method: MethodSpec) -> list[Part]:
+    """The components in the order in which a draft token meets them."""
+    if method.decoder is not None:
+        from specbench.external.entry import load
+
+        return [Part(role="decoder", name=method.decoder.entry, text=prose(load(method.decoder.entry).call))]
+    found = [Part(role="drafter", name=method.drafter.name, text=prose(method.drafter.factory))]
+    if method.drafter.type != "none":
+        found.append(Part(role="rule", name=method.verification.name, text=prose(method.verification.factory)))
+    if method.needs_drafter and method.decodes_with == "target":
+        found.append(Part(role="bridge", name=method.bridge.name, text=prose(method.bridge.factory)))
+    return found
+
+
+def prose(code: Any) -> str:
+    return inspect.cleandoc(code.__doc__ or "")
+
+
+def verdict(method: MethodSpec) -> tuple[Lossless, str]:
+    """Whether the output follows the target's distribution, and how that is known."""
+    if method.decoder is not None:
+        if method.decoder.claims_lossless:
+            return "claimed", "its file says so (decoder.claims_lossless); `specbench audit` finds out"
+        return "unknown", "external code that does not claim it; `specbench audit` finds out"
+    if method.decodes_with == "drafter":
+        return "no", "the drafter decodes alone, the target is not asked"
+    rule = f"the rule '{method.verification.rule}'"
+    if method.drafter.type == "none":
+        return "yes", "the target decodes alone"
+    if method.lossless:
+        return "yes", f"{rule} keeps the target's distribution, whatever is drafted"
+    return "no", f"{rule} gives up the target's distribution"
+
+
+def needs(method: MethodSpec) -> list[str]:
+    """What a user must have."""
+    found = ["a target model"]
+    if not method.needs_drafter:
+        found.append("no draft model")
+    elif method.same_vocabulary:
+        found.append("a draft model with the target's vocabulary")
+    elif method.decodes_with == "drafter":
+        found.append("a draft model, with any vocabulary")
+    else:
+        found.append("a draft model, which may have another vocabulary than the target")
+    also = getattr(method.drafter.factory, "needs", None) if method.decoder is None else None
+    return [*found, also] if also else found
+
+
+def embedded(method: MethodSpec) -> list[str]:
+    """The embedded models that a run takes where it is given none."""
+    bridge = method.decoder.pair_of if method.decoder is not None else method.bridge.type
+    return ["embedded:target", *[f"embedded:{drafter_for(bridge)}"] * method.needs_drafter]
+
+
+def is_preset(method: MethodSpec, other: MethodSpec) -> bool:
+    """Whether a method is another one with other values: the same parts, and a name that goes on from the other's."""
+    return method.name.startswith(f"{other.name}-") and same_parts(method) == same_parts(other)
+
+
+def same_parts(method: MethodSpec) -> tuple[str | None, ...]:
+    entry = method.decoder.entry if method.decoder is not None else None
+    return method.decodes_with, entry, method.drafter.name, method.verification.name, method.bridge.name
+
+
+def commands(method: MethodSpec, call: str, found: Sequence[Parameter]) -> list[str]:
+    """How to run it: as it is, on models of one's own, with another value, over its sweep; and its audit."""
+    models = " --target HUB_ID_OR_FOLDER" + " --drafter HUB_ID_OR_FOLDER" * method.needs_drafter
+    plain = command("run", call, f"--task {TASK}")
+    lines = [plain, plain + models]
+    change = another_value(method, found)
+    if change:
+        lines.append(f"{plain} --set {shlex.quote(change)}")
+    if method.sweep:
+        lines.append(command("sweep", call, f"--task {TASK}"))
+    if method.decoder is not None or method.drafter.type != "none":
+        lines.append(command("audit", call))
+    return lines
+
+
+def command(name: str, call: str, more: str = "") -> str:
+    return " ".join(filter(None, ("specbench", name, more, f"--method {shlex.quote(call)}")))
+
+
+def another_value(method: MethodSpec, found: Sequence[Parameter]) -> str | None:
+    """An assignment that --set takes and that changes something."""
+    for key, values in reversed(method.sweep.items()):
+        current = next((p.value for p in found if p.key == key), None)
+        other = next((value for value in reversed(values) if value != current), None)
+        if other is not None:
+            return f"{key}={other}"
+    length = next((p.value for p in found if p.key == "num_draft_tokens"), None)
+    return None if length is None else f"num_draft_tokens={length + 1 if length < 64 else 1}"

@@ -1,0 +1,456 @@
+"""The audit: correct methods pass, wrong ones are caught, and the command says which is which.
+
+Toys have known tables, so that right and wrong are known. Seeds are fixed: outcomes are deterministic.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from specbench.audit.contexts import choose_prompts
+from specbench.audit.distribution import judge
+from specbench.audit.draws import accept_everything, draw_many
+from specbench.audit.exact import exact_rows
+from specbench.audit.methods import Bench, Findings, Prompt, Subject, audit
+from specbench.audit.noise import Answer, measure_noise
+from specbench.audit.records import verdict_of_records
+from specbench.audit.verdict import Verdict
+from specbench.catalogue import load_method
+from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters.none import NoDrafter
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import Generation, decode
+from specbench.decoding.lossy import fuzzy_rule
+from specbench.decoding.proposal import Proposal
+from specbench.decoding.proposal import Verdict as Decision
+from specbench.decoding.sampling import Distributions, Sampling, draw
+from specbench.decoding.verification import Rule, exact_match, leading, rejection, rule
+from specbench.errors import ConfigError
+from specbench.models.pair import ModelPair
+from specbench.registry import RULES
+from tests.toys import TableModel
+
+Specbench = Callable[..., tuple[int, str, str]]
+VOCAB = 5
+GAMMA = 2
+PLAIN, GREEDY = Sampling(1.0), Sampling(0.0)
+STOP = StopRules(max_new_tokens=24)
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A method on toy models, as the audit sees any method."""
+
+    target: TableModel
+    drafter: ModelDrafter | NoDrafter
+    rule: Rule
+    sampling: Sampling
+
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+        return decode(
+            self.target, self.drafter, self.rule, prompt_ids, sampling=self.sampling, stop=stop,
+            num_draft_tokens=GAMMA, generator=torch.Generator().manual_seed(seed),
+        )  # fmt: skip
+
+
+def subject(name: str, target: TableModel, draft: TableModel | None, rule: Rule, lossless: bool = True) -> Subject:
+    made = [
+        Toy(target, NoDrafter() if draft is None else ModelDrafter(draft, sampling), rule, sampling)
+        for sampling in (GREEDY, PLAIN)
+    ]
+    return Subject(name, lossless, 0 if draft is None else GAMMA, *made)
+
+
+def audited(
+    target: TableModel, draft: TableModel, *others: Subject, num_draws: int = 400, say: Callable[[str], None] = str
+) -> Findings:
+    """AR and the others on three prompts; the control accepts every draft of `draft`."""
+    prompts = [Prompt(f"p{i}", [i, 1, 2], STOP) for i in range(3)]
+    control = Toy(target, ModelDrafter(draft, PLAIN), accept_everything, PLAIN)
+    bench = Bench(target, str, draft, ("every draft accepted", control), PLAIN, num_draws, seed=0)
+    return audit([subject("ar", target, None, rejection), *others], prompts, bench, say)
+
+
+def verdict(findings: Findings, method: str) -> Verdict:
+    return next(each for each in findings.verdicts if each.method == method)
+
+
+@pytest.fixture(scope="module")
+def target() -> TableModel:
+    return TableModel(VOCAB, 1)
+
+
+@pytest.fixture(scope="module")
+def draft() -> TableModel:
+    return TableModel(VOCAB, 1001)
+
+
+# Wrong rules. Greedily some of them are right: only draws can tell.
+
+
+def swapped(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Decision:
+    """Rejection with p and q exchanged in the test."""
+    if not proposal.num_drafted or target.sampling.greedy:
+        return rejection(proposal, target, generator)
+    assert proposal.probs is not None
+    ids = torch.tensor(proposal.token_ids)
+    uniform = torch.rand(len(ids), generator=generator)
+    target_prob = target.probs[:-1].gather(1, ids[:, None])[:, 0]
+    count = leading((uniform * target_prob < proposal.probs.token_probs(ids)).tolist())
+    return Decision(count, target.draw(count, generator))
+
+
+def recovered_from_target(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Decision:
+    """After a rejection, a draw from p instead of the residual."""
+    decision = rejection(proposal, target, generator)
+    if decision.num_accepted == proposal.num_drafted or target.sampling.greedy:
+        return decision
+    return replace(decision, next_token=draw(target.probs[decision.num_accepted], generator))
+
+
+def wrong_bonus(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Decision:
+    """The bonus token from the row before."""
+    decision = rejection(proposal, target, generator)
+    if not proposal.num_drafted or decision.num_accepted < proposal.num_drafted or target.sampling.greedy:
+        return decision
+    return replace(decision, next_token=target.draw(proposal.num_drafted - 1, generator))
+
+
+def test_correct_methods_are_lossless(target: TableModel, draft: TableModel) -> None:
+    findings = audited(
+        target, draft, subject("sd", target, draft, rejection), subject("match", target, draft, exact_match)
+    )
+    assert [each.verdict for each in findings.verdicts] == ["lossless"] * 3
+    assert findings.control is not None and findings.control.caught
+    assert findings.noise.num_changed == 0
+    sd = verdict(findings, "sd")
+    assert sd.greedy is not None and sd.greedy.num_equal == sd.greedy.num_prompts == 3
+    assert sd.distribution is not None and sd.distribution.num_draws == 400 and sd.distribution.num_tokens == 1600
+    counts = (sd.distribution.num_accepted, sd.distribution.num_recovered, sd.distribution.num_bonus)
+    assert min(counts) > 50  # type: ignore[type-var]  # all kinds of tokens are in the draws
+    assert abs(sd.distribution.mean_log_p - sd.distribution.expected_log_p) < 4 * sd.distribution.standard_error
+
+
+@pytest.mark.parametrize(("wrong", "num_draws"), [(swapped, 600), (recovered_from_target, 1500), (wrong_bonus, 600)])
+def test_rules_that_are_wrong_only_in_draws_diverge(
+    target: TableModel, draft: TableModel, wrong: Rule, num_draws: int
+) -> None:
+    found = verdict(audited(target, draft, subject("wrong", target, draft, wrong), num_draws=num_draws), "wrong")
+    assert found.greedy is not None and found.greedy.num_equal == 3
+    assert found.distribution is not None and found.distribution.failed
+    assert found.verdict == "diverged" and found.reason == "its draws do not follow the target's probabilities"
+    assert found.distribution.p_by_token[0] is not None and found.distribution.p_by_token[0] > 1e-3  # the prefill's
+    assert found.distribution.example is not None
+
+
+def test_a_wrong_first_token_is_found(target: TableModel, draft: TableModel) -> None:
+    hot = Toy(target, NoDrafter(), rejection, Sampling(3.0))
+    findings = audited(target, draft, Subject("hot", True, 0, Toy(target, NoDrafter(), rejection, GREEDY), hot))
+    found = verdict(findings, "hot")
+    assert found.verdict == "diverged" and found.distribution is not None
+    assert found.distribution.p_by_token[0] is not None and found.distribution.p_by_token[0] < 1e-3
+
+
+def test_accepting_everything_diverges_and_fuzzy_is_lossy_by_design(target: TableModel, draft: TableModel) -> None:
+    fuzzy = fuzzy_rule(divergence="js", threshold=0.5)
+    findings = audited(
+        target, draft, subject("all", target, draft, accept_everything), subject("fuzzy", target, draft, fuzzy, False)
+    )
+    everything, lossy = verdict(findings, "all"), verdict(findings, "fuzzy")
+    assert everything.verdict == "diverged" and everything.greedy is not None and everything.greedy.example is not None
+    example = everything.greedy.example
+    assert not example.near_tie and example.gap is not None and example.gap > 0.01
+    assert example.ar_token != example.method_token and everything.greedy.num_diverged > 0
+    assert lossy.verdict == "lossy by design" and lossy.greedy is not None and lossy.distribution is not None
+    assert lossy.distribution.failed and lossy.greedy.median_position is not None
+
+
+class Undecided(TableModel):
+    """Two tokens share the highest logit up to 1e-6, and a pass over several tokens rounds otherwise than over one."""
+
+    def __init__(self, seed: int, gap: float) -> None:
+        super().__init__(VOCAB, seed)
+        best = self.table.topk(2, dim=-1)
+        self.table.scatter_(-1, best.indices[..., 1:], best.values[..., :1] - gap)
+
+    def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
+        logits = super().score(ids, num_logits).clone()
+        if num_logits > 1:
+            second = logits.topk(2, dim=-1).indices[:, 1:]
+            logits.scatter_add_(-1, second, torch.full(second.shape, 2e-6))
+        return logits
+
+
+def test_planted_near_ties() -> None:
+    target, draft = Undecided(1, 1e-6), TableModel(VOCAB, 2)
+    findings = audited(target, draft, subject("sd", target, draft, rejection))
+    found = verdict(findings, "sd")
+    assert findings.noise.num_changed == 3 and 1e-6 < findings.noise.max_gap_change < 1e-5
+    assert found.verdict == "near-tie only" and found.greedy is not None and found.greedy.num_near_ties > 0
+    assert found.greedy.example is not None and found.greedy.example.gap is not None
+    assert found.greedy.example.gap <= findings.noise.tolerance < 1e-4
+
+
+def test_a_gap_beyond_the_noise_is_no_near_tie() -> None:
+    target, draft = Undecided(1, 0.01), TableModel(VOCAB, 2)
+
+    def second_best(proposal: Proposal, found: Distributions, generator: torch.Generator) -> Decision:
+        return Decision(0, int(found.logits[0].topk(2).indices[1]))
+
+    wrong = verdict(audited(target, draft, subject("second", target, draft, second_best), num_draws=0), "second")
+    assert wrong.verdict == "diverged" and wrong.reason == "its greedy output is not AR's"
+    assert wrong.greedy is not None and wrong.greedy.example is not None
+    assert wrong.greedy.example.gap == pytest.approx(0.01, abs=1e-4) and wrong.distribution is None
+
+
+def test_an_output_that_ends_early_diverges(target: TableModel, draft: TableModel) -> None:
+    class Short:
+        def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+            made = Toy(target, NoDrafter(), rejection, GREEDY).generate(prompt_ids, stop, seed)
+            return replace(made, token_ids=made.token_ids[:7])
+
+    found = verdict(audited(target, draft, Subject("short", True, 0, Short(), None), num_draws=0), "short")
+    assert found.verdict == "diverged" and found.greedy is not None and found.greedy.example is not None
+    assert found.greedy.example.position == 7
+    assert found.greedy.example.method_token is None and found.greedy.example.gap is None
+
+
+def test_too_few_draws_are_said(target: TableModel, draft: TableModel) -> None:
+    findings = audited(target, draft, subject("sd", target, draft, rejection), num_draws=6)
+    found = verdict(findings, "sd")
+    assert found.verdict == "undecided" and found.reason is not None and "not enough draws" in found.reason
+
+
+def test_draws_without_drafts_prove_nothing(target: TableModel, draft: TableModel) -> None:
+    idle = replace(subject("idle", target, None, rejection), num_draft_tokens=GAMMA)
+    found = verdict(audited(target, draft, idle), "idle")
+    assert found.verdict == "undecided" and found.reason == "it drafted nothing in the draws"
+
+
+def test_a_method_that_refuses_is_not_run(target: TableModel, draft: TableModel) -> None:
+    class Refuses:
+        def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+            raise ConfigError("more than 3 draft passes")
+
+    found = verdict(audited(target, draft, Subject("capped", True, GAMMA, Refuses(), Refuses())), "capped")
+    assert found.verdict == "not run" and found.reason is not None and "more than 3 draft passes" in found.reason
+
+
+def test_a_decoder_without_steps_is_audited_too(target: TableModel, draft: TableModel) -> None:
+    """An external decoder may give tokens and nothing else."""
+
+    @dataclass(frozen=True)
+    class Foreign:
+        inner: Toy
+
+        def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+            return replace(self.inner.generate(prompt_ids, stop, seed), steps=[])
+
+    toys = [Foreign(Toy(target, ModelDrafter(draft, s), rejection, s)) for s in (GREEDY, PLAIN)]
+    found = verdict(audited(target, draft, Subject("foreign", True, GAMMA, *toys)), "foreign")
+    assert found.verdict == "lossless" and found.distribution is not None
+    assert found.distribution.num_accepted is None
+
+
+# The distribution test itself.
+
+
+def test_exact_rows_are_the_tables(target: TableModel) -> None:
+    prompts = [[0, 1], [2]]
+    drawn = [[(1, 2, 3), (1, 2, 4), (0,)], [(4, 4)]]
+    rows = exact_rows(target, prompts, [drawn], PLAIN, num_draws=100)
+    assert set(rows) == {(0, ()), (0, (1,)), (0, (1, 2)), (1, ()), (1, (4,))}
+    probs = target.probs([0, 1, 1, 2]).double().numpy()
+    row = rows[0, (1, 2)]
+    assert row.probs == pytest.approx(probs[row.tokens], rel=1e-5) and set(row.tokens) == set(np.where(probs > 0.05)[0])
+    assert row.log_p == {3: pytest.approx(np.log(probs[3]), rel=1e-4), 4: pytest.approx(np.log(probs[4]), rel=1e-4)}
+    assert row.mean == pytest.approx(float(probs @ np.log(probs)), rel=1e-4)
+
+
+@pytest.mark.parametrize(("vocab", "spread"), [(5, 1.5), (40, 4.0)])
+def test_false_alarms_are_as_rare_as_stated(vocab: int, spread: float) -> None:
+    """250 audits of a correct method with few draws: p < 0.05 in 5 % of them or fewer, and p is not always 1.
+
+    With 10,000 audits of each of four such settings p < 1e-3 came in at most 1.1e-3 of them; with 20,000 of one, p <
+    5e-4, where the verdict is "diverged", in 3e-4.
+    """
+    model = TableModel(vocab, 3, spread)
+    table = torch.softmax(model.table, -1).double().numpy()
+    generator = np.random.default_rng(0)
+    p_values = []
+    for _ in range(250):
+        sequences = [[sample(table, [number, 1], generator) for _ in range(60)] for number in range(2)]
+        rows = exact_rows(model, [[0, 1], [1, 1]], [sequences], PLAIN, 120)
+        p_values.append(judge(sequences, rows, noise=0.0).p_value)
+    assert np.mean(np.array(p_values) < 0.05) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 250)
+    assert np.mean(np.array(p_values) < 0.5) > 0.2
+
+
+def sample(table: np.ndarray, prompt: Sequence[int], generator: np.random.Generator) -> tuple[int, ...]:
+    ids = list(prompt)
+    for _ in range(3):
+        row = table[ids[-2], ids[-1]]
+        ids.append(int(generator.choice(len(row), p=row / row.sum())))
+    return tuple(ids[len(prompt) :])
+
+
+def test_measured_noise_is_forgiven_and_no_more(target: TableModel) -> None:
+    """A method whose probabilities differ by rounding as large as was measured passes; without that it would fail."""
+    rough = TableModel(VOCAB, 1)
+    rough.table = rough.table + 0.3 * torch.randn(rough.table.shape, generator=torch.Generator().manual_seed(5))
+    prompts = [[0, 1], [1, 2]]
+    drawn = draw_many(Toy(rough, NoDrafter(), rejection, PLAIN), prompts, STOP, 600, lambda *place: hash(place))
+    rows = exact_rows(target, prompts, [drawn.sequences], PLAIN, 600)
+    assert judge(drawn.sequences, rows, noise=0.0).p_value < 1e-3
+    assert judge(drawn.sequences, rows, noise=4 * 0.3**2).p_value > 1e-3
+
+
+def test_prompts_of_the_draws_are_cut_where_much_is_undecided(target: TableModel, draft: TableModel) -> None:
+    answers = [Answer("p", [0, 1], [2, 3, 1, 2, 3, 1, 4]), Answer("q", [3, 3], [3, 3, 3, 3])]
+    chosen = choose_prompts(target, draft, answers, PLAIN, 1, 4)
+    assert len(chosen) == 1 and chosen[0].repeats  # a place where the coming pair has occurred before
+    every = choose_prompts(target, None, answers, PLAIN, 3, 4)
+    assert [cut.name for cut in every] != [] and all(cut.ids[: len(cut.ids)] for cut in every)
+    for cut in every:
+        whole = next([*a.prompt_ids, *a.token_ids] for a in answers if a.name == cut.name)
+        assert cut.ids == whole[: len(cut.ids)] and 1 <= len(cut.ids) < len(whole)
+
+
+def test_noise_of_a_real_model(embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int]]]) -> None:
+    ids = embedded_prompts["en"][0]
+    tokens = Toy(embedded_pair.target, NoDrafter(), rejection, GREEDY).generate(ids, STOP, 0).token_ids  # type: ignore[arg-type]
+    noise = measure_noise(embedded_pair.target, [Answer("en", ids, tokens)], 6)
+    assert noise.num_positions == 24 and noise.num_changed == 0
+    assert 1e-7 < noise.max_gap_change < 1e-3 and noise.tolerance >= 2 * noise.max_gap_change
+
+
+# Verdicts from the records of a run.
+
+
+def record(own: list[int], other: list[int], example: int = 0) -> dict:
+    return {
+        "subset": "en", "id": str(example), "example": example,
+        "methods": {"ar": {"token_ids": own}, "sd": {"token_ids": other}, "fsd": {"token_ids": other}},
+    }  # fmt: skip
+
+
+def test_verdicts_from_records(target: TableModel) -> None:
+    sd = load_method("sd")
+    own = Toy(target, NoDrafter(), rejection, GREEDY).generate([0, 1], STOP, 0).token_ids
+    wrong = [*own[:3], (own[3] + 1) % VOCAB, *own[4:]]
+
+    def say(records: list[dict], model: TableModel = target, greedy: bool = True, method: str = "sd") -> str:
+        spec = sd if method == "sd" else load_method(method)
+        return verdict_of_records(records, spec, model, lambda _: [0, 1], greedy=greedy)
+
+    num_passes = len(target.query_lengths)
+    assert say([record(own, own)] * 3) == "lossless"
+    assert len(target.query_lengths) == num_passes  # nothing differs: no model is asked
+    assert say([record(own, own), record(own, wrong)]) == "diverged"
+    assert say([record(own, own)], greedy=False) == say([]) == "not audited"
+    assert say([record(own, wrong)], method="fsd") == "lossy by design"
+    model = Undecided(1, 1e-6)
+    tied = Toy(model, NoDrafter(), rejection, GREEDY).generate([0, 1], STOP, 0).token_ids
+    ids = [0, 1, *tied[:2]]
+    second = int(model.score(ids, 1)[0].topk(2).indices[1])
+    assert say([record(tied, [*tied[:2], second])], model=model) == "near-tie only"
+
+
+# The command.
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    for language in ("en", "ja"):
+        lines = [f"Question {i}: what is {i} + {i}?\t{2 * i}" for i in range(3)]
+        (tmp_path / f"mgsm_{language}.tsv").write_text("\n".join(lines), encoding="utf-8")
+    return str(tmp_path)
+
+
+@pytest.fixture
+def call(specbench: Specbench, tiny_pair: tuple[str, str], rows: str) -> Specbench:
+    def on_tiny_pair(*more: str, drafter: bool = True) -> tuple[int, str, str]:
+        models = ["--target", tiny_pair[0], *(["--drafter", tiny_pair[1]] if drafter else [])]
+        short = ["--data", rows, "--subset", "en,ja", "--limit", "1", "--set", "generation.max_new_tokens=10"]
+        return specbench("audit", *models, *short, *more)
+
+    return on_tiny_pair
+
+
+@pytest.fixture
+def wrong_method(tmp_path: Path) -> Iterator[str]:
+    """A rule that accepts everything and is declared lossless, and a method with it."""
+
+    @rule("wrong", lossless=True, requires=frozenset())
+    def wrong() -> Rule:
+        return accept_everything
+
+    file = tmp_path / "wrong.yaml"
+    file.write_text(
+        "name: wrong\nversion: 1\ntitle: wrong\ndrafter: {type: model}\nverification: {rule: wrong}\n"
+        "num_draft_tokens: 3\n"
+    )
+    yield str(file)
+    del RULES._builtin["wrong"]
+
+
+def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_method: str, tmp_path: Path) -> None:
+    report = tmp_path / "new" / "audit.json"
+    code, out, err = call("--method", f"sd,fsd,{wrong_method}", "--draws", "90", "--output", str(report))
+    assert code == 1, err
+    found = {each["method"]: each for each in json.loads(report.read_text())["verdicts"]}
+    assert {name: each["verdict"] for name, each in found.items()} == {
+        "ar": "lossless", "sd": "lossless", "fsd": "lossy by design", "wrong": "diverged",
+    }  # fmt: skip
+    assert "wrong – diverged: its greedy output is not AR's" in out and "AR wrote" in out and "logit gap" in out
+    assert max(map(len, out.splitlines())) <= 100
+    code, out, err = call("--method", "sd,fsd", "--draws", "0", "--json")
+    assert code == 0, err
+    again = json.loads(out)
+    assert [each["verdict"] for each in again["verdicts"]] == ["lossless", "lossless", "lossy by design"]
+    assert again["control"] is None and again["subsets"] == ["en", "ja"]
+
+
+def test_all_says_what_could_not_be_run(call: Specbench) -> None:
+    code, out, err = call("--method", "all", "--draws", "0", "--json", drafter=False)
+    assert code == 0, err
+    found = {each["method"]: each for each in json.loads(out)["verdicts"]}
+    assert found["ar"]["verdict"] == "lossless"
+    assert found["sd"]["verdict"] == "not run" and "--drafter" in found["sd"]["reason"]
+
+
+def test_command_on_the_embedded_pair(specbench: Specbench) -> None:
+    code, out, err = specbench("audit", "--method", "sd", "--subset", "de", "--limit", "2", "--draws", "60", "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    assert [each["verdict"] for each in report["verdicts"]] == ["lossless", "lossless"]
+    assert report["control"]["distribution"]["p_value"] < 1e-9
+    assert report["verdicts"][1]["distribution"]["num_accepted"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "sq"], "unknown method 'sq': did you mean 'sd'?"),
+        (["--method", "sd", "--draws", "-1"], "--draws -1: give 1 or more"),
+        (["--method", "sd", "--temperature", "0"], "--temperature 0: the draws need 0.01 to 100"),
+        (["--method", "sd", "--temperature", "nan"], "--temperature nan: the draws need"),
+        (["--method", "sd", "--task", "mgsm,mgsm"], "an audit takes its prompts from one task"),
+        (["--method", "sd", "--output", "."], "cannot write the report: it is a folder: name another file"),
+        (["--method", "sd", "--subset", "enn"], "task 'mgsm' has no subset 'enn'"),
+        (["--method", ""], "--task and --method need at least one name"),
+    ],
+)
+def test_mistakes_are_one_line(specbench: Specbench, arguments: list[str], message: str) -> None:
+    code, out, err = specbench("audit", *arguments)
+    assert code == 2 and out == "" and message in err and len(err.splitlines()) == 1
+
+
+def test_a_method_that_does_not_fit_is_an_error_when_named(call: Specbench) -> None:
+    code, _, err = call("--method", "sd", drafter=False)
+    assert code == 2 and "needs a drafter model: give one with --drafter" in err

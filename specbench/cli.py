@@ -12,7 +12,9 @@ from specbench.commands.audit import audit
 from specbench.commands.list import list_
 from specbench.commands.run import run
 from specbench.commands.show import show
+from specbench.commands.sweep import sweep
 from specbench.commands.train import train
+from specbench.commands.tune import tune
 from specbench.commands.validate import validate
 from specbench.commands.vocab import vocab
 from specbench.console import CLOSED_PIPE, INTERRUPTED, discard_output, fail, show_warning, stdout
@@ -43,6 +45,8 @@ app.command("list")(list_)
 app.command()(validate)
 app.command()(show)
 app.command()(audit)
+app.command()(sweep)
+app.command()(tune)
 app.command()(vocab)
 app.add_typer(train, name="train")
 

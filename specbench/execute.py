@@ -19,12 +19,13 @@ from specbench.results.leaderboard import Row, check_writable, load, merge, writ
 from specbench.results.plots import check_plot, draw
 from specbench.running import runner
 from specbench.running.compose import unique
-from specbench.running.models import load_models
+from specbench.running.models import Models, load_models
 from specbench.running.plan import Cell, load_data, make_cells
 from specbench.running.progress import RunProgress, announce, saying_what_is_kept
 from specbench.running.records import Record
 from specbench.running.run_folder import Key, RunFolder, default_folder
 from specbench.specs import RunSpec, build
+from specbench.tuning.calibration import without_calibration
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Outcome:
         return [[row for row in self.rows if (row.task, row.method) == pair] for pair in shown]
 
     def comparisons(self) -> list[list[Row]]:
-        """Where there are several methods beside AR: the rows of each task over all its subsets (or of its only one)."""
+        """Where several methods stand beside AR: the rows of each task over all its subsets (or of its only one)."""
         groups = []
         for task in dict.fromkeys(row.task for row in self.rows):
             rows = [row for row in self.rows if row.task == task]
@@ -120,7 +121,7 @@ def execute(request: Request, console: Console) -> Outcome:
         check_writable(request.leaderboard)
         if request.leaderboard.exists():
             load(request.leaderboard)
-    loaded = load_data(spec, use_sample=embedded)
+    loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)
     models = load_models(spec)
     cells = make_cells(spec, models, loaded)
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
@@ -128,17 +129,26 @@ def execute(request: Request, console: Console) -> Outcome:
     plan = {"subsets": spec.subsets, "limit": spec.limit, "repeats": spec.repeats}
     names = "-".join([*(task.name for task in spec.tasks), *(m.name for m in spec.methods[1:] or spec.methods)])
     folder = RunFolder(request.output or default_folder(names, {**identity, **plan}), identity)
-    with folder.open({method.name: method.num_draft_tokens for method in spec.methods}) as done:
-        check_writable(folder.leaderboard)
-        records = measure(spec, cells, folder, done, console)
-        rows = results.rows(spec, cells, models, records, conditions, request.command)
-        write(folder.leaderboard, rows)  # the folder's own holds this run alone, and no rows of another --limit
+    _, rows = measure_into(folder, spec, cells, models, conditions, request.command, console)
     if request.leaderboard is not None:
         merge(request.leaderboard, rows)
     outcome = Outcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
     if request.plot is not None:
         draw(outcome.tables(), request.plot)
     return outcome
+
+
+def measure_into(
+    folder: RunFolder, spec: RunSpec, cells: Sequence[Cell], models: Models, conditions: Mapping[str, Any],
+    command: str, console: Console,
+) -> tuple[list[Record], list[Row]]:  # fmt: skip
+    """Measure what the folder does not hold yet; its leaderboard then holds this run alone, and no rows of another."""
+    with folder.open({method.name: method.num_draft_tokens for method in spec.methods}) as done:
+        check_writable(folder.leaderboard)
+        records = measure(spec, cells, folder, done, console)
+        rows = results.rows(spec, cells, models, records, conditions, command)
+        write(folder.leaderboard, rows)
+    return records, rows
 
 
 def measure(

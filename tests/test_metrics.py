@@ -4,7 +4,8 @@ import warnings
 
 import pytest
 
-from specbench.results.metrics import expected_speedup, summarize
+from specbench.catalogue import load_method
+from specbench.results.metrics import expected_speedup, metrics_of, summarize
 
 FUZZY = {"rule": "fuzzy", "divergence": "js", "threshold": 0.4}
 REJECTION = {"rule": "rejection"}
@@ -214,6 +215,52 @@ def test_a_drafter_that_decodes_alone_makes_draft_passes_and_no_target_passes():
     assert own["passes"]["target"] and not own["passes"]["draft"]
 
 
+def shared_out(decoders):
+    """One example per decoder: AR makes 5 tokens in 4 s, the target does as AR, the drafter makes 9 tokens in 2 s."""
+    found = []
+    for example, decoder in enumerate(decoders):
+        ar = autoregressive(5, decode=4.0, target=[(1, 0.8)] * 4, score=1.0)
+        drafted = autoregressive(9, decode=2.0, ttft=0.25, target=[(1, 0.2)] * 8, score=0.0)
+        found.append(record(example, ar, {**(dict(ar) if decoder == "target" else drafted), "decoded_by": decoder}))
+    return found
+
+
+def shared_out_metrics(decoders):
+    return summarize(shared_out(decoders), "m", num_draft_tokens=0, verification=REJECTION, decodes_with="random")
+
+
+def test_queries_of_the_drafter_make_draft_passes_and_those_of_the_target_target_passes():
+    metrics = shared_out_metrics(["target", "drafter", "drafter"])
+    values = {
+        "new_tokens": 5 + 2 * 9, "tokens_per_second": (4 + 2 * 8) / (4 + 2 * 2), "tokens_per_second_ar": 1,
+        "speedup": 20 / 8, "speedup_e2e": ((5 + 18) / (4.5 + 2 * 2.25)) / (15 / 13.5), "accuracy": 1 / 3,
+        "accuracy_ar": 1, "draft_seconds": 16 * 0.2, "verify_seconds": 4 * 0.8,
+        "overhead_seconds": 8 - 3.2 - 3.2, "cost_ratio": 0.25, "drafter_share": 18 / 23,
+        "target_passes_per_token": 5 / 23, "mean_acceptance_length": 1,
+    }  # fmt: skip
+    assert {name: metrics[name].value for name in values} == pytest.approx(values)
+    nothing = {"acceptance_rate", "draft_efficiency", "accepted_length", "speedup_expected", "draft_prefill_seconds"}
+    assert {name: metrics[name].value for name in nothing} == dict.fromkeys(nothing)
+
+
+def test_a_share_of_nothing_is_ar_and_a_share_of_all_is_the_drafter_alone():
+    none, every = shared_out_metrics(["target"] * 6), shared_out_metrics(["drafter"] * 6)
+    assert none["speedup"].value == none["mean_acceptance_length"].value == 1
+    assert none["drafter_share"].value == none["draft_seconds"].value == 0
+    alone = [
+        record(r["example"], r["methods"]["ar"], {k: v for k, v in r["methods"]["m"].items() if k != "decoded_by"})
+        for r in shared_out(["drafter"] * 6)
+    ]
+    floor = summarize(alone, "m", num_draft_tokens=0, verification=REJECTION, decodes_with="drafter")
+    assert {name for name in floor if floor[name] != every[name]} == {"drafter_share"}
+    assert every["drafter_share"].value == 1 and every["mean_acceptance_length"].value is None
+
+
+def test_a_query_of_unknown_decoder_is_a_defect():
+    with pytest.raises(ValueError, match="example 0, repeat 0: m: has no decoded_by"):
+        summarize([FIRST], "m", num_draft_tokens=3, verification=FUZZY, decodes_with="random")
+
+
 def test_an_end_for_want_of_context_is_no_end_by_length():
     ends = [record(n, autoregressive(2), generation([], finish=end)) for n, end in enumerate(["context", "length"] * 2)]
     ends.append(record(4, autoregressive(2), generation([], finish="stop")))
@@ -244,6 +291,25 @@ def test_expected_speedup_is_the_closed_form(alpha, gamma):
         closed = (1 - alpha ** (gamma + 1)) / ((1 - alpha) * (gamma * c + 1))
         assert expected_speedup(alpha, gamma, c) == pytest.approx(closed)
         assert expected_speedup(1.0, gamma, c) == pytest.approx((gamma + 1) / (gamma * c + 1))
+
+
+def test_no_speedup_is_expected_where_a_draft_token_is_no_draft_pass():
+    known = summarize([FIRST, SECOND], "m", num_draft_tokens=3, verification=FUZZY)
+    other = summarize([FIRST, SECOND], "m", num_draft_tokens=3, verification=FUZZY, drafts_token_by_token=False)
+    assert {name for name in known if known[name] != other[name]} == {"speedup_expected"}
+    assert other["speedup_expected"].value is None
+
+
+def test_a_method_is_measured_by_what_its_file_says():
+    named = {name: [{**r, "methods": {**r["methods"], name: r["methods"]["m"]}} for r in (FIRST, SECOND)]
+             for name in ("fsd", "sd", "slem", "pld")}  # fmt: skip
+    found = {name: metrics_of(records, load_method(name)) for name, records in named.items()}
+    expected = {name: metrics["speedup_expected"].value is not None for name, metrics in found.items()}
+    assert expected == {"fsd": True, "sd": True, "slem": False, "pld": False}
+    assert found["fsd"]["divergence_bound"].value == pytest.approx(6 / 2 * 0.3)
+    shared = [{**r, "methods": {**r["methods"], "random-allocation": r["methods"]["m"]}}
+              for r in shared_out(["target", "drafter"])]  # fmt: skip
+    assert metrics_of(shared, load_method("random-allocation"))["drafter_share"].value == 9 / 14
 
 
 def test_expected_speedup_is_what_a_simulation_measures():

@@ -165,7 +165,7 @@ except ConfigError as error:
 """
     text = python(code, installed)
     assert "bad.yaml: verification.rule = 'fuzzy': needs raw_probs, which drafter 'parrot' lacks" in text
-    assert "a drafter that has it (model)" in text
+    assert "a drafter that has it (model, ngram)" in text
 
 
 def test_a_broken_plug_in_is_named_in_one_line(tmp_path):

@@ -180,7 +180,7 @@ class Forgetful(PromptLookupDrafter):
 
 def test_control_a_wrong_residual_is_caught() -> None:
     target = TableModel(4, 1)
-    counts = sequences(target, lambda: Forgetful(3, 1, frozenset()), rejection, 1)
+    counts = sequences(target, lambda: Forgetful(3, 1, None, frozenset()), rejection, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 

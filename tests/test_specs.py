@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from specbench.catalogue import load_method
 from specbench.errors import ConfigError
 from specbench.registry import DRAFTERS, RULES
 from specbench.specs import MethodSpec, RunSpec, TaskSpec, build, digest, templates
@@ -25,6 +26,7 @@ AR = FSD | {
     "verification": {"rule": "rejection"},
     "num_draft_tokens": 0,
 }
+SHARED_OUT = AR | {"name": "shared-out", "decodes_with": "random", "drafter_share": 0.5}
 TASK = {
     "name": "sums",
     "version": 1,
@@ -77,6 +79,46 @@ def test_lossless_is_derived():
     assert not method().lossless
     assert not build(MethodSpec, AR | {"decodes_with": "drafter"}).lossless
     assert "lossless: this is derived from verification.rule" in message(method, lossless=True)
+
+
+def test_which_methods_draft_token_by_token():
+    one_pass_each = {"sd", "fsd", "random-accept", "tli", "union", "ngram"}
+    others = {"ar", "draft-only", "random-allocation", "slem", "slrs", "pld", "hf-sd", "hf-pld"}
+    found = {name for name in one_pass_each | others if load_method(name).drafts_token_by_token}
+    assert found == one_pass_each
+
+
+def test_queries_that_are_shared_out():
+    spec = build(MethodSpec, SHARED_OUT)
+    assert (spec.lossless, spec.needs_drafter, spec.same_vocabulary) == (False, True, True)
+    assert MethodSpec.model_validate(spec.model_dump()) == spec
+    assert digest(build(MethodSpec, SHARED_OUT | {"drafter_share": 0})) != digest(spec)
+    assert "drafter_share" not in method().model_dump()  # so that no digest moves, and --set knows no such key
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"drafter_share": 1.01}, "drafter_share = 1.01: input should be less than or equal to 1"),
+        ({"drafter_share": -0.5}, "drafter_share = -0.5: input should be greater than or equal to 0"),
+        ({"drafter_share": None}, "drafter_share: the key 'drafter_share' is missing: add it, such as"),
+        ({"decodes_with": "drafter"}, "drafter_share = 0.5: is the share of 'decodes_with: random': delete the key"),
+        ({"decodes_with": "target"}, "drafter_share = 0.5: is the share of 'decodes_with: random': delete the key"),
+        ({"drafter": {"type": "model"}, "num_draft_tokens": 3}, "drafter.type = 'model': to decode alone it must be"),
+        ({"num_draft_tokens": 3}, "num_draft_tokens = 3: the drafter 'none' drafts nothing: write 0"),
+        ({"bridge": "retokenize"}, "bridge = 'retokenize': each model decodes alone, so there is nothing to bridge"),
+        ({"sweep": {"drafter_share": [0.1, 2]}}, "sweep.drafter_share: drafter_share = 2: input should be less than"),
+    ],
+)
+def test_mistakes_in_sharing_out(changes, expected):
+    assert expected in message(lambda: build(MethodSpec, SHARED_OUT | changes))
+
+
+def test_external_code_has_no_share():
+    external = {"type": "external", "entry": "package.module:name"}
+    whole = {"name": "mine", "version": 1, "title": "Mine", "decoder": external, "num_draft_tokens": 1}
+    assert "drafter_share = 0.5: is the share of" in message(lambda: build(MethodSpec, whole | {"drafter_share": 0.5}))
+    assert not build(MethodSpec, whole).drafts_token_by_token
 
 
 def test_needs_drafter():

@@ -102,6 +102,13 @@ def test_cut_answers_are_said():
     assert "more than 10% of the answers were cut at max_new_tokens in ja" in text
 
 
+def test_a_drafter_that_decodes_a_share_of_the_queries_is_no_drafter_of_tokens():
+    options = {"drafter": {"type": "none"}, "decodes_with": "random", "drafter_share": 0.25}
+    text = rendered(rows(num_draft_tokens=0, options=options))
+    assert "drafter org/drafter, alone with 25% of the queries, drawn at random, lossy" in text
+    assert "draft tokens" not in text
+
+
 def test_a_drafter_without_a_model_is_named_by_its_kind():
     options = {"drafter": {"type": "lookup"}, "verification": {"rule": "rejection"}}
     text = rendered(rows(drafter=None, options=options, lossless=True))

@@ -4,19 +4,26 @@ An interval is a paired bootstrap over prompts (repeats of one prompt are summed
 """
 
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
+from specbench.results.acceptance import acceptance, allocated_share
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.counts import new_tokens, target_passes, timed_tokens, tokens_of_passes
-from specbench.running.record_check import ACCEPTED, DRAFTED, JUDGED, check_counts, step_sum
+from specbench.results.counts import with_own_passes
+from specbench.results.speed import expected_speedup, speeds, times
+from specbench.running.record_check import check_counts, name_of
 from specbench.running.records import Generation, Record
+from specbench.specs import MethodSpec
 
-PER_PASS = (
-    "draft_prefill_seconds", "draft_seconds", "verify_seconds", "overhead_seconds", "overhead_share", "cost_ratio",
-)  # fmt: skip
 CUTS = ("length", "context")  # the ends that a generation did not choose itself
-__all__ = ["Metric", "expected_speedup", "summarize"]
+__all__ = ["Metric", "expected_speedup", "metrics_of", "summarize"]
+
+
+def metrics_of(records: Sequence[Record], method: MethodSpec, seed: int = 0) -> dict[str, Metric]:
+    """Every metric of a method over the records, by what its specification says of it."""
+    return summarize(
+        records, method.name, num_draft_tokens=method.num_draft_tokens, verification=method.verification.model_dump(),
+        decodes_with=method.decodes_with, drafts_token_by_token=method.drafts_token_by_token, seed=seed,
+    )  # fmt: skip
 
 
 def summarize(
@@ -26,128 +33,45 @@ def summarize(
     num_draft_tokens: int,
     verification: dict[str, Any],
     decodes_with: str = "target",
+    drafts_token_by_token: bool = True,
     seed: int = 0,
 ) -> dict[str, Metric]:
     """Every metric of one method over the records, each paired to AR on the same prompts.
 
     `verification` is the rule with its options, flat: {"rule": "fuzzy", "threshold": 0.3, …}. `decodes_with` is
-    "drafter" where the drafter decodes alone: then every pass is a draft pass, and the target makes none.
+    "drafter" where the drafter decodes alone: then every pass is a draft pass, and the target makes none; "random"
+    where it does so in the queries whose record says that they were `decoded_by` the drafter. Speeds and accuracy are
+    over all queries, `mean_acceptance_length` over those with target passes. `speedup_expected` is null unless
+    `drafts_token_by_token`: it assumes a draft pass for each draft token.
     Raises ValueError naming the record when its counts contradict each other.
     """
     for record in records:
         check_counts(record, "ar", 0)
         check_counts(record, method, num_draft_tokens)
-    alone = decodes_with == "drafter"
-    own = [_drafted_alone(record["methods"][method]) if alone else record["methods"][method] for record in records]
+    own = [_own(record, method, decodes_with) for record in records]
     baseline = [record["methods"]["ar"] for record in records]
-    prompts = Prompts.of(records, seed)
+    prompts, expected = Prompts.of(records, seed), Metric()
     metrics = {
-        **_speed(prompts, own, baseline, is_baseline=method == "ar"),
-        **_time(prompts, own, baseline),
-        **_acceptance(prompts, own, verification),
+        **speeds(prompts, own, baseline, is_baseline=method == "ar"),
+        **times(prompts, own, baseline),
+        **acceptance(prompts, own, verification),
         **_quality(prompts, own, baseline),
     }
-    if alone:
-        metrics["target_passes_per_token"] = Metric(value=0.0 if records else None)
-        metrics["mean_acceptance_length"] = Metric()  # there is no target pass to emit tokens
+    if decodes_with == "random":
+        metrics["drafter_share"] = allocated_share(prompts, own)
+    if decodes_with != "target":
         metrics["draft_prefill_seconds"] = Metric()  # part of ttft_seconds, and not measured apart
-    if any("external" in generation for generation in own):
-        metrics |= {name: Metric() for name in PER_PASS}  # its passes are its own affair
-    metrics["speedup_expected"] = Metric(
-        value=_expected(metrics["acceptance_rate"].value, num_draft_tokens, metrics["cost_ratio"].value)
-    )
-    return metrics
+    rate, cost = metrics["acceptance_rate"].value, metrics["cost_ratio"].value
+    if drafts_token_by_token and rate is not None and cost is not None:
+        expected = Metric(value=expected_speedup(rate, num_draft_tokens, cost))
+    return {**metrics, "speedup_expected": expected}
 
 
-def expected_speedup(acceptance_rate: float, num_draft_tokens: int, cost_ratio: float) -> float:
-    """f(α, γ, c) = (1 − α^{γ+1}) / ((1 − α)(γc + 1)) as the sum Σ_{k=0..γ} α^k / (γc + 1), which holds at α = 1 too.
-
-    arXiv:2211.17192, theorem 3.8.
-    """
-    tokens_per_step = sum(acceptance_rate**k for k in range(num_draft_tokens + 1))
-    return tokens_per_step / (num_draft_tokens * cost_ratio + 1)
-
-
-def _drafted_alone(generation: Generation) -> Generation:
-    """The generation with its model's passes where they belong: the decode loop knows only one model and calls it the
-    target."""
-    return {**generation, "passes": {"target": [], "draft": generation["passes"]["target"]}}
-
-
-def _speed(
-    prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation], *, is_baseline: bool
-) -> dict[str, Metric]:
-    # The clock starts at the first token, so that token is not counted. A pair with a generation of one token has no
-    # speed and is left out on both sides: speedup is then the ratio of the two speeds shown beside it.
-    timed = [min(timed_tokens(a), timed_tokens(b)) > 0 for a, b in zip(own, baseline, strict=True)]
-
-    def per_second(generations: Sequence[Generation]) -> tuple[list[float], list[float]]:
-        kept = list(zip(generations, timed, strict=True))
-        return ([timed_tokens(g) * keep for g, keep in kept], [g["decode_seconds"] * keep for g, keep in kept])
-
-    def end_to_end(generations: Sequence[Generation]) -> tuple[list[float], list[float]]:
-        seconds = [(g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in generations]
-        return [new_tokens(g) for g in generations], seconds
-
-    own_speed, baseline_speed = per_second(own), per_second(baseline)
-    same = Metric(value=1.0)  # AR beside itself: exact, not measured
-    return {
-        "new_tokens": Metric(value=sum(new_tokens(g) for g in own)),
-        "tokens_per_second": prompts.ratio(*own_speed),
-        "tokens_per_second_ar": prompts.ratio(*baseline_speed),
-        "speedup": same if is_baseline else prompts.ratio(*own_speed, *baseline_speed),
-        "speedup_e2e": same if is_baseline else prompts.ratio(*end_to_end(own), *end_to_end(baseline)),
-    }
-
-
-def _time(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
-    draft_passes = [seconds for g in own for _, seconds in g["passes"]["draft"]]
-    token_passes = [seconds for g in baseline for length, seconds in g["passes"]["target"] if length == 1]
-    draft_pass, token_pass = _median(draft_passes), _median(token_passes)
-    return {
-        "ttft_seconds": Metric(value=_known_median([g["ttft_seconds"] for g in own])),
-        "draft_prefill_seconds": Metric(value=_known_median([g["draft_prefill_seconds"] for g in own])),
-        "tpot_seconds": Metric(
-            value=_median([g["decode_seconds"] / timed_tokens(g) for g in own if timed_tokens(g) > 0])
-        ),
-        "draft_seconds": Metric(value=sum(draft_passes)),
-        "verify_seconds": Metric(value=sum(seconds for g in own for _, seconds in g["passes"]["target"])),
-        "overhead_seconds": Metric(value=sum(_overhead(g) for g in own)),
-        "overhead_share": prompts.ratio([_overhead(g) for g in own], [g["decode_seconds"] for g in own]),
-        "overhead_share_ar": prompts.ratio([_overhead(g) for g in baseline], [g["decode_seconds"] for g in baseline]),
-        "cost_ratio": Metric(value=draft_pass / token_pass if draft_pass is not None and token_pass else None),
-    }
-
-
-def _acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[str, Any]) -> dict[str, Metric]:
-    drafted, judged, accepted = ([step_sum(g, column) for g in own] for column in (DRAFTED, JUDGED, ACCEPTED))
-    num_steps = [len(g["steps"]) for g in own]
-    passes = [target_passes(g) for g in own]
-    verified = [tokens_of_passes(g) for g in own]
-    num_new = [new_tokens(g) for g in own]
-    any_judged = sum(judged) > 0  # where nothing is judged (ar, draft-only) there is no acceptance to speak of
-    threshold = verification.get("threshold") if verification.get("rule") == "fuzzy" else None
-
-    def per_position(key: str) -> Metric:
-        lists = [[value for value in g["positions"].get(key) or [] if value is not None] for g in own]
-        return prompts.ratio([sum(values) for values in lists], [len(values) for values in lists])
-
-    return {
-        "acceptance_rate": prompts.mean([a / j if j else None for a, j in zip(accepted, judged, strict=True)]),
-        "acceptance_rate_pooled": prompts.ratio(accepted, judged),
-        "acceptance_rate_expected": per_position("overlap"),
-        "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)]),
-        "mean_acceptance_length": prompts.ratio([tokens for tokens, _ in verified], [n for _, n in verified]),
-        "accepted_length": prompts.ratio(accepted, num_steps) if any_judged else Metric(),
-        "drafter_share": prompts.ratio(accepted, num_new) if any_judged else Metric(),
-        # the prefill is the target pass that gives the first token
-        "target_passes_per_token": prompts.ratio(
-            [n or 0 for n in passes], [t * (n is not None) for t, n in zip(num_new, passes, strict=True)]
-        ),
-        # new_tokens · drafter_share · T of each example, as published: arXiv:2502.20704; its own caveats apply
-        "divergence_bound": Metric() if threshold is None else prompts.mean([a * threshold for a in accepted]),
-        "mean_divergence": per_position("divergence"),
-    }
+def _own(record: Record, method: str, decodes_with: str) -> Generation:
+    try:
+        return with_own_passes(record["methods"][method], decodes_with)
+    except ValueError as error:
+        raise ValueError(f"record of {name_of(record)}: {method}: {error}") from error
 
 
 def _quality(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
@@ -159,22 +83,3 @@ def _quality(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Gen
         "accuracy_difference": prompts.mean([None if a is None or b is None else a - b for a, b in scored]),
         **{f"share_cut_by_{end}": prompts.mean([float(g["finish"] == end) for g in own]) for end in CUTS},
     }
-
-
-def _expected(acceptance_rate: float | None, num_draft_tokens: int, cost_ratio: float | None) -> float | None:
-    if acceptance_rate is None or cost_ratio is None:
-        return None
-    return expected_speedup(acceptance_rate, num_draft_tokens, cost_ratio)
-
-
-def _overhead(generation: Generation) -> float:
-    passes = generation["passes"]["target"] + generation["passes"]["draft"]
-    return float(generation["decode_seconds"] - sum(seconds for _, seconds in passes))
-
-
-def _known_median(values: Sequence[float | None]) -> float | None:
-    return _median([value for value in values if value is not None])
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return median(values) if values else None

@@ -43,6 +43,15 @@ class Decoder:
             sampling=self.sampling, stop=stop, generator=generator,
         )  # fmt: skip
 
+    def chosen(self, seed: int) -> "Decoder":
+        """What decodes the query with the random stream of `seed`: this decoder, unless it shares the queries out."""
+        return self
+
+    @property
+    def parts(self) -> "tuple[Decoder, ...]":
+        """All that may be chosen."""
+        return (self,)
+
     def stop_rules(self, generation: GenerationSpec, context_limit: int | None) -> StopRules:
         """Where a generation of this method's model ends."""
         return StopRules(
@@ -60,6 +69,8 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
         raise ConfigError(f"method '{method.name}' needs a draft model: give one with --drafter")
     if method.decoder is not None:
         return compose_external(method, models, sampling)
+    if method.decodes_with == "random":
+        return compose_allocation(method, models, sampling)
     rule: Rule = method.verification.factory(**method.verification.options)
     if method.decodes_with == "drafter":
         assert models.drafter is not None
@@ -75,9 +86,22 @@ def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) 
     from specbench.external.build import external_decoder  # it imports this module
 
     if method.same_vocabulary:
-        with naming_able_methods(method):
-            shared(models, sampling, lambda model: NoDrafter())
+        check_vocabularies(method, models, sampling)
     return external_decoder(method, models, sampling)
+
+
+def compose_allocation(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
+    """The decoder of a method that shares the queries out between target and drafter."""
+    from specbench.running.allocation import random_allocation  # it imports this module
+
+    check_vocabularies(method, models, sampling)
+    return random_allocation(method, models, sampling)
+
+
+def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling) -> None:
+    """Raise ConfigError where target and drafter do not share a vocabulary."""
+    with naming_able_methods(method):
+        shared(models, sampling, lambda model: NoDrafter())
 
 
 def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:

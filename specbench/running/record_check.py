@@ -47,6 +47,7 @@ class GenerationShape(Strict):
     draft_prefill_seconds: Seconds | None
     decode_seconds: Seconds
     external: ExternalShape | None = None
+    decoded_by: Literal["target", "drafter"] | None = None  # where the method shares the queries out
     score: Annotated[float, Field(allow_inf_nan=False)] | None
 
     @model_validator(mode="after")
@@ -88,7 +89,7 @@ def check_record(record: Record, methods: Mapping[str, int]) -> None:
 def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
     """The identities of the ledger: every token is emitted once, and per step emitted - 1 ≤ accepted ≤ judged ≤
     drafted. An external decoder may tell no steps. Raises ValueError naming the record."""
-    name = "task {task}, subset {subset}, example {example}, repeat {repeat}".format(**record)
+    name = name_of(record)
     if method not in record["methods"]:
         raise ValueError(f"record of {name}: has no method {method}")
     generation = record["methods"][method]
@@ -110,6 +111,10 @@ def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
             problems.append(f"{len(values)} {key} values for {step_sum(generation, JUDGED)} judged tokens")
     if problems:
         raise ValueError(f"record of {name}: {method}: {'; '.join(problems)}")
+
+
+def name_of(record: Record) -> str:
+    return "task {task}, subset {subset}, example {example}, repeat {repeat}".format(**record)
 
 
 def step_sum(generation: Generation, column: int) -> int:

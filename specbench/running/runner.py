@@ -90,7 +90,7 @@ def warm_up(cells: Iterable[Cell], chat: str) -> None:
     """Every method once on a text that is not measured, as long as the longest sequence of the cell, so that no
     measured pass is the first of its kind and no cache grows while it is measured."""
     for cell in cells:
-        for decoder in cell.decoders:
+        for decoder in (part for each in cell.decoders for part in each.parts):
             filler = decoder.model.encode_prompt(WARM_UP_TEXT, chat=False)
             longest = max(len(prompt_ids(decoder.model, example, chat)) for example in cell.data.examples)
             num_tokens = longest + cell.task.generation.max_new_tokens
@@ -108,11 +108,15 @@ def measure(block: Block, spec: RunSpec) -> dict[str, Any]:
     results: dict[str, Any] = {}
     num_prompt_tokens = 0
     for decoder in block.order:
-        ids = prompt_ids(decoder.model, example, spec.chat)
-        seed = stream_seed(spec.seed, cell.task.name, cell.subset, example.index, block.repeat, decoder.method.name)
-        stop = decoder.stop_rules(cell.task.generation, cell.context_limit)
-        generation = decoder.generate(ids, stop, seed)
-        results[decoder.method.name] = as_json(generation, decoder, stop, score, example.reference)
+        name = decoder.method.name
+        seed = stream_seed(spec.seed, cell.task.name, cell.subset, example.index, block.repeat, name)
+        chosen = decoder.chosen(seed)
+        ids = prompt_ids(chosen.model, example, spec.chat)
+        stop = chosen.stop_rules(cell.task.generation, cell.context_limit)
+        generation = chosen.generate(ids, stop, seed)
+        results[name] = as_json(generation, chosen, stop, score, example.reference)
+        if chosen is not decoder:
+            results[name]["decoded_by"] = chosen.method.decodes_with
         if decoder is cell.decoders[0]:
             num_prompt_tokens = len(ids)
     return {

@@ -8,8 +8,11 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from specbench.errors import ConfigError, nearest
 from specbench.registry import DRAFTERS
 from specbench.specs import dotted
+from specbench.specs.calibration import CalibrationSpec
 from specbench.specs.components import BridgeSpec, DrafterSpec, Name, Spec, Text, VerificationSpec, Version, build
 from specbench.specs.decoder import EXTERNAL_PARTS, DecoderSpec
+
+SHARE = "Share of the queries that the drafter decodes alone; the target decodes the others."
 
 
 class MethodSpec(Spec):
@@ -20,12 +23,14 @@ class MethodSpec(Spec):
     version: Version
     title: Text
     paper: str | None = None
-    decodes_with: Literal["target", "drafter"] = "target"  # "drafter": the drafter decodes alone, as a floor
+    decodes_with: Literal["target", "drafter", "random"] = "target"  # "random": each query with one of the two alone
+    drafter_share: Annotated[float, Field(ge=0, le=1, description=SHARE)] | None = None
     decoder: DecoderSpec | None = None
     drafter: DrafterSpec
     verification: VerificationSpec
     bridge: BridgeSpec = Field(default_factory=lambda: BridgeSpec.model_validate("shared"))
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)]
+    calibration: CalibrationSpec | None = None  # a run leaves these examples out
     sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
 
     @property
@@ -40,7 +45,7 @@ class MethodSpec(Spec):
         """Whether a drafter model must be given."""
         if self.decoder is not None:
             return self.decoder.drafter != "none"
-        return self.decodes_with == "drafter" or bool(getattr(self.drafter.factory, "needs_model", False))
+        return self.decodes_with != "target" or bool(getattr(self.drafter.factory, "needs_model", False))
 
     @model_validator(mode="before")
     @classmethod
@@ -67,15 +72,27 @@ class MethodSpec(Spec):
     @model_serializer(mode="wrap")
     def _without_the_other_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = serialize(self)
-        absent = EXTERNAL_PARTS if self.decoder is not None else ("decoder",)
+        absent = {*(EXTERNAL_PARTS if self.decoder is not None else ("decoder",))}
+        if self.drafter_share is None:
+            absent.add("drafter_share")
         return {key: value for key, value in data.items() if key not in absent}
 
     @property
     def same_vocabulary(self) -> bool:
-        """Whether drafter and target must share a vocabulary."""
+        """Whether drafter and target must share a vocabulary. Queries that are shared out between the two need it for
+        their speed: tokens of two tokenizers in one sum of tokens per second would be tokens of none."""
         if self.decoder is not None:
             return self.decoder.drafter == "same_vocabulary"
-        return self.needs_drafter and self.decodes_with == "target" and self._bridges_nothing
+        return self.needs_drafter and self.decodes_with != "drafter" and self._bridges_nothing
+
+    @property
+    def drafts_token_by_token(self) -> bool:
+        """Whether every draft token is a draft pass, as the expected speed-up assumes: where each comes with the draft
+        model's own distribution of it. Texts that are cut into tokens anew, and copies, come without."""
+        if self.decoder is not None:
+            return False
+        carried = _feature_set(self.drafter.factory, "provides") - _feature_set(self.bridge.factory, "removes")
+        return "raw_probs" in carried
 
     @property
     def _bridges_nothing(self) -> bool:
@@ -83,10 +100,11 @@ class MethodSpec(Spec):
 
     @model_validator(mode="after")
     def _legal(self) -> "MethodSpec":
+        self._check_share()
         if self.decoder is not None:
             return self
         drafts = self.drafter.type != "none"
-        if drafts and self.decodes_with == "drafter":
+        if drafts and self.decodes_with != "target":
             raise ConfigError(f"drafter.type = '{self.drafter.type}': to decode alone it must be 'none'")
         if drafts and self.num_draft_tokens == 0:
             raise ConfigError("num_draft_tokens = 0: nothing is drafted: write 1 or more, or drafter: {type: none}")
@@ -99,6 +117,21 @@ class MethodSpec(Spec):
             )
         self._check_features()
         return self
+
+    def _check_share(self) -> None:
+        """A share is given where queries are shared out, and nowhere else."""
+        if self.decodes_with != "random" and self.drafter_share is not None:
+            raise ConfigError(
+                f"drafter_share = {self.drafter_share:g}: is the share of 'decodes_with: random': delete the key, or "
+                "write decodes_with: random"
+            )
+        if self.decodes_with == "random" and self.drafter_share is None:
+            raise ConfigError("drafter_share: the key 'drafter_share' is missing: add it, such as drafter_share: 0.5")
+        if self.decodes_with == "random" and not self._bridges_nothing:
+            raise ConfigError(
+                f"bridge = '{self.bridge.type}': each model decodes alone, so there is nothing to bridge: "
+                "leave the key out"
+            )
 
     def _check_features(self) -> None:
         """The rule gets what it needs from the drafter, through the bridge."""

@@ -40,7 +40,7 @@ def with_overrides(
 
 def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
     """The keys that may be set. Another rule or drafter would be another method, so their names may not."""
-    data = spec.model_dump(exclude={"subsets", "sweep"})
+    data = spec.model_dump(exclude={"subsets", "sweep", "calibration"})
     paths = set(dotted.leaves(data))
     if isinstance(spec, MethodSpec) and spec.drafter.type == "none":
         paths.discard("num_draft_tokens")  # always 0: `--set num_draft_tokens=8` means the methods that draft

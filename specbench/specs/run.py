@@ -88,7 +88,7 @@ def digest(spec: TaskSpec | MethodSpec) -> str:
 
 
 def _meaning(spec: TaskSpec | MethodSpec) -> Any:
-    meaning = spec.model_dump(exclude={"title", "paper", "sweep", "version", "sample", "subsets"})
+    meaning = spec.model_dump(exclude={"title", "paper", "sweep", "version", "sample", "subsets", "calibration"})
     meaning.get("drafter", {}).pop("path", None)  # what is there is told by its own digest, in every row
     if "decoder" in meaning:
         meaning["decoder"]["entry"] = PurePath(meaning["decoder"]["entry"]).name  # so is the code of a file

@@ -113,8 +113,8 @@ def prompt_lookup_drafter(
     tokens_per_match: Annotated[int, Field(ge=1, le=64, description=PER_MATCH)] | None = None,
 ) -> PromptLookupDrafter:
     """What followed the last tokens where they stood before, in prompt or answer, is drafted again: looked for are the
-    last `max_match` tokens, then fewer, down to `min_match`; the most recent place is taken. A short match promises less
-    than a long one: `tokens_per_match` keeps its draft short, and the verifying pass cheap."""
+    last `max_match` tokens, then fewer, down to `min_match`; the most recent place is taken. A short match promises
+    less than a long one: `tokens_per_match` keeps its draft short, and the verifying pass cheap."""
     if min_match > max_match:
         raise ConfigError(f"drafter.min_match = {min_match}: is above max_match = {max_match}: give 1 to {max_match}")
     return PromptLookupDrafter(max_match, min_match, tokens_per_match, models.target.eos_token_ids)

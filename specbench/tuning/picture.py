@@ -1,0 +1,86 @@
+"""A sweep as a picture: what was measured as points with intervals, what was estimated as lines."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import ConfigError
+from specbench.results.bootstrap import Metric
+from specbench.tuning.checks import Check
+from specbench.tuning.sweep import MeasuredValue, OnePass
+from specbench.tuning.variants import LENGTH, shown
+
+
+def draw_estimates(sweep: OnePass, path: Path) -> None:
+    """Speed-up against the threshold: a line per draft length (estimates), and the real runs as points with their
+    accuracy. The name of the file is checked by plots.check_plot."""
+
+    def panel(axes: Any) -> None:
+        for length in sorted({estimate.num_draft_tokens for estimate in sweep.estimates}):
+            line = [e for e in sweep.estimates if e.num_draft_tokens == length]
+            heights = [e.metrics["speedup"].value for e in line]
+            axes.plot([e.threshold for e in line], heights, "--", marker=".", label=f"≈ {length} draft tokens")
+        _points(axes, [check.estimate.threshold for check in sweep.checks], [c.metrics for c in sweep.checks])
+        for check in sweep.checks:
+            axes.annotate(f"{check.estimate.num_draft_tokens}", _place(check), xytext=(5, 5), fontsize=8,
+                          textcoords="offset points")  # fmt: skip
+        axes.set_xlabel("threshold   (≈ estimated from one run; points: real runs, with their draft length)")
+
+    _draw([panel], path)
+
+
+def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
+    """One panel per key: speed-up with its interval, and accuracy, at every value that was run."""
+
+    def panel_of(key: str) -> Any:
+        chosen = [value for value in values if value.variant.path == key]
+
+        def panel(axes: Any) -> None:
+            _points(axes, range(len(chosen)), [value.metrics for value in chosen])
+            axes.set_xticks(range(len(chosen)), [shown(value.variant.value) for value in chosen])
+            axes.set_xlabel("draft tokens" if key == LENGTH else key)
+
+        return panel
+
+    _draw([panel_of(key) for key in dict.fromkeys(value.variant.path for value in values)], path)
+
+
+def _points(axes: Any, places: Sequence[float], metrics: Sequence[dict[str, Metric] | Any]) -> None:
+    speedups = [each["speedup"] for each in metrics]
+    heights = [speedup.value or 0.0 for speedup in speedups]
+    below = [0.0 if s.low is None else max(0.0, h - s.low) for s, h in zip(speedups, heights, strict=True)]
+    above = [0.0 if s.high is None else max(0.0, s.high - h) for s, h in zip(speedups, heights, strict=True)]
+    axes.errorbar(places, heights, yerr=[below, above], fmt="o", color="black", capsize=3,
+                  label="measured speed-up, 95 %")  # fmt: skip
+    axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axes.set_ylabel("speed-up over AR")
+    scored = [(place, each["accuracy"].value) for place, each in zip(places, metrics, strict=True)]
+    scored = [(place, value) for place, value in scored if value is not None]
+    if scored:
+        right = axes.twinx()
+        right.plot(*zip(*scored, strict=True), "s", color="#b5493a", label="measured accuracy")
+        right.set_ylim(0, 1.02)
+        right.set_ylabel("accuracy", color="#b5493a")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)
+
+
+def _place(check: Check) -> tuple[float, float]:
+    return check.estimate.threshold, check.metrics["speedup"].value or 0.0
+
+
+def _draw(panels: Sequence[Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(len(panels), figsize=(9, 4 * len(panels)), squeeze=False, layout="constrained")
+    try:
+        for panel, place in zip(panels, axes[:, 0], strict=True):
+            panel(place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise ConfigError(f"--plot {path}: cannot be written ({error.strerror or error}); the runs are kept") from error
+    finally:
+        pyplot.close(figure)

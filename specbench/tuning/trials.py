@@ -1,0 +1,133 @@
+"""Several runs on the same examples and the same loaded models, each in a folder of its own under one parent."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from specbench.errors import ConfigError
+from specbench.execute import Request, measure_into, run_spec, set_threads
+from specbench.resources import EMBEDDED
+from specbench.results.bootstrap import Metric
+from specbench.results.environment import environment
+from specbench.results.leaderboard import Row
+from specbench.results.metrics import summarize
+from specbench.running import runner
+from specbench.running.models import Models, load_models
+from specbench.running.plan import Cell, load_data, make_cells
+from specbench.running.records import Record
+from specbench.running.run_folder import RunFolder, default_folder
+from specbench.specs import MethodSpec, RunSpec
+from specbench.tuning.calibration import Loaded, without_calibration
+from specbench.tuning.evidence import EvidenceFile, KeepingRule, keeping
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run: its records, and its rows by subset and method."""
+
+    folder: Path
+    methods: Sequence[MethodSpec]
+    cells: Sequence[Cell]
+    records: Sequence[Record]
+    rows: Sequence[Row]
+    seed: int
+
+    def method(self, name: str) -> MethodSpec:
+        return next(method for method in self.methods if method.name == name)
+
+    def metrics(self, name: str) -> dict[str, Metric]:
+        """Every metric of one method over all subsets."""
+        method = self.method(name)
+        return summarize(
+            self.records, name, num_draft_tokens=method.num_draft_tokens, decodes_with=method.decodes_with,
+            verification=method.verification.model_dump(), seed=self.seed,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What the runs share: examples, the models of one method, the parent folder. `spec.methods[1]` is that method."""
+
+    spec: RunSpec
+    loaded: Loaded
+    models: Models
+    console: Console
+    command: str
+    output: Path | None
+    kind: str
+
+    @property
+    def base(self) -> MethodSpec:
+        return self.spec.methods[1]
+
+    @cached_property
+    def conditions(self) -> dict[str, Any]:
+        target = self.models.target
+        return environment(str(target.device), target.dtype, target.attention)
+
+    @cached_property
+    def folder(self) -> Path:
+        """The parent: given, or one that the same command finds again. A change of the swept values keeps it."""
+        if self.output is not None:
+            return self.output
+        cells = make_cells(self.spec, self.models, self.loaded)
+        asked = {
+            **runner.identity(self.spec, cells, self.models, self.conditions),
+            "subsets": self.spec.subsets, "limit": self.spec.limit, "repeats": self.spec.repeats,
+            "examples": [[example.index for example in data.examples] for _, _, data in self.loaded],
+        }  # fmt: skip
+        return default_folder(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", asked)
+
+    def run(self, name: str, methods: Sequence[MethodSpec], *, keep: str | None = None) -> Measured:
+        """AR and the methods, measured or taken from the folder `name` under the parent where that was done before.
+        All of them draft with the base method's drafter. `keep`: the method whose evidence is kept."""
+        drafter = self.models.drafters.get(self.base.name)
+        drafters = {} if drafter is None else {method.name: drafter for method in methods if method.needs_drafter}
+        models = Models(self.models.target, drafters)
+        spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
+        cells = make_cells(spec, models, self.loaded)
+        identity = runner.identity(spec, cells, models, self.conditions)
+        folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": keep} if keep else {})})
+        if keep is not None:
+            cells, folder.records = keep_evidence(cells, keep, folder)
+        records, rows = measure_into(folder, spec, cells, models, self.conditions, self.command, self.console)
+        return Measured(folder.path, spec.methods, cells, records, rows, spec.seed)
+
+
+def keep_evidence(cells: Sequence[Cell], method: str, folder: RunFolder) -> tuple[list[Cell], EvidenceFile]:
+    """The cells with one method's rule keeping its evidence, and the file that writes it beside the records."""
+    kept = [
+        replace(cell, decoders=tuple(keeping(d) if d.method.name == method else d for d in cell.decoders))
+        for cell in cells
+    ]
+    rules = {
+        (cell.task.name, cell.subset): d.rule
+        for cell in kept for d in cell.decoders if isinstance(d.rule, KeepingRule)
+    }  # fmt: skip
+    return kept, EvidenceFile(folder.records.path, rules, method)
+
+
+def asked_for(request: Request, kind: str) -> RunSpec:
+    """The specification of a trials, checked before anything is loaded: AR and one method, on one task.
+
+    Raises ConfigError for several of either, and for a method that drafts nothing. `kind`: the command.
+    """
+    for option, names in (("task", request.tasks), ("method", request.methods)):
+        if len(set(names)) != 1:
+            raise ConfigError(f"--{option} {','.join(names)}: specbench {kind} takes one {option}: give one")
+    spec = run_spec(request)
+    if len(spec.methods) != 2 or spec.methods[1].num_draft_tokens == 0:
+        raise ConfigError(f"--method {request.methods[0]}: it drafts nothing, so there is nothing to {kind}")
+    return spec
+
+
+def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) -> Trials:
+    """Load the data and the models. `kind`: the command, which names the parent folder."""
+    embedded = spec.target.startswith(EMBEDDED)
+    set_threads(request.threads, embedded)
+    loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)
+    return Trials(spec, loaded, load_models(spec), console, request.command, request.output, kind)

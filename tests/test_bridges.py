@@ -1,8 +1,10 @@
 """Bridges on real tokenizers and tiny models: the emitted ids are AR's, contexts are translated, no special crosses."""
 
+from functools import cache
+
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from specbench.catalogue import load_method
@@ -19,6 +21,7 @@ from specbench.models.pair import ModelPair
 from specbench.models.vocabulary import Vocabulary
 from specbench.running.compose import compose
 from specbench.specs import MethodSpec, build
+from specbench.vocab.injectivity import injectivity
 from tests import tiny, tokenizers_made_here
 from tests.tokenizers_made_here import ALL, EXACT, TEXTS
 
@@ -163,6 +166,29 @@ def test_a_context_is_what_the_drafter_would_read(ours: str, theirs: str) -> Non
         assert reading.num_held == 0
         assert draft.text(reading.draft_ids)[0] == text
         assert reading.draft_ids == draft.bos_ids + draft.encode(text)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(min_size=1, max_size=60), st.sampled_from(sorted(ALL)), st.sampled_from(sorted(ALL)), st.data())
+def test_a_text_comes_back_through_a_pair_that_is_injective_on_it(
+    text: str, ours: str, theirs: str, data: st.DataObject
+) -> None:
+    """What `specbench vocab` calls injective, read in two parts."""
+    pair = [(tokenizer, vocabulary_of(name)) for name, tokenizer in ((ours, ALL[ours]()), (theirs, ALL[theirs]()))]
+    reports = [injectivity(tokenizer, vocabulary, [text]) for tokenizer, vocabulary in pair]
+    assume(not any(report.num_changed_by_bridges for report in reports))
+    target, draft = (vocabulary for _, vocabulary in pair)
+    ids = target.encode(text)
+    translation = Translation(target, draft)
+    translation.start(ids[: data.draw(st.integers(0, len(ids)))])
+    reading = translation.read(ids)
+    assert reading.num_held == 0
+    assert draft.text(reading.draft_ids)[0] == text
+
+
+@cache
+def vocabulary_of(kind: str) -> Vocabulary:
+    return Vocabulary(ALL[kind]())
 
 
 def test_only_the_tail_is_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:

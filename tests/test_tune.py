@@ -110,7 +110,7 @@ def test_a_quality_that_falls_at_once_leaves_one_setting_and_says_so(monkeypatch
 
 def test_below_an_equivalent_that_is_too_lenient_the_search_goes_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """0.74 is allowed; SD accepts what 0.4 does."""
-    trials, made = made_up(monkeypatch, lambda t: 0.9 - max(0.0, t - 0.2), share=lambda t: 0.2 + t)
+    _, made = made_up(monkeypatch, lambda t: 0.9 - max(0.0, t - 0.2), share=lambda t: 0.2 + t)
     assert settings(tune_with(made)) == [("low", 0.25, 10), ("med", 0.3, 10), ("high", 0.35, 10)]
     assert "below T_SD: 0.35 is the largest that keeps the quality" in " ".join(made.notes)
 

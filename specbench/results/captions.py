@@ -24,6 +24,8 @@ def caption(rows: Sequence[Row]) -> str:
         f"{_samplings(rows)}; {row.dtype} on {row.device}",
         f"data: {row.data_source} ({_locations(places)})",
     ]
+    if row.verdict != "not audited":
+        sentences.insert(3, f"outputs beside AR's on these prompts: {rows[-1].verdict}")
     cut = [r.subset for r in rows if _value(r, "share_cut_by_length") > MANY_CUT]
     if cut:
         sentences.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")

@@ -1,8 +1,26 @@
-"""What several commands parse in the same way."""
+"""What several commands take and parse in the same way."""
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from specbench.errors import ConfigError
+
+Subset = Annotated[str | None, typer.Option(help="Subsets (languages), separated by commas; all when absent.")]
+Target = Annotated[str | None, typer.Option(help="Target model: hub id or folder; the embedded family when absent.")]
+Drafter = Annotated[str | None, typer.Option(help="Draft model: hub id, folder, or embedded:NAME.")]
+TargetRevision = Annotated[str | None, typer.Option(help="Hub revision of the target.")]
+DrafterRevision = Annotated[str | None, typer.Option(help="Hub revision of the drafter.")]
+Data = Annotated[str | None, typer.Option(help="hub, sample, or a folder or file of rows.")]
+Limit = Annotated[int | None, typer.Option(help="Examples per subset.")]
+Repeats = Annotated[int, typer.Option(help="Times that every example is measured.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a key: verification.threshold=0.3")]
+Seed = Annotated[int, typer.Option(help="Seed of every random stream.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
+Chat = Annotated[str, typer.Option(help="Chat template: auto, always or never.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")]
 
 
 def split(names: str) -> list[str]:

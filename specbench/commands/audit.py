@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from specbench.commands import arguments
 from specbench.commands.arguments import path, split
 from specbench.console import stderr, stdout
 from specbench.errors import ConfigError
@@ -16,29 +17,23 @@ from specbench.errors import ConfigError
 def audit(
     method: Annotated[str, typer.Option(help="Method names or YAML files, separated by commas; or all.")],
     task: Annotated[str, typer.Option(help="Task name or YAML file that the prompts are from.")] = "mgsm",
-    subset: Annotated[
-        str | None, typer.Option(help="Subsets (languages), separated by commas; all when absent.")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Target model: hub id or folder; the embedded pair when absent.")
-    ] = None,
-    drafter: Annotated[str | None, typer.Option(help="Draft model: hub id or folder.")] = None,
-    target_revision: Annotated[str | None, typer.Option(help="Hub revision of the target.")] = None,
-    drafter_revision: Annotated[str | None, typer.Option(help="Hub revision of the drafter.")] = None,
-    data: Annotated[str | None, typer.Option(help="hub, sample, or a folder or file of rows.")] = None,
+    subset: arguments.Subset = None,
+    target: arguments.Target = None,
+    drafter: arguments.Drafter = None,
+    target_revision: arguments.TargetRevision = None,
+    drafter_revision: arguments.DrafterRevision = None,
+    data: arguments.Data = None,
     limit: Annotated[
         int | None, typer.Option(help="Examples per subset; when absent, as many as make 8 prompts.")
     ] = None,
     draws: Annotated[int, typer.Option(help="Draws of each method for the distribution test; 0 leaves it out.")] = 600,
     temperature: Annotated[float, typer.Option(help="Temperature of the draws.")] = 1.0,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: verification.threshold=0.3")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of every random stream.")] = 0,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
-    chat: Annotated[str, typer.Option(help="Chat template: auto, always or never.")] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")
-    ] = None,
+    set_: arguments.Overrides = None,
+    seed: arguments.Seed = 0,
+    dtype: arguments.Dtype = "auto",
+    device: arguments.Device = "auto",
+    chat: arguments.Chat = "auto",
+    threads: arguments.Threads = None,
     output: Annotated[str | None, typer.Option(help="File that the report is written to, as JSON.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of a table.")] = False,
 ) -> None:

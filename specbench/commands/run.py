@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from specbench.commands import arguments
 from specbench.commands.arguments import path, split
 from specbench.console import stderr, stdout
 
@@ -14,26 +15,20 @@ from specbench.console import stderr, stdout
 def run(
     task: Annotated[str, typer.Option(help="Task names or YAML files, separated by commas.")],
     method: Annotated[str, typer.Option(help="Method names or YAML files, separated by commas; ar always joins them.")],
-    subset: Annotated[
-        str | None, typer.Option(help="Subsets (languages), separated by commas; all when absent.")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Target model: hub id or folder; the embedded pair when absent.")
-    ] = None,
-    drafter: Annotated[str | None, typer.Option(help="Draft model: hub id or folder.")] = None,
-    target_revision: Annotated[str | None, typer.Option(help="Hub revision of the target.")] = None,
-    drafter_revision: Annotated[str | None, typer.Option(help="Hub revision of the drafter.")] = None,
-    data: Annotated[str | None, typer.Option(help="hub, sample, or a folder or file of rows.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Examples per subset.")] = None,
-    repeats: Annotated[int, typer.Option(help="Times that every example is measured.")] = 1,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: verification.threshold=0.3")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of every random stream.")] = 0,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
-    chat: Annotated[str, typer.Option(help="Chat template: auto, always or never.")] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")
-    ] = None,
+    subset: arguments.Subset = None,
+    target: arguments.Target = None,
+    drafter: arguments.Drafter = None,
+    target_revision: arguments.TargetRevision = None,
+    drafter_revision: arguments.DrafterRevision = None,
+    data: arguments.Data = None,
+    limit: arguments.Limit = None,
+    repeats: arguments.Repeats = 1,
+    set_: arguments.Overrides = None,
+    seed: arguments.Seed = 0,
+    dtype: arguments.Dtype = "auto",
+    device: arguments.Device = "auto",
+    chat: arguments.Chat = "auto",
+    threads: arguments.Threads = None,
     output: Annotated[str | None, typer.Option(help="Folder of the run; the same one resumes.")] = None,
     leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
     plot: Annotated[str | None, typer.Option(help="Picture of speed-up and acceptance, such as speed.png.")] = None,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from specbench.commands import arguments
 from specbench.commands.arguments import path as path_of
 from specbench.commands.arguments import split
 from specbench.console import stderr, stdout
@@ -16,31 +17,25 @@ from specbench.console import stderr, stdout
 def tune(
     task: Annotated[str, typer.Option(help="Task name or YAML file.")],
     method: Annotated[str, typer.Option(help="Method name or YAML file; fuzzy ones get low, med and high.")],
-    subset: Annotated[
-        str | None, typer.Option(help="Subsets (languages), separated by commas; all when absent.")
-    ] = None,
+    subset: arguments.Subset = None,
     calibration: Annotated[
         str, typer.Option(help="The slice of each subset that is tuned on: a share, or a number of examples.")
     ] = "0.25",
     lengths: Annotated[str, typer.Option(help="Draft lengths to try, separated by commas.")] = "5,10,15,20",
     step: Annotated[float, typer.Option(help="Step of the thresholds above T_SD.")] = 0.1,
-    target: Annotated[
-        str | None, typer.Option(help="Target model: hub id or folder; the embedded pair when absent.")
-    ] = None,
-    drafter: Annotated[str | None, typer.Option(help="Draft model: hub id or folder.")] = None,
-    target_revision: Annotated[str | None, typer.Option(help="Hub revision of the target.")] = None,
-    drafter_revision: Annotated[str | None, typer.Option(help="Hub revision of the drafter.")] = None,
-    data: Annotated[str | None, typer.Option(help="hub, sample, or a folder or file of rows.")] = None,
+    target: arguments.Target = None,
+    drafter: arguments.Drafter = None,
+    target_revision: arguments.TargetRevision = None,
+    drafter_revision: arguments.DrafterRevision = None,
+    data: arguments.Data = None,
     limit: Annotated[int | None, typer.Option(help="Examples per subset, of which the slice is taken.")] = None,
-    repeats: Annotated[int, typer.Option(help="Times that every example is measured.")] = 1,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: generation.temperature=1")] = None,
+    repeats: arguments.Repeats = 1,
+    set_: arguments.Overrides = None,
     seed: Annotated[int, typer.Option(help="Seed of the slice and of every random stream.")] = 0,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
-    chat: Annotated[str, typer.Option(help="Chat template: auto, always or never.")] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")
-    ] = None,
+    dtype: arguments.Dtype = "auto",
+    device: arguments.Device = "auto",
+    chat: arguments.Chat = "auto",
+    threads: arguments.Threads = None,
     output: Annotated[str | None, typer.Option(help="Method file to write; METHOD-tuned.yaml when absent.")] = None,
     runs: Annotated[str | None, typer.Option(help="Parent folder of the runs; the same one resumes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the presets as JSON instead of a table.")] = False,

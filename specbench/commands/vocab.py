@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from specbench.commands import arguments
 from specbench.commands.arguments import split
 from specbench.console import stderr, stdout
 
@@ -11,16 +12,14 @@ from specbench.console import stderr, stdout
 def vocab(
     target: Annotated[str, typer.Option(help="Target: hub id, folder, or embedded:NAME.")] = "embedded:target",
     drafter: Annotated[str, typer.Option(help="Drafter: hub id, folder, or embedded:NAME.")] = "embedded:drafter-bpe",
-    target_revision: Annotated[str | None, typer.Option(help="Hub revision of the target.")] = None,
-    drafter_revision: Annotated[str | None, typer.Option(help="Hub revision of the drafter.")] = None,
+    target_revision: arguments.TargetRevision = None,
+    drafter_revision: arguments.DrafterRevision = None,
     task: Annotated[
         str | None, typer.Option(help="Task whose prompts are the texts; the bundled prompts of mgsm when absent.")
     ] = None,
-    subset: Annotated[
-        str | None, typer.Option(help="Subsets (languages), separated by commas; all when absent.")
-    ] = None,
+    subset: arguments.Subset = None,
     limit: Annotated[int | None, typer.Option(help="Prompts per subset; 50 over all subsets when absent.")] = None,
-    data: Annotated[str | None, typer.Option(help="hub, sample, or a folder or file of rows.")] = None,
+    data: arguments.Data = None,
     acceptance: Annotated[
         bool, typer.Option("--acceptance", help="Load both models and compute the expected acceptance of each method.")
     ] = False,

@@ -63,7 +63,8 @@ def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: Models) -> tu
     """The first draft model that writes the target's own tokens, with its method."""
     for method in methods:
         drafter = models.drafters.get(method.name)
-        if drafter is not None and method.same_vocabulary and speaks_as(drafter, models.target):
+        drafts = method.num_draft_tokens > 0 and method.same_vocabulary
+        if drafter is not None and drafts and speaks_as(drafter, models.target):
             return method, drafter
     return None
 

@@ -93,6 +93,8 @@ def verdict(method: MethodSpec) -> tuple[Lossless, str]:
         return "unknown", "external code that does not claim it; `specbench audit` finds out"
     if method.decodes_with == "drafter":
         return "no", "the drafter decodes alone, the target is not asked"
+    if method.decodes_with == "random":
+        return "no", "the drafter decodes a share of the queries alone"
     rule = f"the rule '{method.verification.rule}'"
     if method.drafter.type == "none":
         return "yes", "the target decodes alone"

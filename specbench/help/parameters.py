@@ -10,6 +10,7 @@ from pydantic_core import core_schema
 
 from specbench.specs import MethodSpec, dotted
 from specbench.specs.components import Component
+from specbench.specs.method import SHARE
 
 LENGTH = "Draft tokens per step: more are accepted at a time, and more are drafted for nothing."
 OFFERED = ("target", "drafter", "num_draft_tokens", "sampling", "max_new_tokens", "eos_token_ids", "seed", "on_token")
@@ -54,7 +55,7 @@ def parameters(method: MethodSpec) -> list[Parameter]:
         for component in (method.drafter, method.verification, method.bridge):
             found += described(options_of(component), component.place, component.options, settable)
     drafts = method.decoder is not None or method.drafter.type != "none"
-    return [draft_length(method)] * drafts + found
+    return [drafter_share(method)] * (method.decodes_with == "random") + [draft_length(method)] * drafts + found
 
 
 def options_of(component: Component) -> type[BaseModel]:
@@ -89,6 +90,14 @@ def draft_length(method: MethodSpec) -> Parameter:
     return Parameter(
         key="num_draft_tokens", type=NAMES["integer"], range=f"1 to {known['maximum']}", required=True, default=None,
         value=method.num_draft_tokens, meaning=known.get("description", LENGTH), settable=True,
+    )  # fmt: skip
+
+
+def drafter_share(method: MethodSpec) -> Parameter:
+    """The share of the queries that the drafter decodes, where they are shared out."""
+    return Parameter(
+        key="drafter_share", type=NAMES["number"], range="0 to 1", required=True, default=None,
+        value=method.drafter_share, meaning=SHARE, settable=True,
     )  # fmt: skip
 
 

@@ -6,7 +6,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "tokens_per_second_ar": ("tokens/s", "the same of the baseline on the same prompts"),
     "speedup": ("ratio", "tokens_per_second ÷ tokens_per_second_ar"),
     "speedup_e2e": ("ratio", "the same with prefill: Σ new tokens ÷ Σ (time to first token + decode seconds)"),
-    "speedup_expected": ("ratio", "f(α, γ, c) = (1 − α^(γ+1)) / ((1 − α)(γc + 1)), arXiv:2211.17192 theorem 3.8"),
+    "speedup_expected": (
+        "ratio",
+        "f(α, γ, c) = (1 − α^(γ+1)) / ((1 − α)(γc + 1)), arXiv:2211.17192 theorem 3.8; null where a draft token is not "
+        "one draft pass (drafts as text, prompt lookup, external decoders)",
+    ),
     "ttft_seconds": ("s, median", "prompt tokens in → first emitted token, both prefills included"),
     "draft_prefill_seconds": ("s, median", "the drafter's prefill, part of ttft_seconds"),
     "tpot_seconds": ("s, median", "decode seconds ÷ (new tokens − 1)"),
@@ -20,9 +24,15 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "acceptance_rate_pooled": ("share", "the same over all tokens at once"),
     "acceptance_rate_expected": ("share", "Σ min(p, q) per judged token, for rules that accept with min(1, p/q)"),
     "draft_efficiency": ("share", "accepted ÷ drafted tokens, mean over examples"),
-    "mean_acceptance_length": ("tokens", "τ: emitted tokens per target pass, bonus token included"),
+    "mean_acceptance_length": (
+        "tokens",
+        "τ: emitted tokens per target pass, bonus token included; over queries that have target passes",
+    ),
     "accepted_length": ("tokens", "accepted tokens per target pass, bonus token not included"),
-    "drafter_share": ("share", "accepted ÷ new tokens"),
+    "drafter_share": (
+        "share",
+        "accepted ÷ new tokens; of random allocation: new tokens of the drafter's queries ÷ new tokens",
+    ),
     "target_passes_per_token": ("ratio", "target passes, prefill included, ÷ new tokens"),
     "divergence_bound": ("nats", "accepted tokens × threshold, mean over examples, as published in arXiv:2502.20704"),
     "mean_divergence": ("nats", "the fuzzy rule's divergence per judged token (tv: no unit)"),

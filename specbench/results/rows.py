@@ -8,7 +8,7 @@ from typing import Any
 from specbench.audit.records import verdict_of_records
 from specbench.external.decoder import ExternalDecoder
 from specbench.results.leaderboard import Row, Sampling
-from specbench.results.metrics import summarize
+from specbench.results.metrics import metrics_of
 from specbench.running.compose import Decoder, unique
 from specbench.running.models import Models
 from specbench.running.plan import Cell, prompt_ids, uses_chat
@@ -61,7 +61,9 @@ def options(decoder: Decoder) -> dict[str, Any]:
     method = decoder.method
     if isinstance(decoder, ExternalDecoder) and method.decoder is not None:
         return {"decoder": {**method.decoder.model_dump(), "revision": decoder.revision}}
+    allocation = {"decodes_with": method.decodes_with, "drafter_share": method.drafter_share}
     return {
+        **(allocation if method.decodes_with == "random" else {}),
         "drafter": method.drafter.model_dump(),
         "verification": method.verification.model_dump(),
         "bridge": method.bridge.model_dump(),
@@ -120,9 +122,5 @@ def _row(
         verdict=verdict_of_records(
             records, method, models.target, prompts(group, models, spec.chat), greedy=sampling(cell).temperature == 0
         ),
-        metrics=summarize(
-            list(records), method.name, num_draft_tokens=method.num_draft_tokens,
-            verification=method.verification.model_dump(),
-            decodes_with=method.decodes_with, seed=spec.seed,
-        ),
+        metrics=metrics_of(records, method, spec.seed),
     )  # fmt: skip

@@ -63,7 +63,8 @@ def make_cells(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, s
 
 def check_prompts(cell: Cell, chat: str) -> None:
     """Every prompt must hold a token and leave room for at least one more."""
-    for model in {id(decoder.model): decoder.model for decoder in cell.decoders}.values():
+    decoders = [part for decoder in cell.decoders for part in decoder.parts]
+    for model in {id(decoder.model): decoder.model for decoder in decoders}.values():
         for example in cell.data.examples:
             ids = prompt_ids(model, example, chat)
             num_tokens = len(ids)

@@ -10,8 +10,8 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 
 FIXED = (
-    "name", "version", "title", "paper", "sample", "drafter.type", "verification.rule", "scorer.type", "sweep",
-    "decoder.type", "decoder.entry", "decoder.drafter", "decoder.claims_lossless",
+    "name", "version", "title", "paper", "sample", "decodes_with", "drafter.type", "verification.rule", "scorer.type",
+    "sweep", "decoder.type", "decoder.entry", "decoder.drafter", "decoder.claims_lossless",
 )  # fmt: skip
 AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
 

@@ -14,7 +14,7 @@ from specbench.resources import EMBEDDED
 from specbench.results.bootstrap import Metric
 from specbench.results.environment import environment
 from specbench.results.leaderboard import Row
-from specbench.results.metrics import summarize
+from specbench.results.metrics import metrics_of
 from specbench.running import runner
 from specbench.running.models import Models, load_models
 from specbench.running.plan import Cell, load_data, make_cells
@@ -41,11 +41,7 @@ class Measured:
 
     def metrics(self, name: str) -> dict[str, Metric]:
         """Every metric of one method over all subsets."""
-        method = self.method(name)
-        return summarize(
-            self.records, name, num_draft_tokens=method.num_draft_tokens, decodes_with=method.decodes_with,
-            verification=method.verification.model_dump(), seed=self.seed,
-        )  # fmt: skip
+        return metrics_of(self.records, self.method(name), self.seed)
 
 
 @dataclass(frozen=True)
@@ -120,7 +116,9 @@ def asked_for(request: Request, kind: str) -> RunSpec:
         if len(set(names)) != 1:
             raise ConfigError(f"--{option} {','.join(names)}: specbench {kind} takes one {option}: give one")
     spec = run_spec(request)
-    if len(spec.methods) != 2 or spec.methods[1].num_draft_tokens == 0:
+    method = spec.methods[-1]
+    is_allocation = kind == "sweep" and method.decodes_with == "random"
+    if len(spec.methods) != 2 or (method.num_draft_tokens == 0 and not is_allocation):
         raise ConfigError(f"--method {request.methods[0]}: it drafts nothing, so there is nothing to {kind}")
     return spec
 

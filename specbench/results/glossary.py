@@ -22,7 +22,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "cost_ratio": ("ratio", "c: median draft pass ÷ median target pass over one token (the baseline's)"),
     "acceptance_rate": ("share", "α: accepted ÷ judged draft tokens, mean over examples"),
     "acceptance_rate_pooled": ("share", "the same over all tokens at once"),
-    "acceptance_rate_expected": ("share", "Σ min(p, q) per judged token, for rules that accept with min(1, p/q)"),
+    "acceptance_rate_expected": (
+        "share",
+        "per judged token: Σ min(p, q) where rejection judges, p(x) where drafts are matched or certain, the "
+        "probability of random-accept; null for fuzzy rules and where ψ is not known in full (slrs)",
+    ),
     "draft_efficiency": ("share", "accepted ÷ drafted tokens, mean over examples"),
     "mean_acceptance_length": (
         "tokens",

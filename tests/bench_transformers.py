@@ -152,7 +152,12 @@ def embedded(table: Table, num_prompts_per_language: int = 6) -> None:
 PAIRS = {
     "string matching": ("slem", "hf-slem", []),
     "token intersection, output layer not pruned": ("tli", "hf-tli", ["decoder.options.prune_lm_head=false"]),
-    "prompt lookup": ("pld", "hf-pld", ["drafter.max_match=2"]),
+    "prompt lookup, as it is shipped": ("pld", "hf-pld", []),
+    "prompt lookup, matches and drafts as long as theirs": (
+        "pld",
+        "hf-pld",
+        ["drafter.max_match=2", "drafter.tokens_per_match=null"],
+    ),
 }
 
 

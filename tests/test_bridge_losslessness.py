@@ -29,6 +29,7 @@ PAIRS: dict[str, tuple[Sequence[str | None], Sequence[str | None]]] = {
     "prefixes of one another": (("a", "b", "ab", "abb"), ("a", "b", "bb", "abb", "abba")),
     "the drafter ends texts": (("a", "b", "ba"), ("b", None, "a", "aa")),
     "one is a part of the other": (("a", "b", "c", "ab", "bc"), ("a", "c")),
+    "an ordinary token ends the drafter's texts": (("a", "b", "c", "d"), ("b", "c", "a", "d")),
 }
 RULES = {"tli": rejection, "union": rejection, "slem": exact_match}
 
@@ -53,7 +54,10 @@ def draws(
 
 def models(name: str, seed: int) -> tuple[TextModel, TextModel]:
     ours, theirs = PAIRS[name]
-    return TextModel(ours, seed), TextModel(theirs, seed + 1000)
+    target, draft = TextModel(ours, seed), TextModel(theirs, seed + 1000)
+    if "ordinary" in name:
+        draft.eos_token_ids = frozenset({0})
+    return target, draft
 
 
 @pytest.mark.parametrize("method", ["tli", "union", "slem"])

@@ -437,3 +437,14 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     with open(writing, "wb") as closed:
         written = script("list", stdout=closed, stderr=subprocess.PIPE)
     assert written.returncode in (0, 141) and written.stderr == b""
+
+
+def test_a_drafter_alone_in_tokens_of_its_own_has_no_speed_up(specbench: Specbench) -> None:
+    code, out, _ = specbench(
+        "run", "--task", "mgsm", "--method", "draft-only", "--drafter", "embedded:drafter-bytes", "--subset", "en",
+        "--limit", "1", "--set", "generation.max_new_tokens=12", "--json",
+    )  # fmt: skip
+    row = json.loads(out)[-1]
+    assert code == 0 and row["method"].startswith("draft-only")
+    assert row["metrics"]["tokens_per_second"]["value"] > 0
+    assert row["metrics"]["speedup"]["value"] is None

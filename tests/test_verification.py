@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from specbench.decoding.lossy import fuzzy_rule
-from specbench.decoding.proposal import Proposal
+from specbench.decoding.divergences import DIVERGENCES
+from specbench.decoding.lossy import fuzzy_rule, random_accept_rule
+from specbench.decoding.proposal import FOREIGN, Proposal
 from specbench.decoding.sampling import Distributions, Sampling, residual
 from specbench.decoding.verification import leading, rejection
 
@@ -17,6 +18,30 @@ GENERATOR = torch.Generator().manual_seed(0)
 
 def rows(probs: torch.Tensor, temperature: float) -> Distributions:
     return Distributions(probs.log(), Sampling(temperature))
+
+
+class Carried:
+    """A draft of which a part went to tokens that the target has not."""
+
+    def __init__(self, probs: torch.Tensor) -> None:
+        self.probs = self.raw_probs = probs
+
+
+@pytest.mark.parametrize("name", ["js", "kl", "reverse_kl", "tv", "js_reference", "top_k_js", "top_k_tv"])
+def test_fuzzy_rules_count_what_was_drafted_outside_the_target(name: str) -> None:
+    """The divergence is that of the distributions over both vocabularies, not of what is left of the draft."""
+    carried = 0.1 * TARGET[:1]
+    over_both = torch.tensor([[0.7, 0.2, 0.1, 0.0]]), torch.tensor([[0.07, 0.02, 0.01, 0.9]])
+    rule = fuzzy_rule(divergence=name, threshold=0.05)  # type: ignore[arg-type]
+    verdict = rule(Proposal([0], Carried(carried)), rows(TARGET[:2], 1.0), GENERATOR)  # type: ignore[arg-type]
+    torch.testing.assert_close(verdict.divergence, DIVERGENCES[name](*over_both), rtol=1e-3, atol=1e-4)
+    assert verdict.num_accepted == 0
+
+
+def test_random_acceptance_never_counts_on_a_foreign_token() -> None:
+    verdict = random_accept_rule(probability=1.0)(Proposal([1, FOREIGN]), rows(TARGET[:2], 1.0), GENERATOR)
+    assert verdict.num_accepted == 1
+    assert verdict.overlap == [1.0, 0.0]
 
 
 def test_greedy_rejection_compares_with_the_best_token() -> None:

@@ -25,6 +25,7 @@ from specbench.vocab import acceptance as accepted
 from specbench.vocab.decompositions import count, decompositions, summary
 from specbench.vocab.fits import Fit
 from specbench.vocab.injectivity import injectivity
+from specbench.vocab.loading import load_tokenizer
 from specbench.vocab.overlap import overlap, text_overlap
 from specbench.vocab.report import Side, VocabReport, make_report
 from specbench.vocab.texts import task_prompts
@@ -362,3 +363,8 @@ def test_every_kind_of_pair_has_a_report() -> None:
         found = report_on(made.ALL[target](), made.ALL[drafter]())
         assert found.same_vocabulary == (target == drafter)
         assert 0 < found.overlap.intersection <= min(found.overlap.target_plain, found.overlap.drafter_plain)
+
+
+def test_an_ngram_folder_has_no_vocabulary_of_its_own() -> None:
+    with pytest.raises(ConfigError, match="'embedded:ngram' is an n-gram folder"):
+        load_tokenizer("embedded:ngram")

@@ -22,7 +22,7 @@ def ngram(
     corpus: Annotated[list[Path], typer.Option(help="Text files: .txt, one document per line, or .jsonl; also .gz.")],
     output: Annotated[str, typer.Option(help="Folder of the model; an n-gram model that is there is replaced.")],
     more: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More files of the corpus.")] = None,
-    order: Annotated[int, typer.Option(help="Tokens of the longest n-gram; 2 counts bigrams.", min=1)] = 2,
+    order: Annotated[int, typer.Option(help="Tokens of the longest n-gram; 2 counts bigrams.", min=1, max=16)] = 2,
     target: Annotated[str, typer.Option(help="The model whose tokens are counted: hub id or folder.")] = (
         "embedded:target"
     ),

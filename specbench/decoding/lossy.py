@@ -12,6 +12,7 @@ from specbench.decoding.proposal import FOREIGN, DenseProbs, Proposal, Verdict, 
 from specbench.decoding.sampling import Distributions
 from specbench.decoding.verification import Rule, leading, rule
 
+ROUNDING = 1e-4  # of a sum of float32 probabilities
 DivergenceName = Literal[
     "js", "kl", "reverse_kl", "tv", "js_reference", "top_k_js", "top_k_kl", "top_k_reverse_kl", "top_k_tv"
 ]
@@ -63,7 +64,7 @@ def fuzzy_rule(
             target_probs, draft_probs = target.raw_probs[:num_drafted], draft.raw_probs
         else:
             target_probs, draft_probs = target.probs[:num_drafted], draft.probs
-        values = measure(target_probs, draft_probs)
+        values = measure(*with_foreign(target_probs, draft_probs))
         token_ids = torch.tensor(proposal.token_ids, device=values.device)
         close = (values <= threshold if inclusive else values < threshold) & (token_ids != FOREIGN)
         num_accepted = leading(close.tolist())
@@ -74,6 +75,15 @@ def fuzzy_rule(
 
     fuzzy.compares_processed = divergence_on == "processed"  # type: ignore[attr-defined]
     return fuzzy
+
+
+def with_foreign(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both with one more column, where a drafter gave something to what is no token of the target: that mass, and 0."""
+    foreign = 1 - draft_probs.sum(dim=-1, keepdim=True)
+    if bool((foreign < ROUNDING).all()):
+        return target_probs, draft_probs
+    nothing = torch.zeros_like(foreign)
+    return torch.cat([target_probs, nothing], dim=-1), torch.cat([draft_probs, foreign.clamp_min(0.0)], dim=-1)
 
 
 @rule("random_accept", lossless=False, requires=frozenset())
@@ -88,6 +98,7 @@ def random_accept_rule(
         uniform = torch.rand(num_drafted, generator=generator, device=target.logits.device).tolist()
         accepts = [u < probability and t != FOREIGN for u, t in zip(uniform, proposal.token_ids, strict=True)]
         num_accepted = leading(accepts)
-        return Verdict(num_accepted, target.draw(num_accepted, generator), overlap=[probability] * num_drafted)
+        rates = [probability * (token != FOREIGN) for token in proposal.token_ids]
+        return Verdict(num_accepted, target.draw(num_accepted, generator), overlap=rates)
 
     return random_accept

@@ -4,7 +4,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "new_tokens": ("tokens", "emitted tokens of all examples, after the cut at the end token, stop string or limit"),
     "tokens_per_second": ("tokens/s", "Σ (new tokens − 1) ÷ Σ decode seconds; the clock starts at the first token"),
     "tokens_per_second_ar": ("tokens/s", "the same of the baseline on the same prompts"),
-    "speedup": ("ratio", "tokens_per_second ÷ tokens_per_second_ar"),
+    "speedup": (
+        "ratio",
+        "tokens_per_second ÷ tokens_per_second_ar; null where a drafter decodes alone in tokens of its own vocabulary",
+    ),
     "speedup_e2e": ("ratio", "the same with prefill: Σ new tokens ÷ Σ (time to first token + decode seconds)"),
     "speedup_expected": (
         "ratio",

@@ -7,6 +7,7 @@ from typing import Any
 
 from specbench.audit.records import verdict_of_records
 from specbench.external.decoder import ExternalDecoder
+from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import Row, Sampling
 from specbench.results.metrics import metrics_of
 from specbench.running.compose import Decoder, unique
@@ -54,6 +55,14 @@ def prompts(group: Sequence[Cell], models: Models, chat: str) -> Callable[[Mappi
     """The target's prompt ids of a record of these cells."""
     examples = {(cell.subset, example.index): example for cell in group for example in cell.data.examples}
     return lambda record: prompt_ids(models.target, examples[record["subset"], record["example"]], chat)
+
+
+def other_tokens(method: MethodSpec, models: Models) -> dict[str, Metric]:
+    """Where the drafter decodes alone in tokens of its own, its tokens/s are no multiple of the target's."""
+    alone = models.drafters.get(method.name) if method.decodes_with == "drafter" else None
+    if alone is None or alone.vocabulary == models.target.vocabulary:
+        return {}
+    return {name: Metric() for name in ("speedup", "speedup_e2e", "speedup_expected")}
 
 
 def options(decoder: Decoder) -> dict[str, Any]:
@@ -122,5 +131,5 @@ def _row(
         verdict=verdict_of_records(
             records, method, models.target, prompts(group, models, spec.chat), greedy=sampling(cell).temperature == 0
         ),
-        metrics=metrics_of(records, method, spec.seed),
+        metrics=metrics_of(records, method, spec.seed) | other_tokens(method, models),
     )  # fmt: skip

@@ -16,6 +16,8 @@ def load_tokenizer(name: str, revision: str | None = None) -> Any:
     specbench. Raises ConfigError in one line for one that cannot be loaded."""
     source = str(member_path(name.removeprefix(EMBEDDED))) if name.startswith(EMBEDDED) else name
     local = Path(source).is_dir()
+    if local and (Path(source) / "ngram.json").is_file():
+        raise ConfigError(f"'{name}' is an n-gram folder: it drafts the tokens of its target and has none of its own")
     if not local and (source.startswith((".", "/", "~")) or source.count("/") > 1 or Path(source).exists()):
         raise ConfigError(f"model folder '{name}' does not exist; give a folder with a tokenizer, or a hub id")
     problem = None if local else hub_problem(source, revision)

@@ -36,14 +36,17 @@ class View:
 
 
 class Common:
-    """The tokens that both vocabularies have, by their bytes; special and added tokens are in neither."""
+    """The tokens that both vocabularies have, by their bytes: no special and added ones, and none that ends a text of
+    the drafter's."""
 
     def __init__(self, target: CausalLM, draft: CausalLM) -> None:
         ours, theirs = target.text_vocabulary.id_of, draft.text_vocabulary.id_of
         pairs = [
             (theirs[written], token)
             for written, token in ours.items()
-            if written in theirs and token < target.vocab_size and theirs[written] < draft.vocab_size
+            if token < target.vocab_size
+            and theirs.get(written, draft.vocab_size) < draft.vocab_size
+            and theirs[written] not in draft.eos_token_ids
         ]
         if not pairs:
             raise ConfigError(
@@ -83,11 +86,11 @@ class CarriedProbs:
         return self._carry(self._draft.raw_probs)
 
     def _carry(self, draft_probs: torch.Tensor) -> torch.Tensor:
-        rows = draft_probs[: self._num_rows]
-        ended = [token for token in self._common.ends if token < rows.shape[1]]
+        rows = draft_probs[: self._num_rows].clone()
+        rows[:, [token for token in self._common.ends if token < rows.shape[1]]] = 0.0
         carried = rows.new_zeros((len(rows), self._common.target_size))
         carried[:, self._common.target_ids] = rows[:, self._common.draft_ids]
-        return carried / (1 - rows[:, ended].sum(dim=-1, keepdim=True)).clamp_min(torch.finfo(rows.dtype).tiny)
+        return carried / rows.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
 
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
         # A foreign token's own probability does not matter: p is 0 there, and 0 is accepted at no q.

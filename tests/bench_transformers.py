@@ -113,12 +113,11 @@ def embedded_prompts(target: CausalLM, num_per_language: int) -> list[list[int]]
     return [ids for row in zip_longest(*by_language) for ids in row if ids is not None]
 
 
-def embedded(table: Table, num_prompts_per_language: int = 6) -> None:
+def embedded(table: Table, num_prompts_per_language: int = 6, max_new_tokens: int = 128) -> None:
     models = ModelPair(load_model("embedded:target", device="cpu"), load_model("embedded:drafter", device="cpu"))
     target, drafter = models.target, models.drafter
     assert drafter is not None
     prompts = embedded_prompts(target, num_prompts_per_language)
-    max_new_tokens = 128
     stop = StopRules(max_new_tokens, target.eos_token_ids)
     plain: list[Generation] = []
     drafted: list[Generation] = []
@@ -161,11 +160,11 @@ PAIRS = {
 }
 
 
-def bridges(table: Table, num_prompts_per_language: int = 6) -> None:
+def bridges(table: Table, num_prompts_per_language: int = 6, max_new_tokens: int = 128) -> None:
     """The embedded target with a drafter of another vocabulary, and with none."""
     models = ModelPair(load_model("embedded:target", device="cpu"), load_model("embedded:drafter-bpe", device="cpu"))
     prompts = embedded_prompts(models.target, num_prompts_per_language)
-    stop = StopRules(128, models.target.eos_token_ids)
+    stop = StopRules(max_new_tokens, models.target.eos_token_ids)
     plain = ours(compose(load_method("ar"), models, GREEDY), stop)
     for name, (own, other, overrides) in PAIRS.items():
         _, methods = with_overrides([], [load_method(own), load_method(other)], overrides)

@@ -349,7 +349,7 @@ def test_verdicts_from_records(target: TableModel) -> None:
         return verdict_of_records(records, spec, model, lambda _: [0, 1], greedy=greedy)
 
     num_passes = len(target.query_lengths)
-    assert say([record(own, own)] * 3) == "lossless"
+    assert say([record(own, own)] * 3) == "greedy equal"
     assert len(target.query_lengths) == num_passes  # nothing differs: no model is asked
     assert say([record(own, own), record(own, wrong)]) == "diverged"
     assert say([record(own, own)], greedy=False) == say([]) == "not audited"
@@ -412,7 +412,8 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     code, out, err = call("--method", "sd,fsd", "--draws", "0", "--json")
     assert code == 0, err
     again = json.loads(out)
-    assert [each["verdict"] for each in again["verdicts"]] == ["lossless", "lossless", "lossy by design"]
+    assert [each["verdict"] for each in again["verdicts"]] == ["undecided", "undecided", "lossy by design"]
+    assert again["verdicts"][1]["reason"] == "nothing was drawn"
     assert again["control"] is None and again["subsets"] == ["en", "ja"]
 
 
@@ -420,7 +421,7 @@ def test_all_says_what_could_not_be_run(call: Specbench) -> None:
     code, out, err = call("--method", "all", "--draws", "0", "--json", drafter=False)
     assert code == 0, err
     found = {each["method"]: each for each in json.loads(out)["verdicts"]}
-    assert found["ar"]["verdict"] == "lossless"
+    assert found["ar"]["verdict"] == "undecided"
     assert found["sd"]["verdict"] == "not run" and "--drafter" in found["sd"]["reason"]
 
 

@@ -1,15 +1,30 @@
-"""The benchmark script runs, on a small part of what it measures, and both sides emit the same tokens."""
+"""The benchmark script runs, on a small part of what it measures, and all sides emit the same tokens."""
 
 from rich.table import Table
 
-from tests.bench_transformers import embedded, long_context
+from tests.bench_transformers import PAIRS, bridges, embedded, long_context
+
+
+def columns(table: Table) -> list[list[str]]:
+    return [[str(cell) for cell in column.cells] for column in table.columns]
 
 
 def test_every_row_is_made() -> None:
     table = Table("what", "wanted", "ratio", "own", "other")
-    embedded(table, num_prompts_per_language=1)
+    embedded(table, num_prompts_per_language=1, max_new_tokens=32)
     long_context(table, context=48, num_prompts=1)
-    what, _, ratios, *_ = (list(column.cells) for column in table.columns)
+    what, _, ratios, *_ = columns(table)
     assert len(what) == 6
     assert ratios[4] == "11 of 11"
     assert ratios[5].endswith("[no interval]")
+
+
+def test_bridges_and_prompt_lookup_write_what_transformers_own_write() -> None:
+    """One row of speeds and one of equal outputs for each: ours, theirs and AR's."""
+    table = Table("what", "wanted", "ratio", "own", "other")
+    bridges(table, num_prompts_per_language=1, max_new_tokens=24)
+    what, _, ratios, *_ = columns(table)
+    assert len(what) == 2 * len(PAIRS)
+    for row, name in enumerate(PAIRS):
+        assert f"({name})" in what[2 * row]
+    assert ratios[1::2] == ["11 of 11"] * len(PAIRS)

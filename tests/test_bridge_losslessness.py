@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.catalogue import load_method
+from specbench.catalogue import load_method, with_overrides
 from specbench.decoding.bridges import token_level
 from specbench.decoding.bridges.token_level import CarriedProbs, TokenBridge
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.ledger import StopRules
-from specbench.decoding.loop import decode
+from specbench.decoding.loop import Generation, decode
 from specbench.decoding.proposal import FOREIGN, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import exact_match, rejection
 from specbench.models.pair import ModelPair
 from specbench.running.compose import bridged_drafter
 from tests.test_losslessness import PLAIN, PROMPT, Counter, chi_square_p
+from tests.test_string_bridge import joint as shaped_joint
 from tests.toys import TextModel, joint
 
 NUM_DRAWS = 3_000
@@ -34,8 +35,15 @@ PAIRS: dict[str, tuple[Sequence[str | None], Sequence[str | None]]] = {
 RULES = {"tli": rejection, "union": rejection, "slem": exact_match}
 
 
-def drafter_of(method: str, target: TextModel, draft: TextModel, sampling: Sampling) -> Drafter:
-    return bridged_drafter(load_method(method), ModelPair(target, draft), sampling)  # type: ignore[arg-type]
+SHAPED = Sampling(temperature=0.7, top_k=3, top_p=0.9)
+
+
+def drafter_of(
+    method: str, target: TextModel, draft: TextModel, sampling: Sampling, draft_temperature: float | None = None
+) -> Drafter:
+    overrides = [] if draft_temperature is None else [f"drafter.temperature={draft_temperature}"]
+    _, (spec,) = with_overrides([], [load_method(method)], overrides)
+    return bridged_drafter(spec, ModelPair(target, draft), sampling)  # type: ignore[arg-type]
 
 
 def draws(
@@ -67,6 +75,37 @@ def test_a_bridge_follows_the_target(method: str, name: str, seed: int, gamma: i
     target, draft = models(name, seed)
     counts = draws(target, drafter_of(method, target, draft, PLAIN), RULES[method], gamma, seed)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
+
+
+@pytest.mark.parametrize("method", ["tli", "union", "slem"])
+@pytest.mark.parametrize(
+    ("name", "draft_temperature"),
+    [
+        ("each side has its own", None),
+        ("each side has its own", 2.0),
+        ("prefixes of one another", 0.0),
+        ("prefixes of one another", 2.0),
+    ],
+)
+def test_a_bridge_follows_the_shaped_target(method: str, name: str, draft_temperature: float | None) -> None:
+    """Truncated, at a temperature below 1, with drafts shaped as the target is, greedy, or hotter."""
+    target, draft = models(name, 1)
+    drafter = drafter_of(method, target, draft, SHAPED, draft_temperature)
+    expected = {tokens: mass for tokens, mass in shaped_joint(target, 3, SHAPED).items() if mass > 0}
+    assert len(expected) < target.vocab_size**3
+    counts = draws(target, drafter, RULES[method], 2, 1, SHAPED)
+    assert set(counts) <= set(expected)
+    assert chi_square_p(counts, expected) > 1e-3
+
+
+def test_control_drafts_judged_at_another_temperature_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn from the processed rows and judged by the raw ones."""
+    target, draft = models("each side has its own", 1)
+    monkeypatch.setattr(CarriedProbs, "probs", CarriedProbs.raw_probs)
+    counts = draws(target, drafter_of("union", target, draft, SHAPED, 2.0), rejection, 2, 1, SHAPED)
+    expected = {tokens: mass for tokens, mass in shaped_joint(target, 3, SHAPED).items() if mass > 0}
+    assert set(counts) <= set(expected)
+    assert chi_square_p(counts, expected) < 1e-6
 
 
 def test_control_intersection_without_renormalisation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,19 +169,34 @@ def test_tli_accepts_at_least_as_much_as_union(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_exact_match_accepts_less_than_rejection(seed: int) -> None:
-    """Theorem 3.1: with the target as its own drafter rejection accepts everything and exact match Σ p² of it."""
+    """With the target as its own drafter rejection accepts everything, and exact match Σ p² of what is judged, at the
+    positions that were visited (arXiv:2502.05202, Theorem 3.1)."""
     target = TextModel(("a", "b", "c", "d"), seed)
     rates = {}
     for method, rule in (("slem", exact_match), ("tli", rejection)):
         generator = torch.Generator().manual_seed(seed)
         drafter = drafter_of(method, target, target, PLAIN)
-        steps = [
-            step
+        generations = [
+            decode(target, drafter, rule, PROMPT, num_draft_tokens=1, sampling=PLAIN, stop=StopRules(6),
+                   generator=generator)
             for _ in range(300)
-            for step in decode(target, drafter, rule, PROMPT, num_draft_tokens=1, sampling=PLAIN,
-                               stop=StopRules(6), generator=generator).steps
         ]  # fmt: skip
-        judged = sum(step.num_judged for step in steps)
-        rates[method] = sum(step.num_accepted for step in steps) / judged
-    assert rates["tli"] == 1.0
-    assert rates["slem"] < 0.9
+        chances = [chance for generation in generations for chance in chances_of_a_repetition(target, generation)]
+        steps = [step for generation in generations for step in generation.steps]
+        assert len(chances) == sum(step.num_judged for step in steps) >= 600
+        rates[method] = sum(step.num_accepted for step in steps) / len(chances)
+        if method == "slem":
+            expected = sum(chances) / len(chances)
+            error = sum(chance * (1 - chance) for chance in chances) ** 0.5 / len(chances)
+            assert abs(rates[method] - expected) < 4 * error
+    assert rates["slem"] < rates["tli"] == 1.0
+
+
+def chances_of_a_repetition(target: TextModel, generation: Generation) -> list[float]:
+    """Σ p² at every judged position, at most one per step."""
+    chances, at = [], 1
+    for step in generation.steps:
+        if step.num_judged:
+            chances.append(float(target.probs(PROMPT + generation.token_ids[:at]).square().sum()))
+        at += step.num_emitted
+    return chances

@@ -9,7 +9,7 @@ from specbench.audit.verdict import greedy_verdict
 from specbench.decoding.drafters.model import ScoringModel
 from specbench.specs import MethodSpec
 
-RecordVerdict = Literal["lossless", "near-tie only", "diverged", "lossy by design", "not audited"]
+RecordVerdict = Literal["greedy equal", "near-tie only", "diverged", "lossy by design", "not audited"]
 NUM_NOISE_ANSWERS = 4
 NUM_NOISE_TOKENS = 64
 Record = Mapping[str, Any]
@@ -27,7 +27,8 @@ def verdict_of_records(
 ) -> RecordVerdict:
     """What the outputs in the records of a greedy run say of a method; `prompt_ids` gives the prompt of a record.
 
-    Draws prove nothing one by one, so a sampled run is "not audited", and so is one without records. The target is
+    Equal outputs are "greedy equal": that a method is lossless at a temperature, only the audit's draws can say. Draws
+    in records prove nothing one by one, so a sampled run is "not audited", and so is one without records. The target is
     asked only where outputs differ: at the first difference, and along up to four of AR's answers there for the noise.
     Leaves nothing in the model but its last sequence.
     """
@@ -42,7 +43,7 @@ def verdict_of_records(
             answers.append(Answer(f"{record['subset']} {record['id']}", prompt_ids(record), own))
             outputs.append(other)
     if not answers:
-        return "lossless"
+        return "greedy equal"
     measured = [Answer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]]
     noise = measure_noise(target, measured, method.num_draft_tokens + 1)
     verdict = greedy_verdict(True, compare(target, answers, outputs, noise.tolerance, decode_text))

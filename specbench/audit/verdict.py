@@ -146,6 +146,9 @@ def decide(
         elif name != "diverged" and doubt is not None:
             name = "undecided"
             reasons.append(doubt)
+    if name == "lossless" and (greedy is None or distribution is None):  # one half of the evidence is no proof
+        name = "undecided"
+        reasons.append("its greedy output was not compared" if greedy is None else "nothing was drawn")
     if greedy is None and distribution is None:
         name = "not run"
     return Verdict(

@@ -51,7 +51,7 @@ def _caption(rows: Sequence[Row]) -> str:
     return "\n".join(
         [
             f"target {row.target}, n = {row.n}; {sampling_of(row)}; {row.dtype} on {row.device}",
-            "verdict: its outputs beside AR's on these prompts; `specbench audit` tests draws as well"
+            "greedy equal: its outputs are AR's on these prompts; `specbench audit` tests draws as well"
             if any(each.verdict != "not audited" for each in rows)
             else "not audited: `specbench audit` tests what is drawn at a temperature",
             "acceptance rates do not compare across bridges: rank by τ and tok/s",

@@ -33,6 +33,7 @@ from specbench.decoding.verification import Rule, exact_match, leading, rejectio
 from specbench.errors import ConfigError
 from specbench.models.pair import ModelPair
 from specbench.registry import RULES
+from specbench.results.leaderboard import load
 from tests.toys import TableModel
 
 Specbench = Callable[..., tuple[int, str, str]]
@@ -455,3 +456,17 @@ def test_mistakes_are_one_line(specbench: Specbench, arguments: list[str], messa
 def test_a_method_that_does_not_fit_is_an_error_when_named(call: Specbench) -> None:
     code, _, err = call("--method", "sd", drafter=False)
     assert code == 2 and "needs a drafter model: give one with --drafter" in err
+
+
+def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench) -> None:
+    common = ("--subset", "en", "--limit", "2")
+    code, _, err = specbench("run", "--task", "mgsm", "--method", "sd,slem,pld", *common, "--leaderboard", "board.json")
+    assert code == 0, err
+    assert {row.verdict for row in load("board.json")} == {"greedy equal"}
+    code, _, err = specbench("audit", "--method", "sd,slem", *common, "--draws", "60", "--leaderboard", "board.json")
+    assert code == 0, err
+    assert "3 rows got a verdict" in err
+    found = {row.method.partition("@")[0]: row.verdict for row in load("board.json")}
+    assert found == {"ar": "lossless", "sd": "lossless", "slem": "lossless", "pld": "greedy equal"}
+    code, _, err = specbench("audit", "--method", "sd", *common, "--leaderboard", "none.json")
+    assert code == 2 and err.startswith("error: none.json: cannot read the leaderboard")

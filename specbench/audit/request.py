@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from pydantic import BaseModel
+
 from specbench.audit.methods import Bench, Findings, Progress, Prompt, audit
 from specbench.audit.subjects import GREEDY, make_control, make_subjects, same_vocabulary_drafter, without_evidence
 from specbench.audit.verdict import Verdict
@@ -13,9 +15,11 @@ from specbench.errors import ConfigError
 from specbench.execute import Request, run_spec, set_threads
 from specbench.models.causal_lm import CausalLM
 from specbench.resources import EMBEDDED
-from specbench.running.compose import compose
+from specbench.results.leaderboard import Row
+from specbench.running.compose import Decoder, compose
 from specbench.running.models import Models, load_models
 from specbench.running.plan import Cell, check_prompts, load_data, prompt_ids
+from specbench.running.runner import drafter_identity, named
 from specbench.specs import RunSpec, TaskSpec
 
 ALL = "all"
@@ -24,14 +28,23 @@ MAX_NEW_TOKENS = 96
 MAX_TEMPERATURE = 100.0
 
 
+class Identity(BaseModel):
+    """What a leaderboard row of an audited method says of it."""
+
+    method: str  # name@version:digest
+    drafter: str | None
+    drafter_revision: str | None
+
+
 class Audit(Findings):
-    """The report of an audit: what was audited, and the findings. `drafters` are by method."""
+    """The report of an audit: what was audited, and the findings. `drafters` and `identities` are by method."""
 
     task: str
     subsets: list[str]
     target: str
     target_revision: str | None
     drafters: dict[str, str]
+    identities: dict[str, Identity]
     dtype: str
     device: str
     temperature: float
@@ -44,6 +57,17 @@ class Audit(Findings):
     def as_declared(self) -> bool:
         """Whether no method that is declared lossless was found to be lossy."""
         return all(verdict.verdict != "diverged" for verdict in self.verdicts)
+
+    def verdict_of(self, row: Row) -> str | None:
+        """The verdict on the method and models of a leaderboard row, if they were audited."""
+        for verdict in self.verdicts:
+            found = self.identities.get(verdict.method)
+            own = (row.method, row.drafter, row.drafter_revision, row.target, row.target_revision)
+            if found and own == (
+                found.method, found.drafter, found.drafter_revision, self.target, self.target_revision
+            ):  # fmt: skip
+                return verdict.verdict
+        return None
 
 
 def run_audit(request: Request, num_draws: int, temperature: float, say: Progress) -> Audit:
@@ -72,9 +96,16 @@ def run_audit(request: Request, num_draws: int, temperature: float, say: Progres
     )  # fmt: skip
     findings = audit(subjects, make_prompts(spec, models, loaded), bench, say)
     drafters = {name: model.name for name, model in models.drafters.items()}
+    decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}
+    identities = {
+        method.name: Identity(method=named(method), drafter=drafter["name"], drafter_revision=drafter["revision"])
+        for method in fitting
+        if isinstance(decoder := decoders[method.name], Decoder)
+        for drafter in [drafter_identity(decoder, models)]
+    }
     return Audit(
         task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=models.target.name,
-        target_revision=models.target.revision, drafters=drafters, dtype=models.target.dtype,
+        target_revision=models.target.revision, drafters=drafters, identities=identities, dtype=models.target.dtype,
         device=str(models.target.device), temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p,
         num_draws=num_draws, seed=spec.seed, noise=findings.noise, prompts=findings.prompts, control=findings.control,
         verdicts=[*findings.verdicts, *others, *verdicts],

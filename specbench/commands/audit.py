@@ -35,6 +35,9 @@ def audit(
     chat: arguments.Chat = "auto",
     threads: arguments.Threads = None,
     output: Annotated[str | None, typer.Option(help="File that the report is written to, as JSON.")] = None,
+    leaderboard: Annotated[
+        str | None, typer.Option(help="Leaderboard JSON whose rows of these methods and models get the verdict.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of a table.")] = False,
 ) -> None:
     """Say of methods whether they are lossless on a pair of models; exit code 1 if one is not that claims to be."""
@@ -42,6 +45,7 @@ def audit(
     from specbench.audit.report import audit_table, paragraphs
     from specbench.audit.request import run_audit
     from specbench.execute import Request
+    from specbench.results.leaderboard import check_writable, load, set_verdicts
 
     tasks = split(task)
     if len(tasks) != 1:
@@ -56,11 +60,17 @@ def audit(
     file = path("--output", output)
     if file is not None:
         check_place(file)
+    board = path("--leaderboard", leaderboard)
+    if board is not None:  # one that cannot take the verdicts is reported before anything is tried
+        load(board)
+        check_writable(board)
     with saying() as say:
         report = run_audit(request, draws, temperature, say)
     text = report.model_dump_json(indent=2)
     if file is not None:
         write_report(file, text)
+    if board is not None:
+        stderr.print(f"{board}: {set_verdicts(board, report.verdict_of)} rows got a verdict", soft_wrap=True)
     if as_json:
         stdout.out(text)
     else:

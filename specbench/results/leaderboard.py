@@ -3,7 +3,7 @@
 import errno
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -121,6 +121,16 @@ def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
         merged |= {row.key: row for row in rows}
         write(path, list(merged.values()))
     return list(merged.values())
+
+
+def set_verdicts(path: Path | str, verdict_of: Callable[[Row], str | None]) -> int:
+    """Give rows of the file another verdict, where `verdict_of` has one for them; returns how many. A later run of the
+    same configuration replaces the row, and its verdict."""
+    path = Path(path).resolve()
+    with locked(path.with_name(f".{path.name}.lock"), wait=True):
+        verdicts = [(row, verdict_of(row)) for row in load(path)]
+        write(path, [row if found is None else row.model_copy(update={"verdict": found}) for row, found in verdicts])
+    return sum(found is not None for _, found in verdicts)
 
 
 def check_writable(path: Path | str) -> None:

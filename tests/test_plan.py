@@ -14,9 +14,9 @@ from tests import tiny
 def cell(prompt: str, model: Any, context_limit: int | None = 100, reference: str = "1") -> Any:
     data = SimpleNamespace(location="rows.tsv", examples=[Example(0, "first", prompt, reference)])
     task = SimpleNamespace(name="t", scorer=SimpleNamespace(type="number", options={}))
-    return SimpleNamespace(
-        task=task, subset="en", data=data, decoders=[SimpleNamespace(model=model)], context_limit=context_limit
-    )
+    decoder = SimpleNamespace(model=model)
+    decoder.parts = (decoder,)
+    return SimpleNamespace(task=task, subset="en", data=data, decoders=[decoder], context_limit=context_limit)
 
 
 def test_a_prompt_must_leave_room_for_one_token() -> None:

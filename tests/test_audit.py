@@ -468,5 +468,9 @@ def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench) -> None:
     assert "3 rows got a verdict" in err
     found = {row.method.partition("@")[0]: row.verdict for row in load("board.json")}
     assert found == {"ar": "lossless", "sd": "lossless", "slem": "lossless", "pld": "greedy equal"}
+    code, _, err = specbench("audit", "--method", "sd", *common, "--draws", "0", "--leaderboard", "board.json")
+    assert code == 0 and "0 rows got a verdict" in err, "nothing was decided, so nothing is overwritten"
+    code, _, err = specbench("audit", "--method", "all,sd", *common)
+    assert code == 2 and "'all' is every method" in err
     code, _, err = specbench("audit", "--method", "sd", *common, "--leaderboard", "none.json")
     assert code == 2 and err.startswith("error: none.json: cannot read the leaderboard")

@@ -59,14 +59,14 @@ class Audit(Findings):
         return all(verdict.verdict != "diverged" for verdict in self.verdicts)
 
     def verdict_of(self, row: Row) -> str | None:
-        """The verdict on the method and models of a leaderboard row, if they were audited."""
+        """The verdict on the method and models of a leaderboard row, if they were audited and something was decided."""
         for verdict in self.verdicts:
             found = self.identities.get(verdict.method)
             own = (row.method, row.drafter, row.drafter_revision, row.target, row.target_revision)
             if found and own == (
                 found.method, found.drafter, found.drafter_revision, self.target, self.target_revision
             ):  # fmt: skip
-                return verdict.verdict
+                return None if verdict.verdict in ("undecided", "not run") else verdict.verdict
         return None
 
 
@@ -77,7 +77,9 @@ def run_audit(request: Request, num_draws: int, temperature: float, say: Progres
     "not run", with the reason.
     """
     check_numbers(num_draws, temperature)
-    every = list(request.methods) == [ALL]
+    every = set(request.methods) == {ALL}
+    if ALL in request.methods and not every:
+        raise ConfigError(f"--method {','.join(request.methods)}: '{ALL}' is every method: name no other beside it")
     request, verdicts = every_method(request) if every else (request, [])
     spec = run_spec(request)
     spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})

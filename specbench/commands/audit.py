@@ -69,14 +69,14 @@ def audit(
     text = report.model_dump_json(indent=2)
     if file is not None:
         write_report(file, text)
-    if board is not None:
-        stderr.print(f"{board}: {set_verdicts(board, report.verdict_of)} rows got a verdict", soft_wrap=True)
     if as_json:
         stdout.out(text)
     else:
         stdout.print(audit_table(report))
         for paragraph in paragraphs(report):
             stdout.print(paragraph)
+    if board is not None:
+        stderr.print(f"{board}: {set_verdicts(board, report.verdict_of)} rows got a verdict", soft_wrap=True)
     if not report.as_declared:
         raise typer.Exit(1)
 

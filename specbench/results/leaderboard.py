@@ -127,7 +127,11 @@ def set_verdicts(path: Path | str, verdict_of: Callable[[Row], str | None]) -> i
     """Give rows of the file another verdict, where `verdict_of` has one for them; returns how many. A later run of the
     same configuration replaces the row, and its verdict."""
     path = Path(path).resolve()
-    with locked(path.with_name(f".{path.name}.lock"), wait=True):
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(path.with_name(f".{path.name}.lock"), wait=True))
+        except OSError as error:
+            raise _not_written(path, error) from error
         verdicts = [(row, verdict_of(row)) for row in load(path)]
         write(path, [row if found is None else row.model_copy(update={"verdict": found}) for row, found in verdicts])
     return sum(found is not None for _, found in verdicts)

@@ -18,6 +18,10 @@ def task_names() -> list[str]:
     return sorted(_files("tasks"))
 
 
+def builtin_task_names() -> list[str]:
+    return sorted(path.stem for path in builtin_dir("tasks").glob("*.yaml"))
+
+
 def method_names() -> list[str]:
     return sorted(_files("methods"))
 
@@ -29,6 +33,15 @@ def load_task(name_or_path: str) -> TaskSpec:
     if not isinstance(spec, TaskSpec):
         raise ConfigError(f"{path}: holds a method, not a task: give it with --method")
     return spec
+
+
+def load_tasks(name_or_path: str, lm_eval_include: Path | None = None) -> list[TaskSpec]:
+    """The task of a name or a path; of `lm_eval:NAME` lm-eval's, which are several for a group."""
+    if name_or_path.startswith("lm_eval:"):
+        from specbench.lmeval.tasks import load_tasks as load_from_lm_eval  # it imports this module
+
+        return load_from_lm_eval(name_or_path, lm_eval_include)
+    return [load_task(name_or_path)]
 
 
 def load_method(name_or_path: str) -> MethodSpec:
@@ -49,9 +62,22 @@ def load_file(path: str | Path) -> TaskSpec | MethodSpec:
         return build(MethodSpec, _with_code(data, path.resolve().parent), prefix)
     if "prompt" not in data and "generation" not in data:
         raise ConfigError(f"{prefix}no task (key `prompt`) and no method (key `verification`): add it")
+    return build(TaskSpec, _with_samples(data, path.resolve().parent), prefix)
+
+
+def _with_samples(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The task, or one of its subsets, with the samples that it names made absolute: they stand below `folder`."""
+    made = dict(data)
     if isinstance(data.get("sample"), str):
-        data["sample"] = str(path.resolve().parent / data["sample"])
-    return build(TaskSpec, data, prefix)
+        made["sample"] = str(folder / data["sample"])
+    if isinstance(data.get("fewshot"), dict):
+        made["fewshot"] = _with_samples(data["fewshot"], folder)
+    if isinstance(data.get("subsets"), dict):
+        made["subsets"] = {
+            name: _with_samples(over, folder) if isinstance(over, dict) else over
+            for name, over in data["subsets"].items()
+        }
+    return made
 
 
 def _with_code(data: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -78,6 +104,20 @@ def _find(kind: str, name_or_path: str) -> Path:
     if named != name_or_path:
         raise ConfigError(f"{path}: name = {named!r}: must be the file's own name, '{name_or_path}'")
     return path
+
+
+def namesake(kind: str, name_or_path: str) -> str | None:
+    """A line on a file ("tasks" or "methods") that has the name of another one that is known by it; None for others."""
+    path = Path(name_or_path)
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return None
+    spec = yaml_files.read(path)
+    known = [file for file in _files(kind).get(str(spec.get("name")), []) if file.resolve() != path.resolve()]
+    if not known:
+        return None
+    shown = f"{spec['name']}@{spec.get('version')}"
+    other = f"{known[0].parent.name}/{known[0].name}"
+    return f"{path}: '{spec['name']}' is the name of {other} too: results say {shown} of both"
 
 
 def _files(kind: str) -> dict[str, list[Path]]:

@@ -9,7 +9,10 @@ import typer
 
 from specbench import __version__
 from specbench.commands.audit import audit
+from specbench.commands.fetch import fetch
+from specbench.commands.languages import languages
 from specbench.commands.list import list_
+from specbench.commands.lm_eval import PASSED_ON, lm_eval
 from specbench.commands.run import run
 from specbench.commands.show import show
 from specbench.commands.sweep import sweep
@@ -43,11 +46,14 @@ def options(
 app.command()(run)
 app.command("list")(list_)
 app.command()(validate)
+app.command()(fetch)
 app.command()(show)
 app.command()(audit)
 app.command()(sweep)
 app.command()(tune)
 app.command()(vocab)
+app.command()(languages)
+app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(train, name="train")
 
 
@@ -80,7 +86,18 @@ def call_app() -> int:
         if not sys.argv[1:]:  # no arguments at all: the message is the help
             error.show()
             return error.exit_code
-        return fail(ConfigError(error.format_message()))
+        return fail(ConfigError(with_value(error)))
+
+
+def with_value(error: typer.BadParameter) -> str:
+    """The message of a mistake in the command line, with the value of the option that it is about."""
+    message = error.format_message()
+    for name in getattr(getattr(error, "param", None), "opts", []):
+        for word, following in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
+            given = following if word == name else word.removeprefix(f"{name}=")
+            if given != word:
+                message = message.replace(f"'{name}':", f"'{name} {given}':", 1)
+    return message
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ class ConfigError(Exception):
 
 
 def nearest(value: str, choices: Iterable[str]) -> str:
-    """The part of an error that names the valid choices, the closest one first: "did you mean 'fsd'? (choices: …)"."""
+    """The part of an error that names the valid choices, a close one first: "did you mean 'fsd'? (choices: …)"."""
     known = sorted(choices)
     close = get_close_matches(value, known, n=1, cutoff=0.5)
-    listed = f"choices: {', '.join(known)}" if known else "there are none"
-    return f"did you mean '{close[0]}'? ({listed})" if close else f"({listed})"
+    if close:
+        return f"did you mean '{close[0]}'? (choices: {', '.join(known)})"
+    return f"the choices are {', '.join(known)}" if known else "there are none"

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from specbench.catalogue import load_method, load_task, with_overrides
+from specbench.catalogue import builtin_task_names, load_method, load_tasks, namesake, with_overrides
 from specbench.errors import ConfigError
+from specbench.judge.judging import Judging
 from specbench.models.loading import is_local
 from specbench.resources import EMBEDDED
 from specbench.results import rows as results
@@ -21,11 +22,14 @@ from specbench.running import runner
 from specbench.running.compose import unique
 from specbench.running.models import Models, load_models
 from specbench.running.plan import Cell, load_data, make_cells
-from specbench.running.progress import RunProgress, announce, saying_what_is_kept
+from specbench.running.progress import RunProgress, announce, say, saying_what_is_kept
 from specbench.running.records import Record
 from specbench.running.run_folder import Key, RunFolder, default_folder
 from specbench.specs import RunSpec, build
 from specbench.tuning.calibration import without_calibration
+
+ALL = "all"
+MAX_NAMED = 4  # tasks in the name of a folder
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class Request:
     plot: Path | None
     command: str
     options: Mapping[str, Any]
+    lm_eval_include: Path | None = None
+    judging: Judging | None = None
 
 
 @dataclass(frozen=True)
@@ -91,14 +97,32 @@ def check_revisions(request: Request) -> None:
             raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
 
 
+def check_counts(request: Request) -> None:
+    """Numbers that are too small are said by the option's name."""
+    for name, least in {"limit": 1, "subsets_per_task": 1, "repeats": 1, "seed": 0}.items():
+        value = request.options.get(name)
+        if value is not None and value < least:
+            raise ConfigError(f"--{name.replace('_', '-')} {value}: give {least} or more")
+
+
+def say_namesakes(request: Request, console: Console) -> None:
+    """One line for each file of the user's whose name a built-in method or task has too."""
+    for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
+        for line in filter(None, (namesake(kind, name) for name in names)):
+            say(console, line)
+
+
 def run_spec(request: Request) -> RunSpec:
     """The checked specification of a run; AR is put first, whether or not it was asked for."""
-    tasks = [load_task(name) for name in unique(request.tasks)]
+    tasks = [task for name in chosen_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
     methods = [load_method(name) for name in unique(["ar", *request.methods])]
     if not request.tasks or not request.methods:
         raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
     tasks, methods = with_overrides(tasks, methods, request.overrides)
     check_revisions(request)
+    check_counts(request)
+    if request.target is not None and not request.target.startswith(EMBEDDED):
+        is_local(request.target)  # a folder that is not there is said before a drafter that was not given
     data = {
         **request.options,
         "tasks": tasks,
@@ -110,9 +134,25 @@ def run_spec(request: Request) -> RunSpec:
     return build(RunSpec, data, prefix="")
 
 
+def chosen_tasks(names: Sequence[str]) -> list[str]:
+    """The tasks asked for; "all" is every built-in one. Raises ConfigError for another name beside it."""
+    if ALL in names and len(set(names)) > 1:
+        raise ConfigError(f"--task {','.join(names)}: '{ALL}' is every task: name no other beside it")
+    return builtin_task_names() if ALL in names else unique(names)
+
+
+def say_left_out(spec: RunSpec, console: Console) -> None:
+    """One line for each task of which the bundled sample does not have all subsets."""
+    for task, names in spec.left_out().items():
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        say(console, f"{task}: {len(names)} subsets have no bundled sample ({shown}): give --data to measure them")
+
+
 def execute(request: Request, console: Console) -> Outcome:
     """Measure what is not recorded yet, and write the rows. Progress goes to `console`."""
     spec = run_spec(request)
+    say_namesakes(request, console)
+    say_left_out(spec, console)
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.threads, embedded)
     if request.plot is not None:
@@ -127,9 +167,13 @@ def execute(request: Request, console: Console) -> Outcome:
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
     identity = runner.identity(spec, cells, models, conditions)
     plan = {"subsets": spec.subsets, "limit": spec.limit, "repeats": spec.repeats}
-    names = "-".join([*(task.name for task in spec.tasks), *(m.name for m in spec.methods[1:] or spec.methods)])
-    folder = RunFolder(request.output or default_folder(names, {**identity, **plan}), identity)
-    _, rows = measure_into(folder, spec, cells, models, conditions, request.command, console)
+    if spec.subsets_per_task is not None:
+        plan["subsets_per_task"] = spec.subsets_per_task
+    tasks = [task.name for task in spec.tasks] if len(spec.tasks) <= MAX_NAMED else [f"{len(spec.tasks)}-tasks"]
+    names = "-".join([*tasks, *(m.name for m in spec.methods[1:] or spec.methods)])
+    named = default_folder(names, {**identity, **plan})
+    folder = RunFolder(request.output or named, identity, named_by_digest=request.output is None)
+    _, rows = measure_into(folder, spec, cells, models, conditions, request.command, console, request.judging)
     if request.leaderboard is not None:
         merge(request.leaderboard, rows)
     outcome = Outcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
@@ -140,12 +184,14 @@ def execute(request: Request, console: Console) -> Outcome:
 
 def measure_into(
     folder: RunFolder, spec: RunSpec, cells: Sequence[Cell], models: Models, conditions: Mapping[str, Any],
-    command: str, console: Console,
+    command: str, console: Console, judging: Judging | None = None,
 ) -> tuple[list[Record], list[Row]]:  # fmt: skip
     """Measure what the folder does not hold yet; its leaderboard then holds this run alone, and no rows of another."""
     with folder.open({method.name: method.num_draft_tokens for method in spec.methods}) as done:
         check_writable(folder.leaderboard)
         records = measure(spec, cells, folder, done, console)
+        if judging is not None:
+            records = judging.judge(records, cells, folder.path, console)
         rows = results.rows(spec, cells, models, records, conditions, command)
         write(folder.leaderboard, rows)
     return records, rows

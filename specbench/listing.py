@@ -4,6 +4,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.catalogue import load_method, load_task, method_names, task_names
+from specbench.help.method import verdict
 from specbench.results.glossary import MEANINGS
 from specbench.specs import MethodSpec
 
@@ -12,8 +13,9 @@ def tasks_table() -> Table:
     """name, title, paper, subsets, scorer, needs."""
     table = Table("name", "title", "paper", "subsets", "score", "needs", title="tasks")
     for task in map(load_task, task_names()):
-        needs = "nothing (bundled sample)" if task.sample else "data"
-        scorer = task.scorer.type if task.scorer else "–"
+        needs = "nothing (bundled sample)" if task.has_sample else "data"
+        scorers = dict.fromkeys(one.type for name in task.subset_names if (one := task.subset(name).scorer))
+        scorer = " ".join(scorers) or "–"
         add_row(table, task.name, task.title, task.paper or "–", " ".join(task.subset_names), scorer, needs)
     return table
 
@@ -22,7 +24,7 @@ def methods_table() -> Table:
     """name, title, paper, lossless, needs."""
     table = Table("name", "title", "paper", "lossless", "needs", title="methods")
     for method in map(load_method, method_names()):
-        lossless = "no" if not method.lossless else "claimed" if method.decoder else "yes"
+        lossless = verdict(method)[0]
         add_row(table, method.name, method.title, method.paper or "–", lossless, needs(method))
     return table
 

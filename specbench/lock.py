@@ -28,10 +28,16 @@ def current() -> dict[str, Entry]:
         for path in sorted(builtin_dir(kind).glob("*.yaml")):
             spec = load_file(path)
             entries[f"{kind}/{path.name}"] = Entry(spec.version, digest(spec))
-            if isinstance(spec, TaskSpec) and spec.sample and Path(spec.sample).is_file():
-                sample = Path(spec.sample)
+            for sample in samples_of(spec) if isinstance(spec, TaskSpec) else ():
                 entries[f"tasks/samples/{sample.name}"] = Entry(spec.version, file_digest(sample))
     return entries
+
+
+def samples_of(task: TaskSpec) -> set[Path]:
+    """The sample files of a task's subsets, those of the worked examples too."""
+    subsets = [task.subset(name) for name in task.subset_names]
+    named = [subset.sample for subset in subsets] + [s.fewshot.sample for s in subsets if s.fewshot]
+    return {Path(name) for name in named if name and Path(name).is_file()}
 
 
 def read(path: Path = LOCK) -> dict[str, Entry]:

@@ -85,15 +85,19 @@ class Registry:
 
 
 def first_problem(error: ValidationError, model: type[BaseModel], place: str = "") -> str:
-    """The first problem of a pydantic error in one line: the key's path, what is wrong, the nearest valid choice."""
+    """The first problem of a pydantic error in one line: the key's path, what is wrong, the nearest valid choice; of
+    missing keys all."""
     # An unknown key is often a missing one misspelt: it is named first.
     problem = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
-    path = ".".join([place] * bool(place) + [str(part) for part in problem["loc"] if part != "[key]"])
+    path = _path(place, problem["loc"])
     key = str(problem["loc"][-1]) if problem["loc"] else path
     message = problem["msg"].removeprefix("Value error, ")
     message = message.replace("valid tuple", "list").replace("valid dictionary", "mapping")
     if problem["type"] == "extra_forbidden":
         return f"{path}: unknown key '{key}': {nearest(key, _fields_at(model, problem['loc'][:-1]))}"
+    missing = [_path(place, found["loc"]) for found in error.errors() if found["type"] == "missing"]
+    if problem["type"] == "missing" and len(missing) > 1:
+        return f"{', '.join(missing)}: these keys are missing: add them"
     if problem["type"] == "missing":
         return f"{path}: the key '{key}' is missing: add it"
     value = repr(problem["input"])
@@ -102,6 +106,10 @@ def first_problem(error: ValidationError, model: type[BaseModel], place: str = "
         choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
         return f"{where}: {nearest(str(problem['input']), choices)}"
     return f"{where}: {message[:1].lower()}{message[1:]}"
+
+
+def _path(place: str, location: tuple[int | str, ...]) -> str:
+    return ".".join([place] * bool(place) + [str(part) for part in location if part != "[key]"])
 
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
@@ -118,5 +126,5 @@ def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[
 DRAFTERS = Registry("drafter", "specbench.drafters", home="specbench.decoding")
 RULES = Registry("rule", "specbench.rules", home="specbench.decoding")
 BRIDGES = Registry("bridge", "specbench.bridges", home="specbench.decoding")
-READERS = Registry("reader", "specbench.readers")
+READERS = Registry("reader", "specbench.readers", home="specbench.data.readers")
 SCORERS = Registry("scorer", "specbench.scorers", home="specbench.scoring")

@@ -90,7 +90,7 @@ def test_both_models_are_warmed_up(pair: ModelPair, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Decoder, "generate", spy)
     task = SimpleNamespace(generation=SimpleNamespace(max_new_tokens=4))
-    data = SimpleNamespace(examples=[Example(0, "a", "What?", "1")])
+    data = SimpleNamespace(examples=[Example(0, "a", ("What?",), ("1",))])
     decoders = (compose(method(0.0), pair, GREEDY),)
     warm_up([SimpleNamespace(task=task, data=data, decoders=decoders, context_limit=64)], "auto")  # type: ignore[list-item]
     assert warmed == [pair.target, pair.drafter]

@@ -14,17 +14,18 @@ import torch
 
 from specbench.audit.contexts import choose_prompts
 from specbench.audit.distribution import judge
-from specbench.audit.draws import accept_everything, draw_many
+from specbench.audit.draws import NUM_TOKENS, accept_everything, draw_many
 from specbench.audit.exact import exact_rows
 from specbench.audit.methods import Bench, Findings, Prompt, Subject, audit
 from specbench.audit.noise import Answer, measure_noise
 from specbench.audit.records import verdict_of_records
-from specbench.audit.verdict import Verdict
+from specbench.audit.request import Audit, Identity
+from specbench.audit.verdict import Distribution, Greedy, Verdict
 from specbench.catalogue import load_method
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.ledger import StopRules
-from specbench.decoding.loop import Generation, decode
+from specbench.decoding.loop import ExternalCounts, Generation, decode
 from specbench.decoding.lossy import fuzzy_rule
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.proposal import Verdict as Decision
@@ -33,7 +34,10 @@ from specbench.decoding.verification import Rule, exact_match, leading, rejectio
 from specbench.errors import ConfigError
 from specbench.models.pair import ModelPair
 from specbench.registry import RULES
+from specbench.results.captions import verdict_of
+from specbench.results.leaderboard import Sampling as Sampled
 from specbench.results.leaderboard import load
+from tests.test_leaderboard import row
 from tests.toys import TableModel
 
 Specbench = Callable[..., tuple[int, str, str]]
@@ -131,7 +135,7 @@ def test_correct_methods_are_lossless(target: TableModel, draft: TableModel) -> 
     assert findings.noise.num_changed == 0
     sd = verdict(findings, "sd")
     assert sd.greedy is not None and sd.greedy.num_equal == sd.greedy.num_prompts == 3
-    assert sd.distribution is not None and sd.distribution.num_draws == 400 and sd.distribution.num_tokens == 1600
+    assert sd.distribution is not None and sd.distribution.num_draws == 400 and sd.distribution.num_tokens == 2000
     counts = (sd.distribution.num_accepted, sd.distribution.num_recovered, sd.distribution.num_bonus)
     assert min(counts) > 50  # type: ignore[type-var]  # all kinds of tokens are in the draws
     assert abs(sd.distribution.mean_log_p - sd.distribution.expected_log_p) < 4 * sd.distribution.standard_error
@@ -230,7 +234,20 @@ def test_too_few_draws_are_said(target: TableModel, draft: TableModel) -> None:
 def test_draws_without_drafts_prove_nothing(target: TableModel, draft: TableModel) -> None:
     idle = replace(subject("idle", target, None, rejection), num_draft_tokens=GAMMA)
     found = verdict(audited(target, draft, idle), "idle")
-    assert found.verdict == "undecided" and found.reason == "it drafted nothing in the draws"
+    assert found.verdict == "undecided" and "it drafted nothing in the draws" in str(found.reason)
+
+
+def test_greedy_outputs_without_drafts_prove_nothing(target: TableModel, draft: TableModel) -> None:
+    """What was drawn may be lossless; greedily nothing was tried, though the outputs are AR's."""
+    made = subject("late", target, draft, rejection)
+    made.greedy = Toy(target, NoDrafter(), rejection, GREEDY)
+    found = verdict(audited(target, draft, made), "late")
+    assert found.greedy is not None and found.greedy.num_equal == 3 and found.greedy.num_judged == 0
+    assert found.verdict == "undecided" and found.reason == "none of its draft tokens was judged in greedy decoding"
+    both = replace(made, name="idle", drawing=Toy(target, NoDrafter(), rejection, PLAIN))
+    assert "; it drafted nothing in the draws" in str(verdict(audited(target, draft, both), "idle").reason)
+    drafting = verdict(audited(target, draft, subject("sd", target, draft, rejection)), "sd")
+    assert drafting.greedy is not None and drafting.greedy.num_judged and drafting.verdict == "lossless"
 
 
 def test_a_method_that_refuses_is_not_run(target: TableModel, draft: TableModel) -> None:
@@ -250,12 +267,13 @@ def test_a_decoder_without_steps_is_audited_too(target: TableModel, draft: Table
         inner: Toy
 
         def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-            return replace(self.inner.generate(prompt_ids, stop, seed), steps=[])
+            made = self.inner.generate(prompt_ids, stop, seed)
+            return replace(made, steps=[], external=ExternalCounts(num_first_tokens=0, num_target_passes=None))
 
     toys = [Foreign(Toy(target, ModelDrafter(draft, s), rejection, s)) for s in (GREEDY, PLAIN)]
     found = verdict(audited(target, draft, Subject("foreign", True, GAMMA, *toys)), "foreign")
     assert found.verdict == "lossless" and found.distribution is not None
-    assert found.distribution.num_accepted is None
+    assert found.distribution.num_accepted is None and found.greedy is not None and found.greedy.num_judged is None
 
 
 # The distribution test itself.
@@ -410,6 +428,7 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     }  # fmt: skip
     assert "wrong – diverged: its greedy output is not AR's" in out and "AR wrote" in out and "logit gap" in out
     assert max(map(len, out.splitlines())) <= 100
+    assert f"the first {NUM_TOKENS - 2} draft positions and as many steps of a text" in " ".join(out.split())
     code, out, err = call("--method", "sd,fsd", "--draws", "0", "--json")
     assert code == 0, err
     again = json.loads(out)
@@ -427,7 +446,7 @@ def test_all_says_what_could_not_be_run(call: Specbench) -> None:
 
 
 def test_command_on_the_embedded_pair(specbench: Specbench) -> None:
-    code, out, err = specbench("audit", "--method", "sd", "--subset", "de", "--limit", "2", "--draws", "60", "--json")
+    code, out, err = specbench("audit", "--method", "sd", "--subset", "de", "--limit", "1", "--draws", "45", "--json")
     assert code == 0, err
     report = json.loads(out)
     assert [each["verdict"] for each in report["verdicts"]] == ["lossless", "lossless"]
@@ -458,16 +477,55 @@ def test_a_method_that_does_not_fit_is_an_error_when_named(call: Specbench) -> N
     assert code == 2 and "needs a drafter model: give one with --drafter" in err
 
 
-def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench) -> None:
-    common = ("--subset", "en", "--limit", "2")
-    code, _, err = specbench("run", "--task", "mgsm", "--method", "sd,slem,pld", *common, "--leaderboard", "board.json")
+def test_rows_of_another_dtype_or_model_keep_their_verdict() -> None:
+    """Rounding decides where outputs part, so an audit in one dtype says nothing of another."""
+    own = row(drafter_revision="a", verdict="not audited")
+    greedy = Greedy(
+        num_prompts=8, num_equal=8, num_near_ties=0, num_judged=9, median_position=None, example=None
+    )
+    draws = Distribution(
+        num_draws=600, num_tokens=3000, p_value=0.25, p_by_token=[], mean_log_p=-1.0, expected_log_p=-1.0,
+        standard_error=0.1, num_drafted=1, num_accepted=1, num_recovered=0, num_bonus=0, example=None,
+    )  # fmt: skip
+    verdict = Verdict(method="fsd", verdict="lossless", declared_lossless=True, greedy=greedy)
+    report = Audit.model_construct(
+        target=own.target, target_revision=own.target_revision, dtype="float32",
+        identities={"fsd": Identity(method=own.method, drafter=own.drafter, drafter_revision="a")},
+        verdicts=[verdict.model_copy(update={"distribution": draws})], task="mgsm", subsets=["en", "ja"],
+        temperature=1.0, top_k=None, top_p=None,
+    )  # fmt: skip
+    found = report.verdict_of(own)
+    assert own.dtype == "float32" and found is not None and found[0] == "lossless"
+    assert found[1].model_dump() == {
+        "task": "mgsm", "subsets": ("en", "ja"), "num_prompts": 8, "num_draws": 600, "temperature": 1.0,
+        "p_value": 0.25,
+    }  # fmt: skip
+    audited = own.model_copy(update={"verdict": found[0], "evidence": found[1]})
+    said = "lossless, by an audit: greedy on 8 prompts, 600 draws at temperature 1, p = 0.25 (mgsm: en, ja)"
+    assert verdict_of(audited) == said and audited.key == own.key
+    warm = own.model_copy(update={"sampling": Sampled(temperature=0.7)})
+    assert report.verdict_of(warm) is not None
+    cut = own.model_copy(update={"sampling": Sampled(temperature=0.7, top_k=50)})
+    assert report.verdict_of(cut) is None, "the draws had another truncation"
+    assert report.verdict_of(own.model_copy(update={"verdict": "diverged"})) is None, "what the row showed stays"
+    undrawn = report.model_copy(update={"verdicts": [verdict]})
+    assert undrawn.verdict_of(own) is not None and undrawn.verdict_of(warm) is None, "greedy outputs are no draws"
+    for changes in ({"dtype": "bfloat16"}, {"target_revision": None}, {"drafter_revision": "b"}, {"method": "fsd@1"}):
+        assert report.verdict_of(own.model_copy(update=changes)) is None
+
+
+def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench, tiny_pair: tuple[str, str], rows: str) -> None:
+    common = ("--target", tiny_pair[0], "--drafter", tiny_pair[1], "--data", rows, "--subset", "en", "--limit", "2")
+    common += ("--set", "generation.max_new_tokens=10")
+    code, _, err = specbench("run", "--task", "mgsm", "--method", "sd,fsd,pld", *common, "--leaderboard", "board.json")
     assert code == 0, err
-    assert {row.verdict for row in load("board.json")} == {"greedy equal"}
-    code, _, err = specbench("audit", "--method", "sd,slem", *common, "--draws", "60", "--leaderboard", "board.json")
+    before = {"ar": "greedy equal", "sd": "greedy equal", "fsd": "lossy by design", "pld": "greedy equal"}
+    assert {row.method.partition("@")[0]: row.verdict for row in load("board.json")} == before
+    code, _, err = specbench("audit", "--method", "sd,fsd", *common, "--draws", "90", "--leaderboard", "board.json")
     assert code == 0, err
     assert "3 rows got a verdict" in err
     found = {row.method.partition("@")[0]: row.verdict for row in load("board.json")}
-    assert found == {"ar": "lossless", "sd": "lossless", "slem": "lossless", "pld": "greedy equal"}
+    assert found == {"ar": "lossless", "sd": "lossless", "fsd": "lossy by design", "pld": "greedy equal"}
     code, _, err = specbench("audit", "--method", "sd", *common, "--draws", "0", "--leaderboard", "board.json")
     assert code == 0 and "0 rows got a verdict" in err, "nothing was decided, so nothing is overwritten"
     code, _, err = specbench("audit", "--method", "all,sd", *common)

@@ -11,7 +11,7 @@ def columns(table: Table) -> list[list[str]]:
 
 def test_every_row_is_made() -> None:
     table = Table("what", "wanted", "ratio", "own", "other")
-    embedded(table, num_prompts_per_language=1, max_new_tokens=32)
+    embedded(table, num_prompts_per_language=1, max_new_tokens=16)
     long_context(table, context=48, num_prompts=1)
     what, _, ratios, *_ = columns(table)
     assert len(what) == 6
@@ -22,7 +22,7 @@ def test_every_row_is_made() -> None:
 def test_bridges_and_prompt_lookup_write_what_transformers_own_write() -> None:
     """One row of speeds and one of equal outputs for each: ours, theirs and AR's."""
     table = Table("what", "wanted", "ratio", "own", "other")
-    bridges(table, num_prompts_per_language=1, max_new_tokens=24)
+    bridges(table, num_prompts_per_language=1, max_new_tokens=12)
     what, _, ratios, *_ = columns(table)
     assert len(what) == 2 * len(PAIRS)
     for row, name in enumerate(PAIRS):

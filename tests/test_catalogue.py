@@ -259,9 +259,9 @@ def test_set_values_are_yaml_except_for_texts():
             "reference=null",
             "--set reference=null: subsets.en.reference: the key 'reference' is missing, which the scorer",
         ),
-        ("verification.rule=rejection", "no chosen task or method has the key 'verification.rule'"),
-        ("version=2", "no chosen task or method has the key 'version'"),
-        ("name=x", "no chosen task or method has the key 'name'"),
+        ("verification.rule=rejection", "'verification.rule' may not be set, as"),
+        ("version=2", "'version' may not be set"),
+        ("name=x", "'name' may not be set"),
     ],
 )
 def test_bad_pairs(pair, expected):
@@ -275,6 +275,26 @@ def test_null_takes_a_text_away():
     assert task.subset("en").vars["question_word"] == "null ref"
 
 
+def test_set_says_what_a_rule_lacks_and_leaves_ar_alone():
+    ar, sd, tli = (catalogue.load_method(name) for name in ("ar", "sd", "tli"))
+    text = message(catalogue.with_overrides, [], [ar, sd], ["verification.threshold=0.2"])
+    assert "sd has the rule 'rejection', which has no 'threshold' (the rule fuzzy has): choose a method" in text
+    text = message(catalogue.with_overrides, [], [ar, sd], ["verification.rule=fuzzy"])
+    assert "'verification.rule' may not be set" in text and "specbench sweep --path verification.rule" in text
+    _, (first, second) = catalogue.with_overrides([], [ar, tli], ["bridge=union"])
+    assert first == ar and second.bridge.name == "union"
+
+
 def test_set_without_a_method_that_has_the_key():
     with pytest.raises(ConfigError, match="no chosen task or method has the key 'num_draft_tokens'"):
         override("num_draft_tokens=8", methods=["ar"])
+
+
+def test_all_is_every_built_in_task_and_stands_alone() -> None:
+    from specbench.execute import chosen_tasks
+
+    assert chosen_tasks(["all"]) == catalogue.builtin_task_names()
+    assert {"mgsm", "wmt", "humaneval"} <= set(catalogue.builtin_task_names())
+    assert chosen_tasks(["wmt", "mgsm", "wmt"]) == ["wmt", "mgsm"]
+    with pytest.raises(ConfigError, match="--task all,mgsm: 'all' is every task: name no other beside it"):
+        chosen_tasks(["all", "mgsm"])

@@ -58,6 +58,8 @@ def test_run_prints_tables_and_writes_rows(
     assert [row.subset for row in written] == ["en", "ja", "all"] * 4
     assert {row.method.partition("@")[0] for row in written} == {"ar", "sd", "fsd", "draft-only"}
     assert load(tmp_path / "out" / "leaderboard.json") == written
+    told = {name: m.get("decoded_by") for r in records(tmp_path / "out") for name, m in r["methods"].items()}
+    assert told == {"ar": None, "sd": None, "fsd": None, "draft-only": "drafter"}
 
 
 def test_json_rows(specbench: Specbench, pair: tuple[str, ...], rows: str) -> None:
@@ -153,10 +155,39 @@ def test_users_own_files(specbench: Specbench, pair: tuple[str, ...], rows: str,
     assert specbench("validate", "mine.yaml", "fast.yaml")[0] == 0
 
 
+def test_a_file_with_the_name_of_a_known_method_is_said(
+    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "name: sd\nversion: 1\ntitle: Mine\nnum_draft_tokens: 2\n"
+        "drafter: {type: model}\nverification: {rule: rejection}\n"
+    )
+    line = "mine.yaml: 'sd' is the name of methods/sd.yaml too: results say sd@1 of both"
+    code, out, _ = specbench("validate", "mine.yaml")
+    assert code == 0 and line in out
+    code, _, err = run(specbench, pair, rows, "--limit", "1", "--subset", "en", method="mine.yaml")
+    assert code == 0 and line in err
+
+
+def test_validate_loads_the_code_of_an_external_decoder(specbench: Specbench, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\nversion: 1\ntitle: Mine\nnum_draft_tokens: 1\ndecoder: {type: external, entry: 'mine.py:decode'}\n"
+    )
+    code, _, err = specbench("validate", "mine.yaml")
+    assert code == 2 and err.startswith("error: mine.yaml: decoder.entry: ") and "there is no file" in err
+    (tmp_path / "mine.py").write_text("def decode(prompt_ids):\n    return []\n")
+    assert specbench("validate", "mine.yaml")[0] == 0
+
+
+def test_a_missing_target_is_said_before_a_missing_drafter(specbench: Specbench) -> None:
+    outcome = specbench("run", "--task", "mgsm", "--method", "sd", "--target", "/nonexistent")
+    assert_one_line(outcome, "model folder '/nonexistent' does not exist")
+
+
 def test_version_and_help(specbench: Specbench) -> None:
     assert specbench("--version")[:2] == (0, f"specbench {__version__}\n")
     code, out, _ = specbench("run", "--help")
-    assert code == 0 and "--leaderboard" in out
+    assert code == 0 and "--leaderboard" in out and "bool" not in out
     code, out, err = specbench()
     assert code == 2 and "validate" in out + err
 
@@ -176,8 +207,10 @@ BAD_OPTIONS = {
     "override without value": (("--set", "num_draft_tokens"), "key=value"),
     "negative threshold": (("--set", "verification.threshold=-0.1"), "greater than or equal to 0"),
     "threshold that is no number": (("--set", "verification.threshold=low"), "threshold"),
-    "limit of nothing": (("--limit", "0"), "limit"),
-    "no repeats": (("--repeats", "0"), "repeats"),
+    "limit of nothing": (("--limit", "0"), "--limit 0: give 1 or more"),
+    "no repeats": (("--repeats", "0"), "--repeats 0: give 1 or more"),
+    "output that is a file": (("--output", "rows/mgsm_en.tsv"), "it is a file, not a folder; choose another folder"),
+    "another rule": (("--set", "verification.rule=rejection"), "another value is another task or method: write a YAML"),
     "missing model folder": (("--target", "./nowhere"), "model folder './nowhere' does not exist"),
     "hub out of reach": (("--target", "nobody/nothing"), "cannot load model 'nobody/nothing'"),
     "unknown device": (("--device", "gpu"), "--device gpu: not available"),
@@ -185,7 +218,7 @@ BAD_OPTIONS = {
     "missing data folder": (("--data", "nowhere"), "nowhere"),
     "no threads": (("--threads", "0"), "--threads 0"),
     "more threads than CPUs": (("--threads", "100000"), f"give 1 to {os.cpu_count()}"),
-    "limit that is no number": (("--limit", "abc"), "Invalid value for '--limit'"),
+    "limit that is no number": (("--limit", "abc"), "Invalid value for '--limit abc': "),
     "unknown option": (("--limt", "1"), "No such option: --limt (Possible options: --limit"),
     "empty output": (("--output", ""), "--output '': is empty"),
     "empty leaderboard": (("--leaderboard", ""), "--leaderboard '': is empty"),

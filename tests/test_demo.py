@@ -123,23 +123,34 @@ def test_unknown_member_names_the_nearest():
 
 def test_training_neither_asks_about_nor_shows_a_held_out_pair():
     training = training_rows(family.member("target").worlds, 5000, Random(123))
-    used = {tuple(sorted(pair)) for row in training for pair in row["asked"] + row["shown"]}
+    used = {tuple(sorted(pair)) for row in training for pair in row.get("_asked", []) + row.get("_shown", [])}
     in_text = {
         tuple(sorted(map(int, pair)))
         for row in training
         for pair in re.findall(r"(?<!\d)(?=(\d+) [-+×÷] (\d+))", " ".join(WORLDS[row["task"]].example(row)))
     }
-    held_out = held_out_rows("mgsm", build.NUM_SAMPLES, Random(build.SAMPLE_SEED))
-    held_out += held_out_rows("mgsm", build.NUM_EVALUATION, Random(build.EVALUATION_SEED))
-    asked = {tuple(sorted(pair)) for row in held_out for pair in row["asked"]}
+    held_out = held_out_rows("mgsm", WORLDS["mgsm"].num_samples, Random(build.SAMPLE_SEED))
+    held_out += held_out_rows("mgsm", WORLDS["mgsm"].num_evaluated, Random(build.EVALUATION_SEED))
+    asked = {tuple(sorted(pair)) for row in held_out for pair in row["_asked"]}
     assert asked and in_text
     assert not asked & used
     assert not asked & in_text
 
 
-def test_sample_is_what_the_build_writes(tmp_path):
+def test_samples_are_what_the_build_writes(tmp_path):
     build.write_samples(tmp_path)
-    assert (tmp_path / "mgsm.jsonl").read_bytes() == SAMPLES.read_bytes()
+    written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert written == {path.name: path.read_bytes() for path in SAMPLES.parent.iterdir()}
+
+
+@pytest.mark.parametrize("task", [task for task, world in WORLDS.items() if world.num_samples])
+def test_no_sample_is_trained_on(task):
+    samples = {WORLDS[task].example(row)[0] for row in held_out_rows(task, WORLDS[task].num_samples, Random(11))}
+    trained = {WORLDS[task].example(row)[0] for row in training_rows({task: 1.0}, 300, Random(3))}
+    assert samples and not samples & trained
+
+
+def test_the_sample_of_mgsm():
     rows = _samples()
     task = yaml.safe_load((builtin_dir("tasks") / "mgsm.yaml").read_text(encoding="utf-8"))
     assert {row["subset"] for row in rows} == set(task["subsets"])
@@ -156,7 +167,7 @@ def test_every_template_renders_and_its_answer_ends_with_the_number(language):
         row = math.render(language, kind, wording, name, objects, numbers)
         assert int(re.findall(r"\d+", row["answer"])[-1]) == row["answer_number"]
         assert "{" not in row["question"] + row["answer"]
-        asked = {number for pair in row["asked"][:1] for number in pair}
+        asked = {number for pair in row["_asked"][:1] for number in pair}
         assert asked <= {int(number) for number in re.findall(r"\d+", row["question"])}
 
 

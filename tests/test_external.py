@@ -225,7 +225,7 @@ def test_nothing_is_made_up_for_a_decoder_without_counts(code: Path, pair: Model
     known = {name for name, value in values.items() if value is not None}
     assert known == {
         "new_tokens", "tokens_per_second", "tokens_per_second_ar", "speedup", "speedup_e2e", "ttft_seconds",
-        "tpot_seconds", "overhead_share_ar", "share_cut_by_length", "share_cut_by_context",
+        "tpot_seconds", "overhead_share_ar", "share_cut_by_length", "share_cut_by_context", "share_truncated",
     }  # fmt: skip
 
 
@@ -408,7 +408,7 @@ def test_a_decoder_excludes_parts_and_lossless_is_a_claim(code: Path) -> None:
     for change, expected in (
         ({"decoder": "a:b"}, "decoder = 'a:b': write a mapping, such as decoder: {type: external, entry: "),
         ({"decoder": {"type": "external", "entry": "a"}}, "decoder.entry = 'a': write it as package.module:name or"),
-        ({"decoder": {"type": "external", "entry": "a:b", "drafter": "x"}}, "decoder.drafter = 'x': (choices: none, "),
+        ({"decoder": {"type": "external", "entry": "a:b", "drafter": "x"}}, "decoder.drafter = 'x': the choices"),
         ({"decoder": {"type": "external", "entry": "a:b", "entri": "x"}}, "unknown key 'entri': did you mean 'entry'?"),
         ({"decoder": {"type": "external", "entry": "a:b", "options": {"x": {1, 2}}}}, "'x' is a set that JSON cannot"),
         ({"lossless": True}, "write decoder.claims_lossless"),
@@ -432,7 +432,7 @@ def test_the_place_of_the_code_is_no_meaning_and_options_are(code: Path, tmp_pat
     assert digest(first) == digest(second)
     _, [changed] = with_overrides([], [first], ["decoder.options.token=6"])
     assert changed.decoder is not None and changed.decoder.options == {"token": 6} and digest(changed) != digest(first)
-    assert "no chosen task or method has the key 'decoder.entry'" in message(
+    assert "'decoder.entry' may not be set" in message(
         with_overrides, [], [first], ["decoder.entry=a:b"]
     )
 
@@ -478,6 +478,32 @@ def test_a_whole_run_has_rows_as_any_other(folder: list[str], specbench: Any, tm
         file.write("# changed\n")
     code, _, err = specbench(*folder)
     assert code == 2 and "code.mine" in err and err.count("\n") == 1
+
+
+def test_a_decoder_that_claims_nothing_is_judged_by_what_it_writes(
+    folder: list[str], specbench: Any, tmp_path: Path
+) -> None:
+    """Neither lossless nor lossy by design: the run compares its outputs, and so does the audit."""
+    plain = YAML.replace(", claims_lossless: true", "")
+    (tmp_path / "mine.yaml").write_text(plain)
+    with (tmp_path / "decoders.py").open("a") as file:
+        file.write("def sevens(prompt_ids, *, max_new_tokens):\n    return [7] * max_new_tokens\n")
+    wrong = plain.replace(":plain", ":sevens").replace("name: mine", "name: wrong")
+    (tmp_path / "wrong.yaml").write_text(wrong)
+    folder[folder.index("mine.yaml")] = "mine.yaml,wrong.yaml"
+    code, out, err = specbench(*folder)
+    assert code == 0, err
+    rows = json.loads((tmp_path / "out" / "leaderboard.json").read_text())["rows"]
+    found = {row["method"].partition("@")[0]: (row["lossless"], row["verdict"]) for row in rows}
+    assert found["mine"] == (False, "greedy equal") and found["wrong"] == (False, "diverged")
+    assert "lossy by design" not in out and "not claimed to be lossless" in " ".join(out.split())
+    common = folder[5:folder.index("--output")]
+    code, out, err = specbench("audit", "--method", "mine.yaml,wrong.yaml", *common, "--draws", "30", "--json")
+    assert code == 0, f"nothing was declared lossless that is not: {err}"
+    verdicts = {each["method"]: each for each in json.loads(out)["verdicts"]}
+    assert verdicts["mine"]["verdict"] == "greedy equal" and verdicts["mine"]["declared_lossless"] is None
+    assert verdicts["mine"]["reason"] == "nothing drawn: its code takes no 'sampling', so it decodes greedily only"
+    assert verdicts["wrong"]["verdict"] == "diverged"
 
 
 def test_an_exception_in_a_run_keeps_the_records(folder: list[str], specbench: Any, tmp_path: Path) -> None:

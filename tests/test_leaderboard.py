@@ -49,7 +49,7 @@ def test_rows_survive_the_file(tmp_path):
     write(tmp_path / "board.json", rows)
     assert load(tmp_path / "board.json") == rows
     content = json.loads((tmp_path / "board.json").read_text(encoding="utf-8"))
-    assert content["format"] == 1 and content["rows"][0]["metrics"]["speedup"]["low"] == 1.25
+    assert content["format"] == 2 and content["rows"][0]["metrics"]["speedup"]["low"] == 1.25
     assert [path.name for path in tmp_path.iterdir()] == ["board.json"]
 
 
@@ -81,21 +81,45 @@ def test_merge_replaces_the_same_result_and_keeps_the_others(tmp_path):
 
 def test_the_key_is_everything_but_the_outcome():
     assert set(json.loads(row().key)) == set(FIELDS) - {"metrics", "created", "command"} | {"format"}
+    assert row(quality="bleu", signatures={"bleu": "tok:zh"}).key == row().key
 
 
-WHOLE = json.dumps({"format": 1, "rows": [row().model_dump(mode="json")]})
+def of_format_1(rows):
+    """A file as it was written when accuracy was the only score."""
+    written = [{**json.loads(r.model_dump_json(exclude={"quality", "signatures"})), "format": 1} for r in rows]
+    return json.dumps({"format": 1, "rows": written})
+
+
+def test_rows_of_format_1_are_read_and_replaced_by_those_of_now(tmp_path):
+    accuracy = {name: Metric(value=0.5) for name in ("accuracy", "accuracy_ar", "accuracy_difference")}
+    scored, unscored = row(metrics=accuracy), row(subset="en", metrics=dict.fromkeys(accuracy, Metric()))
+    (tmp_path / "board.json").write_text(of_format_1([scored, unscored]), encoding="utf-8")
+    assert load(tmp_path / "board.json") == [row(metrics=accuracy, quality="accuracy"), row(subset="en", metrics={})]
+    again = row(metrics={**accuracy, "num_unscored": Metric(value=0)}, quality="accuracy")
+    assert merge(tmp_path / "board.json", [again]) == [again, row(subset="en", metrics={})]
+    assert json.loads((tmp_path / "board.json").read_text(encoding="utf-8"))["format"] == 2
+
+
+def test_a_broken_row_of_format_1_is_a_user_error(tmp_path):
+    for text in ('{"format": 1, "rows": [{"format": 1}]}', '{"format": 1, "rows": [{"format": 1, "metrics": 3}]}'):
+        (tmp_path / "board.json").write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match=r"board.json: rows\.0\."):
+            load(tmp_path / "board.json")
+
+
+WHOLE = json.dumps({"format": 2, "rows": [row().model_dump(mode="json")]})
 BROKEN = {
     "empty": "",
     "half-written": WHOLE[: len(WHOLE) // 2],
     "a list": "[]",
-    "no rows": '{"format": 1}',
-    "another format": WHOLE.replace('"format": 1, "rows"', '"format": 2, "rows"'),
+    "no rows": '{"format": 2}',
+    "another format": WHOLE.replace('"format": 2, "rows"', '"format": 3, "rows"'),
     "unknown field": WHOLE.replace('"subset"', '"subsett"'),
     "wrong type": WHOLE.replace('"n": 16', '"n": "many"'),
     "not a number": WHOLE.replace("1.25", "NaN"),
     "more beside the rows": WHOLE[:-1] + ', "x": 1}',
     "deep": "[" * 100_000,
-    "a row that is none": '{"format": 1, "rows": [3]}',
+    "a row that is none": '{"format": 2, "rows": [3]}',
 }
 
 
@@ -116,7 +140,7 @@ def test_errors_name_the_place_the_value_and_the_remedy(tmp_path):
     with pytest.raises(ConfigError, match=r"rows\.0\.n = 'many': .*recomputed from the records"):
         load(path)
     path.write_text(BROKEN["another format"], encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"format = 2.*reads format 1"):
+    with pytest.raises(ConfigError, match=r"format = 3.*reads formats 1 and 2"):
         load(path)
     with pytest.raises(ConfigError, match=r"none\.json: cannot read"):
         load(tmp_path / "none.json")

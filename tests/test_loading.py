@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from specbench.errors import ConfigError
 from specbench.models.loading import check_causal, choose_device, fingerprint, load_model
+from specbench.vocab.loading import load_tokenizer
 from tests import tiny
 
 
@@ -82,8 +83,34 @@ def test_missing_folder_and_folder_without_a_model(tmp_path: Path) -> None:
 
 def test_broken_weights(tmp_path: Path) -> None:
     (tiny.save(tmp_path) / "model.safetensors").write_bytes(b"broken")
-    with pytest.raises(ConfigError, match="cannot load model"):
+    with pytest.raises(ConfigError, match=r"cannot load model.*model\.safetensors is broken or not whole \("):
         load_model(str(tmp_path), device="cpu")
+
+
+def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
+    for path in tiny.save(tmp_path).glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(ConfigError, match=r"it has no tokenizer \(none of tokenizer\.json, .*vocab\.txt\) \(give"):
+        load_model(str(tmp_path), device="cpu")
+    with pytest.raises(ConfigError, match=r"it has no tokenizer \(none of tokenizer\.json, "):
+        load_tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"tokenizer\.json is not valid JSON"):
+        load_model(str(tmp_path), device="cpu")
+
+
+def test_a_folder_that_is_not_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looks like a hub id may be meant as a folder: both are said."""
+
+    def refuse(name: str, **options: object) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("huggingface_hub.model_info", refuse)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hf" / "target").mkdir(parents=True)
+    for load in (load_model, load_tokenizer):
+        with pytest.raises(ConfigError, match=r"no folder 'hf/nothere' here \(hf holds target\), and the hub .* route"):
+            load("hf/nothere")
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no route"), TimeoutError("timed out"), OSError("Name unknown")])

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from specbench.data.local import find_files, read_rows
+from specbench.data.parallel import find_parallel, parallel_rows
 from specbench.errors import ConfigError
 
 COLUMNS = ["question", "answer", "answer_number", "equation_solution"]
@@ -114,7 +115,7 @@ def test_rows_are_read_lazily(tmp_path):
         pytest.param("x.json", DEEP, "x.json, from line 1: not JSON that can be read: maximum", id="deep json"),
         ("x.jsonl.gz", DAMAGED, "x.jsonl.gz: cannot be read: Error -3 while decompressing data"),
         ("x.parquet.gz", DAMAGED, "x.parquet.gz: cannot be read: Error -3 while decompressing data"),
-        ("x.txt", b"q", "x.txt: not a kind of file that can be read: use .jsonl, .json, .csv, .tsv, .parquet"),
+        ("x.doc", b"q", "x.doc: not a kind of file that can be read: use .jsonl, .json, .csv, .tsv, .parquet, .txt"),
     ],
 )
 def test_mistakes(tmp_path, name, content, expected):
@@ -157,3 +158,52 @@ def test_a_stem_that_no_file_has(tmp_path, stem, expected):
     with pytest.raises(ConfigError) as caught:
         find_files(tmp_path, [stem])
     assert str(caught.value).startswith(expected)
+
+
+def test_a_text_file_is_a_row_a_line(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_bytes("\ufeffone \r\n\r\ntwo\n".encode())
+    assert list(read_rows(path)) == [{"text": "one "}, {"text": "two"}]
+
+
+def test_json_that_holds_a_row_a_line(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{"q": 1, "data": []}\n{"q": 2}\n')
+    assert [row["q"] for row in read_rows(path)] == [1, 2]
+    path.write_text('{"q": 1}\n{"q": \n')
+    with pytest.raises(ConfigError, match=r"x\.json, line 2: not valid JSON"):
+        list(read_rows(path))
+
+
+def write_lines(folder, **texts):
+    for name, text in texts.items():
+        stem, _, suffix = name.rpartition("_")
+        (folder / f"{stem}.{suffix}").write_bytes(text.encode())
+
+
+def test_aligned_files(tmp_path):
+    write_lines(tmp_path, dev_en="one\r\ntwo\u2028more\n\n three\n", dev_chr="Ꮟ\nᏔ\n\nᏦ", mono_chr="Ꮟ\n")
+    [files] = find_parallel(tmp_path, {"en": "*.en", "chr": "*.chr"})
+    assert [path.name for path in files.values()] == ["dev.en", "dev.chr"]
+    places, rows = zip(*parallel_rows(files), strict=True)
+    assert list(rows) == [{"en": "one", "chr": "Ꮟ"}, {"en": "two\u2028more", "chr": "Ꮤ"}, {"en": " three", "chr": "Ꮶ"}]
+    assert [place.rpartition("/")[2] for place in places] == ["dev.en, line 1", "dev.en, line 2", "dev.en, line 4"]
+
+
+def test_which_files_are_aligned(tmp_path):
+    write_lines(tmp_path, b_en="1\n", a_en="2\n", b_de="3\n", a_de="4\n", c_de="5\n", only_fr="6\n")
+
+    def found(**patterns):
+        return [[path.name for path in files.values()] for files in find_parallel(tmp_path, patterns)]
+
+    assert found(en="*.en", de="*.de") == [["a.en", "a.de"], ["b.en", "b.de"]]
+    assert found(en="a.en", de="c.de") == [["a.en", "c.de"]]
+    assert found(en="a*n", fr="*.fr") == [["a.en", "only.fr"]]  # no names agree, but there is one of each
+    assert found(en="*.en", fr="*.fr") == found(en="*.en", ja="*.ja") == found() == []
+
+
+def test_files_that_are_not_aligned(tmp_path):
+    write_lines(tmp_path, a_en="1\n2\n", a_de="1\n")
+    [files] = find_parallel(tmp_path, {"en": "*.en", "de": "*.de"})
+    with pytest.raises(ConfigError, match=r"a\.en has 2 lines, .*a\.de has 1 lines: aligned files have as many"):
+        list(parallel_rows(files))

@@ -87,12 +87,14 @@ BY_HAND = {
     "accuracy": 0.5,
     "accuracy_ar": 1.0,
     "accuracy_difference": -0.5,
+    "num_unscored": 0,
+    "share_truncated": 0.0,
     "share_cut_by_length": 0.5,
     "share_cut_by_context": 0.0,
 }
 WITHOUT_INTERVAL = {
     "new_tokens", "ttft_seconds", "draft_prefill_seconds", "tpot_seconds", "draft_seconds", "verify_seconds",
-    "overhead_seconds", "cost_ratio", "speedup_expected",
+    "overhead_seconds", "cost_ratio", "speedup_expected", "num_unscored",
 }  # fmt: skip
 
 

@@ -1,10 +1,12 @@
 """The scorer `number`: languages, digits, separators, signs."""
 
 import json
+import types
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+import yaml
 
 from specbench.errors import ConfigError
 from specbench.registry import SCORERS
@@ -12,7 +14,12 @@ from specbench.resources import builtin_dir
 from specbench.scoring.numbers import last_number
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-score = SCORERS.get("number")()
+scorer = SCORERS.get("number")()
+
+
+def score(text, reference):
+    return scorer(text, reference).values["accuracy"]
+
 
 PATTERNS = {
     "en": "24 + 17 = 41.\nThe answer is {}.",
@@ -122,6 +129,15 @@ def test_reference_without_a_number_is_an_error():
         score("41", "forty")
 
 
+def test_any_of_several_references_is_right_and_none_is_no_score():
+    assert score("so 41", ["40", "41"]) == 1.0 and score("so 42", ["40", "41"]) == 0.0
+    for nothing in ("", [], [" "]):
+        found = scorer("41", nothing)
+        assert found.values == {"accuracy": None} and found.problem == "the row has no reference"
+    with pytest.raises(ConfigError, match="the reference is a mapping"):
+        score("41", {"answer": "41"})
+
+
 SAMPLE = [json.loads(line) for line in (builtin_dir("tasks") / "samples" / "mgsm.jsonl").open(encoding="utf-8")]
 
 
@@ -181,3 +197,47 @@ def test_verdicts_on_real_outputs():
     differ = [row for row in rows if bool(score(row["response"], str(row["answer"]))) != row["result"]]
     assert len(rows) == 480
     assert [("5,125" in row["response"]) for row in differ] == [True]
+
+
+def lm_eval_verdicts(task, filter_name, rows, ignoring=None):
+    """What lm-eval's own filter finds in each answer, and its metric's verdict on that."""
+    import lm_eval.tasks
+    from lm_eval.api.metrics import exact_match_fn
+    from lm_eval.filters import build_filter_ensemble
+
+    config = yaml.safe_load((Path(lm_eval.tasks.__file__).parent / task).read_text(encoding="utf-8"))
+    steps = next(each["filter"] for each in config["filter_list"] if each["name"] == filter_name)
+    options = ignoring or {
+        key: value for key, value in config["metric_list"][0].items() if key.startswith(("ignore", "regexes"))
+    }
+    parts = [(step["function"], {k: v for k, v in step.items() if k != "function"} or None) for step in steps]
+    asked = [types.SimpleNamespace(resps=[row["response"]], doc=row, filtered_resps={}) for row in rows]
+    build_filter_ensemble(filter_name, parts).apply(asked)
+    found = [each.filtered_resps[filter_name] for each in asked]
+    return [
+        (
+            answer,
+            bool(exact_match_fn(predictions=[answer], references=[f"{row['answer']:g}"], **options)["exact_match"]),
+        )
+        for answer, row in zip(found, rows, strict=True)
+    ]
+
+
+OF_MGSM = {"ignore_case": True, "ignore_punctuation": True}  # of cot_yaml, which the languages include
+
+
+@pytest.mark.skipif(not (SHARED / "mcot").is_dir(), reason="the shared data is not here")
+@pytest.mark.parametrize("language", ["en", "de", "sw", "ja"])
+def test_agrees_with_the_filters_of_lm_eval(language):
+    """480 real answers: the same verdict as lm-eval's flexible-extract on each. Its strict-match finds less (a German
+    wording, a Japanese space); where it finds an answer, the verdict is the same."""
+    files = sorted((SHARED / "mcot").glob(f"*{language}*.jsonl"))
+    rows = [json.loads(line) for path in files for line in path.open(encoding="utf-8")]
+    own = [bool(score(row["response"], f"{row['answer']:g}")) for row in rows]
+    assert len(rows) == 120 and 60 < sum(own) < 90
+    mgsm = f"mgsm/native_cot/mgsm_native_cot_{language}.yaml"
+    for task, ignoring in (("gsm8k/gsm8k.yaml", None), (mgsm, OF_MGSM)):
+        assert own == [right for _, right in lm_eval_verdicts(task, "flexible-extract", rows, ignoring)]
+    strict = lm_eval_verdicts(mgsm, "strict-match", rows, OF_MGSM)
+    told = [(mine, right) for mine, (answer, right) in zip(own, strict, strict=True) if answer != "[invalid]"]
+    assert told and all(mine == right for mine, right in told)

@@ -8,13 +8,14 @@
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from specbench.catalogue import load_method, load_task
+from specbench.cli import app
 from specbench.data.examples import load_examples
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.ledger import StopRules
@@ -29,13 +30,13 @@ from tests.toys import TableModel
 Specbench = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def records(specbench: Specbench, tmp_path: Path) -> list[dict[str, Any]]:
-    code, _, err = specbench(
-        "run", "--task", "mgsm", "--method", "sd", "--limit", "2", "--subset", "en,te", "--output", "o"
-    )
-    assert code == 0, err
-    return [json.loads(line) for line in (tmp_path / "o" / "records.jsonl").read_bytes().splitlines()]
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("run")
+    words = ["run", "--task", "mgsm", "--method", "sd", "--limit", "2", "--subset", "en,te", "--output", str(folder)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in (folder / "records.jsonl").read_bytes().splitlines()]
 
 
 def generations(records: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -85,9 +86,7 @@ def test_every_draft_has_the_asked_length_until_the_limit() -> None:
         assert step.num_drafted == min(5, 100 - num_emitted - 1)
 
 
-def test_the_warm_up_text_is_no_prompt(
-    monkeypatch: pytest.MonkeyPatch, records: list[dict[str, Any]], specbench: Specbench
-) -> None:
+def test_the_warm_up_text_is_no_prompt(monkeypatch: pytest.MonkeyPatch, specbench: Specbench) -> None:
     """Everything that is decoded before the first record is written comes from the filler text."""
     decoded: list[list[int]] = []
     generate = Decoder.generate

@@ -7,16 +7,19 @@ import pytest
 
 from specbench.data.examples import Example
 from specbench.errors import ConfigError
-from specbench.running.plan import check_prompts, check_references, uses_chat
+from specbench.running.plan import check_prompts, check_references, make_scorer, uses_chat
 from tests import tiny
 
 
 def cell(prompt: str, model: Any, context_limit: int | None = 100, reference: str = "1") -> Any:
-    data = SimpleNamespace(location="rows.tsv", examples=[Example(0, "first", prompt, reference)])
+    data = SimpleNamespace(location="rows.tsv", examples=[Example(0, "first", (prompt,), (reference,))])
     task = SimpleNamespace(name="t", scorer=SimpleNamespace(type="number", options={}))
     decoder = SimpleNamespace(model=model)
     decoder.parts = (decoder,)
-    return SimpleNamespace(task=task, subset="en", data=data, decoders=[decoder], context_limit=context_limit)
+    scorer = make_scorer(task)
+    return SimpleNamespace(
+        task=task, subset="en", data=data, decoders=[decoder], context_limit=context_limit, scorer=scorer
+    )
 
 
 def test_a_prompt_must_leave_room_for_one_token() -> None:

@@ -31,7 +31,7 @@ def test_command(command: str, specbench: Callable[..., tuple[int, str, str]], t
     for name, text in re.findall(r"```(?:yaml|python)\n# (\S+)\n(.*?)```", README, re.S):
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "numbers.jsonl").write_text(re.findall(r"```json\n(.*?)```", README, re.S)[0], encoding="utf-8")
-    program, *arguments = shlex.split(command)
+    program, *arguments = shlex.split(re.sub(r"--limit \d+", "--limit 1", command))  # as written, on fewer examples
     assert program == "specbench"
     code, out, err = specbench(*arguments)
     assert code == 0, err
@@ -45,5 +45,4 @@ def test_every_method_and_task_is_in_its_table() -> None:
         spec = load_method(name)
         claimed = "claimed" if spec.decoder else "yes"
         assert cells[name][4].strip() == (claimed if spec.lossless else "no"), name
-    for name in task_names():
-        assert f"| `{name}` |" in README
+    assert set(task_names()) <= set(cells)

@@ -44,6 +44,20 @@ def test_bad_options(registry, options, expected):
     assert expected in str(caught.value)
 
 
+def test_all_missing_options_are_named_at_once(registry):
+    @registry.register("panel")
+    def panel(model, *, width: int, height: int):
+        return model
+
+    with pytest.raises(ConfigError, match=r"^gadget 'panel'\.width, gadget 'panel'\.height: these keys are missing"):
+        registry.complete("panel", {})
+
+
+def test_choices_far_from_the_value_read_as_a_sentence(registry):
+    with pytest.raises(ConfigError, match=r"^gadget 'dial'\.mode = 'maybe': the choices are fast, slow$"):
+        registry.complete("dial", {"size": 1, "mode": "maybe"})
+
+
 def test_unknown_name_lists_the_choices(registry):
     with pytest.raises(ConfigError, match=r"unknown gadget 'dail': did you mean 'dial'\? \(choices: dial\)"):
         registry.get("dail")

@@ -26,7 +26,7 @@ def test_records_are_found_again(tmp_path: Path) -> None:
     with folder.open(METHODS) as done:
         assert done == {}
         folder.records.append(whole())
-    assert open_and_close(RunFolder(tmp_path / "run", IDENTITY)) == [("t", "en", 0, 0)]
+    assert open_and_close(RunFolder(tmp_path / "run", IDENTITY)) == [("t", "en", 0, 0, 0)]
 
 
 def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
@@ -50,6 +50,25 @@ def test_records_without_a_configuration_are_refused(tmp_path: Path) -> None:
     (tmp_path / "records.jsonl").write_text("")
     with pytest.raises(ConfigError, match=r"no run\.json"):
         open_and_close(RunFolder(tmp_path, IDENTITY))
+
+
+def test_a_lost_configuration_is_written_again_where_the_name_is_its_digest(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, IDENTITY, named_by_digest=True)
+    with folder.open(METHODS):
+        folder.records.append(whole())
+    written = (tmp_path / "run.json").read_text()
+    (tmp_path / "run.json").write_text(written[:-9])
+    with pytest.raises(ConfigError, match=r"not valid JSON .*; delete it and repeat the command, or choose another"):
+        open_and_close(folder)
+    (tmp_path / "run.json").unlink()
+    assert open_and_close(folder) == [("t", "en", 0, 0, 0)]
+    assert (tmp_path / "run.json").read_text() == written
+
+
+def test_a_place_that_is_no_folder_is_said(tmp_path: Path) -> None:
+    (tmp_path / "task.yaml").write_text("name: x")
+    with pytest.raises(ConfigError, match=r"task\.yaml: it is a file, not a folder; choose another folder"):
+        open_and_close(RunFolder(tmp_path / "task.yaml", IDENTITY))
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"seed": "\xff"}', b"[" * 100_000])

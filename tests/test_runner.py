@@ -16,21 +16,34 @@ from specbench.running.runner import Block, blocks, check_same_examples
 from tests import tiny
 
 
-def cell(subset: str, num_examples: int) -> Any:
+def cell(subset: str, num_examples: int, num_turns: int = 1) -> Any:
+    turns = ("What?",) * num_turns
+    examples = [Example(index, str(index), turns, (None,) * num_turns) for index in range(num_examples)]
     return SimpleNamespace(
-        subset=subset, decoders=("ar", "sd", "fsd"), data=SimpleNamespace(examples=range(num_examples))
-    )
+        task=SimpleNamespace(name="t"), subset=subset, decoders=("ar", "sd", "fsd"),
+        data=SimpleNamespace(examples=examples),
+    )  # fmt: skip
 
 
 def test_blocks_cover_everything_and_alternate() -> None:
     plan = list(blocks([cell("en", 3), cell("ja", 2)], repeats=2))
-    assert [(block.cell.subset, block.example, block.repeat) for block in plan] == [
+    assert [(block.cell.subset, block.example.index, block.repeat) for block in plan] == [
         (subset, example, repeat) for subset, count in (("en", 3), ("ja", 2)) for repeat in range(2)
         for example in range(count)
     ]  # fmt: skip
     assert [block.order[0] for block in plan[:6]] == ["ar", "fsd", "ar", "fsd", "ar", "fsd"]
-    first_of = {(b.cell.subset, b.example, b.repeat): b.order[0] for b in plan}
+    first_of = {(b.cell.subset, b.example.index, b.repeat): b.order[0] for b in plan}
     assert all(first_of[subset, example, 0] != first_of[subset, example, 1] for subset, example, _ in first_of)
+
+
+def test_the_turns_of_an_example_stand_together_in_one_order() -> None:
+    plan = list(blocks([cell("en", 2, num_turns=2)], repeats=2))
+    assert [(block.example.index, block.repeat, block.turn) for block in plan] == [
+        (example, repeat, turn) for repeat in range(2) for example in range(2) for turn in range(2)
+    ]
+    assert [block.order[0] for block in plan] == ["ar", "ar", "fsd", "fsd", "fsd", "fsd", "ar", "ar"]
+    assert plan[1].earlier_keys == [plan[0].key] and plan[0].earlier_keys == []
+    assert len({block.key for block in plan}) == len(plan)
 
 
 def test_streams_are_independent_and_reproducible() -> None:
@@ -41,7 +54,7 @@ def test_streams_are_independent_and_reproducible() -> None:
 
 
 def test_records_of_other_examples_are_refused() -> None:
-    example = Example(0, "a", "What?", "1")
+    example = Example(0, "a", ("What?",), ("1",))
     place = SimpleNamespace(task=SimpleNamespace(name="t"), subset="en", data=SimpleNamespace(location="rows.tsv"))
     block = Block(place, example, 0, ())
     folder = SimpleNamespace(path="run")

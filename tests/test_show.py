@@ -112,7 +112,7 @@ def test_every_option_of_every_component_has_a_meaning_and_a_range(registry: Reg
         ("fsd", "num_draft_tokens", "an integer", "1 to 64", None),
         ("fsd", "verification.threshold", "a number", "at least 0", None),
         ("fsd", "verification.divergence_on", "one of", "raw, processed", "raw"),
-        ("fsd", "drafter.temperature", "a number or null", "0 (greedy) or at least 0.01", None),
+        ("fsd", "drafter.temperature", "a number or null", "0 (greedy), or 0.01 to 100", None),
         ("random-accept", "verification.probability", "a number", "0 to 1", None),
         ("pld", "drafter.max_match", "an integer", "1 to 16", 3),
         ("slrs", "bridge.max_draft_passes", "an integer", "1 to 1000000", 4096),

@@ -222,6 +222,7 @@ def test_real_rules_refuse_a_drafter_without_probabilities(bare_components, rule
     [
         ({"promt": "x"}, "promt: unknown key 'promt': did you mean 'prompt'?"),
         ({"prompt": "{{ row.question"}, "prompt: line 1 of the template: "),
+        ({"prompt": "{% if row.x %}"}, "that needs to be closed is 'if': correct it"),
         ({"prompt": "{{ rows.question }}"}, "prompt: the template has no name 'rows': did you mean 'row'?"),
         ({"prompt": "{{ vars.wrd }}"}, "prompt: vars.wrd is not set: did you mean 'word'?"),
         ({"prompt": ""}, "prompt = '': "),
@@ -241,6 +242,10 @@ def test_real_rules_refuse_a_drafter_without_probabilities(bare_components, rule
         (
             {"generation": {"max_new_tokens": 1, "temperature": 1e-38}},
             "generation.temperature = 1e-38: input should be 0 (greedy) or at least 0.01",
+        ),
+        (
+            {"generation": {"max_new_tokens": 1, "temperature": 1000}},
+            "generation.temperature = 1000: input should be at most 100",
         ),
         ({"generation": {"max_new_tokens": 1, "top_k": 0}}, "generation.top_k = 0: "),
         ({"generation": {"max_new_tokens": 1, "top_p": 0}}, "generation.top_p = 0: "),
@@ -379,3 +384,53 @@ def test_digest_of_a_task():
     moved = LANGUAGES | {"subsets": LANGUAGES["subsets"] | {"de": {"language": "de", "vars": {"word": "G:"}}}}
     assert digest(build(TaskSpec, moved)) != base
     assert digest(build(TaskSpec, LANGUAGES | {"prompt": "{{ row.question }}"})) != base
+
+
+def sampled(**samples):
+    """A task whose subsets have these samples."""
+    subsets = {name: {"sample": path} if path else {} for name, path in samples.items()}
+    return build(TaskSpec, LANGUAGES | {"prompt": "{{ row.q }}", "vars": {}, "subsets": subsets})
+
+
+def test_the_bundled_samples_are_of_some_subsets():
+    spec = sampled(en="en.jsonl", de=None, fr="fr.jsonl")
+    embedded = {"tasks": [spec], "target": "embedded:target"}
+    for changes in (embedded, {"tasks": [spec], "data": "sample"}):
+        made = run(**changes)
+        assert made.uses_sample and made.left_out() == {"sums": ["de"]}
+        assert [subset for _, subset in made.cells()] == ["en", "fr"]
+    for changes in ({"tasks": [spec]}, embedded | {"data": "hub"}, embedded | {"data": "folder"}):
+        assert [subset for _, subset in run(**changes).cells()] == ["en", "de", "fr"]
+        assert run(**changes).left_out() == {}
+    named = run(**embedded, subsets=("de", "en"))
+    assert [subset for _, subset in named.cells()] == ["de", "en"] and named.left_out() == {}
+    assert run(tasks=[sampled(en=None, de=None)], data="sample").left_out() == {}
+
+
+def test_the_first_subsets_of_each_task():
+    spec = sampled(en="en.jsonl", de=None, fr="fr.jsonl")
+    made = run(tasks=[spec], data="sample", subsets_per_task=1)
+    assert [subset for _, subset in made.cells()] == ["en"]
+    assert [subset for _, subset in run(tasks=[spec], subsets_per_task=2).cells()] == ["en", "de"]
+    assert "subsets_per_task = 0: " in message(run, subsets_per_task=0)
+
+
+def test_reference_and_references_are_one_or_the_other():
+    spec = task(reference={"test": "{{ row.t }}"}, subsets={"a": {"references": "answers"}, "b": {}})
+    assert (spec.subset("a").reference, spec.subset("a").references) == (None, "answers")
+    assert spec.subset("a").columns() == {"question", "answers"}
+    assert spec.subset("b").columns() == {"question", "t"}
+    both = message(task, references="answers")
+    assert "references: the task has a `reference` too" in both
+
+
+def test_columns_of_several_turns():
+    spec = task(turns="talk", prompt="{{ row.turn }}{{ row.q }}", reference="{{ row.refs[row.turn_index] }}")
+    assert spec.columns() == {"talk", "q", "refs"}
+
+
+def test_new_keys_leave_digests_alone():
+    """The digest of mgsm, which leaderboards name, as it was before there were turns, few-shot examples and so on."""
+    from specbench.catalogue import load_task
+
+    assert digest(load_task("mgsm")) == "7b11b688e7fb"

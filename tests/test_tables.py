@@ -2,8 +2,9 @@ import pytest
 from rich.console import Console
 
 from specbench.results.bootstrap import Metric
+from specbench.results.comparison import comparison_table
 from specbench.results.tables import run_table
-from tests.test_leaderboard import row
+from tests.test_leaderboard import row as leaderboard_row
 
 METRICS = {
     "acceptance_rate": Metric(value=0.7426, low=0.7, high=0.8),
@@ -15,6 +16,7 @@ METRICS = {
     "accuracy_ar": Metric(value=1.0),
     "accuracy": Metric(value=0.6251),
 }
+SCORED = {"quality": "accuracy"}
 SUBSETS = ["bn", "de", "en", "es", "fr", "ja", "ru", "sw", "te", "th", "zh"]
 
 
@@ -23,6 +25,10 @@ def rendered(rows, width=100):
     with console.capture() as capture:
         console.print(run_table(rows))
     return capture.get()
+
+
+def row(**changes):
+    return leaderboard_row(**{**SCORED, **changes})
 
 
 def rows(**changes):
@@ -113,3 +119,118 @@ def test_a_drafter_without_a_model_is_named_by_its_kind():
     options = {"drafter": {"type": "lookup"}, "verification": {"rule": "rejection"}}
     text = rendered(rows(drafter=None, options=options, lossless=True))
     assert "drafter lookup, 5 draft tokens, lossless (rule rejection)" in text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "temperature", "said"),
+    [
+        ("greedy equal", 0.0, "verdict: greedy equal, this run's outputs are AR's"),
+        ("lossless", 0.0, "verdict: lossless, by an audit's greedy outputs and draws"),
+        ("lossless", 1.0, "verdict: lossless, by an audit's greedy outputs and draws"),
+        ("near-tie only", 0.0, "verdict: near-tie only, by this run's outputs beside AR's, or by an audit"),
+        ("diverged", 0.0, "verdict: diverged, by this run's outputs beside AR's, or by an audit"),
+        ("diverged", 1.0, "verdict: diverged, by an audit"),
+        ("lossy by design", 1.0, "verdict: lossy by design, as its rule declares"),
+    ],
+)
+def test_a_verdict_is_said_with_what_it_comes_from(verdict, temperature, said):
+    """An audit puts its verdict in place of that of the run's own outputs, and a sampled run's outputs say nothing."""
+    text = rendered(rows(verdict=verdict, sampling={"temperature": temperature}))
+    assert said in [line.strip() for line in text.splitlines()]
+
+
+def test_verdicts_that_differ_are_told_apart_and_none_is_no_line():
+    assert "verdict" not in rendered(rows())
+    mixed = [row(subset="en", metrics=METRICS, verdict="greedy equal"), row(subset="ja", metrics=METRICS)]
+    assert "verdict: greedy equal, this run's outputs are AR's in en; not audited in ja" in rendered(mixed)
+
+
+TRANSLATED = {
+    **METRICS, "bleu_ar": Metric(value=31.26), "bleu": Metric(value=30.0), "chrf": Metric(value=50.0),
+}  # fmt: skip
+SIGNED = {"bleu": "nrefs:1|tok:13a|version:2.6.0"}
+
+
+def test_a_score_goes_by_its_own_name_and_unit():
+    translated = [row(subset=s, metrics=TRANSLATED, quality="bleu", signatures=SIGNED, n=40) for s in ("fr-en", "all")]
+    text = rendered(translated)
+    assert "BLEU" in text and "31.3 → 30.0" in text and "accuracy" not in text
+    assert [line.strip() for line in text.splitlines()].count("BLEU: nrefs:1|tok:13a|version:2.6.0") == 1
+    chinese = row(subset="en-zh", metrics=TRANSLATED, quality="bleu", signatures={"bleu": "tok:zh"}, n=40)
+    assert "BLEU: nrefs:1|tok:13a|version:2.6.0 in fr-en; tok:zh in en-zh" in rendered([translated[0], chinese])
+    judged = {**METRICS, "judge_score_ar": Metric(value=7.126), "judge_score": Metric(value=7.0)}
+    text = rendered([row(subset="writing", metrics=judged, quality="judge_score", n=40)])
+    assert "judge 1–10" in text and "7.13 → 7.00" in text
+
+
+def test_subsets_of_several_scores_name_each():
+    mixed = [row(subset="qasper", metrics={"f1": Metric(value=0.25)}, quality="f1", n=40),
+             row(subset="gov_report", metrics={"rougeL": Metric(value=0.5)}, quality="rougeL", n=40),
+             row(subset="all", metrics={}, quality=None, n=80)]  # fmt: skip
+    text = rendered(mixed)
+    assert "score: F1 % in qasper; ROUGE-L % in gov_report" in text and "25.0" in text and "50.0" in text
+
+
+def test_what_is_weak_about_a_score_is_said():
+    weak = {
+        **METRICS, "num_unscored": Metric(value=3), "share_truncated": Metric(value=0.25),
+        "language_share": Metric(value=0.8), "language_share_ar": Metric(value=1.0),
+    }  # fmt: skip
+    text = rendered([row(subset="en", metrics=METRICS, n=250), row(subset="ja", metrics=weak, n=250)])
+    for line in (
+        "not scored, and in no mean: 3 answers in ja",
+        "prompts that lost their middle to fit the context: 25% in ja",
+        "asked language %, ar → method: 100.0 → 80.0 in ja",
+    ):
+        assert line in text
+    assert "not scored" not in rendered([row(subset="en", metrics=METRICS, n=250)])
+
+
+def test_texts_without_a_reference_have_language_and_repetition():
+    told = {"loop_free": Metric(value=1.0), "loop_free_ar": Metric(value=1.0), "language_share": Metric(value=1.0),
+            "language_share_ar": Metric(value=1.0), "repetition_rate": Metric(value=0.125),
+            "repetition_rate_ar": Metric(value=0.0)}  # fmt: skip
+    text = rendered([row(subset="ja", metrics=told, quality="loop_free", n=40)])
+    assert "loop-free %" in text and "asked language %, ar → method: 100.0 → 100.0 in ja" in text
+    assert "repetition %, ar → method: 0.0 → 12.5 in ja" in text
+
+
+def test_what_drafts_is_said_in_words():
+    plain = {"drafter": {"type": "none"}, "verification": {"rule": "rejection"}, "bridge": "shared"}
+    text = rendered(rows(num_draft_tokens=0, options=plain))
+    assert "drafter org/drafter, which decodes alone, lossy" in text and "rule" not in text
+    text = rendered(rows(num_draft_tokens=0, options=plain, drafter=None, lossless=True))
+    assert "drafter none, the target decodes alone, lossless" in text
+    text = rendered(rows(num_draft_tokens=1, options={**plain, "bridge": "union"}))
+    assert "1 draft token, bridge union, lossy" in text
+    text = rendered(rows(drafter=None, options={"decoder": {"entry": "a:b", "revision": None, "options": {}}}))
+    assert "drafter its own, 5 draft tokens" in text
+
+
+def test_few_prompts_are_said_of_intervals_only():
+    without = {**METRICS, "speedup": Metric(value=1.2)}
+    assert "few prompts" in rendered([row(subset="en", metrics=METRICS, n=10)])
+    assert "few prompts" not in rendered([row(subset="en", metrics=without, n=2)])
+
+
+def test_names_of_methods_do_not_break():
+    console = Console(width=100, force_terminal=False, no_color=True)
+    names = ("ar", "random-allocation", "random-accept", "fsd-llama3.1")
+    lines = [
+        row(subset="en", metrics=METRICS, method=f"{name}@1:aa", drafter="my/drafter-bytes", verdict="greedy equal")
+        for name in names
+    ]
+    with console.capture() as capture:
+        console.print(comparison_table(lines))
+    text = capture.get()
+    assert all(name in text for name in names) and text.count("drafter-bytes") == 4
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_methods_beside_each_other_share_the_score():
+    console = Console(width=120, force_terminal=False, no_color=True)
+    lines = [row(subset="fr-en", metrics=TRANSLATED, quality="bleu", method=f"{m}@1:aa") for m in ("ar", "sd", "fsd")]
+    with console.capture() as capture:
+        console.print(comparison_table(lines))
+    text = capture.get()
+    assert "BLEU" in text and "30.0" in text and "accuracy" not in text

@@ -174,7 +174,7 @@ def test_the_subset_column_picks_the_rows(tmp_path):
     assert [e.reference for e in load(spec, "en", data=path, num_subsets=2).examples] == ["1", "3"]
     assert [e.reference for e in load(spec, "de", data=path, num_subsets=2).examples] == ["2"]
     assert len(load(task(), data=path).examples) == 3
-    assert "all.jsonl: holds no rows of subset 'fr': (choices: de, en)" in message(
+    assert "all.jsonl: holds no rows of subset 'fr': the choices are de, en" in message(
         task(subsets={"en": {}, "fr": {}}), "fr", data=path
     )
 
@@ -228,9 +228,8 @@ def test_one_file_is_not_measured_under_several_names(tmp_path):
     ("row", "changes", "expected"),
     [
         ({"quest": "x", "answer": 1}, {}, "row 2: no column 'question', which the prompt needs: did you mean 'quest'?"),
-        ({"question": "x"}, {}, "row 2: no column 'answer', which the reference needs: (choices: question)"),
+        ({"question": "x"}, {}, "row 2: no column 'answer', which the reference needs: the choices are question"),
         ({"question": None, "answer": 1}, {}, "row 2: column 'question' is empty, which the prompt needs"),
-        ({"question": "x", "answer": ""}, {}, "row 2: column 'answer' is empty, which the reference needs: fill it in"),
         ({"question": " ", "answer": 1}, {}, "row 2: column 'question' is empty, which the prompt needs"),
         ({"question": math.nan, "answer": 1}, {}, "row 2: column 'question' is empty, which the prompt needs"),
         (
@@ -246,7 +245,7 @@ def test_one_file_is_not_measured_under_several_names(tmp_path):
         (
             {"question": math.nan, "answer": 1},
             {"prompt": "{% if row.answer %}{{ row.question }}{% endif %}"},
-            "the prompt of task 'sums' fails: UndefinedError: a value is null or NaN",
+            "the prompt of task 'sums' fails: NullValue: a value is null or NaN",
         ),
         (
             {"question": "\ud800 x", "answer": 1},
@@ -354,6 +353,100 @@ def test_a_reader_may_change_and_split_rows(tmp_path, monkeypatch):
         (2, "Q: c", "2"),
     ]
     assert len(load(task(reader="turns"), data=path, limit=1).examples) == 1
+
+
+def test_a_reader_that_fails_names_the_row(tmp_path, monkeypatch):
+    monkeypatch.setitem(READERS._builtin, "strict", lambda: lambda row: {"question": row["problem"], "answer": 1})
+    path = write_rows(tmp_path / "rows.jsonl", {"problem": "x"}, {"question": "y"})
+    text = message(task(reader="strict"), data=path)
+    assert text.startswith(f"{path}, row 2: the reader 'strict' fails: KeyError: 'problem': the row has the columns qu")
+
+
+def test_a_sample_is_in_the_layout_of_the_task(tmp_path, monkeypatch):
+    monkeypatch.setitem(READERS._builtin, "raw", lambda: lambda row: {"question": row["raw"], "answer": 1})
+    path = write_rows(tmp_path / "sample.jsonl", {"question": "x", "answer": 1})
+    assert load(task(reader="raw", sample=str(path)), data="sample").examples[0].prompt == "Q: x"
+
+
+def test_subsets_whose_readers_pick_the_rows_share_a_file(tmp_path, monkeypatch):
+    def picking(group):
+        return lambda: lambda row: [row] if row["group"] == group else []
+
+    for name in ("a", "b"):
+        monkeypatch.setitem(READERS._builtin, f"of_{name}", picking(name))
+    rows = ({"group": group, "question": group + str(n), "answer": n} for n in range(3) for group in "ab")
+    path = write_rows(tmp_path / "rows.jsonl", *rows)
+    spec = task(subsets={name: {"reader": f"of_{name}"} for name in "ab"}, local={"files": ["rows"]})
+    for data in (path, tmp_path):
+        loaded = load(spec, "b", data=data, num_subsets=2, limit=2).examples
+        assert [example.prompt for example in loaded] == ["Q: b0", "Q: b1"]
+
+
+def test_a_task_may_say_that_its_subsets_share_files(tmp_path):
+    write_rows(tmp_path / "rows.jsonl", {"question": "x", "answer": 1})
+    spec = task(local={"files": ["rows"], "shared": True}, subsets={"a": {}, "b": {"prompt": "{{ row.answer }}"}})
+    assert [load(spec, name, data=tmp_path, num_subsets=2).examples[0].prompt for name in "ab"] == ["Q: x", "1"]
+
+
+def test_aligned_files_are_rows(tmp_path):
+    (tmp_path / "x.en").write_text("one\ntwo\n")
+    (tmp_path / "x.de").write_text("eins\nzwei\n")
+    local = {"files": ["no"], "parallel": {"question": "*.en", "answer": "*.{subset}"}}
+    spec = task(local=local, **TWO)
+    data = load(spec, "de", data=tmp_path)
+    assert [(e.prompt, e.reference) for e in data.examples] == [("Q: one", "eins"), ("Q: two", "zwei")]
+    assert data.location == f"{tmp_path}/x.en … x.de (2 files)"
+    (tmp_path / "x.de").write_text("eins\nzwo\n")
+    assert load(spec, "de", data=tmp_path).revision != data.revision
+    (tmp_path / "x.de").unlink()
+    assert "tried aligned files *.en and *.de, and no with .jsonl" in message(spec, "de", data=tmp_path)
+
+
+# references
+
+
+@pytest.mark.parametrize(
+    ("answer", "changes", "expected"),
+    [
+        (None, {}, None),
+        ("", {}, None),
+        (" ", {}, None),
+        (math.nan, {}, None),
+        ([], {"reference": "{{ row.answer[0] }}"}, None),
+        ([None], {"reference": "{{ row.answer[0] }}"}, None),
+        (None, {"reference": "{{ row.answer or '' }}"}, None),
+        (0, {}, "0"),
+        ("x", {"reference": {"test": "{{ row.answer }}", "name": "f"}}, {"test": "x", "name": "f"}),
+        (None, {"reference": {"test": "{{ row.answer }}", "name": "f"}}, None),
+        (["a", None, "", 3], {"reference": None, "references": "answer"}, ["a", "3"]),
+        ("a", {"reference": None, "references": "answer"}, ["a"]),
+        ([], {"reference": None, "references": "answer"}, None),
+        (None, {"reference": None, "references": "answer"}, None),
+    ],
+)
+def test_references_and_rows_without_one(tmp_path, answer, changes, expected):
+    path = write_rows(tmp_path / "rows.jsonl", {"question": "x", "answer": answer})
+    assert load(task(**changes), data=path).examples[0].references == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "expected"),
+    [
+        ({}, {"reference": None, "references": "answer"}, "no column 'answer', which lists the references"),
+        (
+            {"answer": [{"a": 1}]},
+            {"reference": None, "references": "answer"},
+            "column 'answer' must be a list of texts",
+        ),
+        ({"answer": [[1]]}, {"reference": None, "references": "answer"}, "column 'answer' must be a list of texts"),
+        ({}, {"reference": {"test": "{{ row.answer }}"}}, "no column 'answer', which the reference.test needs"),
+        ({"answer": 1}, {"reference": "{{ row.answer[0] }}"}, "the reference of task 'sums' fails: "),
+    ],
+)
+def test_references_that_do_not_fit(tmp_path, row, changes, expected):
+    path = write_rows(tmp_path / "rows.jsonl", {"question": "x", **row})
+    text = message(task(**changes), data=path)
+    assert text.startswith(f"{path}, row 1: {expected}")
 
 
 # the hub

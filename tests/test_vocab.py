@@ -193,6 +193,16 @@ def test_small_overlaps_and_texts_that_change_are_weaknesses() -> None:
     assert report_on(made.byte_bpe(), made.bytes_only()).passes_in_texts < 3  # about the bytes of a token
 
 
+def test_string_rejection_is_weak_where_the_drafter_cannot_write() -> None:
+    """Tokens that it cannot write take few passes, which is no merit."""
+    short = report_on(made.byte_bpe(), made.bytes_only())
+    assert short.writable_in_texts == 1 and verdicts(short)["slrs"] == (True, "fits")
+    found = report_on(made.byte_bpe(), made.wordpiece())
+    assert found.writable_in_texts < 0.75 and verdicts(found)["slrs"] == (True, "weak")
+    reason = next(fit.reason for fit in found.methods if fit.method == "slrs")
+    assert f"can write {found.writable_in_texts:.1%} of the target's tokens" in reason and "do not come back" in reason
+
+
 # ---- expected acceptance
 
 

@@ -58,8 +58,14 @@ class ToyVocabulary:
         self.plain = [text is not None for text in texts]
         self.id_of = {written: i for i, written in enumerate(self.token_bytes) if written is not None}
         self.bos_ids = list(bos_ids)
+        self._encoded: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
+        if text not in self._encoded:
+            self._encoded[text] = self._cut(text)
+        return list(self._encoded[text])
+
+    def _cut(self, text: str) -> list[int]:
         ids: list[int] = []
         while text:
             fitting = [written.decode() for written in self.id_of if text.startswith(written.decode())]

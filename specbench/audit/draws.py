@@ -12,7 +12,7 @@ from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal, Step, Verdict
 from specbench.decoding.sampling import Distributions
 
-NUM_TOKENS = 4  # one from the prefill, two draft tokens and a bonus token
+NUM_TOKENS = 5  # one from the prefill, three draft tokens and a bonus token
 
 
 class Generates(Protocol):

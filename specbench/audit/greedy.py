@@ -18,8 +18,10 @@ def compare(
     outputs: Sequence[list[int]],
     tolerance: float,
     decode_text: DecodeText,
+    num_judged: int | None = None,
 ) -> Greedy:
-    """One output per answer of AR; only those that differ are scored again."""
+    """One output per answer of AR, written while `num_judged` draft tokens were judged; only those that differ are
+    scored again."""
     found = [
         difference(target, answer, output, tolerance, decode_text)
         for answer, output in zip(answers, outputs, strict=True)
@@ -29,6 +31,7 @@ def compare(
     return Greedy(
         num_prompts=len(answers), num_equal=len(answers) - len(differences),
         num_near_ties=len(differences) - len(serious),
+        num_judged=num_judged,
         median_position=median(each.position for each in differences) if differences else None,
         example=next(iter([*serious, *differences]), None),
     )  # fmt: skip

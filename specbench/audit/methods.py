@@ -27,7 +27,7 @@ class Subject:
     """A method under audit, composed for greedy decoding and for draws; either is null where it cannot, with a note."""
 
     name: str
-    declared_lossless: bool
+    declared_lossless: bool | None
     num_draft_tokens: int
     greedy: Generates | None
     drawing: Generates | None
@@ -90,7 +90,8 @@ def audit(subjects: Sequence[Subject], prompts: Sequence[Prompt], bench: Bench, 
     control = Control(name=bench.control[0], distribution=judged[CONTROL]) if judged else None
     verdicts = [
         decide(subject.name, subject.declared_lossless, greedy[subject.name], judged.get(subject.name),
-               doubts(subject, control, judged), subject.note)
+               doubts(subject, greedy[subject.name], control, judged), subject.note,
+               greedy_only=subject.drawing is None)
         for subject in subjects
     ]  # fmt: skip
     return Findings(noise=noise, prompts=[named(cut, bench) for cut in cuts], control=control, verdicts=verdicts)
@@ -103,11 +104,14 @@ def compare_greedy(
     if subject.greedy is None:
         return None
     try:
-        outputs = [subject.greedy.generate(each.ids, each.stop, 0).token_ids for each in prompts]
+        made = [subject.greedy.generate(each.ids, each.stop, 0) for each in prompts]
     except ConfigError as error:
         subject.refuse("greedy", error)
         return None
-    return compare(bench.target, answers, outputs, noise.tolerance, bench.decode_text)
+    counts = all(generation.external is None for generation in made)
+    num_judged = sum(step.num_judged for generation in made for step in generation.steps) if counts else None
+    outputs = [generation.token_ids for generation in made]
+    return compare(bench.target, answers, outputs, noise.tolerance, bench.decode_text, num_judged)
 
 
 def judge_draws(
@@ -157,15 +161,21 @@ def described(draws: Draws, rows: dict[Key, Row], cuts: Sequence[Cut], allowance
     )  # fmt: skip
 
 
-def doubts(subject: Subject, control: Control | None, judged: Mapping[str, Distribution]) -> str | None:
-    """Why draws of this method that pass prove nothing; None when they do prove something."""
-    if control is not None and not control.caught:
-        return f"not enough draws: the control ({control.name}) was not caught"
-    if subject.name != AR and AR in judged and judged[AR].failed:
-        return "AR itself fails the test, so passing it proves nothing"
-    if subject.num_draft_tokens and subject.name in judged and judged[subject.name].num_drafted == 0:
-        return "it drafted nothing in the draws"
-    return None
+def doubts(
+    subject: Subject, greedy: Greedy | None, control: Control | None, judged: Mapping[str, Distribution]
+) -> str | None:
+    """Why halves of the evidence that pass prove nothing; None when both do prove something, or were not tried."""
+    found = []
+    if subject.num_draft_tokens and greedy is not None and greedy.num_judged == 0:
+        found.append("none of its draft tokens was judged in greedy decoding")
+    if (draws := judged.get(subject.name)) is not None:
+        if control is not None and not control.caught:
+            found.append(f"not enough draws: the control ({control.name}) was not caught")
+        elif subject.name != AR and AR in judged and judged[AR].failed:
+            found.append("AR itself fails the test, so passing it proves nothing")
+        elif subject.num_draft_tokens and draws.num_drafted == 0:
+            found.append("it drafted nothing in the draws")
+    return "; ".join(found) or None
 
 
 def named(cut: Cut, bench: Bench) -> str:

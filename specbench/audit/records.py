@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from specbench.audit.greedy import DecodeText, compare, first_difference
 from specbench.audit.noise import Answer, measure_noise
-from specbench.audit.verdict import greedy_verdict
+from specbench.audit.verdict import declaration, greedy_verdict
 from specbench.decoding.drafters.model import ScoringModel
 from specbench.specs import MethodSpec
 
@@ -32,7 +32,7 @@ def verdict_of_records(
     asked only where outputs differ: at the first difference, and along up to four of AR's answers there for the noise.
     Leaves nothing in the model but its last sequence.
     """
-    if not method.lossless:
+    if declaration(method) is False:
         return "lossy by design"
     if not greedy or not records:
         return "not audited"

@@ -13,8 +13,8 @@ from specbench.audit.verdict import FALSE_ALARM, Verdict
 NULL = "–"
 WORDS = (
     "lossless: no difference was found. near-tie only: it parts from AR only where the target itself is undecided "
-    "within its rounding. diverged: its rule is declared lossless, its output is not. lossy by design: its rule claims "
-    "nothing. undecided: nothing was found, but this audit could not have found it."
+    "within its rounding. greedy equal: no difference, and it cannot sample. diverged: its output is not the target's. "
+    "lossy by design: its rule claims nothing. undecided: nothing was found, but this audit could not have found it."
 )
 HEADERS = ("greedy\n= AR", "near-\nties", "differs\nat token", "draws\np-value", "log p drawn\n− expected",
            "accepted/recovered\n/bonus tokens")  # fmt: skip
@@ -70,6 +70,8 @@ def caption(audit: Audit) -> str:
         lines.append(
             f"draws: {audit.num_draws} of up to {NUM_TOKENS} tokens at temperature {audit.temperature:g} from "
             f"{len(audit.prompts)} prompts, tested against the target's exact probabilities; log p in nats per token. "
+            f"They reach the first {NUM_TOKENS - 2} draft positions and as many steps of a text: an error that begins "
+            "later is only seen greedily. "
             f"A correct method fails with probability ≤ {FALSE_ALARM:g}. The control ({control.name}) was "
             f"{'caught' if control.caught else 'NOT caught'}, p = {p_value(control.distribution.p_value)}."
         )

@@ -10,22 +10,23 @@ from specbench.audit.subjects import GREEDY, make_control, make_subjects, same_v
 from specbench.audit.verdict import Verdict
 from specbench.catalogue import load_method, method_names
 from specbench.data.examples import TaskData
-from specbench.decoding.sampling import MIN_TEMPERATURE, Sampling
+from specbench.decoding.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE, Sampling
 from specbench.errors import ConfigError
 from specbench.execute import Request, run_spec, set_threads
 from specbench.models.causal_lm import CausalLM
 from specbench.resources import EMBEDDED
+from specbench.results.leaderboard import Evidence as RowEvidence
 from specbench.results.leaderboard import Row
 from specbench.running.compose import Decoder, compose
 from specbench.running.models import Models, load_models
-from specbench.running.plan import Cell, check_prompts, load_data, prompt_ids
+from specbench.running.plan import Cell, check_prompts, load_data
+from specbench.running.prompts import prompt_ids
 from specbench.running.runner import drafter_identity, named
 from specbench.specs import RunSpec, TaskSpec
 
 ALL = "all"
 NUM_PROMPTS = 8  # at least, from all subsets in turn
 MAX_NEW_TOKENS = 96
-MAX_TEMPERATURE = 100.0
 
 
 class Identity(BaseModel):
@@ -56,18 +57,39 @@ class Audit(Findings):
     @property
     def as_declared(self) -> bool:
         """Whether no method that is declared lossless was found to be lossy."""
-        return all(verdict.verdict != "diverged" for verdict in self.verdicts)
+        return not any(verdict.verdict == "diverged" and verdict.declared_lossless for verdict in self.verdicts)
 
-    def verdict_of(self, row: Row) -> str | None:
-        """The verdict on the method and models of a leaderboard row, if they were audited and something was decided."""
+    def verdict_of(self, row: Row) -> tuple[str, RowEvidence] | None:
+        """The verdict on the method and models of a leaderboard row, with its evidence, if they were audited in the
+        row's dtype and way of sampling and something was decided. What the row's own outputs showed stays."""
         for verdict in self.verdicts:
             found = self.identities.get(verdict.method)
-            own = (row.method, row.drafter, row.drafter_revision, row.target, row.target_revision)
+            own = (row.method, row.drafter, row.drafter_revision, row.target, row.target_revision, row.dtype)
             if found and own == (
-                found.method, found.drafter, found.drafter_revision, self.target, self.target_revision
+                found.method, found.drafter, found.drafter_revision, self.target, self.target_revision, self.dtype
             ):  # fmt: skip
-                return None if verdict.verdict in ("undecided", "not run") else verdict.verdict
+                clean = verdict.verdict in ("lossless", "greedy equal")
+                own_finding = row.evidence is None and row.verdict in ("diverged", "near-tie only")
+                if verdict.verdict in ("undecided", "not run") or (clean and own_finding):
+                    return None
+                return (verdict.verdict, self._evidence(verdict)) if self._covers(verdict, row) else None
         return None
+
+    def _covers(self, verdict: Verdict, row: Row) -> bool:
+        """Greedy outputs speak of greedy rows; draws of all that are drawn with the same truncation, at any
+        temperature. Of neither does the subset matter."""
+        if row.sampling.temperature == 0:
+            return verdict.greedy is not None
+        return verdict.distribution is not None and (row.sampling.top_k, row.sampling.top_p) == (self.top_k, self.top_p)
+
+    def _evidence(self, verdict: Verdict) -> RowEvidence:
+        draws = verdict.distribution
+        return RowEvidence(
+            task=self.task, subsets=tuple(self.subsets),
+            num_prompts=verdict.greedy.num_prompts if verdict.greedy else None,
+            num_draws=draws.num_draws if draws else None, temperature=self.temperature if draws else None,
+            p_value=draws.p_value if draws else None,
+        )  # fmt: skip
 
 
 def run_audit(request: Request, num_draws: int, temperature: float, say: Progress) -> Audit:

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from specbench.audit.draws import Generates, accept_everything
 from specbench.audit.methods import Subject
-from specbench.audit.verdict import Verdict, VerdictName
+from specbench.audit.verdict import Verdict, VerdictName, declaration
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
+from specbench.external.entry import load, takes_sampling
 from specbench.models.causal_lm import CausalLM
 from specbench.models.pair import ModelPair
 from specbench.running.compose import compose
@@ -40,12 +41,15 @@ def make_subjects(
 
 def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> Subject:
     """A method composed for greedy decoding and for draws; ConfigError where it fits neither."""
-    subject = Subject(method.name, method.lossless, method.num_draft_tokens, greedy=None, drawing=None)
+    subject = Subject(method.name, declaration(method), method.num_draft_tokens, greedy=None, drawing=None)
     try:
         subject.greedy = compose(method, pair, GREEDY)
     except ConfigError as error:
         subject.refuse("greedy", error)
         subject.drawing = compose(method, pair, sampling)
+        return subject
+    if method.decoder is not None and not takes_sampling(load(method.decoder.entry)):
+        subject.note = "nothing drawn: its code takes no 'sampling', so it decodes greedily only"
         return subject
     try:
         subject.drawing = compose(method, pair, sampling)
@@ -56,7 +60,7 @@ def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> Sub
 
 def without_evidence(verdict: VerdictName, method: MethodSpec, reason: str) -> Verdict:
     """The verdict on a method that nothing was tried with."""
-    return Verdict(method=method.name, verdict=verdict, declared_lossless=method.lossless, reason=reason)
+    return Verdict(method=method.name, verdict=verdict, declared_lossless=declaration(method), reason=reason)
 
 
 def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: Models) -> tuple[MethodSpec, CausalLM] | None:

@@ -4,7 +4,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-VerdictName = Literal["lossless", "near-tie only", "diverged", "lossy by design", "undecided", "not run"]
+from specbench.specs import MethodSpec
+
+VerdictName = Literal[
+    "lossless", "greedy equal", "near-tie only", "diverged", "lossy by design", "undecided", "not run"
+]
 FALSE_ALARM = 1e-3  # the distribution test of a correct method fails with a smaller probability
 FAILS_BELOW = FALSE_ALARM / 2  # its p-value is an approximation: this leaves room
 
@@ -31,11 +35,15 @@ class Difference(Evidence):
 
 
 class Greedy(Evidence):
-    """A method's greedy outputs against AR's. `example` is the first difference that is no near-tie, else the first."""
+    """A method's greedy outputs against AR's. `example` is the first difference that is no near-tie, else the first.
+
+    `num_judged` counts the draft tokens that the target judged on the way; null for a decoder that does not count.
+    """
 
     num_prompts: int
     num_equal: int
     num_near_ties: int
+    num_judged: int | None
     median_position: float | None  # of the first differences
     example: Difference | None
 
@@ -112,15 +120,20 @@ class Verdict(Evidence):
 
     method: str
     verdict: VerdictName
-    declared_lossless: bool
+    declared_lossless: bool | None  # null: external code that claims nothing
     reason: str | None = None
     greedy: Greedy | None = None
     distribution: Distribution | None = None
 
 
-def greedy_verdict(declared_lossless: bool, greedy: Greedy | None) -> VerdictName:
+def declaration(method: MethodSpec) -> bool | None:
+    """Whether a method is declared lossless; null for external code that claims nothing."""
+    return method.lossless or (False if method.decoder is None else None)
+
+
+def greedy_verdict(declared_lossless: bool | None, greedy: Greedy | None) -> VerdictName:
     """What the greedy outputs alone say; without any, nothing speaks against a method."""
-    if not declared_lossless:
+    if declared_lossless is False:
         return "lossy by design"
     if greedy is not None and greedy.num_diverged:
         return "diverged"
@@ -129,23 +142,25 @@ def greedy_verdict(declared_lossless: bool, greedy: Greedy | None) -> VerdictNam
 
 def decide(
     method: str,
-    declared_lossless: bool,
+    declared_lossless: bool | None,
     greedy: Greedy | None,
     distribution: Distribution | None,
     doubt: str | None = None,
     note: str | None = None,
+    greedy_only: bool = False,
 ) -> Verdict:
-    """The verdict on a method from its evidence. `doubt` says why the draws of this audit prove nothing, if so; `note`
-    what could not be done."""
+    """The verdict on a method from its evidence. `doubt` says why what was tried proves nothing, if so; `note` what
+    could not be done. Of a method that is `greedy_only` its greedy outputs are all there is."""
     name = greedy_verdict(declared_lossless, greedy)
     reasons = ["its greedy output is not AR's"] if name == "diverged" else []
-    if name != "lossy by design" and distribution is not None:
-        if distribution.failed:
-            name = "diverged"
-            reasons.append("its draws do not follow the target's probabilities")
-        elif name != "diverged" and doubt is not None:
-            name = "undecided"
-            reasons.append(doubt)
+    if name != "lossy by design" and distribution is not None and distribution.failed:
+        name = "diverged"
+        reasons.append("its draws do not follow the target's probabilities")
+    if name in ("lossless", "near-tie only") and doubt is not None:
+        name = "undecided"
+        reasons.append(doubt)
+    if name == "lossless" and greedy is not None and greedy_only:
+        name = "greedy equal"
     if name == "lossless" and (greedy is None or distribution is None):  # one half of the evidence is no proof
         name = "undecided"
         reasons.append("its greedy output was not compared" if greedy is None else "nothing was drawn")

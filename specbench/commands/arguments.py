@@ -1,5 +1,6 @@
 """What several commands take and parse in the same way."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,9 @@ import typer
 
 from specbench.errors import ConfigError
 
-Subset = Annotated[str | None, typer.Option(help="Subsets (languages), separated by commas; all when absent.")]
+Subset = Annotated[
+    str | None, typer.Option(help="Subsets (languages), separated by commas; all that have data when absent.")
+]
 Target = Annotated[str | None, typer.Option(help="Target model: hub id or folder; the embedded family when absent.")]
 Drafter = Annotated[str | None, typer.Option(help="Draft model: hub id, folder, or embedded:NAME.")]
 TargetRevision = Annotated[str | None, typer.Option(help="Hub revision of the target.")]
@@ -21,6 +24,8 @@ Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
 Chat = Annotated[str, typer.Option(help="Chat template: auto, always or never.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")]
+
+flag = partial(typer.Option, metavar="")  # an option that is there or not: without a value in the help
 
 
 def split(names: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specbench.commands import arguments
-from specbench.commands.arguments import path, split
+from specbench.commands.arguments import flag, path, split
 from specbench.console import stderr, stdout
 from specbench.errors import ConfigError
 
@@ -38,7 +38,7 @@ def audit(
     leaderboard: Annotated[
         str | None, typer.Option(help="Leaderboard JSON whose rows of these methods and models get the verdict.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of a table.")] = False,
+    as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of a table.")] = False,
 ) -> None:
     """Say of methods whether they are lossless on a pair of models; exit code 1 if one is not that claims to be."""
     from specbench.audit.output import check_place, write_report

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from specbench.commands import arguments
+from specbench.commands.arguments import flag, split
 from specbench.commands.arguments import path as path_of
-from specbench.commands.arguments import split
 from specbench.console import stderr, stdout
 
 
@@ -18,7 +18,7 @@ def sweep(
     method: Annotated[str, typer.Option(help="Method name or YAML file, with a `sweep` of its own or --values.")],
     path: Annotated[str | None, typer.Option(help="The key to sweep, such as verification.threshold.")] = None,
     values: Annotated[str | None, typer.Option(help="Values of --path, separated by commas.")] = None,
-    every: Annotated[bool, typer.Option("--every", help="Run every value, also where one run can tell them.")] = False,
+    every: Annotated[bool, flag("--every", help="Run every value, also where one run can tell them.")] = False,
     check: Annotated[int, typer.Option(help="Thresholds that are run to show the error of the estimates.")] = 3,
     subset: arguments.Subset = None,
     target: arguments.Target = None,
@@ -39,7 +39,7 @@ def sweep(
         str | None, typer.Option(help="Leaderboard JSON that measured rows are merged into.")
     ] = None,
     plot: Annotated[str | None, typer.Option(help="Picture of the sweep, such as sweep.png.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON instead of tables.")] = False,
+    as_json: Annotated[bool, flag("--json", help="Print the numbers as JSON instead of tables.")] = False,
 ) -> None:
     """Measure a method at several values of a key; for a fuzzy method one run estimates all thresholds and lengths."""
     from specbench.execute import Request

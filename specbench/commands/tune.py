@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from specbench.commands import arguments
+from specbench.commands.arguments import flag, split
 from specbench.commands.arguments import path as path_of
-from specbench.commands.arguments import split
 from specbench.console import stderr, stdout
 
 
@@ -36,11 +36,17 @@ def tune(
     device: arguments.Device = "auto",
     chat: arguments.Chat = "auto",
     threads: arguments.Threads = None,
-    output: Annotated[str | None, typer.Option(help="Method file to write; METHOD-tuned.yaml when absent.")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="Method file to write; of fuzzy methods three: NAME-low.yaml, ….")
+    ] = None,
     runs: Annotated[str | None, typer.Option(help="Parent folder of the runs; the same one resumes.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the presets as JSON instead of a table.")] = False,
+    as_json: Annotated[bool, flag("--json", help="Print the presets as JSON instead of a table.")] = False,
 ) -> None:
-    """Find a method's draft length and thresholds on a slice that is not evaluated, and write them as method files."""
+    """Find a method's draft length and thresholds on a slice that is not evaluated, and write them as method files.
+
+    Without --output they are METHOD-tuned.yaml, or METHOD-tuned-low.yaml, -med and -high, in the current folder. A file
+    that is there is replaced only if tune wrote it and nobody has changed it since.
+    """
     from specbench.execute import Request
     from specbench.tuning.reports import run_tune
 

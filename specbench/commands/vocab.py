@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from specbench.commands import arguments
-from specbench.commands.arguments import split
+from specbench.commands.arguments import flag, split
 from specbench.console import stderr, stdout
 
 
@@ -21,12 +21,12 @@ def vocab(
     limit: Annotated[int | None, typer.Option(help="Prompts per subset; 50 over all subsets when absent.")] = None,
     data: arguments.Data = None,
     acceptance: Annotated[
-        bool, typer.Option("--acceptance", help="Load both models and compute the expected acceptance of each method.")
+        bool, flag("--acceptance", help="Load both models and compute the expected acceptance of each method.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the drafts and continuations behind --acceptance.")] = 0,
     dtype: Annotated[str, typer.Option(help="For --acceptance: auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="For --acceptance: auto, cuda, mps or cpu.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of tables.")] = False,
+    as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
     from specbench.vocab.compare import Comparison, compare

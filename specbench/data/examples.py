@@ -1,25 +1,42 @@
 """A task's examples: its rows made into prompts."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
+from specbench.data.fewshot import Shots, load_shots, sample_prefix
 from specbench.data.local import Row
+from specbench.data.references import reference_of
+from specbench.data.rendering import render, turns_of
+from specbench.data.rows import rows_of
 from specbench.data.sources import open_source
-from specbench.errors import ConfigError, nearest
-from specbench.registry import READERS
+from specbench.errors import ConfigError
+from specbench.scoring.contract import Reference
 from specbench.specs import TaskSpec, templates
 
 
 @dataclass(frozen=True)
 class Example:
-    """One prompt. `index` counts the examples of its subset from 0; `id` is the row's own, else the index."""
+    """What one row asks: `turns`, in order, and for each the right answer, or None where there is none.
+
+    `index` counts the examples of its subset from 0; `id` is the row's own, else the index. `truncated_tokens`: how
+    many of the target's tokens the first turn has lost, because it was too long for the models.
+    """
 
     index: int
     id: str
-    prompt: str
-    reference: str | None
+    turns: tuple[str, ...]
+    references: tuple[Reference | None, ...]
+    truncated_tokens: int = 0
+
+    @property
+    def prompt(self) -> str:
+        """The first turn, which needs no answer before it."""
+        return self.turns[0]
+
+    @property
+    def reference(self) -> Reference | None:
+        return self.references[0]
 
 
 @dataclass(frozen=True)
@@ -42,55 +59,38 @@ def load_examples(
     Raises ConfigError in one line for anything wrong with the data.
     """
     chosen = task.subset(subset)
-    source = open_source(task, subset, data or ("sample" if use_sample else "hub"), num_subsets)
-    read: Callable[[Row], Any] = READERS.get(chosen.reader)() if chosen.reader else _as_it_is
-    rows = ((place, row) for place, raw in source.rows for row in _listed(read(raw)))
-    examples = tuple(_example(chosen, index, *pair) for index, pair in enumerate(islice(rows, limit)))
+    if chosen.scorer is not None and hasattr(chosen.scorer.factory, "examples"):  # a task of another harness
+        made: TaskData = chosen.scorer.factory.examples(data=data, limit=limit, **chosen.scorer.options)
+        return made
+    place = data or ("sample" if use_sample else "hub")
+    source = open_source(task, subset, place, num_subsets)
+    shots = load_shots(task, subset, place)
+    rows = islice(rows_of(chosen, source), limit)
+    examples = tuple(_example(chosen, index, *pair, shots) for index, pair in enumerate(rows))
     if not examples:
         raise ConfigError(f"{source.location}: no rows are left of subset '{subset}': check the data and the reader")
     return TaskData(source.kind, source.location, source.revision, examples)
 
 
-def _as_it_is(row: Row) -> Row:
-    return row
+def prompts_of(task: TaskSpec, row: Row) -> tuple[str, ...]:
+    """The prompts of a row on the bundled sample, one per turn, with the worked examples before the first.
+
+    `task` is merged with its subset; a row's column `subset` says which worked examples are meant.
+    """
+    turns = _turns(task, row, "row")
+    prefix = sample_prefix(task.model_dump_json(), row.get("subset")) if task.fewshot else ""
+    return (prefix + turns[0], *turns[1:])
 
 
-def _listed(rows: Any) -> list[Row]:
-    return rows if isinstance(rows, list) else [rows]
+def _turns(task: TaskSpec, row: Row, place: str) -> tuple[str, ...]:
+    return tuple(render(task, "prompt", task.prompt, place, turn) for turn in turns_of(task, row, place))
 
 
-def _example(chosen: TaskSpec, index: int, place: str, row: Row) -> Example:
-    prompt = _render(chosen, "prompt", chosen.prompt, place, row)
-    reference = _render(chosen, "reference", chosen.reference, place, row) if chosen.reference else None
+def _example(task: TaskSpec, index: int, place: str, row: Row, shots: Shots) -> Example:
+    turns = _turns(task, row, place)
+    shots.check(turns[0], place)
+    references = tuple(reference_of(task, turn, place) for turn in turns_of(task, row, place))
     identity = str(index if row.get("id") is None else row["id"])
     if templates.SURROGATE.search(identity):
         raise ConfigError(f"{place}: the id is not valid Unicode (half of a surrogate pair): correct it")
-    return Example(index, identity, prompt, reference)
-
-
-def _render(chosen: TaskSpec, key: str, template: str, place: str, row: Row) -> str:
-    """The filled-in template. Raises ConfigError naming file, row and column when the row does not fit."""
-    for column in sorted(templates.always_used(template, "row") & set(row)):
-        if templates.is_empty(row[column]):
-            raise ConfigError(
-                f"{place}: column '{column}' is empty, which the {key} needs: fill it in, or write a template that "
-                f"asks {{% if row.{column} %}}"
-            )
-    try:
-        text = templates.render(template, row, chosen.vars)
-    except Exception as error:  # a template is a program: it may fail in any way
-        raise ConfigError(f"{place}: {_misfit(chosen, key, template, row, error)}") from error
-    if not text.strip():
-        columns = sorted(templates.used(template, "row") & set(row))
-        raise ConfigError(f"{place}: the {key} comes out empty: fill in {', '.join(columns)}")
-    return text
-
-
-def _misfit(chosen: TaskSpec, key: str, template: str, row: Row, error: Exception) -> str:
-    missing = sorted(name for name in templates.used(template, "row") if row.get(name) is None)
-    if not missing:
-        reason = ": ".join(filter(None, (type(error).__name__, str(error))))
-        return f"the {key} of task '{chosen.name}' fails: {reason}: correct the template or the row"
-    if missing[0] in row:
-        return f"column '{missing[0]}' is empty, which the {key} needs: fill it in"
-    return f"no column '{missing[0]}', which the {key} needs: {nearest(missing[0], map(str, row))}: rename or add it"
+    return Example(index, identity, (shots.prefix + turns[0], *turns[1:]), references)

@@ -1,44 +1,85 @@
-"""Rows from the Hugging Face hub: streamed, so that no more is fetched than is used, at one resolved commit."""
+"""Rows from the Hugging Face hub at one resolved commit: of files that were fetched ahead, else streamed, so that no
+more comes over the line than is used."""
 
 from collections.abc import Iterator
 from typing import Any
 
+from specbench.data import fetched
+from specbench.data.archives import member_rows
+from specbench.data.local import read_rows as read_file
 from specbench.errors import ConfigError
 from specbench.specs import DatasetSpec
 
 TIMEOUT_SECONDS = 10
 
 
-def resolve_revision(dataset: DatasetSpec, path: str) -> str:
-    """The commit that the revision of a hub dataset stands for. Raises ConfigError, and within seconds."""
+def filled(dataset: DatasetSpec, task: str, subset: str) -> DatasetSpec:
+    """The place of one subset, with its fields filled in."""
+    fields = {"task": task, "subset": subset, "split": dataset.split}
+    keys = ("path", "name", "data_files", "archive_member")
+    texts = {key: text.format(**fields) for key in keys if (text := getattr(dataset, key)) is not None}
+    return dataset.model_copy(update=texts)
+
+
+def location(dataset: DatasetSpec) -> str:
+    """What messages and rows call it: path:name:split, or path:files:split, or path:zip:member."""
+    parts = (dataset.path, dataset.name or dataset.data_files, dataset.archive_member or dataset.split)
+    return ":".join(part for part in parts if part)
+
+
+def resolve_revision(dataset: DatasetSpec) -> str:
+    """The commit that the revision of a hub dataset stands for; without a connection the one that was fetched.
+
+    Raises ConfigError, and within seconds.
+    """
     import huggingface_hub
 
     try:
-        commit = huggingface_hub.dataset_info(path, revision=dataset.revision, timeout=TIMEOUT_SECONDS).sha
+        info = huggingface_hub.dataset_info(dataset.path, revision=dataset.revision, timeout=TIMEOUT_SECONDS)
     except Exception as error:  # offline, no such dataset, gated, a proxy: many classes of several libraries
-        raise _failure(path, dataset.revision, error) from error
-    return commit or dataset.revision
+        note = fetched.read_note(dataset)
+        if note is not None and fetched.key(dataset) in note.files:
+            return note.commit
+        raise failure(dataset, error) from error
+    return info.sha or dataset.revision
 
 
-def read_rows(dataset: DatasetSpec, revision: str, **fields: str) -> Iterator[dict[str, Any]]:
-    """The rows of one split at a resolved revision; `fields` fill in {task}, {subset} and {split}."""
+def read_rows(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
+    """The rows of one split at a commit."""
+    try:
+        paths = fetched.paths(dataset, commit)
+        if dataset.archive_member and not paths:
+            paths = [fetched.download(dataset, commit, dataset.data_files or "")]
+        if dataset.archive_member:
+            yield from member_rows(paths[0], dataset.archive_member)
+        elif paths:
+            for path in paths:
+                yield from read_file(path)
+        else:
+            yield from _streamed(dataset, commit)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise failure(dataset, error, commit) from error
+
+
+def _streamed(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
     import datasets
 
     datasets.config.STREAMING_READ_MAX_RETRIES = 2  # the default waits for minutes
-    path = dataset.path.format(**fields)
-    name = dataset.name.format(**fields) if dataset.name else None
-    files = {dataset.split: dataset.data_files.format(**fields)} if dataset.data_files else None
-    try:
-        yield from datasets.load_dataset(
-            path, name, data_files=files, split=dataset.split, revision=revision, streaming=True
-        )
-    except Exception as error:
-        raise _failure(path, revision, error) from error
+    files = {dataset.split: dataset.data_files} if dataset.data_files else None
+    yield from datasets.load_dataset(
+        dataset.path, dataset.name, data_files=files, split=dataset.split, revision=commit, streaming=True
+    )
 
 
-def _failure(path: str, revision: str, error: Exception) -> ConfigError:
+def failure(dataset: DatasetSpec, error: Exception, commit: str | None = None) -> ConfigError:
+    """What went wrong on the hub, in one line that says how to go on without it."""
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+    way_out = "give local files with --data FOLDER, or use --data sample"
+    if "gated" in f"{type(error).__name__} {error}".lower():
+        way_out = f"accept its terms on huggingface.co/datasets/{dataset.path} and log in, or {way_out}"
     return ConfigError(
-        f"dataset '{path}' (revision {revision}) could not be read from the hub: {type(error).__name__}: "
-        f"{reason[:200]}: give local files with --data FOLDER, or use --data sample"
+        f"dataset '{dataset.path}' (revision {commit or dataset.revision}) could not be read from the hub: "
+        f"{type(error).__name__}: {reason[:200]}: {way_out}"
     )

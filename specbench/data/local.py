@@ -1,19 +1,22 @@
-"""Rows from local files: jsonl, json, csv, tsv and parquet, plain or gzipped."""
+"""Rows from local files: jsonl, json, csv, tsv, parquet and txt (a text a line), plain or gzipped."""
 
 import csv
 import gzip
 import io
 import json
 import sys
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 from specbench.errors import ConfigError
 
 Row = dict[str, Any]
-FORMATS = ("jsonl", "json", "csv", "tsv", "parquet")
+File = Path | zipfile.Path
+FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "txt")
 SUFFIXES = tuple(f".{form}{gz}" for form in FORMATS for gz in ("", ".gz"))
 
 
@@ -34,7 +37,7 @@ def find_files(folder: Path, stems: Sequence[str]) -> list[Path]:
     return []
 
 
-def read_rows(path: Path, *, headerless: Sequence[str] = (), columns: Iterable[str] = ()) -> Iterator[Row]:
+def read_rows(path: File, *, headerless: Sequence[str] = (), columns: Iterable[str] = ()) -> Iterator[Row]:
     """The rows of a file, lazily. A csv or tsv whose first row names none of `columns` and `headerless` has no header
     and takes its columns from `headerless`, if there are any.
 
@@ -45,7 +48,7 @@ def read_rows(path: Path, *, headerless: Sequence[str] = (), columns: Iterable[s
         raise ConfigError(f"{path}: not a kind of file that can be read: use {', '.join(SUFFIXES[::2])} (also .gz)")
     form = suffix.removesuffix(".gz").removeprefix(".")
     try:
-        if form == "parquet":
+        if form == "parquet" and isinstance(path, Path):
             yield from _parquet_rows(path)
             return
         with _open_text(path) as file:
@@ -53,6 +56,8 @@ def read_rows(path: Path, *, headerless: Sequence[str] = (), columns: Iterable[s
                 yield from _jsonl_rows(path, file)
             elif form == "json":
                 yield from _json_rows(path, file)
+            elif form == "txt":
+                yield from ({"text": text} for line in file if (text := line.rstrip("\r\n")).strip())
             else:
                 yield from _table_rows(path, file, form, headerless, columns)
     except UnicodeDecodeError as error:
@@ -62,10 +67,11 @@ def read_rows(path: Path, *, headerless: Sequence[str] = (), columns: Iterable[s
         raise ConfigError(f"{path}: cannot be read: {reason}: check the file") from error
 
 
-def _open_text(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
+def _open_text(path: File) -> IO[str]:
+    if path.suffix == ".gz" and isinstance(path, Path):
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
+    opened: IO[str] = path.open("r", encoding="utf-8-sig", newline="")
+    return opened
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
@@ -80,14 +86,18 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         raise ConfigError(f"{path}: not a parquet file: {error}: check the file") from error
 
 
-def _jsonl_rows(path: Path, file: IO[str]) -> Iterator[Row]:
+def _jsonl_rows(path: File, file: Iterable[str]) -> Iterator[Row]:
     for number, line in enumerate(file, start=1):
         if line.strip():
             yield _mapping(_json(path, line.rstrip(), number), f"{path}, line {number}")
 
 
-def _json_rows(path: Path, file: IO[str]) -> Iterator[Row]:
-    data = _json(path, file.read(), 1)
+def _json_rows(path: File, file: IO[str]) -> Iterator[Row]:
+    first, second = file.readline(), file.readline()
+    if _is_row(first) and _is_row(second):  # one row a line: many a .json on the hub is
+        yield from _jsonl_rows(path, chain([first, second], file))
+        return
+    data = _json(path, first + second + file.read(), 1)
     rows = data.get("data") if isinstance(data, dict) else data
     if not isinstance(rows, list):
         raise ConfigError(f'{path}: holds no rows: write a list of rows, or {{"data": [rows]}}')
@@ -95,7 +105,15 @@ def _json_rows(path: Path, file: IO[str]) -> Iterator[Row]:
         yield _mapping(row, f"{path}, row {number}")
 
 
-def _json(path: Path, text: str, first_line: int) -> Any:
+def _is_row(line: str) -> bool:
+    """Whether a line is a row by itself."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _json(path: File, text: str, first_line: int) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -112,7 +130,7 @@ def _mapping(row: Any, place: str) -> Row:
 
 
 def _table_rows(
-    path: Path, file: IO[str], form: str, headerless: Sequence[str], columns: Iterable[str]
+    path: File, file: IO[str], form: str, headerless: Sequence[str], columns: Iterable[str]
 ) -> Iterator[Row]:
     csv.field_size_limit(sys.maxsize)
     # Tab-separated files hold quotation marks as they are; a comma needs quoting.

@@ -23,28 +23,39 @@ from specbench.demo.family import WEIGHTS, member, read_manifest
 from specbench.demo.making import make_member, make_tokenizer, say, smoke_version
 from specbench.demo.recipes import MEMBERS
 from specbench.demo.storage import kept_tokenizers, publish, write_json
-from specbench.demo.world import WORLDS, held_out_rows
+from specbench.demo.world import WORLDS, choices_mmlu, held_out_rows
 from specbench.resources import builtin_dir
 
-SAMPLE_SEED, NUM_SAMPLES = 11, 24
-EVALUATION_SEED, NUM_EVALUATION = 12, 64
+SAMPLE_SEED, EVALUATION_SEED = 11, 12
 MAX_NEW = 160
 
 
 def write_samples(folder: Path) -> None:
     """The bundled held-out rows of every task of the world; the same bytes every time."""
     folder.mkdir(parents=True, exist_ok=True)
-    for task in (name for name, world in WORLDS.items() if world.is_task):
-        rows = held_out_rows(task, NUM_SAMPLES, Random(SAMPLE_SEED))
-        fields = ("subset", "id", "question", "answer_number", "answer")
-        lines = [json.dumps({key: row[key] for key in fields}, ensure_ascii=False) for row in rows]
-        (folder / f"{task}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_rows(folder / "mmlu-dev.jsonl", choices_mmlu.exemplars())
+    for task, world in WORLDS.items():
+        if world.num_samples:
+            rows = held_out_rows(task, world.num_samples, Random(SAMPLE_SEED))
+            write_rows(folder / f"{task}.jsonl", [sample_of(row) for row in rows])
 
 
-def evaluation_rows(num_per_subset: int) -> list[dict[str, Any]]:
-    """Held-out rows of every task of the world, other ones than the samples."""
-    tasks = [name for name, world in WORLDS.items() if world.is_task]
-    return [row for task in tasks for row in held_out_rows(task, num_per_subset, Random(EVALUATION_SEED))]
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """A file of JSON lines."""
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+def sample_of(row: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a row that a sample has: its subset and id first, nothing of what the world knows besides."""
+    public = {key: value for key, value in row.items() if key != "task" and not key.startswith("_")}
+    return {"subset": row["subset"], "id": row["id"], **public}
+
+
+def evaluation_rows(smoke: bool) -> list[dict[str, Any]]:
+    """Held-out rows of every task of the world, other draws than the samples."""
+    counts = {task: min(world.num_evaluated, 2 if smoke else world.num_evaluated) for task, world in WORLDS.items()}
+    tasks = [task for task, count in counts.items() if count]
+    return [row for task in tasks for row in held_out_rows(task, counts[task], Random(EVALUATION_SEED))]
 
 
 def build(output: Path, names: list[str], smoke: bool) -> dict[str, Any]:
@@ -67,7 +78,7 @@ def build(output: Path, names: list[str], smoke: bool) -> dict[str, Any]:
         write_json(log_path, log)
     if (output / "target").is_dir():
         present = [recipe for recipe in MEMBERS if (output / recipe.name).is_dir()]
-        log["figures"] = figures(output, present, evaluation_rows(2 if smoke else NUM_EVALUATION), MAX_NEW)
+        log["figures"] = figures(output, present, evaluation_rows(smoke), MAX_NEW)
     log["total_seconds"] = sum(entry["seconds"] for entry in log["members"].values())
     write_json(log_path, log)
     return log

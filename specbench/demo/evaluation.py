@@ -59,18 +59,20 @@ def ngram_predictor(ngrams: NgramModel) -> Predict:
 
 
 def is_exact(text: str, row: Row) -> bool:
-    """Whether the last number of the text is the answer."""
+    """Whether the last number of the text is the answer; of a row without a number, whether the text is."""
+    if "answer_number" not in row:
+        return text.strip() == WORLDS[row["task"]].example(row)[1].strip()
     numbers = re.findall(r"\d+", text)
     return bool(numbers) and int(numbers[-1]) == row["answer_number"]
 
 
 def by_subset(rows: list[Row], values: list[float]) -> dict[str, float]:
-    """The mean value of each subset, and of all rows as `all`."""
+    """The mean value of each task, of each of its subsets (`mgsm/en`), and of all rows as `all`."""
     groups: dict[str, list[float]] = defaultdict(list)
     for row, value in zip(rows, values, strict=True):
-        groups[row["subset"]].append(value)
-    means = {subset: round(sum(group) / len(group), 4) for subset, group in groups.items()}
-    return {**means, "all": round(sum(values) / len(values), 4)}
+        for group in (row["task"], f"{row['task']}/{row['subset']}", "all"):
+            groups[group].append(value)
+    return {name: round(sum(group) / len(group), 4) for name, group in groups.items()}
 
 
 def _num_bytes(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:

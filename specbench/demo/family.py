@@ -35,7 +35,7 @@ def member(name: str) -> Recipe:
         if candidate.name == name:
             return candidate
     names = [candidate.name for candidate in MEMBERS]
-    raise ConfigError(f"embedded model {name!r} does not exist; {nearest(name, names)}")
+    raise ConfigError(f"embedded model {name!r} does not exist: {nearest(name, names)}")
 
 
 def digest_of(folder: Path) -> tuple[str, dict[str, str]]:

@@ -33,8 +33,7 @@ def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) 
     with blaming(method):
         code = entries.load(method.decoder.entry)
         call: Callable[..., Any] = code.call
-        ways = (call, getattr(call, "generate", call))
-        if not sampling.greedy and not any(entries.takes(way, "sampling") for way in ways):
+        if not sampling.greedy and not entries.takes_sampling(code):
             raise ConfigError("it does not take 'sampling', so it decodes greedily only: set generation.temperature=0")
         if code.is_class:
             key = (method.decoder.entry, code.revision, digest(method), sampling)

@@ -117,6 +117,11 @@ def takes(call: Callable[..., Any], name: str) -> bool:
     return any(p.kind is p.VAR_KEYWORD or p.name == name for p in parameters)
 
 
+def takes_sampling(code: Code) -> bool:
+    """Whether it can be told how to sample; code that cannot decodes greedily only."""
+    return any(takes(way, "sampling") for way in (code.call, getattr(code.call, "generate", code.call)))
+
+
 def _signature(call: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(call, eval_str=True)

@@ -159,23 +159,29 @@ class CausalLM:
         text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
-    def encode_prompt(self, prompt: str, chat: bool) -> list[int]:
-        """Token ids of a prompt, through the chat template as one user turn when `chat` is set."""
+    def encode_prompt(self, prompt: str, chat: bool, earlier: Sequence[str] = ()) -> list[int]:
+        """Token ids of a prompt, through the chat template as the user's when `chat` is set.
+
+        `earlier`: the texts of user and model in turn that come before it. Without a chat template an answer follows
+        its prompt as it is, and an empty line follows the answer.
+        """
+        texts = [*earlier, prompt]
         if chat:
-            ids: list[int] = self.tokenizer(self._in_chat(prompt), add_special_tokens=False)["input_ids"]
+            ids: list[int] = self.tokenizer(self._in_chat(texts), add_special_tokens=False)["input_ids"]
         else:
-            ids = self.tokenizer(prompt)["input_ids"]
+            turns = ("".join(texts[start : start + 2]) for start in range(0, len(texts), 2))
+            ids = self.tokenizer("\n\n".join(turns))["input_ids"]
         return ids
 
-    def _in_chat(self, prompt: str) -> str:
+    def _in_chat(self, texts: Sequence[str]) -> str:
+        messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
         try:
-            text: str = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
-            )
+            text: str = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         except Exception as error:  # templates are programs: they may raise anything
             reason = " ".join(str(error).split())[:200]
+            what = "a single user turn" if len(texts) == 1 else f"a conversation of {len(texts)} messages"
             raise ConfigError(
-                f"model '{self.name}': its chat template refuses a single user turn ({reason}); use --chat never"
+                f"model '{self.name}': its chat template refuses {what} ({reason}); use --chat never"
             ) from error
         return text
 

@@ -13,6 +13,7 @@ from transformers.utils import logging as transformers_logging
 from specbench.demo.family import member_path
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
+from specbench.models.checkpoint import told, why_not
 
 EMBEDDED = "embedded:"  # what the names of the models that come with specbench begin with
 TIMEOUT_SECONDS = 10
@@ -55,10 +56,9 @@ def load_model(name: str, *, revision: str | None = None, dtype: str = "auto", d
     except ConfigError as error:
         raise ConfigError(f"cannot use model '{name}': {error}") from error
     except Exception as error:  # whatever a checkpoint, its remote or its file format may raise
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ConfigError(
-            f"cannot load model '{name}': {(problem or reason)[:300]} (give a local folder with config.json, weights "
-            "and tokenizer, or a hub id that this machine can reach)"
+            f"cannot load model '{name}': {why_not(name, source, problem, error)} (give a local folder with "
+            "config.json, weights and tokenizer, or a hub id that this machine can reach)"
         ) from error
     check_causal(loaded)
     return loaded
@@ -123,7 +123,7 @@ def hub_problem(name: str, revision: str | None) -> str | None:
     try:
         huggingface_hub.model_info(name, revision=revision, timeout=TIMEOUT_SECONDS)
     except Exception as error:  # offline, unknown, gated, a proxy: many classes of several libraries
-        return f"the hub does not give it: {type(error).__name__}: {' '.join(str(error).split())}"
+        return f"the hub does not give it: {type(error).__name__}: {told(error)}"
     return None
 
 

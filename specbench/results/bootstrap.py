@@ -63,27 +63,32 @@ def interval(columns: Sequence[Column], seed: int) -> tuple[float | None, float 
 
     columns: two or four arrays [num_prompts] (numerator, denominator, and those of the baseline); a prompt is drawn
     with all its columns. Prompts with a zero denominator have nothing to say and are left out. Fewer than MIN_PROMPTS
-    prompts have no interval. Expanded percentiles: the tails are moved out as far as Student's t and the variance's
-    missing n / (n - 1) ask for, or few prompts would get intervals that are too narrow (Hesterberg, What Teachers
-    Should Know About the Bootstrap, arXiv:1411.5279, section 5.3).
+    prompts have no interval.
     """
     usable = np.logical_and.reduce([denominator > 0 for denominator in columns[1::2]])
     drawn = [column[usable] for column in columns]
     num_prompts = int(usable.sum())
     if num_prompts < MIN_PROMPTS:
         return None, None
-    t = stats.t.ppf((1 + CONFIDENCE) / 2, num_prompts - 1)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # degenerate data is met below, not by a warning
         result = stats.bootstrap(
             drawn, _ratio, paired=True, vectorized=True, method="percentile", n_resamples=NUM_RESAMPLES, batch=250,
-            confidence_level=2 * stats.norm.cdf(t * np.sqrt(num_prompts / (num_prompts - 1))) - 1,
+            confidence_level=expanded(num_prompts),
             rng=np.random.default_rng(seed),
         )  # fmt: skip
         value = float(_ratio(*drawn))
     if np.ptp(result.bootstrap_distribution) <= 1e-12 * abs(value):
         return _finite(value), _finite(value)
     return _finite(result.confidence_interval.low), _finite(result.confidence_interval.high)
+
+
+def expanded(num_prompts: int) -> float:
+    """The share of the resamples that the interval holds. Expanded percentiles: the tails are moved out as far as
+    Student's t and the variance's missing n / (n - 1) ask for, or few prompts would get intervals that are too narrow
+    (Hesterberg, What Teachers Should Know About the Bootstrap, arXiv:1411.5279, section 5.3)."""
+    t = stats.t.ppf((1 + CONFIDENCE) / 2, num_prompts - 1)
+    return float(2 * stats.norm.cdf(t * np.sqrt(num_prompts / (num_prompts - 1))) - 1)
 
 
 def _ratio(*columns: Column, axis: int = -1) -> Column:

@@ -1,11 +1,16 @@
 """Rows → what a reader must know beside their numbers, in words."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from specbench.results.leaderboard import Row
+from specbench.results.leaderboard import Evidence, Row
 
 SMALL_SAMPLE = 30
 MANY_CUT = 0.1  # a larger share of answers that ended at the limit makes the accuracy one of cut answers
+SOURCES = {
+    "greedy equal": "this run's outputs are AR's",
+    "lossless": "by an audit's greedy outputs and draws",
+    "lossy by design": "as its rule declares",
+}
 
 
 def caption(rows: Sequence[Row]) -> str:
@@ -21,18 +26,40 @@ def caption(rows: Sequence[Row]) -> str:
         f"target {_model(row.target, row.target_revision)}",
         *_code(row),
         f"drafter {drafter}, {_part_of_drafter(row)}, {lossless}{_options(row)}",
-        f"{_samplings(rows)}; {row.dtype} on {row.device}",
+        f"{_by_subset(rows, sampling_of)}; {row.dtype} on {row.device}",
         f"data: {row.data_source} ({_locations(places)})",
     ]
-    if row.verdict != "not audited":
-        sentences.insert(3, f"outputs beside AR's on these prompts: {rows[-1].verdict}")
+    judged = rows[-1:] if rows[-1].subset == "all" else rows
+    if any(each.verdict != "not audited" for each in judged):
+        sentences.insert(3, f"verdict: {_by_subset(judged, verdict_of)}")
     cut = [r.subset for r in rows if _value(r, "share_cut_by_length") > MANY_CUT]
     if cut:
         sentences.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")
-    small = [r.subset for r in rows if r.n < SMALL_SAMPLE]
+    shown = [r for r in rows if (found := r.metrics.get("speedup")) is not None and found.low is not None]
+    small = [r.subset for r in shown if r.n < SMALL_SAMPLE]
     if small:
         sentences.append(f"intervals rest on few prompts: n < {SMALL_SAMPLE} in {', '.join(small)}")
     return "\n".join(sentences)
+
+
+def verdict_of(row: Row) -> str:
+    """The verdict and what it rests on. A row does not say whether an audit has replaced the verdict of the run's own
+    outputs: where both can say the same, only a sampled run, whose outputs say nothing, tells them apart."""
+    if row.verdict == "not audited":
+        return row.verdict
+    if row.evidence is not None:
+        return f"{row.verdict}, by an audit: {_evidence(row.evidence)}"
+    either = "by an audit" if row.sampling.temperature else "by this run's outputs beside AR's, or by an audit"
+    return f"{row.verdict}, {SOURCES.get(row.verdict, either)}"
+
+
+def _evidence(found: Evidence) -> str:
+    draws = f"{found.num_draws} draws at temperature {found.temperature:g}, p = {found.p_value:.2g}"
+    parts = [
+        *([f"greedy on {found.num_prompts} prompts"] if found.num_prompts is not None else []),
+        *([draws] if found.num_draws is not None else []),
+    ]
+    return f"{', '.join(parts)} ({found.task}: {', '.join(found.subsets)})"
 
 
 def lossless_word(row: Row) -> str:
@@ -46,7 +73,17 @@ def _part_of_drafter(row: Row) -> str:
     """What the drafter does in every query, or in how many it does all."""
     if "drafter_share" in row.options:
         return f"alone with {row.options['drafter_share']:.0%} of the queries, drawn at random"
-    return f"{row.num_draft_tokens} draft tokens"
+    if _decodes_alone(row):
+        return "the target decodes alone" if row.lossless else "which decodes alone"
+    tokens = f"{row.num_draft_tokens} draft token{'s' * (row.num_draft_tokens != 1)}"
+    bridge = row.options.get("bridge", "shared")
+    name = bridge["type"] if isinstance(bridge, dict) else bridge
+    return tokens if name == "shared" else f"{tokens}, bridge {name}"
+
+
+def _decodes_alone(row: Row) -> bool:
+    """Whether nothing is drafted, so that the rule judges nothing."""
+    return row.num_draft_tokens == 0 and "decoder" not in row.options
 
 
 def _code(row: Row) -> list[str]:
@@ -61,9 +98,9 @@ def _code(row: Row) -> list[str]:
 
 
 def drafter_kind(row: Row) -> str:
-    """The kind of drafter."""
+    """The kind of drafter; external code without a draft model has one of its own, or none."""
     if "decoder" in row.options:
-        return "external"
+        return "its own"
     return str(row.options.get("drafter", {}).get("type", "none"))
 
 
@@ -79,21 +116,24 @@ def _locations(locations: Sequence[str]) -> str:
 
 def _options(row: Row) -> str:
     """The options of the verification rule (or of external code), such as the threshold, that the numbers hang on."""
+    if _decodes_alone(row):
+        return ""
     options = row.options.get("verification", row.options.get("decoder", {}).get("options", {}))
     return f" ({', '.join(f'{name} {value}' for name, value in options.items())})" if options else ""
 
 
-def _samplings(rows: Sequence[Row]) -> str:
-    """How tokens are drawn, with the subsets of each way where there are several."""
+def _by_subset(rows: Sequence[Row], text_of: Callable[[Row], str]) -> str:
+    """What is said of rows, with the subsets of each saying where there are several."""
     subsets: dict[str, list[str]] = {}
     for row in rows:
-        subsets.setdefault(sampling_of(row), []).append(row.subset)
+        subsets.setdefault(text_of(row), []).append(row.subset)
     if len(subsets) == 1:
         return next(iter(subsets))
-    return "; ".join(f"{sampling} in {', '.join(names)}" for sampling, names in subsets.items())
+    return "; ".join(f"{text} in {', '.join(names)}" for text, names in subsets.items())
 
 
 def sampling_of(row: Row) -> str:
+    """How tokens are drawn."""
     sampling = row.sampling
     if sampling.temperature == 0:
         return "greedy"

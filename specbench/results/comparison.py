@@ -7,7 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.results.leaderboard import Row
+from specbench.results.notes import heading
 from specbench.results.tables import drafter_kind, lossless_word, number, sampling_of, short, speed, with_interval
+from specbench.results.units import unit_of
 
 
 def comparison_table(rows: Sequence[Row]) -> Table:
@@ -20,18 +22,19 @@ def comparison_table(rows: Sequence[Row]) -> Table:
         pad_edge=False,
         collapse_padding=True,
     )
-    table.add_column("method", overflow="fold")
-    headers = ("verdict", "drafter", "γ", "α", "τ", "c", "tok/s", "speed-up\n95 % interval", "accuracy\n%")
+    table.add_column("method", no_wrap=True)
+    score = heading(rows).replace(" ", "\n")
+    headers = ("verdict", "drafter", "γ", "α", "τ", "c", "tok/s", "speed-up\n95 % interval", score)
     for header in headers:
         justify = "left" if header in ("drafter", "verdict") else "right"
-        table.add_column(header, justify=justify, overflow="fold", no_wrap=header not in ("drafter", "verdict"))  # type: ignore[arg-type]
+        table.add_column(header, justify=justify, overflow="fold", no_wrap=header != "verdict")  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*(Text(cell) for cell in _cells(row)))
     return table
 
 
 def _cells(row: Row) -> list[str]:
-    metrics = row.metrics
+    metrics, unit = row.metrics, unit_of(row.quality)
     return [
         short(row.method).partition("@")[0],
         lossless_word(row) if row.verdict == "not audited" else row.verdict,
@@ -42,7 +45,7 @@ def _cells(row: Row) -> list[str]:
         number(metrics.get("cost_ratio"), 3),
         speed(metrics.get("tokens_per_second")),
         with_interval(metrics.get("speedup")),
-        number(metrics.get("accuracy"), 1, 100),
+        number(metrics.get(row.quality or ""), unit.digits, unit.factor),
     ]
 
 

@@ -1,5 +1,7 @@
 """What every metric of a row means, and its unit."""
 
+from specbench.results.units import PASS_AT
+
 MEANINGS: dict[str, tuple[str, str]] = {
     "new_tokens": ("tokens", "emitted tokens of all examples, after the cut at the end token, stop string or limit"),
     "tokens_per_second": ("tokens/s", "Σ (new tokens − 1) ÷ Σ decode seconds; the clock starts at the first token"),
@@ -43,9 +45,49 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "target_passes_per_token": ("ratio", "target passes, prefill included, ÷ new tokens"),
     "divergence_bound": ("nats", "accepted tokens × threshold, mean over examples, as published in arXiv:2502.20704"),
     "mean_divergence": ("nats", "the fuzzy rule's divergence per judged token (tv: no unit)"),
-    "accuracy": ("share", "mean score of the answers"),
-    "accuracy_ar": ("share", "the same of the baseline"),
-    "accuracy_difference": ("share", "accuracy − accuracy_ar, paired by example"),
+    "num_unscored": ("answers", "no score, and in no mean: the row has no reference, or could not be judged"),
+    "share_truncated": ("share", "prompts that were longer than the models' context and lost their middle"),
     "share_cut_by_length": ("share", "examples that ended at max_new_tokens"),
     "share_cut_by_context": ("share", "examples that ended at the models' context"),
 }
+
+SCORES: dict[str, tuple[str, str]] = {
+    "accuracy": ("share", "right answers: the last number, or the chosen letter"),
+    "exact_match": ("share", "answers that are a reference after SQuAD's normalisation"),
+    "f1": ("share", "words that answer and reference share, harmonic mean of both shares, best reference; as SCROLLS"),
+    "rougeL": ("share", "ROUGE-L F-measure by rouge-score: the longest common subsequence of words; mean over answers"),
+    "rouge1": ("share", "ROUGE-1 F-measure: words"),
+    "rouge2": ("share", "ROUGE-2 F-measure: pairs of words"),
+    "bleu": (
+        "0 … 100",
+        "corpus BLEU by sacrebleu, its signature in the row; over several subsets the mean of theirs",
+    ),
+    "chrf": ("0 … 100", "corpus chrF++ by sacrebleu (characters to 6-grams, words to 2-grams); as bleu"),
+    "pass@k": (
+        "share",
+        "1 − C(n − c, k) / C(n, k), mean over prompts: n answers (repeats), c of which pass; arXiv:2107.03374",
+    ),
+    "judge_score": ("1 … 10", "a judge model's rating"),
+    "loop_free": ("share", "answers that say something and do not end in a loop"),
+    "repetition_rate": ("share", "words in 4-grams (characters in 8-grams: no spaces) that the answer has had before"),
+    "language_share": (
+        "share",
+        "answers in the language that the subset asks for, by lingua; none for letters and short answers",
+    ),
+}
+OF_SCORES: dict[str, tuple[str, str]] = {
+    "…_ar": ("as the score", "of every score above: the same of the baseline, over the answers that both have one for"),
+    "…_difference": ("as the score", "of every score above: method − baseline, paired by example"),
+}
+MEANINGS |= SCORES | OF_SCORES
+
+
+def meaning(name: str) -> tuple[str, str] | None:
+    """Unit and meaning of a metric of a row; None for a score of a plug-in."""
+    for suffix in ("_ar", "_difference"):
+        score = name.removesuffix(suffix)
+        if score != name and name not in MEANINGS:
+            found = meaning(score)
+            return None if found is None else (found[0], f"{score}: {OF_SCORES['…' + suffix][1].partition(': ')[2]}")
+    metric = name.partition(",")[0]  # lm-eval's names: METRIC,FILTER
+    return SCORES["pass@k"] if PASS_AT.fullmatch(metric) else MEANINGS.get(metric)

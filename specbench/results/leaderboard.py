@@ -15,8 +15,10 @@ from specbench.files import temporary_path, write_atomically
 from specbench.results.bootstrap import Metric
 from specbench.running.file_lock import locked
 
-FORMAT: Final = 1
-RESULT_FIELDS = frozenset({"metrics", "verdict", "created", "command"})  # everything else says which result it is
+FORMAT: Final = 2
+FORMATS_READ = (1, FORMAT)  # in format 1 there was one score, accuracy
+# Everything else says which result it is.
+RESULT_FIELDS = frozenset({"metrics", "quality", "signatures", "verdict", "evidence", "created", "command"})
 
 
 class Sampling(BaseModel):
@@ -29,12 +31,25 @@ class Sampling(BaseModel):
     top_p: FiniteFloat | None = None
 
 
+class Evidence(BaseModel):
+    """What an audit's verdict rests on: prompts of greedy outputs, draws of up to five tokens and their p-value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: str
+    subsets: tuple[str, ...]
+    num_prompts: int | None
+    num_draws: int | None
+    temperature: FiniteFloat | None  # of the draws
+    p_value: FiniteFloat | None
+
+
 class Row(BaseModel):
     """One method on one subset (or on "all"), paired to AR in the same process. Times in seconds, rates in tokens/s."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     task: str  # name@version:digest
     subset: str
     language: str | None
@@ -62,6 +77,9 @@ class Row(BaseModel):
     created: str
     lossless: bool  # what the rule, or the author of external code, claims
     verdict: str = "not audited"  # what the outputs say: specbench.audit.records
+    evidence: Evidence | None = None  # of an audit that gave the verdict; null where the row's own outputs did
+    quality: str | None = None  # the metric that stands for it; null where nothing is scored, or by several
+    signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough
     metrics: dict[str, Metric]
 
     @field_validator("options")
@@ -90,12 +108,16 @@ def load(path: Path | str) -> list[Row]:
         or content.keys() != {"format", "rows"}
     ):
         raise ConfigError(f'{path}: not a leaderboard: expected {{"format": {FORMAT}, "rows": […]}}; {_REMEDY}')
-    if content["format"] != FORMAT:
+    if content["format"] not in FORMATS_READ:
         raise ConfigError(
-            f"{path}: format = {content['format']!r}, but this version of specbench reads format {FORMAT}; "
-            "use the version that wrote the file or choose another file"
+            f"{path}: format = {content['format']!r}, but this version of specbench reads formats "
+            f"{' and '.join(map(str, FORMATS_READ))}; use the version that wrote the file or choose another file"
         )
-    return [_row(path, number, row) for number, row in enumerate(content["rows"])]
+    upgraded = _from_format_1 if content["format"] == 1 else dict
+    return [
+        _row(path, number, upgraded(row) if isinstance(row, dict) else row)
+        for number, row in enumerate(content["rows"])
+    ]
 
 
 def write(path: Path | str, rows: Sequence[Row]) -> None:
@@ -123,9 +145,9 @@ def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
     return list(merged.values())
 
 
-def set_verdicts(path: Path | str, verdict_of: Callable[[Row], str | None]) -> int:
-    """Give rows of the file another verdict, where `verdict_of` has one for them; returns how many. A later run of the
-    same configuration replaces the row, and its verdict."""
+def set_verdicts(path: Path | str, verdict_of: Callable[[Row], tuple[str, Evidence] | None]) -> int:
+    """Give rows of the file another verdict, with its evidence, where `verdict_of` has one for them; returns how many.
+    A later run of the same configuration replaces the row, and its verdict."""
     path = Path(path).resolve()
     with ExitStack() as held:
         try:
@@ -133,7 +155,9 @@ def set_verdicts(path: Path | str, verdict_of: Callable[[Row], str | None]) -> i
         except OSError as error:
             raise _not_written(path, error) from error
         verdicts = [(row, verdict_of(row)) for row in load(path)]
-        write(path, [row if found is None else row.model_copy(update={"verdict": found}) for row, found in verdicts])
+        names = ("verdict", "evidence")
+        given = [dict(zip(names, found, strict=True)) if found else {} for _, found in verdicts]
+        write(path, [row.model_copy(update=new) for (row, _), new in zip(verdicts, given, strict=True)])
     return sum(found is not None for _, found in verdicts)
 
 
@@ -152,6 +176,18 @@ def check_writable(path: Path | str) -> None:
 
 
 _REMEDY = "restore it from a copy, or move it away and run again: the rows are recomputed from the records"
+
+
+def _from_format_1(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as it would be written now: accuracy was the only score, and had no value where nothing was scored."""
+    if row.get("format") != 1 or not isinstance(row.get("metrics"), dict):
+        return row  # broken: said where it is read
+    accuracy = row["metrics"].get("accuracy")
+    if isinstance(accuracy, dict) and accuracy.get("value") is not None:
+        return {**row, "format": FORMAT, "quality": "accuracy"}
+    names = {"accuracy", "accuracy_ar", "accuracy_difference"}
+    metrics = {name: metric for name, metric in row["metrics"].items() if name not in names}
+    return {**row, "format": FORMAT, "metrics": metrics}
 
 
 def _row(path: Path, number: int, content: Any) -> Row:

@@ -3,26 +3,29 @@
 An interval is a paired bootstrap over prompts (repeats of one prompt are summed first); totals and medians have none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specbench.results.acceptance import acceptance, allocated_share
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.counts import with_own_passes
+from specbench.results.quality import Asked, quality
 from specbench.results.speed import expected_speedup, speeds, times
 from specbench.running.record_check import check_counts, name_of
 from specbench.running.records import Generation, Record
 from specbench.specs import MethodSpec
 
-CUTS = ("length", "context")  # the ends that a generation did not choose itself
 __all__ = ["Metric", "expected_speedup", "metrics_of", "summarize"]
 
 
-def metrics_of(records: Sequence[Record], method: MethodSpec, seed: int = 0) -> dict[str, Metric]:
-    """Every metric of a method over the records, by what its specification says of it."""
+def metrics_of(
+    records: Sequence[Record], method: MethodSpec, seed: int = 0, asked: Mapping[str, Asked] | None = None
+) -> dict[str, Metric]:
+    """Every metric of a method over the records, by what its specification says of it. `asked`: by subset."""
     return summarize(
         records, method.name, num_draft_tokens=method.num_draft_tokens, verification=method.verification.model_dump(),
         decodes_with=method.decodes_with, drafts_token_by_token=method.drafts_token_by_token, seed=seed,
+        asked=asked,
     )  # fmt: skip
 
 
@@ -35,14 +38,16 @@ def summarize(
     decodes_with: str = "target",
     drafts_token_by_token: bool = True,
     seed: int = 0,
+    asked: Mapping[str, Asked] | None = None,
 ) -> dict[str, Metric]:
     """Every metric of one method over the records, each paired to AR on the same prompts.
 
     `verification` is the rule with its options, flat: {"rule": "fuzzy", "threshold": 0.3, …}. `decodes_with` is
     "drafter" where the drafter decodes alone: then every pass is a draft pass, and the target makes none; "random"
-    where it does so in the queries whose record says that they were `decoded_by` the drafter. Speeds and accuracy are
+    where it does so in the queries whose record says that they were `decoded_by` the drafter. Speeds and scores are
     over all queries, `mean_acceptance_length` over those with target passes. `speedup_expected` is null unless
     `drafts_token_by_token`: it assumes a draft pass for each draft token.
+    `asked` says by subset what the answers were judged by; without it each record's one score is its accuracy.
     Raises ValueError naming the record when its counts contradict each other.
     """
     for record in records:
@@ -55,7 +60,7 @@ def summarize(
         **speeds(prompts, own, baseline, is_baseline=method == "ar"),
         **times(prompts, own, baseline),
         **acceptance(prompts, own, verification),
-        **_quality(prompts, own, baseline),
+        **quality(prompts, records, own, baseline, asked or {}),
     }
     if decodes_with == "random":
         metrics["drafter_share"] = allocated_share(prompts, own)
@@ -72,14 +77,3 @@ def _own(record: Record, method: str, decodes_with: str) -> Generation:
         return with_own_passes(record["methods"][method], decodes_with)
     except ValueError as error:
         raise ValueError(f"record of {name_of(record)}: {method}: {error}") from error
-
-
-def _quality(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
-    pairs = [(a["score"], b["score"]) for a, b in zip(own, baseline, strict=True)]
-    scored = [pair if None not in pair else (None, None) for pair in pairs]
-    return {
-        "accuracy": prompts.mean([a for a, _ in scored]),
-        "accuracy_ar": prompts.mean([b for _, b in scored]),
-        "accuracy_difference": prompts.mean([None if a is None or b is None else a - b for a, b in scored]),
-        **{f"share_cut_by_{end}": prompts.mean([float(g["finish"] == end) for g in own]) for end in CUTS},
-    }

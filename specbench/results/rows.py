@@ -10,9 +10,12 @@ from specbench.external.decoder import ExternalDecoder
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import Row, Sampling
 from specbench.results.metrics import metrics_of
+from specbench.results.quality import asked_of, main_metric, signatures
 from specbench.running.compose import Decoder, unique
 from specbench.running.models import Models
-from specbench.running.plan import Cell, prompt_ids, uses_chat
+from specbench.running.plan import Cell
+from specbench.running.prompts import record_prompts, uses_chat, with_the_same_history
+from specbench.running.records import Record
 from specbench.running.runner import drafter_identity, named
 from specbench.specs import MethodSpec, RunSpec
 
@@ -23,7 +26,7 @@ def rows(
     spec: RunSpec,
     cells: Sequence[Cell],
     models: Models,
-    records: Sequence[dict[str, Any]],
+    records: Sequence[Record],
     environment: Mapping[str, Any],
     command: str,
 ) -> list[Row]:
@@ -51,10 +54,13 @@ def sampling(cell: Cell) -> Sampling:
     return Sampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p)
 
 
-def prompts(group: Sequence[Cell], models: Models, chat: str) -> Callable[[Mapping[str, Any]], list[int]]:
-    """The target's prompt ids of a record of these cells."""
+def prompts(
+    group: Sequence[Cell], models: Models, records: Sequence[Record], chat: str
+) -> Callable[[Mapping[str, Any]], list[int]]:
+    """The target's prompt ids of a record of these cells, AR's answers in the earlier turns included."""
     examples = {(cell.subset, example.index): example for cell in group for example in cell.data.examples}
-    return lambda record: prompt_ids(models.target, examples[record["subset"], record["example"]], chat)
+    ids = record_prompts(examples, {cell.subset: cell.budgets for cell in group}, records, models.target, chat)
+    return lambda record: ids(dict(record))
 
 
 def other_tokens(method: MethodSpec, models: Models) -> dict[str, Metric]:
@@ -93,7 +99,7 @@ def _row(
     method: MethodSpec,
     group: Sequence[Cell],
     models: Models,
-    records: Sequence[dict[str, Any]],
+    records: Sequence[Record],
     environment: Mapping[str, Any],
     command: str,
 ) -> Row:
@@ -101,6 +107,8 @@ def _row(
     task = next(task for task in spec.tasks if task.name == cell.task.name)
     decoder = next(decoder for decoder in cell.decoders if decoder.method.name == method.name)
     drafter = drafter_identity(decoder, models)
+    asked = asked_of(group)
+    metrics = metrics_of(records, method, spec.seed, asked) | other_tokens(method, models)
     return Row(
         task=named(task),
         subset=cell.subset if len(group) == 1 else ALL,
@@ -129,7 +137,10 @@ def _row(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         lossless=method.lossless,
         verdict=verdict_of_records(
-            records, method, models.target, prompts(group, models, spec.chat), greedy=sampling(cell).temperature == 0
+            with_the_same_history(records, method.name), method, models.target,
+            prompts(group, models, records, spec.chat), greedy=sampling(cell).temperature == 0,
         ),
-        metrics=metrics_of(records, method, spec.seed) | other_tokens(method, models),
+        quality=main_metric(asked, metrics),
+        signatures=signatures(asked, records),
+        metrics=metrics,
     )  # fmt: skip

@@ -9,6 +9,8 @@ from rich.text import Text
 from specbench.results.captions import caption, drafter_kind, lossless_word, sampling_of
 from specbench.results.cells import NULL, number, short, speed, with_interval
 from specbench.results.leaderboard import Row
+from specbench.results.notes import heading, notes
+from specbench.results.units import pair
 
 __all__ = [
     "NULL", "drafter_kind", "lossless_word", "number", "run_table", "sampling_of", "short", "speed", "with_interval",
@@ -23,7 +25,7 @@ def run_table(rows: Sequence[Row]) -> Table:
     method = short(lines[0].method)
     table = Table(
         title=Text(f"{short(lines[0].task)} · {method}"),
-        caption=Text(caption(lines)),
+        caption=Text("\n".join([caption(lines), *notes(lines)])),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -31,7 +33,7 @@ def run_table(rows: Sequence[Row]) -> Table:
     )
     table.add_column("subset", overflow="fold")
     headers = ("n", "α", "τ", "tok/s\nar", f"tok/s\n{method.partition('@')[0]}", "speed-up\n95 % interval",
-               "expected\nspeed-up", "accuracy %\nar → method")  # fmt: skip
+               "expected\nspeed-up", f"{heading(lines)}\nar → method")  # fmt: skip
     for header in headers:
         table.add_column(header, justify="right", overflow="fold", no_wrap=not header.startswith("tok/s"))
     for row in lines:
@@ -43,7 +45,6 @@ def run_table(rows: Sequence[Row]) -> Table:
 
 def _cells(row: Row) -> list[str]:
     metrics = row.metrics
-    accuracy = [number(metrics.get(name), 1, 100) for name in ("accuracy_ar", "accuracy")]
     return [
         row.subset,
         str(row.n),
@@ -53,5 +54,5 @@ def _cells(row: Row) -> list[str]:
         speed(metrics.get("tokens_per_second")),
         with_interval(metrics.get("speedup")),
         number(metrics.get("speedup_expected"), 2),
-        NULL if accuracy == [NULL, NULL] else " → ".join(accuracy),
+        pair(metrics, row.quality),
     ]

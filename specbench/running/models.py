@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.models.pair import ModelPair
+from specbench.running.prompts import Budget
 from specbench.specs import MethodSpec, RunSpec
 
 
@@ -26,6 +27,19 @@ class Models:
         counted = [self.target, *(self.drafters[m.name] for m in methods if m.name in self.drafters and not bridged(m))]
         limits = [model.context_limit for model in counted if model.context_limit]
         return min(limits) if limits else None
+
+    def budgets(self, methods: Sequence[MethodSpec], num_new_tokens: int) -> tuple[Budget, ...]:
+        """The prompts that leave room for the answer in every model's context, and half of it at least for the prompt.
+        A drafter with a vocabulary of its own counts its own tokens."""
+        common = self.context_limit(methods)
+        limits = {id(self.target): (self.target, common)}
+        for method in methods:
+            if (drafter := self.drafters.get(method.name)) is not None:
+                limit = drafter.context_limit if bridged(method) else common
+                limits.setdefault(id(drafter), (drafter, limit))
+        return tuple(
+            Budget(model, max(limit - num_new_tokens, limit // 2)) for model, limit in limits.values() if limit
+        )
 
 
 def bridged(method: MethodSpec) -> bool:

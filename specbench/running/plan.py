@@ -1,29 +1,37 @@
 """What a run will measure: cells of (task, subset) with their prompts, tokenized and checked before anything runs."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from specbench.data.examples import Example, TaskData, load_examples
+from specbench.data.examples import TaskData, load_examples
 from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
 from specbench.registry import SCORERS
 from specbench.running.compose import Decoder, compose, sampling_of
 from specbench.running.models import Models
+from specbench.running.prompts import Budget, prompt_ids, truncated
+from specbench.running.prompts import uses_chat as uses_chat
+from specbench.scoring.contract import Scorer
 from specbench.specs import RunSpec, TaskSpec
-
-Scorer = Callable[[str, str], float]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One subset of one task, with its data and every method composed for it; `decoders[0]` is AR."""
+    """One subset of one task, with its data and every method composed for it; `decoders[0]` is AR. `budgets`: the
+    lengths to which prompts and conversations are shortened."""
 
     task: TaskSpec
     subset: str
     data: TaskData
     decoders: tuple[Decoder, ...]
     context_limit: int | None
+    budgets: tuple[Budget, ...] = ()
+
+    @cached_property
+    def scorer(self) -> Scorer | None:
+        """The task's scorer, made once, or None for a task that has none."""
+        return make_scorer(self.task)
 
 
 def load_data(spec: RunSpec, use_sample: bool) -> list[tuple[TaskSpec, str, TaskData]]:
@@ -54,7 +62,10 @@ def make_cells(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, s
         merged = task.subset(subset)
         sampling = sampling_of(merged.generation)
         decoders = tuple(compose(method, models.pair(method), sampling) for method in spec.methods)
-        cells.append(Cell(merged, subset, data, decoders, models.context_limit(spec.methods)))
+        budgets = models.budgets(spec.methods, merged.generation.max_new_tokens)
+        if merged.truncation is not None:
+            data = truncated(data, models.target, budgets, spec.chat)
+        cells.append(Cell(merged, subset, data, decoders, models.context_limit(spec.methods), budgets))
     for cell in cells:
         check_prompts(cell, spec.chat)
         check_references(cell)
@@ -79,36 +90,31 @@ def check_prompts(cell: Cell, chat: str) -> None:
             if cell.context_limit is not None and num_tokens >= cell.context_limit:
                 raise ConfigError(
                     f"{where}: the prompt has {num_tokens} tokens, but the context of the models is "
-                    f"{cell.context_limit} tokens; use models with a longer context or leave the row out"
+                    f"{cell.context_limit} tokens; use models with a longer context, leave the row out, or shorten it "
+                    "with --set truncation=middle"
                 )
 
 
-def scorer(cell: Cell) -> Scorer | None:
-    """The task's scorer, or None for a task that has none."""
-    if cell.task.scorer is None:
+def make_scorer(task: TaskSpec) -> Scorer | None:
+    """The scorer of a task that is merged with its subset."""
+    if task.scorer is None:
         return None
-    made: Scorer = SCORERS.get(cell.task.scorer.type)(**cell.task.scorer.options)
+    made: Scorer = SCORERS.get(task.scorer.type)(**task.scorer.options)
     return made
 
 
 def check_references(cell: Cell) -> None:
-    """Every reference must be one that the scorer can read: it says so itself."""
-    score = scorer(cell)
+    """Every reference must be one that the scorer can read: it says so itself, by `check_reference` where judging an
+    answer costs something, else by judging an empty one."""
+    scorer = cell.scorer
     for example in cell.data.examples:
-        if score is not None and example.reference is not None:
+        for reference in example.references:
+            if scorer is None or reference is None:
+                continue
             try:
-                score("", example.reference)
+                if hasattr(scorer, "check_reference"):
+                    scorer.check_reference(reference)
+                else:
+                    scorer("", reference)
             except ConfigError as error:
                 raise ConfigError(f"{cell.data.location}: {cell.subset} example {example.id}: {error}") from error
-
-
-def prompt_ids(model: CausalLM, example: Example, chat: str) -> list[int]:
-    return model.encode_prompt(example.prompt, uses_chat(model, chat))
-
-
-def uses_chat(model: CausalLM, chat: str) -> bool:
-    """Whether prompts go through the chat template. Raises ConfigError for `always` without a template."""
-    has_template = getattr(model.tokenizer, "chat_template", None) is not None
-    if chat == "always" and not has_template:
-        raise ConfigError(f"--chat always: model '{model.name}' has no chat template; use --chat auto or never")
-    return has_template and chat != "never"

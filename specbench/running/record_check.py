@@ -11,6 +11,7 @@ DRAFTED, JUDGED, ACCEPTED, EMITTED = range(4)  # the columns of a step
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Step = Annotated[list[int], Field(min_length=4, max_length=4)]
 Pass = tuple[Count, Seconds]
 Values = list[float | None] | None  # a divergence may be infinite
@@ -47,8 +48,12 @@ class GenerationShape(Strict):
     draft_prefill_seconds: Seconds | None
     decode_seconds: Seconds
     external: ExternalShape | None = None
-    decoded_by: Literal["target", "drafter"] | None = None  # where the method shares the queries out
-    score: Annotated[float, Field(allow_inf_nan=False)] | None
+    decoded_by: Literal["target", "drafter"] | None = None  # which decodes alone: `passes.target` are its
+    truncated_tokens: Count = 0
+    score: Finite | None
+    scores: dict[str, Finite | None] = Field(default_factory=dict)
+    statistics: dict[str, list[Finite]] = Field(default_factory=dict)
+    problem: str | None = None
 
     @model_validator(mode="after")
     def _known(self) -> "GenerationShape":
@@ -65,6 +70,8 @@ class RecordShape(Strict):
     example: Count
     id: Any
     repeat: Count
+    turn: Count = 0
+    truncated_tokens: Count = 0
     prompt: str
     reference: Any
     methods: dict[str, GenerationShape]
@@ -114,7 +121,8 @@ def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
 
 
 def name_of(record: Record) -> str:
-    return "task {task}, subset {subset}, example {example}, repeat {repeat}".format(**record)
+    name = "task {task}, subset {subset}, example {example}, repeat {repeat}".format(**record)
+    return f"{name}, turn {record['turn']}" if record.get("turn") else name
 
 
 def step_sum(generation: Generation, column: int) -> int:

@@ -10,6 +10,12 @@ from specbench.errors import ConfigError
 
 Record = dict[str, Any]
 Generation = dict[str, Any]
+Key = tuple[str, str, int, int, int]
+
+
+def record_key(record: Record) -> Key:
+    """What a record is of: (task, subset, example, repeat, turn)."""
+    return record["task"], record["subset"], record["example"], record["repeat"], record.get("turn", 0)
 
 
 class RecordFile:

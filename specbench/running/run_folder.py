@@ -11,16 +11,20 @@ from specbench.errors import ConfigError
 from specbench.files import write_atomically
 from specbench.running.file_lock import locked
 from specbench.running.record_check import check_record
+from specbench.running.records import Key as Key
 from specbench.running.records import Record, RecordFile
-
-Key = tuple[str, str, int, int]
+from specbench.running.records import record_key as record_key
 
 
 class RunFolder:
-    """Holds one configuration; opening it with another one is refused, with what changed."""
+    """Holds one configuration; opening it with another one is refused, with what changed.
 
-    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
+    `named_by_digest`: the path is `default_folder` of this identity, so that a lost run.json can be written again.
+    """
+
+    def __init__(self, path: Path, identity: Mapping[str, Any], named_by_digest: bool = False) -> None:
         self.path = path
+        self.named_by_digest = named_by_digest
         self.identity = json.loads(json.dumps(identity))
         self.records = RecordFile(path / "records.jsonl")
         self.leaderboard = path / "leaderboard.json"
@@ -28,7 +32,7 @@ class RunFolder:
     @contextmanager
     def open(self, methods: Mapping[str, int]) -> Iterator[dict[Key, Record]]:
         """Create the folder, or resume it, and keep other processes out of it for as long as the block runs: gives the
-        records that are there, by (task, subset, example, repeat). `methods`: the run's, with their num_draft_tokens.
+        records that are there, by their `record_key`. `methods`: the run's, with their num_draft_tokens.
 
         Raises ConfigError when it cannot be written, is in use, belongs to another run, or holds a damaged record.
         """
@@ -42,10 +46,15 @@ class RunFolder:
                     f"--output {self.path}: another process measures into it; wait for it or choose another folder"
                 ) from error
             except OSError as error:
-                raise ConfigError(
-                    f"--output {self.path}: cannot write there ({error.strerror or error}); choose another folder"
-                ) from error
+                raise ConfigError(f"--output {self.path}: {self._refusal(error)}; choose another folder") from error
             yield {record_key(record): record for record in self.records.read(lambda r: check_record(r, methods))}
+
+    def _refusal(self, error: OSError) -> str:
+        if self.path.is_file():
+            return "it is a file, not a folder"
+        if isinstance(error, FileNotFoundError):
+            return "no folder can be made there"
+        return f"cannot write there ({error.strerror or error})"
 
     def _claim(self) -> None:
         """Write what the run is into a new folder; compare it with what an old one says."""
@@ -54,10 +63,15 @@ class RunFolder:
             try:
                 old = json.loads(config.read_text(encoding="utf-8"))
             except (ValueError, RecursionError) as error:
-                raise ConfigError(f"{config}: not valid JSON ({error}); choose another --output") from error
+                repair = "delete it and repeat the command" if self.named_by_digest else "restore it from a copy"
+                problem = f"{config}: not valid JSON ({error})"
+                raise ConfigError(f"{problem}; {repair}, or choose another --output") from error
             self._compare(old)
-        elif self.records.path.exists():
-            raise ConfigError(f"{self.path}: has records but no run.json; choose another --output")
+        elif self.records.path.exists() and not self.named_by_digest:
+            raise ConfigError(
+                f"{self.path}: has records but no run.json, so nothing tells whose they are; restore it from a copy, "
+                "or choose another --output"
+            )
         else:
             write_atomically(config, json.dumps(self.identity, indent=2, ensure_ascii=False) + "\n")
 
@@ -74,10 +88,6 @@ class RunFolder:
                 f"{self.path} holds records of another configuration ({'; '.join(changed[:3])}{more}); "
                 "choose another --output, or repeat the old command to resume it"
             )
-
-
-def record_key(record: Record) -> Key:
-    return record["task"], record["subset"], record["example"], record["repeat"]
 
 
 def default_folder(names: str, asked: Mapping[str, Any]) -> Path:

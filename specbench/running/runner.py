@@ -1,52 +1,27 @@
 """The runner: AR and every method on each example in turn, in one process, recorded block by block."""
 
-import hashlib
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from specbench.data.examples import Example
-from specbench.decoding.ledger import StopRules, text_before_stop
-from specbench.decoding.loop import Generation
+from specbench.decoding.ledger import StopRules
 from specbench.errors import ConfigError
 from specbench.external.decoder import ExternalDecoder
+from specbench.running.answers import as_json as as_json
+from specbench.running.blocks import Block
+from specbench.running.blocks import blocks as blocks
 from specbench.running.compose import Decoder, stream_seed
 from specbench.running.models import Models
-from specbench.running.plan import Cell, Scorer, prompt_ids, scorer
-from specbench.running.run_folder import Key, RunFolder
+from specbench.running.plan import Cell
+from specbench.running.prompts import conversation, encode, prompt_ids, shortened
+from specbench.running.records import Key, Record
+from specbench.running.run_folder import RunFolder
+from specbench.sandbox import permission
 from specbench.specs import MethodSpec, RunSpec, TaskSpec, digest
 
 WARM_UP_TEXT = "This is a text about nothing in particular, read once before anything is measured. "
 NUM_WARM_UP_TOKENS = 16
 PROCESS = uuid.uuid4().hex[:12]
-
-
-@dataclass(frozen=True)
-class Block:
-    """The atom of a run: one example, one repeat, AR and all methods in the order in which they are measured."""
-
-    cell: Cell
-    example: Example
-    repeat: int
-    order: tuple[Decoder, ...]
-
-    @property
-    def key(self) -> Key:
-        return self.cell.task.name, self.cell.subset, self.example.index, self.repeat
-
-    @property
-    def prompt_digest(self) -> str:
-        return hashlib.sha256(self.example.prompt.encode()).hexdigest()[:12]
-
-
-def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:
-    """All blocks, the order of the methods reversed on every other example, and from one repeat to the next."""
-    for cell in cells:
-        for repeat in range(repeats):
-            for number, example in enumerate(cell.data.examples):
-                order = cell.decoders if (number + repeat) % 2 == 0 else cell.decoders[::-1]
-                yield Block(cell, example, repeat, order)
 
 
 def run(
@@ -63,22 +38,22 @@ def run(
     check_same_examples(plan, done, folder)
     if any(block.key not in done for block in plan):
         warm_up({id(block.cell): block.cell for block in plan}.values(), spec.chat)
-    records = []
+    records: dict[Key, dict[str, Any]] = {}
     for block in plan:
         old = done.get(block.key)
-        record = old or measure(block, spec)
+        record = old or measure(block, spec, [records[key] for key in block.earlier_keys])
         if old is None:
             folder.records.append(record)
-        records.append(record)
+        records[block.key] = record
         report(block, record, old is None)
-    return records
+    return list(records.values())
 
 
 def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]], folder: RunFolder) -> None:
     """Records of a data file that has changed since are not this run's."""
     for block in plan:
         old = done.get(block.key)
-        if old is not None and (old["prompt"], old["reference"]) != (block.prompt_digest, block.example.reference):
+        if old is not None and (old["prompt"], old["reference"]) != (block.prompt_digest, block.reference):
             cell = block.cell
             raise ConfigError(
                 f"{folder.path}: {cell.task.name}/{cell.subset} example {block.example.id} was measured with another "
@@ -92,8 +67,11 @@ def warm_up(cells: Iterable[Cell], chat: str) -> None:
     for cell in cells:
         for decoder in (part for each in cell.decoders for part in each.parts):
             filler = decoder.model.encode_prompt(WARM_UP_TEXT, chat=False)
-            longest = max(len(prompt_ids(decoder.model, example, chat)) for example in cell.data.examples)
-            num_tokens = longest + cell.task.generation.max_new_tokens
+            num_new = cell.task.generation.max_new_tokens
+            num_tokens = max(
+                sum(len(encode(decoder.model, (turn,), chat)) + num_new for turn in example.turns)
+                for example in cell.data.examples
+            )
             if cell.context_limit is not None:
                 num_tokens = min(num_tokens, cell.context_limit - NUM_WARM_UP_TOKENS)
             repeated = (filler * (num_tokens // len(filler) + 1))[: max(1, num_tokens)]
@@ -101,57 +79,56 @@ def warm_up(cells: Iterable[Cell], chat: str) -> None:
             decoder.generate(repeated, stop, seed=0)
 
 
-def measure(block: Block, spec: RunSpec) -> dict[str, Any]:
-    """The record of one block."""
+def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict[str, Any]:
+    """The record of one block; `earlier`: the records of the turns before."""
     cell, example = block.cell, block.example
-    score = scorer(cell)
     results: dict[str, Any] = {}
-    num_prompt_tokens = 0
+    num_prompt_tokens, num_truncated = 0, example.truncated_tokens
+    needs_none = cell.task.scorer is not None and not cell.task.scorer.needs_reference
+    reference = "" if block.reference is None and needs_none else block.reference
     for decoder in block.order:
         name = decoder.method.name
-        seed = stream_seed(spec.seed, cell.task.name, cell.subset, example.index, block.repeat, name)
+        turn = [block.turn] if block.turn else []
+        seed = stream_seed(spec.seed, cell.task.name, cell.subset, example.index, block.repeat, name, *turn)
         chosen = decoder.chosen(seed)
-        ids = prompt_ids(chosen.model, example, spec.chat)
+        ids, num_cut = block_ids(block, chosen, [record["methods"][name]["text"] for record in earlier], spec.chat)
         stop = chosen.stop_rules(cell.task.generation, cell.context_limit)
         generation = chosen.generate(ids, stop, seed)
-        results[name] = as_json(generation, chosen, stop, score, example.reference)
-        if chosen is not decoder:
+        results[name] = as_json(generation, chosen, stop, cell.scorer, reference)
+        if chosen is not decoder or chosen.method.decodes_with == "drafter":
             results[name]["decoded_by"] = chosen.method.decodes_with
+        if block.turn:
+            results[name]["truncated_tokens"] = num_cut
         if decoder is cell.decoders[0]:
             num_prompt_tokens = len(ids)
+            num_truncated = num_cut if block.turn else num_truncated
     return {
         "task": cell.task.name,
         "subset": cell.subset,
         "example": example.index,
         "id": example.id,
         "repeat": block.repeat,
+        "turn": block.turn,
         "process": PROCESS,
         "order": [decoder.method.name for decoder in block.order],
         "prompt": block.prompt_digest,
         "prompt_tokens": num_prompt_tokens,
-        "reference": example.reference,
+        "truncated_tokens": num_truncated,
+        "reference": block.reference,
         "methods": {decoder.method.name: results[decoder.method.name] for decoder in cell.decoders},
     }
 
 
-def as_json(
-    generation: Generation, decoder: Decoder, stop: StopRules, score: Scorer | None, reference: str | None
-) -> dict[str, Any]:
-    """One method's part of a record."""
-    text = text_before_stop(decoder.model.decode_text(generation.token_ids), stop.stop_strings)
-    return {
-        "token_ids": generation.token_ids,
-        "text": text,
-        "finish": generation.finish,
-        "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps],
-        "positions": generation.positions,
-        "passes": {"target": generation.target_passes, "draft": generation.draft_passes},
-        "ttft_seconds": generation.ttft_seconds,
-        "draft_prefill_seconds": generation.draft_prefill_seconds,
-        "decode_seconds": generation.decode_seconds,
-        **({"external": asdict(generation.external)} if generation.external else {}),
-        "score": score(text, reference) if score is not None and reference is not None else None,
-    }
+def block_ids(block: Block, decoder: Decoder, answers: Sequence[str], chat: str) -> tuple[list[int], int]:
+    """The prompt of a block with a method's own answers before it, and how many of the target's tokens a conversation
+    that has grown too long has lost."""
+    if block.turn == 0:
+        return prompt_ids(decoder.model, block.example, chat), 0
+    whole = conversation(block.example, block.turn, answers)
+    kept = shortened(whole, block.cell.budgets, chat)
+    target = block.cell.decoders[0].model
+    num_cut = 0 if kept == whole else len(encode(target, whole, chat)) - len(encode(target, kept, chat))
+    return encode(decoder.model, kept, chat), num_cut
 
 
 def identity(spec: RunSpec, cells: Sequence[Cell], models: Models, environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,6 +149,7 @@ def identity(spec: RunSpec, cells: Sequence[Cell], models: Models, environment: 
         **({"code": codes} if codes else {}),
         "data": {cell.task.name: cell.data.source for cell in cells},
         "chat": spec.chat,
+        **({"code_execution": True} if permission.allowed() else {}),  # without it answers have no scores
         "environment": dict(environment),
     }
 

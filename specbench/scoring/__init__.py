@@ -1,7 +1,7 @@
 """Scorers: how an answer is judged. Importing this module registers the built-in ones in SCORERS."""
 
-from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
 
-from specbench.scoring import numbers as numbers
-
-Scorer = Callable[[str, str], float]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -2,11 +2,11 @@
 
 import re
 import unicodedata
-from collections.abc import Callable
 from decimal import Decimal
 
 from specbench.errors import ConfigError
 from specbench.registry import SCORERS
+from specbench.scoring.contract import PerAnswer, Reference, alternatives
 
 SPACES = "\u0020\u00a0\u2009\u202f"
 GROUPED = rf"\d{{1,3}}(?P<mark>[,.'’{SPACES}])\d{{3}}(?:(?P=mark)\d{{3}})*(?:(?!(?P=mark))[.,]\d+)?(?!\d)"
@@ -63,16 +63,22 @@ def _readings(digits: str) -> list[Decimal]:
 
 
 @SCORERS.register("number")
-def number() -> Callable[[str, str], float]:
-    """1.0 when the last number of the text is the reference's, else 0.0 (no number: 0.0).
+def number() -> PerAnswer:
+    """Accuracy: 1 when the last number of the text is the reference's (or one of them), else 0 (no number: 0).
 
-    Raises ConfigError when the reference holds no number.
+    Raises ConfigError when a reference holds no number.
     """
 
-    def score(text: str, reference: str) -> float:
-        expected = last_number(reference)
-        if not expected:
-            raise ConfigError(f"scorer number: the reference {reference!r} holds no number: correct the data")
-        return float(expected[0] in last_number(text))
+    def judge(text: str, reference: Reference) -> dict[str, float]:
+        found = last_number(text)
+        expected = [_only_reading(each) for each in alternatives(reference, "number")]
+        return {"accuracy": float(any(value in found for value in expected))}
 
-    return score
+    return PerAnswer(("accuracy",), judge)
+
+
+def _only_reading(reference: str) -> Decimal:
+    readings = last_number(reference)
+    if not readings:
+        raise ConfigError(f"scorer number: the reference {reference!r} holds no number: correct the data")
+    return readings[0]

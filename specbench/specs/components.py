@@ -105,3 +105,8 @@ class BridgeSpec(Component):
 class ScorerSpec(Component):
     registry, place, key = SCORERS, "scorer", "type"
     type: str
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether it judges an answer by a right one; a factory that does not says `needs_reference = False`."""
+        return bool(getattr(self.factory, "needs_reference", True))

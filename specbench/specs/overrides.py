@@ -4,14 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from specbench.errors import ConfigError, nearest
+from specbench.registry import RULES
 from specbench.specs import dotted, yaml_files
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 
 FIXED = (
-    "name", "version", "title", "paper", "sample", "decodes_with", "drafter.type", "verification.rule", "scorer.type",
-    "sweep", "decoder.type", "decoder.entry", "decoder.drafter", "decoder.claims_lossless",
+    "name", "version", "title", "paper", "sample", "fewshot.sample", "fewshot.rows", "decodes_with", "drafter.type",
+    "verification.rule", "scorer.type", "sweep", "decoder.type", "decoder.entry", "decoder.drafter",
+    "decoder.claims_lossless",
 )  # fmt: skip
 AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
 
@@ -32,10 +34,25 @@ def with_overrides(
         specs: list[TaskSpec | MethodSpec] = [*changed_tasks, *changed_methods]
         known = {key for spec in specs for key in _paths(spec)}
         if path not in known:
-            raise ConfigError(f"--set {pair}: no chosen task or method has the key '{path}': {nearest(path, known)}")
+            raise ConfigError(f"--set {pair}: {_absent(path, changed_methods, known)}")
         changed_tasks = [_changed(task, path, text) for task in changed_tasks]
         changed_methods = [_changed(method, path, text) for method in changed_methods]
     return changed_tasks, changed_methods
+
+
+def _absent(path: str, methods: Sequence[MethodSpec], known: set[str]) -> str:
+    """Why a key that is not among the known ones cannot be set, and what to do."""
+    if path in FIXED:
+        swept = f", or sweep it: `specbench sweep --path {path}`" if path == "verification.rule" else ""
+        return f"'{path}' may not be set, as another value is another task or method: write a YAML file{swept}"
+    part, _, option = path.partition(".")
+    drafting = [method for method in methods if method.drafter.type not in ("none", "external")]
+    if part == "verification" and drafting and not any(key.startswith("verification.") for key in known):
+        rules = ", ".join(f"{method.name} has the rule '{method.verification.rule}'" for method in drafting)
+        able = [name for name in RULES.names() if option in RULES.options_model(name).model_fields]
+        having = f"which has no '{option}'" + (f" (the rule {', '.join(able)} has)" if able else "")
+        return f"{rules}, {having}: choose a method with another rule; `specbench show METHOD` says which it has"
+    return f"no chosen task or method has the key '{path}': {nearest(path, known)}"
 
 
 def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
@@ -44,6 +61,8 @@ def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
     paths = set(dotted.leaves(data))
     if isinstance(spec, MethodSpec) and spec.drafter.type == "none":
         paths.discard("num_draft_tokens")  # always 0: `--set num_draft_tokens=8` means the methods that draft
+    if isinstance(spec, MethodSpec) and not spec.needs_drafter:
+        paths -= {path for path in paths if path.partition(".")[0] == "bridge"}  # nothing to bridge, in AR for one
     if isinstance(spec, TaskSpec):
         paths |= {path for over in spec.subsets.values() for path in dotted.leaves(over)}
     return paths - set(FIXED)

@@ -1,10 +1,11 @@
 """Where the rows of a task are: on the hub and in local files."""
 
 from string import Formatter
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from specbench.errors import ConfigError
 from specbench.specs.components import Spec, Text
 
 
@@ -21,35 +22,66 @@ def _known_fields(text: str) -> str:
     return text
 
 
+def fillable(text: str | None) -> str | None:
+    return text if text is None else _known_fields(text)
+
+
 class DatasetSpec(Spec):
-    """Where the rows are on the hub. `path`, `name` and `data_files` may hold {task}, {subset} and {split}."""
+    """Where the rows are on the hub. All but `split` and `revision` may hold {task}, {subset} and {split}.
+
+    `data_files` names the files of the split, wildcards allowed; only they are read. `archive_member`: the file inside
+    the zip that `data_files` names.
+    """
 
     path: Text
     revision: Text = "main"
     name: str | None = None
     split: Text
     data_files: str | None = None
+    archive_member: str | None = None
 
-    @field_validator("path", "name", "data_files")
+    @field_validator("path", "name", "data_files", "archive_member")
     @classmethod
     def _fillable(cls, text: str | None) -> str | None:
-        return text if text is None else _known_fields(text)
+        return fillable(text)
+
+    @model_validator(mode="after")
+    def _of_an_archive(self) -> "DatasetSpec":
+        if self.archive_member and not (self.data_files or "").endswith(".zip"):
+            raise ConfigError("dataset.archive_member: needs the zip that holds it: name it in dataset.data_files")
+        return self
 
 
 class LocalSpec(Spec):
     """What local files are called, without their extension; {task}, {subset}, {split} and wildcards are filled in.
 
-    `headerless`: the columns of a csv or tsv whose first row names none of the columns.
+    `headerless`: the columns of a csv or tsv whose first row names none of the columns. `parallel`: column → name, with
+    its extension, of a text file with one value a line; the files of all columns are aligned line by line, and a * is
+    the same text in all their names. They are looked for before `files`. `shared`: true where several subsets ask
+    different things of the same file; without it that is taken for a mistake.
     """
 
     files: Annotated[tuple[Text, ...], Field(min_length=1)] = ("{task}_{subset}", "{subset}", "{subset}/{split}*")
     headerless: tuple[Text, ...] = ()
+    parallel: dict[str, Text] = Field(default_factory=dict)
+    shared: Literal[True] | None = None
 
     @field_validator("files")
     @classmethod
     def _inside(cls, files: tuple[str, ...]) -> tuple[str, ...]:
         for file in files:
-            if file.startswith("/") or ".." in file.split("/"):
-                raise ValueError("names lie inside the data folder: no leading / and no ..")
-            _known_fields(file)
+            _check_name(file)
         return files
+
+    @field_validator("parallel")
+    @classmethod
+    def _aligned(cls, files: dict[str, str]) -> dict[str, str]:
+        for file in files.values():
+            _check_name(file)
+        return files
+
+
+def _check_name(file: str) -> None:
+    if file.startswith("/") or ".." in file.split("/"):
+        raise ValueError("names lie inside the data folder: no leading / and no ..")
+    _known_fields(file)

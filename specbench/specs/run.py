@@ -30,6 +30,7 @@ class RunSpec(Spec):
     chat: Literal["auto", "always", "never"] = "auto"
     data: Text | None = None  # None: the default; "hub", "sample", or a folder or file
     subsets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    subsets_per_task: Annotated[int, Field(ge=1)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     limit: Annotated[int, Field(ge=1)] | None = None
     repeats: Annotated[int, Field(ge=1)] = 1
@@ -54,18 +55,32 @@ class RunSpec(Spec):
 
         return EMBEDDED + drafter_for(method.decoder.pair_of if method.decoder else method.bridge.type)
 
+    @property
+    def uses_sample(self) -> bool:
+        """Whether the rows are the bundled ones: what the embedded models take when nothing else is asked for."""
+        return self.data == "sample" or (self.data is None and self.target.startswith(EMBEDDED))
+
+    def left_out(self) -> dict[str, list[str]]:
+        """The subsets of each task that a run of the bundled samples leaves out, because they have none."""
+        if not self.uses_sample or self.subsets is not None:
+            return {}
+        without = {task.name: [n for n in task.subset_names if not task.sample_of(n)] for task in self.tasks}
+        return {task.name: without[task.name] for task in self.tasks if task.has_sample and without[task.name]}
+
     def cells(self) -> list[tuple[TaskSpec, str]]:
-        """The (task, subset) pairs in the order in which they run. Raises ConfigError for an unknown subset."""
+        """The (task, subset) pairs in the order in which they run: of each task the first `subsets_per_task` of those
+        asked for, or of those that have data. Raises ConfigError for an unknown subset."""
         known = [name for task in self.tasks for name in task.subset_names]
         for name in self.subsets or ():
             if name not in known:
                 tasks = ", ".join(f"'{task.name}'" for task in self.tasks)
                 raise ConfigError(f"subsets: task {tasks} has no subset '{name}': {nearest(name, set(known))}")
-        return [(task, name) for task in self.tasks for name in self._chosen(task)]
+        return [(task, name) for task in self.tasks for name in self._chosen(task)[: self.subsets_per_task]]
 
     def _chosen(self, task: TaskSpec) -> list[str]:
         if self.subsets is None or not task.subsets:
-            return list(task.subset_names)
+            absent = self.left_out().get(task.name, [])
+            return [name for name in task.subset_names if name not in absent]
         chosen = [name for name in dict.fromkeys(self.subsets) if name in task.subset_names]
         if not chosen:
             raise ConfigError(
@@ -89,6 +104,7 @@ def digest(spec: TaskSpec | MethodSpec) -> str:
 
 def _meaning(spec: TaskSpec | MethodSpec) -> Any:
     meaning = spec.model_dump(exclude={"title", "paper", "sweep", "version", "sample", "subsets", "calibration"})
+    (meaning.get("fewshot") or {}).pop("sample", None)
     meaning.get("drafter", {}).pop("path", None)  # what is there is told by its own digest, in every row
     if "decoder" in meaning:
         meaning["decoder"]["entry"] = PurePath(meaning["decoder"]["entry"]).name  # so is the code of a file

@@ -1,8 +1,7 @@
 """A benchmark task as a frozen model: what tasks/*.yaml may say, checked when it is loaded."""
 
-import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,7 +10,11 @@ from specbench.errors import ConfigError, nearest
 from specbench.registry import READERS
 from specbench.specs import dotted, templates
 from specbench.specs.components import Name, ScorerSpec, Spec, Text, Version, build
+from specbench.specs.fewshot import FewshotSpec
+from specbench.specs.json_values import like_json
 from specbench.specs.places import DatasetSpec, LocalSpec
+
+TURN_COLUMNS = ("turn", "turn_index")  # that a row of several turns has in the templates
 
 
 class GenerationSpec(Spec):
@@ -27,6 +30,9 @@ class GenerationSpec(Spec):
 class TaskSpec(Spec):
     """A benchmark task: its rows, the prompt made of a row, the score of an answer, and its subsets (languages).
 
+    `turns`: the column that lists what the user says; `prompt` is then made for each, from `row.turn` and
+    `row.turn_index`. `reference`: a template, or several by name; or `references`, the column that lists right answers.
+    `truncation`: what happens to a prompt that is too long for the models; without it that is an error.
     `sample` is a path relative to the task's own file; the catalogue makes it absolute.
     """
 
@@ -37,8 +43,12 @@ class TaskSpec(Spec):
     dataset: DatasetSpec | None = None
     local: LocalSpec = LocalSpec()
     sample: str | None = None
+    turns: Text | None = None
     prompt: Text
-    reference: str | None = None
+    fewshot: FewshotSpec | None = None
+    truncation: Literal["middle"] | None = None
+    reference: str | dict[Name, Text] | None = None
+    references: Text | None = None
     reader: str | None = None
     vars: dict[str, Any] = Field(default_factory=dict)
     language: str | None = None
@@ -49,6 +59,16 @@ class TaskSpec(Spec):
     @property
     def subset_names(self) -> tuple[str, ...]:
         return tuple(self.subsets) or ("default",)
+
+    @property
+    def has_sample(self) -> bool:
+        """Whether any subset has a bundled sample."""
+        return any(self.sample_of(name) for name in self.subset_names)
+
+    def sample_of(self, name: str) -> str | None:
+        """The sample of a subset: its own, or the task's."""
+        sample: str | None = self.subsets.get(name, {}).get("sample", self.sample)
+        return sample
 
     def subset(self, name: str) -> "TaskSpec":
         """The task with one subset merged over it. Raises ConfigError naming the nearest subset."""
@@ -62,17 +82,15 @@ class TaskSpec(Spec):
         base = self.model_dump(exclude={"subsets"})
         if isinstance(over.get("scorer"), Mapping) and "type" in over["scorer"]:
             base["scorer"] = None  # the options of one scorer are not those of another
+        for key, other in (("reference", "references"), ("references", "reference")):
+            if over.get(key):
+                base[other] = None
         return dotted.merge(base, over)
 
     @field_validator("vars", mode="before")
     @classmethod
     def _like_json(cls, variables: Any) -> Any:
-        for name, value in variables.items() if isinstance(variables, Mapping) else ():
-            try:
-                json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-            except (TypeError, ValueError, RecursionError) as error:
-                kind = type(value).__name__
-                raise ConfigError(f"vars.{name}: a {kind} that JSON cannot hold: write a text in quotes") from error
+        like_json(variables, "vars.")
         return variables
 
     @field_validator("subsets")
@@ -96,13 +114,27 @@ class TaskSpec(Spec):
             unset = sorted(templates.used(template, "vars") - set(self.vars)) if not self.subsets else []
             if unset:
                 raise ConfigError(f"{key}: vars.{unset[0]} is not set: {nearest(unset[0], self.vars)}")
-        if self.scorer and not self.reference and not self.subsets:
-            raise ConfigError("reference: the key 'reference' is missing, which the scorer needs: add it")
+        self._check_references()
         return self
 
+    def _check_references(self) -> None:
+        if self.reference and self.references:
+            raise ConfigError("references: the task has a `reference` too: delete one of the two keys")
+        if self.scorer and self.scorer.needs_reference and not (self.reference or self.references or self.subsets):
+            raise ConfigError("reference: the key 'reference' is missing, which the scorer needs: add it")
+
+    def reference_templates(self) -> dict[str, str]:
+        """The templates of the reference by their keys: `reference`, or `reference.NAME` for each name."""
+        if isinstance(self.reference, Mapping):
+            return {f"reference.{name}": template for name, template in self.reference.items()}
+        return {"reference": self.reference} if self.reference else {}
+
     def _templates(self) -> dict[str, str]:
-        return {"prompt": self.prompt} | ({"reference": self.reference} if self.reference else {})
+        shots = {"fewshot.example": self.fewshot.example} if self.fewshot else {}
+        return {"prompt": self.prompt, **shots, **self.reference_templates()}
 
     def columns(self) -> frozenset[str]:
-        """The columns of a row that the templates need."""
-        return frozenset().union(*(templates.used(template, "row") for template in self._templates().values()))
+        """The columns of a row that the prompt and the reference need."""
+        named = {column for column in (self.turns, self.references) if column}
+        used = (templates.used(template, "row") for template in (self.prompt, *self.reference_templates().values()))
+        return frozenset(named.union(*used) - (set(TURN_COLUMNS) if self.turns else set()))

@@ -28,6 +28,10 @@ class Values:
         raise UndefinedError("`row` and `vars` are no texts: name one of their values, such as row.question")
 
 
+class NullValue(UndefinedError):
+    """A template writes a value that is null or NaN."""
+
+
 def _is_null(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
@@ -39,7 +43,7 @@ def is_empty(value: Any) -> bool:
 
 def _refuse_nothing(value: Any) -> Any:
     if _is_null(value):
-        raise UndefinedError("a value is null or NaN")
+        raise NullValue("a value is null or NaN")
     if not isinstance(value, Undefined) and (callable(value) or isinstance(value, Iterator)):
         raise UndefinedError(f"{type(value).__name__} is no text: write a value")
     return value
@@ -67,7 +71,8 @@ def check(source: str, place: str) -> None:
         _compiled(source)
         unknown = sorted(meta.find_undeclared_variables(ENVIRONMENT.parse(source)) - set(NAMES))
     except TemplateSyntaxError as error:
-        raise ConfigError(f"{place}: line {error.lineno} of the template: {error.message}: correct it") from error
+        problem = str(error.message).rstrip(".")
+        raise ConfigError(f"{place}: line {error.lineno} of the template: {problem}: correct it") from error
     except Exception as error:  # of the Python code that a template becomes
         raise ConfigError(f"{place}: the template cannot be compiled: {error}: simplify it") from error
     if unknown:

@@ -13,7 +13,7 @@ from specbench.tuning.trials import Measured
 from specbench.tuning.walk import WalkedStep
 
 SHOWN = ("acceptance_rate", "mean_acceptance_length", "drafter_share", "tokens_per_second_ar", "tokens_per_second",
-         "speedup", "accuracy_ar", "accuracy")  # fmt: skip
+         "speedup")  # fmt: skip
 Pair = tuple[Sequence[WalkedStep], Generation]
 
 
@@ -32,9 +32,15 @@ class Check:
             "threshold": self.estimate.threshold, "num_draft_tokens": self.estimate.num_draft_tokens,
             "estimate": False, "folder": str(self.run.folder),
             "num_exact_steps": self.estimate.num_exact, "num_exact_steps_confirmed": self.num_confirmed,
-            "metrics": {name: self.metrics[name].model_dump() for name in SHOWN},
+            "metrics": shown_metrics(self.metrics, self.run.quality),
             "estimate_over_measured_minus_1": {name: error.model_dump() for name, error in self.errors.items()},
         }  # fmt: skip
+
+
+def shown_metrics(metrics: Mapping[str, Metric], quality: str | None) -> dict[str, Any]:
+    """What is kept of a real run: speeds, acceptance, and the score that stands for quality."""
+    names = [*SHOWN, *([f"{quality}_ar", quality] if quality else [])]
+    return {name: metrics[name].model_dump() for name in names}
 
 
 def check_of(recording: Recording, estimate: Estimate, run: Measured, method: str) -> Check:

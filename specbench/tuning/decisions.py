@@ -43,28 +43,29 @@ def candidates(shares: Mapping[float, float], wanted: float) -> list[float]:
     return ordered[max(0, place - 1) : place + 2]
 
 
-def allowed_accuracy(target: float, drafter: float) -> float:
-    """The lowest accuracy that has fallen by no more than a fifth of the gap."""
+def allowed_quality(target: float, drafter: float) -> float:
+    """The lowest quality that has fallen by no more than a fifth of the gap."""
     return target - TOLERATED * (target - drafter)
 
 
-def within(accuracies: Sequence[tuple[float, float]], allowed: float) -> list[float]:
-    """The thresholds up to the first that falls below what is allowed: [(threshold, accuracy)] in rising order."""
+def within(qualities: Sequence[tuple[float, float]], allowed: float) -> list[float]:
+    """The thresholds up to the first that falls below what is allowed: [(threshold, quality)] in rising order."""
     kept = []
-    for threshold, accuracy in accuracies:
-        if accuracy < allowed - 1e-9:
+    for threshold, quality in qualities:
+        if quality < allowed - 1e-9:
             break
         kept.append(threshold)
     return kept
 
 
-def is_blind(difference: Metric, gap: float, num_prompts: int) -> bool:
-    """Whether the slice is too small to see the fall that is looked for: the interval of the accuracy's difference is
-    wider than it, and holds it. So many prompts without any difference exclude no fall below 3 / n (at 95 %)."""
+def is_blind(difference: Metric, gap: float, num_prompts: int, most: float = 1.0) -> bool:
+    """Whether the slice is too small to see the fall that is looked for: the interval of the quality's difference is
+    wider than it, and holds it. So many prompts without any difference exclude no fall below 3 / n (at 95 %) of
+    the `most` that two answers can differ by."""
     if difference.value is None or difference.low is None or difference.high is None:
         return True
     fall = TOLERATED * gap
-    low = min(difference.low, difference.value - 3 / num_prompts)
+    low = min(difference.low, difference.value - 3 * most / num_prompts)
     return difference.high - low > fall and low <= -fall <= difference.high
 
 

@@ -7,7 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.results.bootstrap import Metric
-from specbench.results.tables import NULL
+from specbench.results.cells import NULL
+from specbench.results.units import unit_of
 from specbench.tuning.trials import Trials
 
 Metrics = Mapping[str, Metric]
@@ -24,9 +25,10 @@ def with_interval(metric: Metric, digits: int, factor: float = 1) -> str:
     return f"{number_of(metric, digits, factor)} [{low}, {high}]"
 
 
-def accuracy(metrics: Metrics) -> str:
-    both = [number_of(metrics[name], 1, 100) for name in ("accuracy_ar", "accuracy")]
-    return NULL if both == [NULL, NULL] else " → ".join(both)
+def score(metric: Metric, name: str) -> str:
+    """A value of the metric `name` with its interval, in its unit."""
+    unit = unit_of(name)
+    return with_interval(metric, unit.digits, unit.factor)
 
 
 def names(trials: Trials) -> str:

@@ -1,5 +1,6 @@
 """Tuned methods as YAML files: what was chosen, and in comments how it was found."""
 
+import hashlib
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,12 +14,14 @@ from specbench import __version__
 from specbench.catalogue import load_file
 from specbench.errors import ConfigError
 from specbench.files import temporary_path, write_atomically
+from specbench.results.units import unit_of
 from specbench.specs import MethodSpec
 from specbench.specs.calibration import CalibrationSpec
-from specbench.tuning.formats import number_of, with_interval
+from specbench.tuning.formats import score, with_interval
 from specbench.tuning.trials import Trials
 from specbench.tuning.tuner import Preset
 
+SEAL = "# As `specbench tune` wrote it, digest of the lines below: "
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 DEFAULTS = {"decodes_with": "target", "bridge": "shared", "paper": None}  # left out: they say nothing
 
@@ -45,6 +48,26 @@ def check_output(output: Path) -> None:
         raise ConfigError(f"--output {output}: {problem}: choose another place") from error
 
 
+def check_replaceable(output: Path, labels: Sequence[str]) -> None:
+    """That no file is replaced but what tune wrote and nobody has changed. Raises ConfigError."""
+    for path in (file_of(output, label) for label in labels):
+        if path.exists() and not is_own(path):
+            raise ConfigError(
+                f"--output {path}: is there, and not as tune wrote it: name another file, or move this one away"
+            )
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file begins with the digest of the rest."""
+    first, _, rest = path.read_bytes().partition(b"\n")
+    return first == sealed(rest).partition(b"\n")[0]
+
+
+def sealed(text: bytes) -> bytes:
+    """The text behind a comment with its digest."""
+    return f"{SEAL}{hashlib.sha256(text).hexdigest()[:12]}\n".encode() + text
+
+
 def write_presets(
     output: Path, trials: Trials, presets: Sequence[Preset], calibration: CalibrationSpec, notes: Sequence[str]
 ) -> list[Path]:
@@ -54,7 +77,7 @@ def write_presets(
         path = file_of(output, preset.label)
         text = as_yaml(path.stem, trials, preset, calibration, notes)
         try:
-            write_atomically(path, text)
+            write_atomically(path, sealed(text.encode()).decode())
         except OSError as error:
             problem = f"cannot be written ({error.strerror or error}); the runs are kept"
             raise ConfigError(f"--output {path}: {problem}: choose another place and repeat the command") from error
@@ -84,13 +107,16 @@ def comments(
     trials: Trials, preset: Preset, calibration: CalibrationSpec, notes: Sequence[str]
 ) -> list[str]:  # fmt: skip
     """Pair, task, slice, date, the preset's numbers and the decisions, a line each."""
-    models, metrics = trials.models, preset.metrics
+    models, metrics, quality = trials.models, preset.metrics, trials.quality
     drafter = models.drafters.get(trials.base.name)
     sizes = ", ".join(f"{len(prompts)} of {subset}" for subset, prompts in calibration.prompts.items())
+    scored = ""
+    if quality:
+        before, after = (score(metrics[name], quality) for name in (f"{quality}_ar", quality))
+        scored = f", {unit_of(quality).label} {before} → {after}"
     numbers = (
         f"{with_interval(metrics['tokens_per_second'], 1)} tokens/s, speed-up {with_interval(metrics['speedup'], 2)}, "
-        f"accepted share of draft tokens {with_interval(metrics['draft_efficiency'], 3)}, accuracy % "
-        f"{number_of(metrics['accuracy_ar'], 1, 100)} → {with_interval(metrics['accuracy'], 1, 100)}"
+        f"accepted share of draft tokens {with_interval(metrics['draft_efficiency'], 3)}{scored}"
     )
     return [
         f"Written by specbench {__version__} on {datetime.now(UTC).date().isoformat()}: {_one_line(trials.command)}",

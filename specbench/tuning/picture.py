@@ -6,6 +6,7 @@ from typing import Any
 
 from specbench.errors import ConfigError
 from specbench.results.bootstrap import Metric
+from specbench.results.units import unit_of
 from specbench.tuning.checks import Check
 from specbench.tuning.sweep import MeasuredValue, OnePass
 from specbench.tuning.variants import LENGTH, shown
@@ -13,14 +14,19 @@ from specbench.tuning.variants import LENGTH, shown
 
 def draw_estimates(sweep: OnePass, path: Path) -> None:
     """Speed-up against the threshold: a line per draft length (estimates), and the real runs as points with their
-    accuracy. The name of the file is checked by plots.check_plot."""
+    score. The name of the file is checked by plots.check_plot."""
 
     def panel(axes: Any) -> None:
         for length in sorted({estimate.num_draft_tokens for estimate in sweep.estimates}):
             line = [e for e in sweep.estimates if e.num_draft_tokens == length]
             heights = [e.metrics["speedup"].value for e in line]
             axes.plot([e.threshold for e in line], heights, "--", marker=".", label=f"≈ {length} draft tokens")
-        _points(axes, [check.estimate.threshold for check in sweep.checks], [c.metrics for c in sweep.checks])
+        _points(
+            axes,
+            [check.estimate.threshold for check in sweep.checks],
+            [c.metrics for c in sweep.checks],
+            sweep.run.quality,
+        )
         for check in sweep.checks:
             axes.annotate(f"{check.estimate.num_draft_tokens}", _place(check), xytext=(5, 5), fontsize=8,
                           textcoords="offset points")  # fmt: skip
@@ -30,13 +36,13 @@ def draw_estimates(sweep: OnePass, path: Path) -> None:
 
 
 def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
-    """One panel per key: speed-up with its interval, and accuracy, at every value that was run."""
+    """One panel per key: speed-up with its interval, and the score, at every value that was run."""
 
     def panel_of(key: str) -> Any:
         chosen = [value for value in values if value.variant.path == key]
 
         def panel(axes: Any) -> None:
-            _points(axes, range(len(chosen)), [value.metrics for value in chosen])
+            _points(axes, range(len(chosen)), [value.metrics for value in chosen], chosen[0].run.quality)
             axes.set_xticks(range(len(chosen)), [shown(value.variant.value) for value in chosen])
             axes.set_xlabel("draft tokens" if key == LENGTH else key)
 
@@ -45,7 +51,9 @@ def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
     _draw([panel_of(key) for key in dict.fromkeys(value.variant.path for value in values)], path)
 
 
-def _points(axes: Any, places: Sequence[float], metrics: Sequence[dict[str, Metric] | Any]) -> None:
+def _points(
+    axes: Any, places: Sequence[float], metrics: Sequence[dict[str, Metric] | Any], quality: str | None
+) -> None:
     speedups = [each["speedup"] for each in metrics]
     heights = [speedup.value or 0.0 for speedup in speedups]
     below = [0.0 if s.low is None else max(0.0, h - s.low) for s, h in zip(speedups, heights, strict=True)]
@@ -54,13 +62,14 @@ def _points(axes: Any, places: Sequence[float], metrics: Sequence[dict[str, Metr
                   label="measured speed-up, 95 %")  # fmt: skip
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     axes.set_ylabel("speed-up over AR")
-    scored = [(place, each["accuracy"].value) for place, each in zip(places, metrics, strict=True)]
-    scored = [(place, value) for place, value in scored if value is not None]
+    unit = unit_of(quality)
+    values = [each[quality].value if quality else None for each in metrics]
+    scored = [(place, unit.factor * value) for place, value in zip(places, values, strict=True) if value is not None]
     if scored:
         right = axes.twinx()
-        right.plot(*zip(*scored, strict=True), "s", color="#b5493a", label="measured accuracy")
-        right.set_ylim(0, 1.02)
-        right.set_ylabel("accuracy", color="#b5493a")
+        right.plot(*zip(*scored, strict=True), "s", color="#b5493a", label=f"measured {unit.label}")
+        right.set_ylim(0, max(1.02 * unit.factor * unit.most, *(1.02 * value for _, value in scored)))
+        right.set_ylabel(unit.label, color="#b5493a")
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)
 
 

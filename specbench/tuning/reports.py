@@ -14,12 +14,12 @@ from specbench.results.plots import check_plot
 from specbench.running.progress import say
 from specbench.tuning import sweep
 from specbench.tuning.calibration import choose_slice, described
-from specbench.tuning.method_files import check_output, write_presets
+from specbench.tuning.method_files import check_output, check_replaceable, write_presets
 from specbench.tuning.picture import draw_estimates, draw_values
 from specbench.tuning.tables import checks_table, estimates_table, presets_table, values_table
 from specbench.tuning.trials import Measured, Trials, asked_for, open_trials
 from specbench.tuning.tune import check_quality, checked_lengths, tune
-from specbench.tuning.tuner import Tuner
+from specbench.tuning.tuner import Tuner, is_fuzzy
 from specbench.tuning.variants import swept_values, variants
 
 
@@ -80,6 +80,7 @@ def run_tune(
     """Tune and write the method files. Raises ConfigError for bad input, before anything is measured."""
     check_output(output)
     spec = asked_for(request, "tune")
+    check_replaceable(output, ("", "low", "med", "high") if is_fuzzy(spec.methods[1]) else ("",))
     tried = checked_lengths(lengths, spec.methods[1])
     check_quality(spec, step)
     trials = open_trials(spec, request, console, "tune")

@@ -8,7 +8,7 @@ from specbench.errors import ConfigError
 from specbench.results.bootstrap import Metric
 from specbench.running.progress import say
 from specbench.specs import MethodSpec
-from specbench.tuning.checks import SHOWN, Check, check_of
+from specbench.tuning.checks import Check, check_of, shown_metrics
 from specbench.tuning.estimates import Estimate, Recording
 from specbench.tuning.trials import Measured, Trials
 from specbench.tuning.variants import LENGTH, THRESHOLD, Variant, at, shown
@@ -30,7 +30,7 @@ class MeasuredValue:
     def as_json(self) -> dict[str, Any]:
         return {
             "path": self.variant.path, "value": self.variant.value, "estimate": False, "folder": str(self.run.folder),
-            "metrics": {name: self.metrics[name].model_dump() for name in SHOWN},
+            "metrics": shown_metrics(self.metrics, self.run.quality),
         }  # fmt: skip
 
 

@@ -15,9 +15,10 @@ from specbench.results.bootstrap import Metric
 from specbench.results.environment import environment
 from specbench.results.leaderboard import Row
 from specbench.results.metrics import metrics_of
+from specbench.results.quality import Asked, asked_of, main_metric
 from specbench.running import runner
 from specbench.running.models import Models, load_models
-from specbench.running.plan import Cell, load_data, make_cells
+from specbench.running.plan import Cell, load_data, make_cells, make_scorer
 from specbench.running.records import Record
 from specbench.running.run_folder import RunFolder, default_folder
 from specbench.specs import MethodSpec, RunSpec
@@ -39,9 +40,14 @@ class Measured:
     def method(self, name: str) -> MethodSpec:
         return next(method for method in self.methods if method.name == name)
 
+    @property
+    def quality(self) -> str | None:
+        """The metric that stands for quality in all subsets."""
+        return main_metric(asked_of(self.cells))
+
     def metrics(self, name: str) -> dict[str, Metric]:
         """Every metric of one method over all subsets."""
-        return metrics_of(self.records, self.method(name), self.seed)
+        return metrics_of(self.records, self.method(name), self.seed, asked_of(self.cells))
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,11 @@ class Trials:
     @property
     def base(self) -> MethodSpec:
         return self.spec.methods[1]
+
+    @cached_property
+    def quality(self) -> str | None:
+        """The metric that stands for quality in all subsets."""
+        return main_metric({subset: Asked(make_scorer(task.subset(subset))) for task, subset, _ in self.loaded})
 
     @cached_property
     def conditions(self) -> dict[str, Any]:

@@ -4,49 +4,54 @@ import math
 from collections.abc import Sequence
 
 from specbench.errors import ConfigError
+from specbench.results.units import unit_of
+from specbench.running.plan import make_scorer
 from specbench.specs import MethodSpec, RunSpec
 from specbench.tuning import decisions
-from specbench.tuning.formats import with_interval
+from specbench.tuning.formats import score
 from specbench.tuning.tuner import Preset, Tuner, is_fuzzy
 from specbench.tuning.variants import LENGTH, with_value
 
 
 def tune(tuner: Tuner) -> list[Preset]:
-    """The presets low, med and high of a fuzzy method; one without a label for any other."""
+    """The presets low, med and high of a fuzzy method; one without a label where they are one, and for any other."""
     trials = tuner.trials
     length, run = tuner.length()
     own = run.metrics(f"length-{length}")
     if not is_fuzzy(trials.base):
         return [Preset("", with_value(trials.base, LENGTH, length), own)]
-    target, drafter = own["accuracy_ar"], run.metrics("draft-only")["accuracy"]
-    assert target.value is not None and drafter.value is not None
+    quality, unit = tuner.quality, unit_of(tuner.quality)
+    target, drafter = own[f"{quality}_ar"], run.metrics("draft-only")[quality]
+    if target.value is None or drafter.value is None:
+        raise ConfigError(f"no answer of this slice has a score ({unit.label}): give examples that have references")
     gap = target.value - drafter.value
-    said = f"accuracy %: target {with_interval(target, 1, 100)}, drafter alone {with_interval(drafter, 1, 100)}"
+    said = f"{unit.label}: target {score(target, quality)}, drafter alone {score(drafter, quality)}"
     if gap <= 0:
         raise ConfigError(
             f"{said}: without a gap no fall of quality can be seen on this slice: give more examples with "
             "--calibration or --limit, or another task"
         )
     tuner.decide(said)
-    allowed = decisions.allowed_accuracy(target.value, drafter.value)
+    allowed = decisions.allowed_quality(target.value, drafter.value)
     low, low_metrics = tuner.equivalent(length, own)
     kept = tuner.largest(low, low_metrics, length, allowed)
-    if (kept[low]["accuracy"].value or 0.0) < allowed - 1e-9:
+    if (kept[low][quality].value or 0.0) < allowed - 1e-9:
         kept = tuner.smaller(low, length, allowed) or kept
     low, high = min(kept), max(kept)
     med = decisions.middle(low, high)
     if med not in kept:
         kept |= tuner.measure([med], length)
     if low == high:
-        tuner.decide("low, med and high are one: no other threshold keeps the quality, or none is left to try")
+        tuner.decide("low, med and high are one, in one file: no other threshold keeps the quality, or is left to try")
     num_prompts = sum(len(data.examples) for _, _, data in trials.loaded)
-    if decisions.is_blind(kept[high]["accuracy_difference"], gap, num_prompts):
+    difference = kept[high][f"{quality}_difference"]
+    if decisions.is_blind(difference, gap, num_prompts, unit.most):
         tuner.decide(
-            f"the slice is too small to see a fall of {decisions.TOLERATED:.0%} of the gap ({20 * gap:.1f} points): "
-            f"on {num_prompts} prompts the accuracy of high − AR is "
-            f"{with_interval(kept[high]['accuracy_difference'], 1, 100)} points; tune on more"
+            f"the slice is too small to see a fall of {decisions.TOLERATED:.0%} of the gap "
+            f"({decisions.TOLERATED * unit.factor * gap:.1f} points): on {num_prompts} prompts the {unit.label} of "
+            f"high − AR is {score(difference, quality)} points; tune on more"
         )
-    chosen = {"low": low, "med": med, "high": high}
+    chosen = {"": low} if low == high else {"low": low, "med": med, "high": high}
     return [tuner.longer(label, t, kept[t], length, allowed) for label, t in chosen.items()]
 
 
@@ -69,11 +74,16 @@ def check_quality(spec: RunSpec, step: float) -> None:
         return
     if not 0 < step < math.inf:
         raise ConfigError(f"--step {step:g}: must be above 0")
-    if task.scorer is None or task.reference is None:
+    scorers = {subset: make_scorer(task.subset(subset)) for _, subset in spec.cells()}
+    mains = {scorer.names[0] for scorer in scorers.values() if scorer is not None}
+    if not mains:
         raise ConfigError(
             f"--task {task.name}: has no scorer, so there is no quality that thresholds could trade: choose a task "
             "with `scorer` and `reference`"
         )
+    if len(mains) > 1:
+        scores = ", ".join(sorted(mains))
+        raise ConfigError(f"--task {task.name}: its subsets have several scores ({scores}): choose one with --subset")
     if not method.needs_drafter:
         raise ConfigError(
             f"--method {method.name}: drafts without a model, so there is no drafter's own quality to measure "

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 from specbench.catalogue import load_method
 from specbench.results.bootstrap import Metric
+from specbench.results.units import unit_of
 from specbench.running.progress import say
 from specbench.specs import MethodSpec
 from specbench.tuning import decisions
-from specbench.tuning.formats import number_of, with_interval
+from specbench.tuning.formats import score, with_interval
 from specbench.tuning.sweep import record
 from specbench.tuning.trials import Measured, Trials
 from specbench.tuning.variants import LENGTH, at, with_value
@@ -74,6 +75,13 @@ class Tuner:
         return chosen, found[chosen]
 
     @property
+    def quality(self) -> str:
+        """The metric that thresholds trade."""
+        quality = self.trials.quality
+        assert quality is not None  # tune.check_quality
+        return quality
+
+    @property
     def divergence(self) -> str:
         return str(self.trials.base.verification.options["divergence"])
 
@@ -89,14 +97,16 @@ class Tuner:
         """The thresholds from T_SD upwards whose quality has not fallen further than allowed."""
         found = {start: metrics}
         rest = decisions.thresholds_up_to(self.divergence, self.step, start)
-        while rest and len(decisions.within(accuracies(found), allowed)) == len(found):
+        while rest and len(decisions.within(self.qualities(found), allowed)) == len(found):
             found |= self.measure(rest[:CHUNK], length)
             rest = rest[CHUNK:]
-        kept = decisions.within(accuracies(found), allowed)
+        kept = decisions.within(self.qualities(found), allowed)
         failed = f"T_SD = {start:g} itself loses more than is allowed, speculative decoding nothing"
         what = f"largest threshold {kept[-1]:g}" if kept else failed
-        seen = ", ".join(f"{t:g}: {with_interval(m['accuracy'], 1, 100)}" for t, m in found.items())
-        self.decide(f"{what}: accuracy % may fall to {100 * allowed:.1f}; by threshold: {seen}")
+        unit = unit_of(self.quality)
+        seen = ", ".join(f"{t:g}: {score(m[self.quality], self.quality)}" for t, m in found.items())
+        fall = f"{unit.label} may fall to {unit.factor * allowed:.{unit.digits}f}"
+        self.decide(f"{what}: {fall}; by threshold: {seen}")
         return {threshold: found[threshold] for threshold in kept or [start]}
 
     def smaller(self, start: float, length: int, allowed: float) -> dict[float, Metrics]:
@@ -108,11 +118,15 @@ class Tuner:
         while rest and not kept:
             found |= self.measure(rest[:CHUNK], length)
             rest = rest[CHUNK:]
-            kept = [threshold for threshold, accuracy in accuracies(found) if accuracy >= allowed - 1e-9]
-        seen = ", ".join(f"{t:g}: {with_interval(m['accuracy'], 1, 100)}" for t, m in sorted(found.items()))
+            kept = [threshold for threshold, quality in self.qualities(found) if quality >= allowed - 1e-9]
+        seen = ", ".join(f"{t:g}: {score(m[self.quality], self.quality)}" for t, m in sorted(found.items()))
         what = f"below T_SD: {kept[-1]:g} is the largest that keeps the quality" if kept else "no smaller one keeps it"
         self.decide(f"{what}; by threshold: {seen or 'none is left'}")
         return {threshold: found[threshold] for threshold in kept}
+
+    def qualities(self, found: dict[float, Metrics]) -> list[tuple[float, float]]:
+        """(threshold, quality) in rising order."""
+        return [(threshold, found[threshold][self.quality].value or 0.0) for threshold in sorted(found)]
 
     def longer(self, label: str, threshold: float, metrics: Metrics, length: int, allowed: float) -> Preset:
         """The preset, with the next longer draft as long as nearly all draft tokens are accepted and it is faster."""
@@ -121,22 +135,17 @@ class Tuner:
             pair = {n: at(self.trials.base, threshold, n, f"length-{n}") for n in (length, following)}
             run = self.trials.run(f"threshold-{threshold:g}-lengths-{length}-{following}", list(pair.values()))
             now, then = (run.metrics(method.name) for method in pair.values())
-            better = _speed(then) > _speed(now) and (then["accuracy"].value or 0.0) >= allowed - 1e-9
+            better = _speed(then) > _speed(now) and (then[self.quality].value or 0.0) >= allowed - 1e-9
             self.decide(
-                f"{label}: {with_interval(metrics['draft_efficiency'], 3)} of the draft tokens are accepted; "
+                f"{label or 'one'}: {with_interval(metrics['draft_efficiency'], 3)} of the draft tokens are accepted; "
                 f"{following} instead of {length}: tokens/s {with_interval(now['tokens_per_second'], 1)} → "
-                f"{with_interval(then['tokens_per_second'], 1)}, accuracy % {number_of(then['accuracy'], 1, 100)}: "
-                + ("taken" if better else "not taken")
+                f"{with_interval(then['tokens_per_second'], 1)}, {unit_of(self.quality).label} "
+                f"{score(then[self.quality], self.quality)}: " + ("taken" if better else "not taken")
             )
             if not better:
                 break
             length, metrics = following, then
         return Preset(label, at(self.trials.base, threshold, length), metrics)
-
-
-def accuracies(found: dict[float, Metrics]) -> list[tuple[float, float]]:
-    """(threshold, accuracy) in rising order."""
-    return [(threshold, found[threshold]["accuracy"].value or 0.0) for threshold in sorted(found)]
 
 
 def is_fuzzy(method: MethodSpec) -> bool:

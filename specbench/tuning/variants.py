@@ -10,7 +10,8 @@ from specbench.errors import ConfigError, nearest
 from specbench.specs import MethodSpec, build, dotted, yaml_files
 
 THRESHOLD, LENGTH = "verification.threshold", "num_draft_tokens"
-FIXED = ("name", "version", "title", "paper")  # not what a method does
+# Not what a method does, or what makes it another method with other options.
+FIXED = ("name", "version", "title", "paper", "calibration", "decodes_with", "drafter.type", "decoder.type")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def swept_values(method: MethodSpec, path: str | None, values: str | None) -> di
         if not method.sweep:
             raise ConfigError(f"method '{method.name}' has no `sweep`: give --path KEY --values A,B,C")
         return {key: list(listed) for key, listed in method.sweep.items()}
-    known = [leaf for leaf in dotted.leaves(method.model_dump(exclude={"sweep"})) if leaf not in FIXED]
+    known = [leaf for leaf in dotted.leaves(method.model_dump(exclude={"sweep"})) if not leaf.startswith(FIXED)]
     if path not in known:
         raise ConfigError(f"--path {path}: method '{method.name}' has no such key: {nearest(path, known)}")
     if values is None:

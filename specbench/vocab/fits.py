@@ -9,7 +9,7 @@ from specbench.vocab.injectivity import Injectivity
 from specbench.vocab.overlap import TextOverlap
 
 Verdict = Literal["fits", "costly", "weak", "no gain", "cannot run"]
-LARGE_OVERLAP = 0.75  # of the target's tokens in texts; below it TLI is held back by the vocabularies alone
+LARGE_OVERLAP = 0.75  # of the target's tokens in texts; below it a method is held back by the vocabularies alone
 MANY_PASSES = 16  # for ψ of one token: what the paper calls large (figure 1)
 
 
@@ -24,11 +24,12 @@ class Fit(BaseModel):
 
 class Figures(BaseModel):
     """What the verdicts rest on. passes_in_texts: the mean draft passes that ψ takes at least, over the target's tokens
-    as often as they appear in the texts."""
+    as often as they appear in the texts; writable_in_texts: the share of these that drafter tokens can be joined to."""
 
     same_vocabulary: bool
     text_overlap: TextOverlap
     passes_in_texts: float
+    writable_in_texts: float
     target: Injectivity
     drafter: Injectivity
 
@@ -59,19 +60,29 @@ def _union(figures: Figures) -> tuple[Verdict, str]:
 def _slem(figures: Figures) -> tuple[Verdict, str]:
     if figures.same_vocabulary:
         return "no gain", "sd runs this pair, and exact match accepts less (Theorem 3.1)"
-    changing = [
+    if changing := _changing(figures):
+        return "weak", f"{changing}: the drafter reads and writes other texts"
+    return "fits", "texts come back from the tokens of both; the vocabularies may differ in any way"
+
+
+def _changing(figures: Figures) -> str:
+    """How many texts do not survive either side's tokens; empty where all do."""
+    return "; ".join(
         f"{found.num_changed_by_bridges} of {found.num_texts} texts do not come back from the {side}'s tokens"
         for side, found in (("target", figures.target), ("drafter", figures.drafter))
         if found.num_changed_by_bridges
-    ]
-    if changing:
-        return "weak", "; ".join(changing) + ": the drafter reads and writes other texts"
-    return "fits", "texts come back from the tokens of both; the vocabularies may differ in any way"
+    )
 
 
 def _slrs(figures: Figures) -> tuple[Verdict, str]:
     if figures.same_vocabulary:
         return "no gain", "sd runs this pair, and takes no sum over texts"
+    weak = [f"{changing}: the drafter reads and writes other texts"] if (changing := _changing(figures)) else []
+    if figures.writable_in_texts < LARGE_OVERLAP:
+        share = f"{figures.writable_in_texts:.1%} of the target's tokens in the texts"
+        weak.insert(0, f"the drafter can write {share}: only those can be accepted")
+    if weak:
+        return "weak", "; ".join(weak)
     passes = f"ψ of a token takes {figures.passes_in_texts:.1f} draft passes or more, on average over the texts"
     if figures.passes_in_texts > MANY_PASSES:
         return "costly", f"{passes}: the drafter's tokens are too long"

@@ -7,6 +7,7 @@ from transformers import AutoTokenizer
 
 from specbench.demo.family import member_path
 from specbench.errors import ConfigError
+from specbench.models.checkpoint import why_not
 from specbench.models.loading import hub_problem
 from specbench.resources import EMBEDDED
 
@@ -24,8 +25,7 @@ def load_tokenizer(name: str, revision: str | None = None) -> Any:
     try:  # without the hub the local cache is left
         return AutoTokenizer.from_pretrained(source, revision=revision, local_files_only=local or problem is not None)
     except Exception as error:  # whatever a tokenizer's files or its remote may raise
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ConfigError(
-            f"cannot load the tokenizer of '{name}': {(problem or reason)[:300]} (give a local folder with "
+            f"cannot load the tokenizer of '{name}': {why_not(name, source, problem, error)} (give a local folder with "
             "tokenizer.json, or a hub id that this machine can reach)"
         ) from error

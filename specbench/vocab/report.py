@@ -27,6 +27,7 @@ class VocabReport(BaseModel):
     drafter_injectivity: Injectivity
     decompositions: Decompositions
     passes_in_texts: float
+    writable_in_texts: float
     acceptance: list[Acceptance] | None
     methods: list[Fit]
 
@@ -43,10 +44,12 @@ def make_report(
     target: Side, drafter: Side, texts: Sequence[str], texts_from: str, models: ModelPair | None = None, seed: int = 0
 ) -> VocabReport:
     """Compare two vocabularies, in general and on texts; with both models loaded also what methods accept."""
+    passes, writable = costs_in_texts(target.vocabulary, drafter.vocabulary, texts)
     figures = Figures(
         same_vocabulary=target.tokenizer.get_vocab() == drafter.tokenizer.get_vocab(),
         text_overlap=text_overlap(target.vocabulary, drafter.vocabulary, texts),
-        passes_in_texts=passes_in_texts(target.vocabulary, drafter.vocabulary, texts),
+        passes_in_texts=passes,
+        writable_in_texts=writable,
         target=injectivity(target.tokenizer, target.vocabulary, texts),
         drafter=injectivity(drafter.tokenizer, drafter.vocabulary, texts),
     )
@@ -62,15 +65,19 @@ def make_report(
         drafter_injectivity=figures.drafter,
         decompositions=decompositions(target.vocabulary, drafter.vocabulary),
         passes_in_texts=figures.passes_in_texts,
+        writable_in_texts=figures.writable_in_texts,
         acceptance=None if models is None else expected_acceptance(models, methods, texts, seed),
         methods=methods,
     )
 
 
-def passes_in_texts(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> float:
-    """The mean draft passes that ψ takes at least, over the target's tokens as often as they appear in the texts."""
+def costs_in_texts(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> tuple[float, float]:
+    """Over the target's tokens as often as they appear in the texts: the mean draft passes that ψ takes at least, and
+    the share of tokens that drafter tokens can be joined to."""
     pieces = drafter.id_of.keys()
     longest = max(map(len, pieces), default=0)
     counts = token_counts(target, texts)
-    passes = sum(number * count(token, pieces, longest)[1] for token, number in counts.items())
-    return passes / max(1, counts.total())
+    found = [(number, *count(token, pieces, longest)) for token, number in counts.items()]
+    total = max(1, counts.total())
+    passes = sum(number * of_token for number, _, of_token in found)
+    return passes / total, sum(number for number, ways, _ in found if ways) / total

@@ -2,30 +2,77 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
+from types import ModuleType
 from typing import Any
 
-from specbench.demo.world import drill, math
+from specbench.demo.world import (
+    chat,
+    choices_csqa,
+    choices_mmlu,
+    code,
+    documents_mlsum,
+    documents_news,
+    documents_scrolls,
+    dolly,
+    drill,
+    math,
+    math_tasks,
+    story,
+    translation,
+    translation_low_resource,
+    translation_talks,
+    webtext,
+)
 
 
 @dataclass(frozen=True)
 class World:
     """What the build asks of a kind of task.
 
-    `weights()` is the share of each subset in the training data; `draw(subset, held_out, random)` gives one row;
-    `example(row)` its texts, given and learnt in turn: for a task the prompt and the completion.
+    `weights()` is the share of each subset in the training data; `draw(subset, held_out, random)` gives one row: the
+    columns of the task's data, and keys such as `_completion` that no sample shows; `example(row)` its texts, given and
+    learnt in turn: for a task the prompts and the completions. `num_samples` and `num_evaluated`: held-out rows of each
+    subset that are bundled, and that the build's log tells about.
     """
 
-    task: str
     weights: Callable[[], dict[str, float]]
     draw: Callable[[str, bool, Random], dict[str, Any]]
     example: Callable[[dict[str, Any]], tuple[str, ...]]
-    is_task: bool = True
+    num_samples: int = 12
+    num_evaluated: int = 16
+
+
+def _world(module: ModuleType, num_samples: int = 12, num_evaluated: int = 16) -> World:
+    return World(module.weights, module.draw, module.example, num_samples, num_evaluated)
+
+
+def _sums(task: str) -> World:
+    return World(partial(math_tasks.weights, task), partial(math_tasks.draw, task), partial(math_tasks.example, task))
 
 
 WORLDS = {
-    "mgsm": World("mgsm", math.weights, math.draw, math.example),
-    "drill": World("drill", drill.weights, drill.draw, drill.example, is_task=False),
+    "mgsm": _world(math, num_samples=24, num_evaluated=64),
+    "drill": _world(drill, num_samples=0, num_evaluated=0),
+    "gsm8k": _sums("gsm8k"),
+    "mcot": _sums("mcot"),
+    "msvamp": _sums("msvamp"),
+    "csqa": _world(choices_csqa),
+    "mmlu": _world(choices_mmlu),
+    "humaneval": _world(code, num_samples=24, num_evaluated=64),
+    "wmt": _world(translation, num_samples=16),
+    "iwslt14": _world(translation_talks),
+    "low_resource_mt": _world(translation_low_resource),
+    "dolly": _world(dolly),
+    "webtext": _world(webtext),
+    "cnn_dm": _world(documents_news),
+    "mlsum": _world(documents_mlsum),
+    "scrolls": _world(documents_scrolls),
+    "story": _world(story),
+    "spec_bench": World(chat.spec_bench_weights, chat.spec_bench_draw, chat.spec_bench_example),
+    "mt_bench": World(chat.mt_bench_weights, chat.mt_bench_draw, chat.mt_bench_example),
+    "multilingual_spec_bench": World(chat.multilingual_weights, chat.multilingual_draw, chat.multilingual_example),
 }
 
 
@@ -36,20 +83,20 @@ def training_rows(
     choices, shares = [], []
     for name, share in worlds.items():
         weights = {subset: weight**mix_power for subset, weight in WORLDS[name].weights().items()}
-        choices += [(WORLDS[name], subset) for subset in weights]
+        choices += [(name, subset) for subset in weights]
         shares += [share * weight / sum(weights.values()) for weight in weights.values()]
     drawn = random.choices(choices, weights=shares, k=num_rows)
-    return [{"task": world.task, **world.draw(subset, False, random)} for world, subset in drawn]
+    return [{"task": name, **WORLDS[name].draw(subset, False, random)} for name, subset in drawn]
 
 
 def held_out_rows(task: str, num_per_subset: int, random: Random) -> list[dict[str, Any]]:
     """`num_per_subset` different held-out rows for each subset of a task, with ids such as `en-0`."""
     rows: list[dict[str, Any]] = []
     for subset in WORLDS[task].weights():
-        questions: set[str] = set()
-        while len(questions) < num_per_subset:
+        keys: set[str] = set()
+        while len(keys) < num_per_subset:
             row = WORLDS[task].draw(subset, True, random)
-            if row["question"] not in questions:
-                questions.add(row["question"])
-                rows.append({"task": task, **row, "id": f"{subset}-{len(questions) - 1}"})
+            if row["_key"] not in keys:
+                keys.add(row["_key"])
+                rows.append({**row, "task": task, "id": f"{subset}-{len(keys) - 1}"})
     return rows

@@ -26,8 +26,8 @@ def draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     return {
         "subset": subset,
         "sums": [solution.equations[0] for solution in solutions],
-        "asked": [pair for solution in solutions for pair in solution.asked],
-        "shown": [pair for solution in solutions for pair in solution.shown],
+        "_asked": [pair for solution in solutions for pair in solution.asked],
+        "_shown": [pair for solution in solutions for pair in solution.shown],
     }
 
 

@@ -142,7 +142,7 @@ def render(
     separator = "" if language in ("zh", "ja") else " "
     answer = entry["kinds"][kind]["answer"].format(**values) + separator + entry["conclusion"].format(n=solution.number)
     return {"subset": language, "question": question, "answer_number": solution.number, "answer": answer,
-            "kind": kind, "asked": solution.asked, "shown": solution.shown}  # fmt: skip
+            "_key": question, "_kind": kind, "_asked": solution.asked, "_shown": solution.shown}  # fmt: skip
 
 
 def draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:

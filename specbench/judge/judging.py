@@ -1,0 +1,57 @@
+"""What a run asks of a judge: the options of the command line, and the records with its ratings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from specbench.console import stdout
+from specbench.errors import ConfigError
+from specbench.judge.dry_run import show_requests
+from specbench.judge.judgements import judge_records
+from specbench.judge.outcomes import with_judgements, write_judgements
+from specbench.judge.requests import questions_of
+from specbench.judge.settings import JudgeSettings
+from specbench.running.plan import Cell
+from specbench.running.records import Record
+
+FILE = "judgements.jsonl"
+
+
+@dataclass(frozen=True)
+class Judging:
+    """Which judge rates the answers of a run. A dry run prints the requests and sends none."""
+
+    settings: JudgeSettings
+    is_dry_run: bool
+
+    def judge(self, records: list[Record], cells: Sequence[Cell], folder: Path, console: Console) -> list[Record]:
+        """The records with the metric `judge_score`; the ratings are also written beside them."""
+        questions = questions_of(cells)
+        if self.is_dry_run:
+            show_requests(records, questions, self.settings, stdout)
+            return records
+        found = judge_records(records, questions, self.settings, console)
+        write_judgements(folder / FILE, found, self.settings)
+        return with_judgements(records, found)
+
+
+def judging_of(model: str | None, base_url: str | None, prices: str | None, is_dry_run: bool) -> Judging | None:
+    """The judge that was asked for; None without `--judge`, which its other options need."""
+    if model is None:
+        for option, value in {"base-url": base_url, "prices": prices, "dry-run": is_dry_run or None}.items():
+            if value is not None:
+                raise ConfigError(f"--judge-{option}: has no effect without --judge MODEL: name the judge")
+        return None
+    return Judging(JudgeSettings(model, base_url, _prices(prices)), is_dry_run)
+
+
+def _prices(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        of_prompt, of_reply = map(float, text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--judge-prices {text}: no two numbers: write them as 2.5,10") from error
+    return of_prompt, of_reply

@@ -1,0 +1,48 @@
+"""What is asked about the answers of a run."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from specbench.judge.cache import request_of
+from specbench.judge.prompts import Turn, messages
+from specbench.judge.settings import JudgeSettings
+from specbench.running.plan import Cell
+from specbench.running.records import Key, Record, record_key
+
+JudgementKey = tuple[Key, str]  # of a record, and a method of it
+Questions = Mapping[tuple[str, str, int], Sequence[str]]  # (task, subset, example) → the user's text of each turn
+Request = dict[str, Any]
+
+
+def questions_of(cells: Iterable[Cell]) -> Questions:
+    """The user's texts in the examples of a run."""
+    return {
+        (cell.task.name, cell.subset, example.index): example.turns for cell in cells for example in cell.data.examples
+    }
+
+
+def requests_of(
+    records: Iterable[Record], questions: Questions, settings: JudgeSettings
+) -> dict[JudgementKey, Request]:
+    """What is asked about every answer: the conversation up to it, with the method's own answers, as the records hold
+    them, and the right ones where a record has a text for its reference."""
+    by_key = {record_key(record): record for record in records}
+    found: dict[JudgementKey, Request] = {}
+    for key, record in by_key.items():
+        task, subset, example, repeat, turn = key
+        texts = questions[task, subset, example]
+        so_far = [by_key[task, subset, example, repeat, number] for number in range(turn + 1)]
+        for method in record["methods"]:
+            turns = [
+                Turn(text, part["methods"][method]["text"], _reference(part))
+                for text, part in zip(texts, so_far, strict=False)
+            ]
+            found[key, method] = request_of(settings, messages(turns))
+    return found
+
+
+def _reference(record: Record) -> str | None:
+    """The right answer as one text; several, any of which is right, one below the other. Tests of code are none."""
+    reference = record.get("reference")
+    texts = [reference] if isinstance(reference, str) else reference if isinstance(reference, list) else []
+    return "\n\n".join(text for text in texts if text.strip()) or None

@@ -1,0 +1,58 @@
+"""How a judge is asked."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from specbench.errors import ConfigError
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+URL_VARIABLE = "OPENAI_BASE_URL"
+DEFAULT_URL = "https://api.openai.com/v1"
+
+
+def default_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specbench" / "judge"
+
+
+@dataclass(frozen=True)
+class JudgeSettings:
+    """`base_url`: any server that speaks OpenAI's chat completions; None: that of OPENAI_BASE_URL, else OpenAI's.
+    `prices`: US dollars per million tokens of the prompt and of the reply; None: unknown, and so is the cost.
+
+    Raises ConfigError for a value that cannot be.
+    """
+
+    model: str
+    base_url: str | None = None
+    prices: tuple[float, float] | None = None
+    max_tokens: int = 2048  # of a reply, as FastChat's judge has it
+    concurrency: int = 4
+    timeout_seconds: float = 120.0  # of one request
+    num_retries: int = 6
+    backoff_seconds: float = 1.0  # before the first retry; doubled from one to the next
+    cache: Path = field(default_factory=default_cache)
+
+    def __post_init__(self) -> None:
+        if not self.model.strip():
+            raise ConfigError("--judge: no model is named: give one that the server has, such as --judge gpt-4o")
+        parts = urlsplit(self.url)
+        if "@" in parts.netloc or parts.query:  # which would be in every log of a request
+            raise ConfigError(f"--judge-base-url: has a user or a query: leave them out, and set {KEY_VARIABLE}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"--judge-base-url {self.url}: no URL: write it as http://localhost:8000/v1")
+        if self.prices is not None and min(self.prices) < 0:
+            raise ConfigError(f"--judge-prices {self.prices[0]:g},{self.prices[1]:g}: must not be negative")
+        if min(self.concurrency, self.timeout_seconds) <= 0 or self.num_retries < 0:
+            raise ConfigError("--judge: concurrency and time-out must be positive, retries not negative")
+
+    @property
+    def url(self) -> str:
+        return (self.base_url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
+
+    def cost(self, num_prompt_tokens: int | None, num_reply_tokens: int | None) -> float | None:
+        """US dollars, or None where the price or a count is unknown."""
+        if self.prices is None or num_prompt_tokens is None or num_reply_tokens is None:
+            return None
+        return (num_prompt_tokens * self.prices[0] + num_reply_tokens * self.prices[1]) / 1e6

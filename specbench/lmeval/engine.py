@@ -1,0 +1,145 @@
+"""One method, and AR beside it where that is asked for, answering the requests of lm-eval one by one."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from specbench.decoding.ledger import StopRules, text_before_stop
+from specbench.decoding.loop import Generation
+from specbench.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
+from specbench.running.compose import Decoder, compose, sampling_of, stream_seed
+from specbench.running.models import load_models
+from specbench.running.runner import NUM_WARM_UP_TOKENS, WARM_UP_TEXT
+from specbench.specs import GenerationSpec, RunSpec
+
+
+@dataclass(frozen=True)
+class Query:
+    """One request: the document of a task, asked for the `repeat`th time. `rendered`: the prompt holds its special
+    tokens already, as a chat template writes them."""
+
+    task: str
+    doc: int
+    repeat: int
+    prompt: str
+    rendered: bool
+    generation: GenerationSpec
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A measured request: the text, and the generations as records hold them; `baseline` is AR's, if it was asked."""
+
+    query: Query
+    text: str
+    own: dict[str, Any]
+    baseline: dict[str, Any] | None
+
+
+class Engine:
+    """Loads the models of a run with one or two methods; the last of them gives the answers."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.spec = spec
+        self.models = load_models(spec)
+        self.method = spec.methods[-1]
+        self.context_limit = self.models.context_limit(spec.methods)
+        self._decoders: dict[Any, tuple[Decoder, ...]] = {}
+
+    def decoders(self, generation: GenerationSpec) -> tuple[Decoder, ...]:
+        """The methods, composed for a way of sampling. Raises ConfigError where the pair does not fit."""
+        sampling = sampling_of(generation)
+        if sampling not in self._decoders:
+            made = tuple(compose(method, self.models.pair(method), sampling) for method in self.spec.methods)
+            self._decoders[sampling] = made
+        return self._decoders[sampling]
+
+    def prompt_ids(self, model: CausalLM, query: Query) -> list[int]:
+        """The prompt's last tokens that leave room for the answer, as lm-eval's own models keep them."""
+        ids = self._whole_prompt_ids(model, query)
+        if self.context_limit is None:
+            return ids
+        return ids[-(self.context_limit - query.generation.max_new_tokens) :]
+
+    def _whole_prompt_ids(self, model: CausalLM, query: Query) -> list[int]:
+        bos = model.tokenizer.bos_token
+        is_whole = query.rendered or bool(bos and query.prompt.startswith(bos))
+        ids: list[int] = model.tokenizer(query.prompt, add_special_tokens=not is_whole)["input_ids"]
+        if not ids:
+            raise ConfigError(f"task {query.task}, document {query.doc}: the prompt is empty after tokenization")
+        if self.context_limit is not None and query.generation.max_new_tokens >= self.context_limit:
+            raise ConfigError(
+                f"task {query.task}: max_gen_toks = {query.generation.max_new_tokens} leaves no room for the prompt in "
+                f"the models' context of {self.context_limit} tokens: give --gen_kwargs max_gen_toks=N with a lower N"
+            )
+        return ids
+
+    def check(self, queries: Sequence[Query]) -> int:
+        """Compose all methods and make all prompts: what cannot be answered is told before anything is measured.
+
+        Returns how many prompts are too long and lose their beginning.
+        """
+        num_cut = 0
+        for query in queries:
+            self.decoders(query.generation)
+            num_tokens = len(self._whole_prompt_ids(self.models.target, query))
+            num_cut += num_tokens > len(self.prompt_ids(self.models.target, query))
+        return num_cut
+
+    def warm_up(self, queries: Sequence[Query]) -> None:
+        """Every decoder once on a text that is not measured, as long as the longest of the queries may become."""
+        longest: dict[Any, int] = {}
+        for query in queries:
+            num_tokens = len(self.prompt_ids(self.models.target, query)) + query.generation.max_new_tokens
+            sampling = sampling_of(query.generation)
+            longest[sampling] = max(num_tokens, longest.get(sampling, 0))
+        for sampling, num_tokens in longest.items():
+            for decoder in (part for each in self._decoders[sampling] for part in each.parts):
+                most = num_tokens if self.context_limit is None else self.context_limit
+                length = max(1, min(num_tokens, most) - NUM_WARM_UP_TOKENS)
+                filler = decoder.model.encode_prompt(WARM_UP_TEXT, chat=False)
+                repeated = (filler * (length // len(filler) + 1))[:length]
+                decoder.generate(repeated, StopRules(NUM_WARM_UP_TOKENS, context_limit=self.context_limit), seed=0)
+
+    def answer(self, query: Query, number: int) -> Answer:
+        """Decode one request; with AR beside it the order changes from one `number` to the next."""
+        decoders = self.decoders(query.generation)
+        measured: dict[str, tuple[str, dict[str, Any]]] = {}
+        for decoder in decoders if number % 2 == 0 else decoders[::-1]:
+            measured[decoder.method.name] = self._decode(decoder, query)
+        text, own = measured[self.method.name]
+        baseline = measured["ar"][1] if len(decoders) > 1 else None
+        return Answer(query, text, own, baseline)
+
+    def _decode(self, decoder: Decoder, query: Query) -> tuple[str, dict[str, Any]]:
+        seed = stream_seed(self.spec.seed, query.task, query.doc, query.repeat, decoder.method.name)
+        chosen = decoder.chosen(seed)
+        ids = self.prompt_ids(chosen.model, query)
+        stop = with_special_tokens(chosen.stop_rules(query.generation, self.context_limit), chosen.model)
+        generation = chosen.generate(ids, stop, seed)
+        text = text_before_stop(chosen.model.decode_text(generation.token_ids), stop.stop_strings)
+        decoded_by = {} if chosen is decoder else {"decoded_by": chosen.method.decodes_with}
+        return text, recorded(generation) | decoded_by
+
+
+def with_special_tokens(stop: StopRules, model: CausalLM) -> StopRules:
+    """Texts show no special tokens: a stop string that is one ends the answer as an end token does."""
+    special = set(model.tokenizer.all_special_tokens)
+    ids = {model.vocabulary[text] for text in stop.stop_strings if text in special and text in model.vocabulary}
+    return replace(stop, eos_token_ids=stop.eos_token_ids | ids)
+
+
+def recorded(generation: Generation) -> dict[str, Any]:
+    """A generation as the metrics read it."""
+    return {
+        "token_ids": generation.token_ids,
+        "finish": generation.finish,
+        "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps],
+        "positions": generation.positions,
+        "passes": {"target": generation.target_passes, "draft": generation.draft_passes},
+        "ttft_seconds": generation.ttft_seconds,
+        "draft_prefill_seconds": generation.draft_prefill_seconds,
+        "decode_seconds": generation.decode_seconds,
+        **({"external": asdict(generation.external)} if generation.external else {}),
+    }

@@ -1,0 +1,127 @@
+"""How well a drafter knows each language: the languages of texts that it writes on an empty prompt, ranked.
+
+arXiv:2510.02128, section 8.2: the rank by the share of K such texts is beside the acceptance rates of the languages.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from scipy import stats
+
+from specbench.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
+from specbench.scoring.language import language_of
+
+BATCH = 64
+CONFIDENCE = 0.95
+
+
+class Share(BaseModel):
+    """One language: its rank from 1, how many of the texts are in it, their share with its 95 % interval."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rank: int
+    language: str  # ISO 639-1
+    num_texts: int
+    share: float
+    low: float
+    high: float
+
+
+class Representation(BaseModel):
+    """What a model writes on an empty prompt. `num_unknown`: texts without words, or between two languages."""
+
+    model_config = ConfigDict(frozen=True)
+
+    model: str
+    revision: str | None
+    prompt: str  # the special token that an empty prompt is
+    num_texts: int
+    num_unknown: int
+    max_new_tokens: int
+    temperature: float
+    seed: int
+    languages: list[Share]
+
+
+def representation(
+    model: CausalLM,
+    num_texts: int,
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+    languages: Sequence[str] = (),
+) -> Representation:
+    """Sample the texts, identify the language of each (`languages`: others than the common ones, ISO 639), rank them.
+
+    Raises ConfigError for a model that cannot begin a text without a prompt.
+    """
+    prompt_ids = empty_prompt(model)
+    generator = torch.Generator(device=model.device).manual_seed(seed)
+    texts: list[str] = []
+    while len(texts) < num_texts:
+        size = min(BATCH, num_texts - len(texts))
+        drawn = sample(model, prompt_ids, size, max_new_tokens, temperature, generator)
+        texts += map(model.decode_text, drawn)
+    found = [language_of(text, *languages) for text in texts]
+    return Representation(
+        model=model.name, revision=model.revision, prompt=model.tokenizer.decode(prompt_ids), num_texts=num_texts,
+        num_unknown=found.count(None), max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
+        languages=ranked(found),
+    )  # fmt: skip
+
+
+def ranked(found: Sequence[str | None]) -> list[Share]:
+    """The languages from most to least texts; of as many texts each, by their code."""
+    counts = Counter(language for language in found if language is not None)
+    shares = []
+    for rank, (language, count) in enumerate(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])), start=1):
+        bounds = stats.binomtest(count, len(found)).proportion_ci(CONFIDENCE, method="wilson")
+        shares.append(
+            Share(rank=rank, language=language, num_texts=count, share=count / len(found),
+                  low=float(bounds.low), high=float(bounds.high))
+        )  # fmt: skip
+    return shares
+
+
+def empty_prompt(model: CausalLM) -> list[int]:
+    """The tokens of an empty text: those that the tokenizer puts before any, else its first-token or end-token, which
+    stands between the documents that models are trained on. Raises ConfigError where there is none of them."""
+    ids = model.encode_prompt("", chat=False)
+    special = (model.tokenizer.bos_token_id, model.tokenizer.eos_token_id)
+    start = ids or [token for token in special if token is not None][:1]
+    if not start:
+        raise ConfigError(f"model '{model.name}' has no token that begins a text: an empty prompt would hold no token")
+    return start
+
+
+@torch.inference_mode()
+def sample(
+    model: CausalLM,
+    prompt_ids: Sequence[int],
+    num_texts: int,
+    max_new_tokens: int,
+    temperature: float,
+    generator: torch.Generator,
+) -> list[list[int]]:
+    """The tokens of texts drawn from the whole distribution at a temperature above 0, each up to its
+    end token, which is left out."""
+    ids = torch.tensor([list(prompt_ids)] * num_texts, device=model.device)
+    ends = torch.tensor(sorted(model.eos_token_ids), device=model.device, dtype=torch.long)
+    cache, new = None, []
+    is_open = torch.ones(num_texts, dtype=torch.bool, device=model.device)
+    for _ in range(max_new_tokens):
+        output = model.model(input_ids=ids, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        probs = torch.softmax(output.logits[:, -1].float() / temperature, dim=-1)
+        ids = torch.multinomial(probs, 1, generator=generator)
+        is_open = is_open & ~torch.isin(ids[:, 0], ends)
+        if not bool(is_open.any()):
+            break
+        new.append(torch.where(is_open, ids[:, 0], -1))
+    columns = torch.stack(new, dim=1).tolist() if new else [[] for _ in range(num_texts)]
+    return [[token for token in row if token >= 0] for row in columns]

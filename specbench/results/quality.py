@@ -1,0 +1,157 @@
+"""Recorded answers → how good they are: every score with its interval, beside AR's on the same prompts."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.corpus import corpus_metrics, corpus_of
+from specbench.running.plan import Cell
+from specbench.running.records import Generation, Record
+from specbench.scoring.contract import Scorer
+from specbench.scoring.language import known, language_of
+
+CUTS = ("length", "context")  # the ends that a generation did not choose itself
+LANGUAGE = "language_share"
+JUDGED = "judge_score"
+Values = list[float | None]  # [num_records]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the answers of a subset are judged by: a scorer, and the language that they should be in (ISO 639)."""
+
+    scorer: Scorer | None = None
+    language: str | None = None
+
+    @property
+    def code(self) -> str | None:
+        """The language that can be told of an answer; None where none is asked for, or answers are too short."""
+        return known(self.language) if self.language and getattr(self.scorer, "in_sentences", True) else None
+
+    @property
+    def main(self) -> str | None:
+        return self.scorer.names[0] if self.scorer else None
+
+
+def asked_of(cells: Sequence[Cell]) -> dict[str, Asked]:
+    """What is asked in the cells of a task, by subset."""
+    return {cell.subset: Asked(cell.scorer, cell.task.language) for cell in cells}
+
+
+def main_metric(asked: Mapping[str, Asked], metrics: Collection[str] = ()) -> str | None:
+    """The metric that stands for quality; None where there is none, or where the subsets have several. A judge's
+    rating, if it is among the `metrics`, stands for tasks without a scorer."""
+    mains = {each.main for each in asked.values() if each.main is not None}
+    if not mains and JUDGED in metrics:
+        return JUDGED
+    return mains.pop() if len(mains) == 1 else None
+
+
+def signatures(asked: Mapping[str, Asked], records: Sequence[Record]) -> dict[str, str]:
+    """How the metrics were computed, by metric; where subsets differ, all the ways. sacrebleu's signature has the
+    number of references, which is that of the records."""
+    found: dict[str, dict[str, None]] = {}
+    for subset, each in asked.items():
+        references = [record.get("reference") for record in records if record["subset"] == subset]
+        counts = {len(reference) if isinstance(reference, list) else 1 for reference in references if reference} or {1}
+        num_references = str(*counts) if len(counts) == 1 else "var"
+        for name, text in each.scorer.signature.items() if each.scorer else ():
+            found.setdefault(name, {})[text.replace("nrefs:1|", f"nrefs:{num_references}|")] = None
+    return {name: " & ".join(texts) for name, texts in found.items()}
+
+
+def quality(
+    prompts: Prompts,
+    records: Sequence[Record],
+    own: Sequence[Generation],
+    baseline: Sequence[Generation],
+    asked: Mapping[str, Asked],
+) -> dict[str, Metric]:
+    """Each score by its name, with `_ar` and `_difference`: means over the answers that both have a value for; corpus
+    scores and pass@k are of all answers together. What could not be judged is counted in `num_unscored`."""
+    subsets = [asked.get(record["subset"], Asked()) for record in records]
+    sides = [[_scores(g, each) for g, each in zip(side, subsets, strict=True)] for side in (own, baseline)]
+    names = dict.fromkeys(name for each in asked.values() if each.scorer for name in each.scorer.names)
+    names |= dict.fromkeys(name for side in sides for scores in side for name in scores)
+    found: dict[str, Metric] = {}
+    for name in names:
+        if any(name in g.get("statistics", {}) for g in own):
+            parts = [
+                corpus_of(name, each.scorer, prompts.cluster[n], [own[i] for i in n], [baseline[i] for i in n])
+                for each, n in _by_subset(records, asked)
+                if each.scorer is not None
+            ]
+            three = corpus_metrics([part for part in parts if part is not None], prompts.seed)
+            found |= zip((name, f"{name}_ar", f"{name}_difference"), three, strict=True)
+        else:
+            found |= _means(prompts, name, *(_values(name, records, side, subsets) for side in sides))
+    if any(each.code for each in asked.values()):
+        found |= _means(prompts, LANGUAGE, *(_in_language(side, subsets) for side in (own, baseline)))
+    truncated = [
+        g.get("truncated_tokens") or record.get("truncated_tokens", 0) for g, record in zip(own, records, strict=True)
+    ]
+    problems = ["problem" in a or "problem" in b for a, b in zip(own, baseline, strict=True)]
+    return {
+        **found,
+        "num_unscored": Metric(value=sum(problems)) if names else Metric(),
+        "share_truncated": prompts.mean([float(num_tokens > 0) for num_tokens in truncated]),
+        **{f"share_cut_by_{end}": prompts.mean([float(g["finish"] == end) for g in own]) for end in CUTS},
+    }
+
+
+def _scores(generation: Generation, asked: Asked) -> Mapping[str, float | None]:
+    """Metric → value of one answer. A record without `scores` has one score."""
+    if "scores" in generation:
+        scores: Mapping[str, float | None] = generation["scores"]
+        return scores
+    return {} if generation["score"] is None else {asked.main or "accuracy": generation["score"]}
+
+
+def _values(
+    name: str, records: Sequence[Record], scores: Sequence[Mapping[str, float | None]], asked: Sequence[Asked]
+) -> Values:
+    """The value of each record. Where it is one of all answers to a prompt (pass@k), the first of them has it."""
+    values: Values = [None] * len(records)
+    answers: dict[tuple[object, ...], list[int]] = {}
+    for number, record in enumerate(records):
+        if not _is_of_samples(asked[number], name):
+            values[number] = scores[number].get(name)
+        else:
+            key = (record["task"], record["subset"], record["example"], record.get("turn", 0))
+            answers.setdefault(key, []).append(number)
+    for numbers in answers.values():
+        each = asked[numbers[0]]
+        judged = [value for number in numbers if (value := scores[number].get(each.main or "")) is not None]
+        values[numbers[0]] = each.scorer.of_samples(name, judged)  # type: ignore[union-attr]
+    return values
+
+
+def _is_of_samples(asked: Asked, name: str) -> bool:
+    """Whether a metric is one of all answers to a prompt, by what the scorer offers."""
+    return asked.scorer is not None and name in asked.scorer.names and hasattr(asked.scorer, "of_samples")
+
+
+def _means(prompts: Prompts, name: str, own: Values, baseline: Values) -> dict[str, Metric]:
+    both = [pair if None not in pair else (None, None) for pair in zip(own, baseline, strict=True)]
+    return {
+        name: prompts.mean([a for a, _ in both]),
+        f"{name}_ar": prompts.mean([b for _, b in both]),
+        f"{name}_difference": prompts.mean([None if a is None or b is None else a - b for a, b in both]),
+    }
+
+
+def _by_subset(records: Sequence[Record], asked: Mapping[str, Asked]) -> list[tuple[Asked, list[int]]]:
+    """What is asked in a subset, and which records are of it."""
+    return [
+        (each, [number for number, record in enumerate(records) if record["subset"] == subset])
+        for subset, each in asked.items()
+    ]
+
+
+def _in_language(generations: Sequence[Generation], asked: Sequence[Asked]) -> Values:
+    """1 for an answer in the language of its subset, 0 for any other (also one without words); None where there is none
+    that lingua knows."""
+    return [
+        None if each.code is None else float(language_of(g["text"], each.code) == each.code)
+        for g, each in zip(generations, asked, strict=True)
+    ]

@@ -1,0 +1,124 @@
+"""What a model reads of an example: its turns, a method's own answers between them, cut where that is too long."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from specbench.data.examples import Example, TaskData
+from specbench.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
+from specbench.running.records import Record, record_key
+
+Texts = tuple[str, ...]  # of user and model in turn, the user's last
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many tokens a prompt may have for one model."""
+
+    model: CausalLM
+    num_tokens: int
+
+
+def uses_chat(model: CausalLM, chat: str) -> bool:
+    """Whether prompts go through the chat template. Raises ConfigError for `always` without a template."""
+    has_template = getattr(model.tokenizer, "chat_template", None) is not None
+    if chat == "always" and not has_template:
+        raise ConfigError(f"--chat always: model '{model.name}' has no chat template; use --chat auto or never")
+    return has_template and chat != "never"
+
+
+def encode(model: CausalLM, texts: Sequence[str], chat: str) -> list[int]:
+    """The token ids of a conversation that ends with the user's text."""
+    return model.encode_prompt(texts[-1], uses_chat(model, chat), texts[:-1])
+
+
+def prompt_ids(model: CausalLM, example: Example, chat: str) -> list[int]:
+    """The token ids of an example's first turn."""
+    return encode(model, (example.prompt,), chat)
+
+
+def conversation(example: Example, turn: int, answers: Sequence[str]) -> Texts:
+    """The user's texts up to a turn, each earlier one followed by its answer."""
+    earlier = (text for pair in zip(example.turns[:turn], answers, strict=True) for text in pair)
+    return (*earlier, example.turns[turn])
+
+
+def shortened(texts: Texts, budgets: Sequence[Budget], chat: str) -> Texts:
+    """The texts without what makes them too long for a model: as few characters as possible, from the middle of all
+    texts together, so that their beginning and their end stay. The same texts for all models.
+
+    Raises ConfigError when a model has no room even for empty texts.
+    """
+    total = sum(map(len, texts))
+    if _fits(texts, budgets, chat):
+        return texts
+    kept, too_many = 0, total
+    if not _fits(_without_middle(texts, kept), budgets, chat):
+        raise ConfigError("the chat template alone is longer than the context of the models; use --chat never")
+    while too_many - kept > 1:
+        middle = (kept + too_many) // 2
+        if _fits(_without_middle(texts, middle), budgets, chat):
+            kept = middle
+        else:
+            too_many = middle
+    return _without_middle(texts, kept)
+
+
+def _fits(texts: Texts, budgets: Sequence[Budget], chat: str) -> bool:
+    return all(len(encode(budget.model, texts, chat)) <= budget.num_tokens for budget in budgets)
+
+
+def _without_middle(texts: Texts, num_kept: int) -> Texts:
+    """The texts with the first and the last half of `num_kept` characters of them all."""
+    end = (num_kept + 1) // 2  # of the part that is kept at the beginning
+    resume = sum(map(len, texts)) - num_kept // 2
+    starts = accumulate(map(len, texts), initial=0)
+    return tuple(
+        text[: max(0, end - start)] + text[max(0, resume - start) :] if resume - start > 0 else text
+        for text, start in zip(texts, starts, strict=False)
+    )
+
+
+def truncated(data: TaskData, target: CausalLM, budgets: Sequence[Budget], chat: str) -> TaskData:
+    """The data with every first turn that is too long shortened, and the number of the target's tokens that went."""
+    examples = []
+    for example in data.examples:
+        (prompt,) = shortened((example.prompt,), budgets, chat)
+        if prompt != example.prompt:
+            cut = replace(example, turns=(prompt, *example.turns[1:]))
+            num_cut = len(prompt_ids(target, example, chat)) - len(prompt_ids(target, cut, chat))
+            example = replace(cut, truncated_tokens=num_cut)
+        examples.append(example)
+    return replace(data, examples=tuple(examples))
+
+
+def record_prompts(
+    examples: Mapping[tuple[str, int], Example], budgets: Mapping[str, Sequence[Budget]],
+    records: Sequence[Record], target: CausalLM, chat: str, method: str = "ar",
+) -> Callable[[Record], list[int]]:  # fmt: skip
+    """The target's prompt ids of a record, with the answers that a method gave in the earlier turns.
+
+    `examples`: by subset and index; `budgets`: by subset.
+    """
+    texts = {record_key(record): record["methods"][method]["text"] for record in records}
+
+    def ids(record: Record) -> list[int]:
+        *place, turn = record_key(record)
+        answers = [texts[(*place, earlier)] for earlier in range(turn)]  # type: ignore[index]
+        whole = conversation(examples[record["subset"], record["example"]], turn, answers)
+        return encode(target, shortened(whole, budgets.get(record["subset"], ()), chat) if turn else whole, chat)
+
+    return ids
+
+
+def with_the_same_history(records: Sequence[Record], method: str, other: str = "ar") -> list[Record]:
+    """The records in which two methods have read the same: their answers in the earlier turns are equal."""
+    differs = {
+        record_key(record) for record in records
+        if record["methods"][method]["text"] != record["methods"][other]["text"]
+    }  # fmt: skip
+    return [
+        record for record in records
+        if not any((*record_key(record)[:4], earlier) in differs for earlier in range(record.get("turn", 0)))
+    ]  # fmt: skip

@@ -1,0 +1,85 @@
+"""Messages between tester and answerer: plain values only, as JSON, so that no code travels with them."""
+
+import json
+import os
+from numbers import Integral, Real
+from typing import Any
+
+MAX_BYTES = 8 * 2**20  # of one message
+CONTAINERS = {"tuple": tuple, "set": set, "frozenset": frozenset}
+
+
+class NotPlain(Exception):
+    """A value that cannot be sent."""
+
+
+def encode(value: Any) -> Any:
+    """The value as JSON: lists are lists, other containers are tagged with their type. Raises NotPlain."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        return encode(value.item())
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, float) or (isinstance(value, Real) and not hasattr(value, "numerator")):
+        return float(value)
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, list):
+        return [encode(item) for item in value]
+    if isinstance(value, dict):
+        return {"dict": [[encode(key), encode(item)] for key, item in value.items()]}
+    for name, container in CONTAINERS.items():
+        if isinstance(value, container):
+            return {name: [encode(item) for item in value]}
+    raise NotPlain(f"a value of type {type(value).__name__}")
+
+
+def decode(data: Any) -> Any:
+    """The value of what `encode` gave. Raises ValueError or TypeError for anything else."""
+    if isinstance(data, list):
+        return [decode(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    ((name, content),) = data.items()
+    if name == "dict":
+        return {decode(key): decode(value) for key, value in content}
+    if name == "bytes":
+        return bytes.fromhex(content)
+    if name == "complex":
+        return complex(*content)
+    if name not in CONTAINERS:
+        raise ValueError(name)
+    return CONTAINERS[name](decode(item) for item in content)
+
+
+def send(fd: int, message: Any) -> None:
+    """Write one message: four bytes of length, then JSON. Raises OSError, and NotPlain when it is too long."""
+    content = json.dumps(message).encode()
+    if len(content) > MAX_BYTES:
+        raise NotPlain(f"a value of more than {MAX_BYTES} bytes")
+    content = len(content).to_bytes(4) + content
+    while content:
+        content = content[os.write(fd, content) :]
+
+
+def receive(fd: int) -> Any:
+    """Read one message. Raises EOFError when the other side has gone, ValueError for what is no message."""
+    size = int.from_bytes(_read(fd, 4))
+    if size > MAX_BYTES:
+        raise ValueError(f"a message of {size} bytes")
+    return json.loads(_read(fd, size))
+
+
+def _read(fd: int, size: int) -> bytes:
+    content = b""
+    while len(content) < size:
+        part = os.read(fd, size - len(content))
+        if not part:
+            raise EOFError
+        content += part
+    return content

@@ -1,0 +1,149 @@
+"""The trusted process of the sandbox: starts the answerer, runs the tests, and alone says whether they passed."""
+
+import builtins
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from specbench.sandbox.inside import privileges
+from specbench.sandbox.inside.messages import NotPlain, decode, encode, receive, send
+from specbench.sandbox.inside.namespaces import enter
+
+ANSWERER = (
+    "import sys; sys.path.insert(0, {root!r}); from specbench.sandbox.inside.answerer import main; "
+    "del sys.path[0]; main({requests}, {replies})"
+)
+
+
+class Tester:
+    """Asks the answerer, and tells the verdict to the file descriptor `report`, which the answerer does not have."""
+
+    def __init__(self, job: dict[str, Any], report: int) -> None:
+        self.job = job
+        self.report = report
+        self.num_calls = 0
+
+    def run(self) -> NoReturn:
+        """Start the program, run the tests against it, and end this process."""
+        self._start()
+        with suppress(BrokenPipeError):  # it has gone: the next line says so
+            send(self.requests, {"limits": self.job["limits"], "program": self.job["program"]})
+        loaded = self._receive()
+        if "functions" not in loaded:
+            self.end("failed", f"the program raised {loaded.get('raised')}: {loaded.get('text')}")
+        names: dict[str, Any] = {"__name__": "test"}
+        self._prepare(names)
+        for name in self.job["entry_points"] or loaded["functions"]:
+            names[name] = self._function(name)
+        try:
+            test = compile(self.job["test"], "<test>", "exec")
+        except (SyntaxError, ValueError) as error:
+            self.end("not judged", f"the test is not Python: {error}")
+        try:
+            exec(test, names)
+        except NotPlain as error:
+            self.end("not judged", f"the test gives the program {error}, which cannot be sent to it")
+        except BaseException as error:
+            self.end("failed" if self.num_calls else "not judged", self._place(error))
+        if not self.num_calls:
+            self.end("not judged", "the test never calls the program")
+        self.end("passed", "")
+
+    def end(self, status: str, reason: str) -> NoReturn:
+        os.write(self.report, json.dumps({"status": status, "reason": reason[:1000]}).encode() + b"\n")
+        os._exit(0)
+
+    def _start(self) -> None:
+        program_end, self.requests = os.pipe()
+        self.replies, reply_end = os.pipe()
+        code = ANSWERER.format(root=self.job["root"], requests=program_end, replies=reply_end)
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-u", "-X", "utf8", "-c", code], env={}, cwd=self.job["folder"],
+            stdin=subprocess.DEVNULL, pass_fds=(program_end, reply_end), start_new_session=True,
+            **privileges.lowered(self.job["user"]),
+        )  # fmt: skip
+        os.close(program_end)
+        os.close(reply_end)
+        os.write(self.report, json.dumps({"pid": self.process.pid}).encode() + b"\n")
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # what tests print is nobody's concern
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+
+    def _receive(self) -> dict[str, Any]:
+        try:
+            reply = receive(self.replies)
+        except EOFError:
+            self.end("failed", f"the program ended before its tests did{self._exit_code()}")
+        except (ValueError, RecursionError):
+            self.end("failed", "the program wrote something that is no answer")
+        if not isinstance(reply, dict):
+            self.end("failed", "the program wrote something that is no answer")
+        return reply
+
+    def _exit_code(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(1)
+            return f" (signal {signal.Signals(-code).name})" if code < 0 else f" (exit code {code})"
+        return ""
+
+    def _prepare(self, names: dict[str, Any]) -> None:
+        """Run the trusted prefix; one that ends in the head of a function gets a body."""
+        for source in (self.job["prefix"], self.job["prefix"] + "\n    pass\n"):
+            with suppress(SyntaxError):
+                exec(compile(source, "<prefix>", "exec"), names)
+                return
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            self.num_calls += 1
+            request = {"function": name, "arguments": encode(arguments), "keywords": encode(keywords)}
+            with suppress(BrokenPipeError):
+                send(self.requests, request)
+            reply = self._receive()
+            if "raised" in reply:
+                raise _exception(reply["raised"])(reply.get("text"))
+            try:
+                return decode(reply["value"])
+            except (KeyError, ValueError, TypeError, RecursionError):
+                self.end("failed", "the program wrote something that is no answer")
+
+        call.__name__ = name
+        return call
+
+    def _place(self, error: BaseException) -> str:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == "<test>" and frame.lineno]
+        line = f", test line {lines[-1]}: {self.job['test'].splitlines()[lines[-1] - 1].strip()}" if lines else ""
+        return f"{type(error).__name__}{': ' if str(error) else ''}{error}{line}"
+
+
+def _exception(name: Any) -> type[Exception]:
+    """The built-in exception of that name; others, and those that would end more than a test, become RuntimeError."""
+    found = getattr(builtins, name, None) if isinstance(name, str) else None
+    return found if isinstance(found, type) and issubclass(found, Exception) else RuntimeError
+
+
+def main(report: int) -> None:
+    """Read the job from stdin, isolate this process as it says, and run it."""
+    os.set_inheritable(report, False)
+    job = json.load(sys.stdin)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.set_int_max_str_digits(0)
+    tester = Tester(job, report)
+    try:
+        if job["isolation"] == "namespaces":
+            enter(job["readable"], job["outer_user"], job["limits"]["disk_mib"])
+        privileges.hide()
+    except OSError as error:
+        tester.end("not judged", f"the sandbox could not be made: {error}")
+    memory = job["limits"]["memory_mib"] << 20  # what a program returns may make its tests grow
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    privileges.end_after(job["limits"]["timeout_seconds"] + 5)
+    tester.run()

@@ -1,0 +1,127 @@
+"""pass@k: programs are right when the tests of their problem pass, which is found by running them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+from typing import Literal
+
+from specbench.errors import ConfigError, nearest
+from specbench.registry import SCORERS
+from specbench.sandbox import permission
+from specbench.sandbox.job import Job, Limits, Outcome
+from specbench.sandbox.run import run_program
+from specbench.scoring.contract import Reference, Score, is_missing, unscored
+
+Extract = Literal["raw", "fenced", "auto"]
+KEYS = ("prefix", "test", "entry_point")
+OFF = "code execution is off: --allow-code-execution"
+FENCE = re.compile(
+    r"^[ \t]*```[ \t]*(?:python|py|Python)?[\d.]*[ \t]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE
+)
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
+    """The chance that one of k of the samples is correct: 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, eq. 1). None
+    when there are fewer than k samples."""
+    if num_samples < k:
+        return None
+    return 1.0 - comb(num_samples - num_correct, k) / comb(num_samples, k)
+
+
+def program_of(answer: str, prefix: str, entry_point: str | None, extract: Extract) -> str:
+    """The whole program: the prompt's text with its continuation, or followed by a function written out anew.
+
+    "raw": the answer continues the prompt. "fenced": the first Markdown block of Python is the answer, if there is
+    one. "auto": "fenced", and an answer that defines the entry point itself is no continuation.
+    """
+    if extract == "raw":
+        return prefix + answer
+    fenced = FENCE.search(answer)
+    code = fenced[1] if fenced else answer
+    name = re.escape(entry_point) if entry_point else r"\w+"
+    anew = (fenced or extract == "auto") and re.search(rf"^(?:async )?def {name}\b", code, re.MULTILINE)
+    if not anew:
+        return prefix + code
+    head = next((head for head in (prefix, prefix.rstrip() + "\n    pass") if _compiles(head)), "")
+    return f"{head}\n\n{code}"
+
+
+def _compiles(source: str) -> bool:
+    try:
+        compile(source, "<prefix>", "exec")
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Code:
+    """A scorer. One answer has a pass@1 alone; the pass@k of a problem comes from all its answers (`of_samples`)."""
+
+    names: tuple[str, ...]
+    limits: Limits
+    extract: Extract
+
+    def __call__(self, text: str, reference: Reference) -> Score:
+        if is_missing(reference):
+            return self._none("the row has no reference")
+        job = self._job(text, reference)
+        if not permission.allowed():
+            return self._none(OFF)
+        outcome = run_program(job, self.limits)
+        if outcome.status == "not judged":
+            return self._none(_said(outcome))
+        return Score({"pass@1": float(outcome.status == "passed")})
+
+    def of_samples(self, name: str, values: Sequence[float]) -> float | None:
+        """A metric of one problem from the pass@1 of each of its answers; None when there are too few."""
+        return pass_at_k(len(values), sum(value == 1.0 for value in values), int(name.removeprefix("pass@")))
+
+    def corpus(self, name: str, sums: Sequence[float]) -> float:
+        raise ValueError(f"{name} is a mean over problems, not a corpus metric")
+
+    @property
+    def signature(self) -> Mapping[str, str]:
+        return {}
+
+    def _none(self, problem: str) -> Score:
+        return unscored(("pass@1",), problem)
+
+    def _job(self, text: str, reference: Reference) -> Job:
+        if not isinstance(reference, dict):
+            raise ConfigError(f"scorer code: the reference is no mapping: give it the keys {', '.join(KEYS)}")
+        for key in reference:
+            if key not in KEYS:
+                raise ConfigError(f"scorer code: the reference has an unknown key '{key}': {nearest(key, KEYS)}")
+        if not reference.get("test", "").strip():
+            raise ConfigError("scorer code: the reference has no 'test': give the source that calls the function")
+        prefix, name = reference.get("prefix", ""), reference.get("entry_point", "").strip()
+        program = program_of(text, prefix, name or None, self.extract)
+        return Job(program, reference["test"], (name,) if name else (), prefix)
+
+
+def _said(outcome: Outcome) -> str:
+    return " ".join(f"{outcome.reason} {outcome.output}".split())[:300]
+
+
+@SCORERS.register("code")
+def code(
+    *,
+    k: tuple[int, ...] = (1,),
+    timeout_seconds: float = 10.0,
+    memory_mib: int = 512,
+    extract: Extract = "auto",
+) -> Code:
+    """pass@k by execution, which stays off until `permission.allow()`: till then an answer has no value.
+
+    The reference is a mapping: `test`, source that calls the answer's function; `prefix`, the program text that the
+    answer continues; `entry_point`, the function's name. `timeout_seconds`, `memory_mib`: limits of one program. Raises
+    ConfigError for options out of range and a reference of another shape.
+    """
+    numbers = {"k": min(k, default=1), "timeout_seconds": timeout_seconds, "memory_mib": memory_mib}
+    for option, value in numbers.items():
+        if value <= 0:
+            raise ConfigError(f"scorer code: {option} = {value}: must be positive")
+    names = tuple(f"pass@{number}" for number in sorted({1, *k}))
+    return Code(names, Limits(timeout_seconds=timeout_seconds, memory_mib=memory_mib), extract)

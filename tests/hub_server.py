@@ -1,0 +1,111 @@
+"""A server that answers as the Hugging Face hub does, for a dataset in a local folder; the real clients talk to it."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha1
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """`server` has the folder, the name of the dataset, the requests so far, and an answer for all of them, if any."""
+
+    protocol_version = "HTTP/1.1"
+    server: Any
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    def do_POST(self) -> None:
+        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.answer()
+
+    def answer(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.server.requests.append(f"{self.command} {path}")
+        api, files = f"/api/datasets/{self.server.name}", f"/datasets/{self.server.name}/resolve/"
+        if self.server.refusal is not None:
+            status, headers = self.server.refusal
+            self.send(status, b"{}", headers)
+        elif path.startswith(files):
+            self.send_file(path.removeprefix(files).partition("/")[2])
+        elif path == api or path.startswith(f"{api}/revision/"):
+            siblings = [{"rfilename": name, "size": file.stat().st_size} for name, file in self.files().items()]
+            self.send_json({"_id": "1", "id": self.server.name, "sha": COMMIT, "siblings": siblings, "tags": []})
+        elif path.startswith(f"{api}/tree/"):
+            self.send_json(self.listing(path.removeprefix(f"{api}/tree/").partition("/")[2]))
+        elif path.startswith(f"{api}/paths-info/"):
+            wanted = json.loads(self.body)["paths"]
+            self.send_json([self.entry(name) for name in self.files() if name in wanted])
+        else:
+            self.send(404, b"{}", {"X-Error-Code": "EntryNotFound"})
+
+    def files(self) -> dict[str, Path]:
+        folder: Path = self.server.folder
+        return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+
+    def listing(self, folder: str) -> list[dict[str, Any]]:
+        """What lies directly in a folder."""
+        names = [name for name in self.files() if name.startswith(folder + "/" if folder else "")]
+        depth = folder.count("/") + 1 if folder else 0
+        inner = sorted({"/".join(name.split("/")[: depth + 1]) for name in names if name.count("/") > depth})
+        folders = [{"type": "directory", "path": name, "oid": "0" * 40, "size": 0} for name in inner]
+        return folders + [self.entry(name) for name in names if name.count("/") == depth]
+
+    def entry(self, name: str) -> dict[str, Any]:
+        content = self.files()[name].read_bytes()
+        return {"type": "file", "path": name, "size": len(content), "oid": sha1(content).hexdigest()}
+
+    def send_file(self, name: str) -> None:
+        file = self.files().get(name)
+        if file is None:
+            self.send(404, b"{}", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+            return
+        content = file.read_bytes()
+        headers = {"ETag": f'"{sha1(content).hexdigest()}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        span = self.headers.get("Range")
+        if span and span != "bytes=0-":
+            start, _, end = span.removeprefix("bytes=").partition("-")
+            part = content[int(start) : int(end) + 1 if end else None]
+            headers["Content-Range"] = f"bytes {start}-{int(start) + len(part) - 1}/{len(content)}"
+            self.send(206, part, headers)
+        else:
+            self.send(200, content, headers)
+
+    def send_json(self, value: Any) -> None:
+        self.send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for key, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving(folder: Path, name: str) -> Iterator[Any]:
+    """The server, with `url` and `requests`."""
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.folder, server.name, server.requests, server.refusal = folder, name, [], None
+    server.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()

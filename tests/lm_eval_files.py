@@ -1,0 +1,61 @@
+"""Small tasks of lm-eval on rows of our own, as YAML and JSONL in a folder."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lm_eval.tasks
+import pytest
+import yaml
+
+UPSTREAM = Path(lm_eval.tasks.__file__).parent
+SUMS = [(2, 3), (4, 5), (6, 1), (7, 2), (3, 3), (8, 1)]
+ROWS = [{"question": f"What is {a} plus {b}?", "answer": f"{a} + {b} = {a + b}\n#### {a + b}"} for a, b in SUMS]
+
+
+def use_cache(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Data sets are cached in a folder of the test, and nothing is looked for on the hub."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", folder)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("LMEVAL_LOG_LEVEL", "ERROR")
+
+
+def write_task(folder: Path, name: str, rows: Sequence[dict[str, Any]] = ROWS, **keys: Any) -> Path:
+    """A task on `rows`: "Question: …\nAnswer:", judged by exact match of the whole answer unless `keys` say else."""
+    folder.mkdir(exist_ok=True)
+    data = folder / f"{name}.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    config = {
+        "task": name,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(data)}},
+        "test_split": "test",
+        "output_type": "generate_until",
+        "doc_to_text": "Question: {{question}}\nAnswer:",
+        "doc_to_target": "{{answer}}",
+        "generation_kwargs": {"until": ["Question:"], "do_sample": False, "max_gen_toks": 12},
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+        "metadata": {"version": 2.0},
+        **keys,
+    }
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({key: value for key, value in config.items() if value is not ...}), "utf-8")
+    return path
+
+
+def write_upstream(folder: Path, name: str, upstream: str, data: Path, **keys: Any) -> Path:
+    """A task of lm-eval's own, with its prompts and filters, on local rows."""
+    folder.mkdir(exist_ok=True)
+    config = {
+        "include": str(UPSTREAM / upstream),
+        "task": name,
+        "dataset_path": "json",
+        "dataset_name": None,
+        "dataset_kwargs": {"data_files": {"test": str(data)}},
+        "training_split": None,
+        **keys,
+    }
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(config), "utf-8")
+    return path

@@ -1,0 +1,158 @@
+"""pass@k by execution, on small problems and on HumanEval's own."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from specbench.errors import ConfigError
+from specbench.registry import SCORERS
+from specbench.sandbox import permission
+from specbench.scoring.code import OFF, code, pass_at_k, program_of
+
+HUMANEVAL = Path(__file__).resolve().parents[2] / "shared/data/humaneval/HumanEval.jsonl.gz"
+PREFIX = 'def add(a, b):\n    """The sum."""\n'
+RIGHT, WRONG = "    return a + b\n", "    return a - b\n"
+REFERENCE = {"prefix": PREFIX, "test": "assert add(1, 2) == 3\nassert add(0, 5) == 5", "entry_point": "add"}
+
+
+@pytest.fixture(autouse=True)
+def execution_allowed() -> Iterator[None]:
+    permission.allow()
+    yield
+    permission.allow(False)
+
+
+def value(answer: str, reference: dict[str, str] = REFERENCE, **options) -> float | None:
+    return code(**options)(answer, reference).values["pass@1"]
+
+
+def test_nothing_runs_until_it_is_allowed():
+    permission.allow(False)
+    score = code()(RIGHT, REFERENCE)
+    assert score.values == {"pass@1": None} and score.problem == OFF
+
+
+def test_a_right_and_a_wrong_answer():
+    assert value(RIGHT) == 1.0
+    assert value(WRONG) == 0.0
+    assert value("") == 0.0
+    assert value("    return a +") == 0.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        RIGHT,
+        f"```python\n{RIGHT}```",
+        f"Here it is:\n\n```python\n{PREFIX}{RIGHT}```\nIt adds.",
+        f"```\nimport math\n{PREFIX}{RIGHT}\n```",
+        f"```py\n{PREFIX}{RIGHT}",
+        f"{PREFIX}{RIGHT}",
+        "def add(*numbers):\n    return sum(numbers)\n",
+    ],
+)
+@pytest.mark.parametrize("prefix", [PREFIX, "def add(a, b):\n", "import os\n" + PREFIX])
+def test_what_the_program_of_an_answer_is(answer, prefix):
+    assert value(answer, {**REFERENCE, "prefix": prefix}, extract="auto") == 1.0
+    assert value(answer.replace("a + b", "a - b").replace("sum(numbers)", "0"), {**REFERENCE, "prefix": prefix}) == 0.0
+
+
+def test_raw_answers_continue_the_prompt_whatever_they_hold():
+    fenced = f"```python\n{RIGHT}```"
+    assert program_of(fenced, PREFIX, "add", "raw") == PREFIX + fenced
+    assert program_of(PREFIX + RIGHT, PREFIX, "add", "raw") == PREFIX + PREFIX + RIGHT
+    assert program_of(fenced, PREFIX, "add", "fenced") == PREFIX + RIGHT
+
+
+def test_an_entry_point_may_be_left_out():
+    reference = {"prefix": PREFIX, "test": REFERENCE["test"]}
+    assert (value(RIGHT, reference), value(WRONG, reference)) == (1.0, 0.0)
+
+
+def test_helpers_of_the_prompt_are_its_own_in_the_tests():
+    """As HumanEval/32 does: its tests call `poly` of the prompt; an answer cannot make that always right."""
+    prefix = "def double(a):\n    return 2 * a\n\ndef half(a):\n"
+    reference = {"prefix": prefix, "test": "assert double(half(4)) == 4", "entry_point": "half"}
+    assert value("    return a // 2\n", reference) == 1.0
+    assert value("    return 0\n\ndef double(a):\n    return 4\n", reference) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("test", "says"),
+    [
+        ("def check(candidate):\n    assert candidate(1, 2) == 3", "never calls"),
+        ("assert add(1, 2) ==", "not Python"),
+        ("assert subtract(1, 2) == 3", "NameError"),
+        ("assert add(object(), 2) == 3", "cannot be sent"),
+    ],
+)
+def test_a_broken_test_gives_no_value(test, says):
+    score = code()(RIGHT, {**REFERENCE, "test": test})
+    assert score.values == {"pass@1": None}
+    assert score.problem is not None and says in score.problem
+
+
+def test_a_test_that_prints_a_million_lines_is_a_test():
+    printing = "for number in range(10**6): print(number)\nassert add(1, 2) == 3"
+    assert value(RIGHT, {**REFERENCE, "test": printing}) == 1.0
+    assert value(WRONG, {**REFERENCE, "test": printing}) == 0.0
+
+
+def test_an_empty_reference_gives_no_value():
+    score = code()(RIGHT, {"prefix": "", "test": ""})
+    assert score.values == {"pass@1": None} and score.problem == "the row has no reference"
+
+
+@pytest.mark.parametrize(
+    ("reference", "says"),
+    [
+        ("assert True", "no mapping"),
+        ({"tests": "assert True"}, "did you mean 'test'"),
+        ({"prefix": "x = 1"}, "no 'test'"),
+    ],
+)
+def test_references_of_another_shape_are_refused(reference, says):
+    with pytest.raises(ConfigError, match=says):
+        code()(RIGHT, reference)
+
+
+def test_options_are_checked():
+    with pytest.raises(ConfigError, match="timeout_seconds = 0"):
+        code(timeout_seconds=0)
+    with pytest.raises(ConfigError, match="extract"):
+        SCORERS.complete("code", {"extract": "fence"})
+    assert SCORERS.complete("code", {"k": [1, 10]})["k"] == (1, 10)
+
+
+def test_pass_at_k_is_the_share_of_draws_with_a_correct_one():
+    for num_samples, num_correct, k in [(5, 2, 1), (5, 2, 3), (6, 1, 4), (4, 0, 2), (4, 4, 2), (5, 3, 3)]:
+        draws = list(combinations([True] * num_correct + [False] * (num_samples - num_correct), k))
+        assert pass_at_k(num_samples, num_correct, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+    assert pass_at_k(2, 1, 3) is None
+    scorer = code(k=(1, 2))
+    assert scorer.names == ("pass@1", "pass@2")
+    assert scorer.of_samples("pass@2", [1.0, 0.0, 0.0]) == pytest.approx(2 / 3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HUMANEVAL.is_file(), reason="HumanEval's file is not there")
+def test_the_canonical_solutions_of_humaneval_pass():
+    problems = [json.loads(line) for line in gzip.decompress(HUMANEVAL.read_bytes()).splitlines()]
+    scorer = code()
+
+    def scores(problem: dict[str, str]) -> list[float | None]:
+        test = f"{problem['test']}\ncheck({problem['entry_point']})"
+        reference = {"prefix": problem["prompt"], "test": test, "entry_point": problem["entry_point"]}
+        whole = f"```python\n{problem['prompt']}{problem['canonical_solution']}```"
+        answers = (problem["canonical_solution"], whole, "    return None\n")
+        return [scorer(answer, reference).values["pass@1"] for answer in answers]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = dict(zip((problem["task_id"] for problem in problems), pool.map(scores, problems), strict=True))
+    assert len(found) == 164
+    assert {name: values for name, values in found.items() if values != [1.0, 1.0, 0.0]} == {}

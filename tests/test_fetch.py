@@ -1,0 +1,236 @@
+"""Hub data through the real clients, against a server of our own: streamed, fetched ahead, read offline."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tests.hub_server import COMMIT, serving
+
+TASK = {
+    "name": "sums", "version": 1, "title": "Sums", "prompt": "Q: {{ row.question }}", "reference": "{{ row.answer }}",
+    "generation": {"max_new_tokens": 4}, "subsets": {"en": {}, "de": {}},
+    "dataset": {"path": "someone/sums", "split": "test", "data_files": "{subset}/{split}-*.parquet"},
+}  # fmt: skip
+SHOTS = {"num_shots": 1, "split": "dev", "data_files": "dev.jsonl", "example": "{{ row.question }} {{ row.answer }}"}
+WORKER = """
+import contextlib, io, json, sys
+from specbench.catalogue import load_task
+from specbench.cli import main
+from specbench.data.examples import load_examples
+from specbench.errors import ConfigError
+
+def load(path, subset):
+    data = load_examples(load_task(path), subset, data="hub", use_sample=False, limit=None)
+    return [data.location, data.revision, [example.prompt for example in data.examples]]
+
+for line in sys.stdin:
+    kind, *arguments = json.loads(line)
+    out, err, answer = io.StringIO(), io.StringIO(), None
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            if kind == "load":
+                answer = load(*arguments)
+            else:
+                sys.argv = ["specbench", "fetch", *arguments]
+                main()
+        except ConfigError as error:
+            answer = str(error)
+        except SystemExit as stop:
+            answer = stop.code
+    print(json.dumps([answer, out.getvalue(), err.getvalue()]), flush=True)
+"""
+
+
+def rows(*words: str) -> list[dict[str, Any]]:
+    return [{"question": word, "answer": number} for number, word in enumerate(words)]
+
+
+class Worker:
+    """A process of its own, as the hub's clients read their settings once."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER], env={**os.environ, **settings}, stdin=pipe, stdout=pipe, text=True
+        )
+
+    def ask(self, *job: str) -> Any:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Path, Worker, Worker]]:
+    """A hub, the cache, and two clients of them: one with a connection and one without."""
+    folder = tmp_path_factory.mktemp("home")
+    with serving(folder, "nobody/nothing") as hub:
+        settings = {"HF_HOME": str(folder), "HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": ""}
+        made = [Worker({**settings, "HF_HUB_OFFLINE": offline}) for offline in "01"]
+        yield hub, folder, made[0], made[1]
+        for worker in made:
+            worker.close()
+
+
+class Client:
+    """A dataset of one test on the hub, and what the clients make of it."""
+
+    def __init__(self, folder: Path, workers: tuple[Any, Path, Worker, Worker], name: str) -> None:
+        self.folder, self.name = folder, name
+        self.hub, self.cache, self.online, self.offline = workers
+        self.hub.folder, self.hub.name, self.hub.refusal = folder / "hub", name, None
+        self.hub.requests.clear()
+
+    def task(self, **changes: Any) -> str:
+        path = self.folder / "sums.yaml"
+        data = {**TASK, **changes}
+        if data["dataset"]:
+            data["dataset"] = {**data["dataset"], "path": self.name}
+        path.write_text(yaml.safe_dump(data, sort_keys=False))
+        return str(path)
+
+    def load(self, task: str, subset: str, offline: bool = False) -> Any:
+        """Location, commit and prompts, or the error."""
+        return (self.offline if offline else self.online).ask("load", task, subset)[0]
+
+    def fetch(self, *arguments: str) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr."""
+        code, out, err = self.online.ask("fetch", *arguments)
+        return code, out, err
+
+    def files(self) -> set[str]:
+        """The files of the dataset that were asked for."""
+        return {request.partition(COMMIT + "/")[2] for request in self.hub.requests if "/resolve/" in request}
+
+
+@pytest.fixture
+def client(tmp_path: Path, workers: tuple[Any, Path, Worker, Worker]) -> Client:
+    folder = tmp_path / "hub"
+    for subset in ("en", "de"):
+        (folder / subset).mkdir(parents=True)
+        for part in (0, 1):
+            table = pa.Table.from_pylist(rows(f"{subset}{part}a", f"{subset}{part}b"))
+            pq.write_table(table, folder / subset / f"test-{part}.parquet")
+        (folder / subset / "train-0.parquet").write_bytes(b"never read")
+    (folder / "dev.jsonl").write_text(json.dumps({"question": "dev", "answer": 7}) + "\n")
+    with zipfile.ZipFile(folder / "en.zip", "w") as archive:
+        archive.writestr("en/test.jsonl", "".join(json.dumps(row) + "\n" for row in rows("zipped1", "zipped2")))
+    return Client(tmp_path, workers, f"someone/{tmp_path.name}".replace("[", "-").replace("]", "-").strip("-"))
+
+
+def test_streaming_reads_the_named_files_alone(client: Client) -> None:
+    location, revision, prompts = client.load(client.task(), "en")
+    assert (location, revision) == (f"{client.name}:en/test-*.parquet:test", COMMIT)
+    assert prompts == ["Q: en0a", "Q: en0b", "Q: en1a", "Q: en1b"]
+    assert {file for file in client.files() if file.endswith(".parquet")} == {"en/test-0.parquet", "en/test-1.parquet"}
+
+
+def test_what_was_fetched_is_read_without_a_connection(client: Client) -> None:
+    task = client.task(fewshot=SHOTS)
+    online = client.load(task, "en")
+    code, out, err = client.fetch("--task", task, "--subset", "en")
+    assert code == 0, err
+    first, second = out.strip().splitlines()
+    assert first.startswith(f"sums/en: {client.name}:en/test-*.parquet:test at {COMMIT[:12]}: 4 rows, ")
+    assert "test-0.parquet … (2 files)" in first and "1 rows, " in second and second.endswith("dev.jsonl")
+    client.hub.requests.clear()
+    assert client.load(task, "en", offline=True) == online
+    assert client.hub.requests == []
+    assert "could not be read from the hub: " in client.load(task, "de", offline=True)
+
+
+def test_files_that_were_fetched_are_not_fetched_again(client: Client) -> None:
+    task = client.task()
+    assert client.fetch("--task", task)[0] == 0
+    assert client.files() == {f"{subset}/test-{part}.parquet" for subset in ("en", "de") for part in (0, 1)}
+    client.hub.requests.clear()
+    assert client.load(task, "de")[2][0] == "Q: de0a"
+    assert client.files() == set()
+
+
+def test_a_file_deleted_from_the_cache_is_read_from_the_hub_again(client: Client) -> None:
+    task = client.task()
+    assert client.fetch("--task", task, "--subset", "en")[0] == 0
+    for path in client.cache.rglob(f"*{client.name.partition('/')[2]}/snapshots/*/en/test-0.parquet"):
+        path.unlink()
+    assert client.load(task, "en")[2][0] == "Q: en0a"
+    assert "could not be read from the hub: " in client.load(task, "en", offline=True)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_member_of_an_archive(client: Client, ahead: bool) -> None:
+    dataset = {**TASK["dataset"], "data_files": "{subset}.zip", "archive_member": "{subset}/{split}.jsonl"}  # type: ignore[dict-item]
+    task = client.task(dataset=dataset)
+    if ahead:
+        code, out, _ = client.fetch("--task", task, "--subset", "en")
+        assert code == 0 and "en.zip:en/test.jsonl at " in out and ": 2 rows, " in out
+    location, _, prompts = client.load(task, "en", offline=ahead)
+    assert (location, prompts) == (f"{client.name}:en.zip:en/test.jsonl", ["Q: zipped1", "Q: zipped2"])
+    missing = client.task(dataset={**dataset, "archive_member": "en/tset.jsonl"})
+    assert "has no file 'en/tset.jsonl': did you mean 'en/test.jsonl'" in client.load(missing, "en")
+
+
+def test_another_split(client: Client) -> None:
+    for path in (client.folder / "hub").rglob("train-0.parquet"):
+        pq.write_table(pa.Table.from_pylist(rows("t1", "t2", "t3")), path)
+    code, out, _ = client.fetch("--task", client.task(), "--subset", "en", "--split", "train")
+    assert code == 0 and "en/train-*.parquet:train at " in out and ": 3 rows, " in out
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "expected"),
+    [
+        ({"dataset": None}, (), "subset 'en': is not on the hub: run it with --data FOLDER"),
+        ({}, ("--subset", "fr"), "--subset fr: none of the tasks has it: "),
+        ({}, ("--split", "dev"), "has no file 'en/dev-*.parquet': correct the key dataset.data_files"),
+    ],
+)
+def test_mistakes_are_one_line(client: Client, changes: dict[str, Any], arguments: tuple[str], expected: str) -> None:
+    code, _, err = client.fetch("--task", client.task(**changes), *arguments)
+    assert code == 2 and expected in err and len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("refusal", "expected"),
+    [
+        ((403, {"X-Error-Code": "GatedRepo"}), "and log in, or give local files"),
+        ((401, {"X-Error-Code": "RepoNotFound"}), "RepositoryNotFoundError"),
+        ((500, {}), "could not be read from the hub: "),
+    ],
+)
+def test_a_refusal_is_one_line(client: Client, refusal: tuple[int, dict[str, str]], expected: str) -> None:
+    client.hub.refusal = refusal
+    problem = client.load(client.task(), "en")
+    assert expected in problem and "give local files with --data FOLDER" in problem and "\n" not in problem
+    code, _, err = client.fetch("--task", client.task())
+    assert code == 2 and expected in err.strip().splitlines()[-1]
+
+
+def test_a_configuration_is_fetched_by_what_the_dataset_says_of_its_files(client: Client) -> None:
+    files = [{"split": split, "path": f"de/{split}-*.parquet"} for split in ("test", "train")]
+    card = {"configs": [{"config_name": "de", "data_files": files}]}
+    (client.folder / "hub" / "README.md").write_text(f"---\n{yaml.safe_dump(card)}---\n# Sums\n")
+    task = client.task(dataset={"path": "", "name": "{subset}", "split": "test"})
+    code, out, err = client.fetch("--task", task, "--subset", "de")
+    assert code == 0, err
+    assert f"{client.name}:de:test at " in out and ": 4 rows, " in out
+    location, _, prompts = client.load(task, "de", offline=True)
+    assert (location, prompts[0], len(prompts)) == (f"{client.name}:de:test", "Q: de0a", 4)
+    assert {file for file in client.files() if file.endswith(".parquet")} == {"de/test-0.parquet", "de/test-1.parquet"}

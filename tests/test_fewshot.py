@@ -1,0 +1,145 @@
+"""Worked examples before the prompt: where they come from, what they look like, and that none of them is asked for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.catalogue import load_task, with_overrides
+from specbench.data.examples import load_examples, prompts_of
+from specbench.errors import ConfigError
+from specbench.specs import TaskSpec, build, digest
+
+SHOTS = {"num_shots": 2, "example": "Q: {{ row.question }}\nA: {{ row.answer }} {{ vars.end }}"}
+TASK = {
+    "name": "sums", "version": 1, "title": "Sums", "prompt": "Q: {{ row.question }}\nA:",
+    "reference": "{{ row.answer }}", "generation": {"max_new_tokens": 16}, "vars": {"end": "."}, "fewshot": SHOTS,
+}  # fmt: skip
+ROWS = [{"question": f"{n}+0?", "answer": n} for n in range(3)]
+PREFIX = "Q: 0+0?\nA: 0 .\n\nQ: 1+0?\nA: 1 .\n\n"
+
+
+def task(**changes: Any) -> TaskSpec:
+    return build(TaskSpec, {**TASK, **changes, "fewshot": {**SHOTS, **changes.get("fewshot", {})}})
+
+
+def write(path: Path, *rows: dict[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def first(spec: TaskSpec, data: str | Path, subset: str = "default") -> str:
+    return load_examples(spec, subset, data=str(data), use_sample=False, limit=1).examples[0].prompt
+
+
+def message(spec: TaskSpec, data: str | Path, **options: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_examples(spec, "default", data=str(data), use_sample=False, limit=None, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path / "sums_default.jsonl", {"question": "7+1?", "answer": 8}, {"question": "7+2?", "answer": 9})
+    write(tmp_path / "dev.jsonl", *ROWS)
+    return tmp_path
+
+
+def test_rows_of_the_task_file(folder: Path) -> None:
+    assert first(task(fewshot={"rows": ROWS}), folder) == PREFIX + "Q: 7+1?\nA:"
+    one = task(fewshot={"rows": ROWS, "num_shots": 1, "separator": "\n#\n"})
+    assert first(one, folder / "sums_default.jsonl") == "Q: 0+0?\nA: 0 .\n#\nQ: 7+1?\nA:"
+
+
+def test_local_files_beside_the_rows(folder: Path) -> None:
+    spec = task(fewshot={"local": {"files": ["dev"]}})
+    assert first(spec, folder) == PREFIX + "Q: 7+1?\nA:"
+    text = message(spec, folder / "sums_default.jsonl")
+    assert "its few-shot examples are not in the one file that --data names: give the folder that holds both" in text
+
+
+def test_the_bundled_sample_and_its_subsets(folder: Path) -> None:
+    rows = [{"subset": name, "question": f"{name}{n}", "answer": n} for name in ("en", "de") for n in (1, 2)]
+    dev = write(folder / "sample-dev.jsonl", *rows)
+    sample = write(folder / "sample.jsonl", *({**row, "question": row["question"] + "?"} for row in rows))
+    spec = task(sample=str(sample), fewshot={"sample": str(dev)}, subsets={"en": {}, "de": {"vars": {"end": "!"}}})
+    assert first(spec, "sample", "de") == "Q: de1\nA: 1 !\n\nQ: de2\nA: 2 !\n\nQ: de1?\nA:"
+    row = json.loads(sample.read_text().splitlines()[0])
+    assert prompts_of(spec.subset("en"), row) == (first(spec, "sample", "en"),)
+
+
+def test_a_sample_beside_the_task_file_is_found(folder: Path) -> None:
+    import yaml
+
+    path = folder / "sums.yaml"
+    data = {
+        **TASK,
+        "sample": "s.jsonl",
+        "fewshot": {**SHOTS, "sample": "dev.jsonl"},
+        "subsets": {"a": {}, "b": {"sample": "b.jsonl"}},
+    }
+    path.write_text(yaml.safe_dump(data))
+    spec = load_task(str(path))
+    assert spec.fewshot is not None and spec.fewshot.sample == str(folder / "dev.jsonl")
+    assert [spec.subset(name).sample for name in "ab"] == [str(folder / "s.jsonl"), str(folder / "b.jsonl")]
+
+
+@pytest.mark.parametrize("question", ["1+0?", " 1+0?\n"])
+def test_an_example_that_is_asked_for_is_an_error(folder: Path, question: str) -> None:
+    write(folder / "sums_default.jsonl", {"question": "7+1?", "answer": 8}, {"question": question, "answer": 1})
+    text = message(task(fewshot={"rows": ROWS}), folder)
+    assert "sums_default.jsonl, row 2: the row is one of the few-shot examples before its prompt" in text
+
+
+def test_the_third_row_of_the_split_is_no_example_of_two(folder: Path) -> None:
+    write(folder / "sums_default.jsonl", ROWS[2])
+    assert first(task(fewshot={"rows": ROWS}), folder).endswith("Q: 2+0?\nA:")
+
+
+@pytest.mark.parametrize(
+    ("changes", "data", "expected"),
+    [
+        ({"split": "dev"}, "sample", "its few-shot examples have no bundled sample (fewshot.sample)"),
+        ({"split": "dev"}, "FOLDER", "its few-shot examples have no local files (fewshot.local.files)"),
+        ({"local": {"files": ["dev"]}, "num_shots": 5}, "FOLDER", "dev.jsonl: holds 3 few-shot examples"),
+        ({"local": {"files": ["no"]}}, "FOLDER", "no file for subset 'default' of task 'sums': tried no with"),
+        ({"rows": [{"question": "x"}, {}]}, "FOLDER", "fewshot.rows, row 1: no column 'answer', which the fewshot.exa"),
+    ],
+)
+def test_what_is_missing(folder: Path, changes: dict[str, Any], data: str, expected: str) -> None:
+    sample = write(folder / "sample.jsonl", {"question": "7+1?", "answer": 8})
+    text = message(task(sample=str(sample), fewshot=changes), folder if data == "FOLDER" else data)
+    assert expected in text
+
+
+def test_none_are_loaded_when_none_are_asked_for(folder: Path) -> None:
+    [spec], _ = with_overrides([task(fewshot={"split": "dev"})], [], ["fewshot.num_shots=0"])
+    assert first(spec, folder) == "Q: 7+1?\nA:"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "fewshot: has no rows: add `rows`"),
+        ({"rows": ROWS, "num_shots": 4}, "fewshot.num_shots = 4: fewshot.rows has 3: lower it"),
+        ({"rows": [{"day": object}]}, "fewshot.rows, row 1: day: a type that JSON cannot hold"),
+        ({"rows": ROWS, "example": "{{ vars.no }}"}, "fewshot.example: vars.no is not set"),
+        ({"rows": ROWS, "shots": 3}, "fewshot.shots: unknown key 'shots'"),
+        ({"split": "dev", "data_files": "{lang}"}, "fewshot.data_files = '{lang}': the only fields are"),
+    ],
+)
+def test_mistakes(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        task(fewshot=changes)
+    assert expected in str(caught.value)
+
+
+def test_the_digest_sees_the_examples_but_not_the_place_of_the_sample() -> None:
+    base = digest(task(fewshot={"rows": ROWS}))
+    assert digest(task(fewshot={"rows": ROWS, "sample": "/elsewhere"})) == base
+    assert digest(task(fewshot={"rows": ROWS[:2]})) != base
+    without = {key: value for key, value in TASK.items() if key != "fewshot"}
+    assert digest(build(TaskSpec, without)) != base

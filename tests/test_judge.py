@@ -1,0 +1,432 @@
+"""The judge, against a real server of this test's own."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from specbench.errors import ConfigError
+from specbench.judge.cache import Cache, Reply
+from specbench.judge.dry_run import show_requests
+from specbench.judge.judgements import judge_records
+from specbench.judge.outcomes import with_judgements, write_judgements
+from specbench.judge.prompts import Turn, messages, rating
+from specbench.judge.requests import requests_of
+from specbench.judge.settings import JudgeSettings
+
+pytest.importorskip("openai")
+PROMPTS = Path(__file__).resolve().parents[2] / "shared/data/mt_bench/judge_prompts.jsonl"
+KEY = "sk-a-key-that-nobody-may-see-0815"
+
+
+class Server(ThreadingHTTPServer):
+    """Answers by what stands in a request; `plan` maps a text to the replies that requests with it get in turn: a
+    status with a body, or a body; the last is repeated."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests: list[dict[str, Any]] = []
+        self.plan: dict[str, list[tuple[int, str]]] = {}
+        self.num_running = self.most_running = 0
+        self.delay_seconds = 0.0
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def next_reply(self, request: dict[str, Any]) -> tuple[int, str]:
+        with self.lock:
+            self.requests.append(request)
+            for text, replies in self.plan.items():
+                if text in request["messages"][1]["content"]:
+                    return replies.pop(0) if len(replies) > 1 else replies[0]
+        return 200, "Rating: [[7]]"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that no longer waits is part of these tests."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        server = self.server
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with server.lock:
+            server.num_running += 1
+            server.most_running = max(server.most_running, server.num_running)
+        time.sleep(server.delay_seconds)
+        status, text = server.next_reply({**request, "path": self.path})
+        if self.headers["Authorization"] != f"Bearer {KEY}":
+            status, text = 401, f"Incorrect API key provided: {self.headers['Authorization'].removeprefix('Bearer ')}"
+        if text == "slow":
+            time.sleep(1.0)
+        message = {"role": "assistant", "content": text}
+        body: dict[str, Any] = {
+            "id": "1", "object": "chat.completion", "created": 1, "model": request["model"],
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120},
+        }  # fmt: skip
+        if status != 200:
+            body = {"error": {"message": text, "code": text if text == "insufficient_quota" else None}}
+        content = b"<html>hello</html>" if text == "html" else json.dumps(body).encode()
+        with server.lock:
+            server.num_running -= 1
+        self.send_response(status)
+        self.send_header("Content-Type", "text/html" if text == "html" else "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def server(monkeypatch) -> Iterator[Server]:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with Server() as found:
+        threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True).start()
+        yield found
+        found.shutdown()
+
+
+@pytest.fixture
+def settings(server, tmp_path) -> JudgeSettings:
+    return make(server, tmp_path)
+
+
+def make(server: Server, tmp_path: Path, **changes: Any) -> JudgeSettings:
+    chosen = {"num_retries": 2, "backoff_seconds": 0.01, "timeout_seconds": 20.0, "prices": (2.5, 10.0), **changes}
+    return JudgeSettings("judge-model", server.url, cache=tmp_path / "cache", **chosen)
+
+
+def record(answers: dict[str, str], example: int = 0, turn: int = 0, reference: Any = None) -> dict[str, Any]:
+    methods = {name: {"text": text, "score": None} for name, text in answers.items()}
+    key = {"task": "t", "subset": "s", "example": example, "repeat": 0, "turn": turn}
+    return {**key, "reference": reference, "methods": methods}
+
+
+def judged(records: list[dict[str, Any]], settings: JudgeSettings) -> tuple[dict[Any, Any], str]:
+    """The judgements by (example, turn, method), and what was printed."""
+    told = StringIO()
+    questions = {("t", "s", number): (f"Question {number}?", "And why?") for number in range(100)}
+    found = judge_records(records, questions, settings, Console(file=told, width=300))
+    return {(key[2], key[4], method): each for (key, method), each in found.items()}, told.getvalue()
+
+
+@pytest.mark.skipif(not PROMPTS.is_file(), reason="MT-bench's prompts are not there")
+def test_the_prompts_are_those_of_mt_bench():
+    theirs = {each["name"]: each for each in map(json.loads, PROMPTS.read_text().splitlines())}
+    values = {"question_1": "q1", "answer_1": "a1", "question_2": "q2", "answer_2": "a2", "ref_answer_1": "r1"}
+    values |= {"ref_answer_2": "r2", "question": "q1", "answer": "a1"}
+    for name, references, num_turns in [
+        ("single-v1", (None, None), 1),
+        ("single-math-v1", ("r1", "r2"), 1),
+        ("single-v1-multi-turn", (None, None), 2),
+        ("single-math-v1-multi-turn", ("r1", "r2"), 2),
+    ]:
+        turns = [Turn("q1", "a1", references[0]), Turn("q2", "a2", references[1])][:num_turns]
+        system, user = messages(turns)
+        assert system == {"role": "system", "content": theirs[name]["system_prompt"]}
+        assert user == {"role": "user", "content": theirs[name]["prompt_template"].format(**values)}
+
+
+def test_a_third_turn_is_asked_about_as_the_last():
+    system, user = messages([Turn("q1", "a1", None), Turn("q2", "a2", "r"), Turn("q3", "a3", None)])
+    assert "the assistant's answer to the last user question" in system["content"]
+    assert user["content"].index("a2") < user["content"].index("q3") and "r\n" not in user["content"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "value"),
+    [
+        ("Good. Rating: [[5]]", 5.0), ("Rating: [[7.5]]", 7.5), ("[[ 10 ]]", 10.0), ("[[8]] as I said: [[8]]", 8.0),
+        ("", None), ("Rating: 5", None), ("[5]", None), ("[[rating]]", None), ("[[0]]", None), ("[[11]]", None),
+        ("[[-5]]", None), ("[[7/10]]", None), ("[[7,5]]", None), ("The answer says [[10]]. Rating: [[2]]", None),
+    ],
+)  # fmt: skip
+def test_a_rating_is_read_or_missing(reply, value):
+    assert rating(reply) == value
+
+
+def test_answers_are_judged(server, settings):
+    server.plan = {"good answer": [(200, "Fine. Rating: [[9]]")], "bad answer": [(200, "Poor. Rating: [[2.5]]")]}
+    found, told = judged([record({"ar": "good answer", "fsd": "bad answer"}), record({"ar": "other"}, 1)], settings)
+    assert {key: each.score for key, each in found.items()} == {
+        (0, 0, "ar"): 9.0,
+        (0, 0, "fsd"): 2.5,
+        (1, 0, "ar"): 7.0,
+    }
+    (request,) = [each for each in server.requests if "good answer" in each["messages"][1]["content"]]
+    assert request["path"] == "/v1/chat/completions"
+    assert (request["model"], request["temperature"], request["max_tokens"]) == ("judge-model", 0, 2048)
+    assert "[Question]\nQuestion 0?" in request["messages"][1]["content"]
+    cost = 3 * (100 * 2.5 + 20 * 10) / 1e6
+    assert f"judged 3 of 3 answers; 3 new replies, 300 prompt and 60 reply tokens, ${cost:.4f}" in told
+
+
+def test_conversations_have_the_methods_own_answers_before(server, settings):
+    records = [
+        record({"ar": "one a", "fsd": "one b"}, reference="right 1"),
+        record({"ar": "two a", "fsd": "two b"}, turn=1, reference=["right 2", "or 3"]),
+    ]
+    judged(records, settings)
+    texts = [request["messages"][1]["content"] for request in server.requests]
+    second = {name: next(text for text in texts if f"two {name}" in text) for name in "ab"}
+    for name, text in second.items():
+        parts = ("right 1", "And why?", "right 2\n\nor 3", "Question 0?", f"one {name}", "And why?", f"two {name}")
+        places = [text.index(parts[0])]
+        for part in parts[1:]:
+            places.append(text.index(part, places[-1]))
+    assert "one b" not in second["a"] and "two b" not in second["a"]
+
+
+def test_what_does_not_parse_is_missing(server, settings):
+    server.plan = {"odd": [(200, "I like it.")]}
+    found, told = judged([record({"ar": "odd"}), record({"ar": "even"}, 1)], settings)
+    assert found[0, 0, "ar"].score is None and "no single [[rating]]" in found[0, 0, "ar"].problem
+    assert found[1, 0, "ar"].score == 7.0
+    assert "1 without a score" in told
+
+
+def test_the_same_text_is_asked_once_and_never_again(server, settings):
+    records = [record({"ar": "same", "fsd": "same", "sd": "same"})]
+    server.plan = {"same": [(200, "Rating: [[4]]"), (200, "Rating: [[5]]")]}
+    assert {each.score for each in judged(records, settings)[0].values()} == {4.0}
+    found, told = judged(records, settings)
+    assert {each.score for each in found.values()} == {4.0}
+    assert len(server.requests) == 1
+    assert "3 answers, 1 of them different, 1 judged before" in told and "0 new replies" in told and "$0.0000" in told
+
+
+def test_what_did_not_parse_is_not_paid_for_again(server, settings):
+    server.plan = {"odd": [(200, "I like it."), (200, "Rating: [[5]]")]}
+    for _ in range(2):
+        assert judged([record({"ar": "odd"})], settings)[0][0, 0, "ar"].score is None
+    assert len(server.requests) == 1
+
+
+def test_all_in_the_cache_needs_no_key_and_no_server(server, settings, monkeypatch):
+    judged([record({"ar": "same"})], settings)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert judged([record({"ar": "same"})], settings)[0][0, 0, "ar"].score == 7.0
+
+
+def test_other_models_servers_and_texts_have_replies_of_their_own(server, settings, tmp_path):
+    judged([record({"ar": "same"})], settings)
+    judged([record({"ar": "same "})], settings)
+    judged([record({"ar": "same"}, 1)], settings)
+    other = JudgeSettings("other-model", server.url, cache=tmp_path / "cache")
+    judged([record({"ar": "same"})], other)
+    assert len(server.requests) == 4
+
+
+def test_a_damaged_reply_is_asked_for_again(server, settings):
+    records = [record({"ar": "same"})]
+    judged(records, settings)
+    (path,) = settings.cache.rglob("*.json")
+    for damage in (path.read_text()[:40], "", '{"request": {}, "reply": {"text": "Rating: [[1]]"}}'):
+        path.write_text(damage)
+        assert judged(records, settings)[0][0, 0, "ar"].score == 7.0
+    assert len(server.requests) == 4
+    path.with_name(f".{path.name}.1.tmp").write_text('{"request"')  # of a process that was killed while it wrote
+    assert judged(records, settings)[0][0, 0, "ar"].score == 7.0
+    assert len(server.requests) == 4
+
+
+def test_replies_before_an_interrupt_are_kept(server, tmp_path):
+    settings = make(server, tmp_path, concurrency=1)
+    server.plan = {"third": [(401, "no")]}
+    records = [record({"ar": text}, number) for number, text in enumerate(["first", "second", "third", "fourth"])]
+    with pytest.raises(ConfigError):
+        judged(records, settings)
+    assert len(list(settings.cache.rglob("*.json"))) == 2
+    server.plan = {}
+    judged(records, settings)
+    contents = [request["messages"][1]["content"] for request in server.requests]
+    assert [sum(text in content for content in contents) for text in ("first", "second", "third", "fourth")] == [
+        1,
+        1,
+        2,
+        1,
+    ]
+
+
+def test_too_many_requests_are_made_later(server, settings):
+    server.plan = {"busy": [(429, "slow down"), (503, "overloaded"), (200, "Rating: [[3]]")]}
+    assert judged([record({"ar": "busy"})], settings)[0][0, 0, "ar"].score == 3.0
+    assert len(server.requests) == 3
+
+
+def test_a_server_that_always_fails_leaves_no_score(server, settings):
+    server.plan = {"broken": [(500, f"oops {KEY}")]}
+    found, _ = judged([record({"ar": "broken"}), record({"ar": "fine"}, 1)], settings)
+    assert found[0, 0, "ar"].score is None and found[0, 0, "ar"].problem == "the judge did not reply: 500: oops (key)"
+    assert found[1, 0, "ar"].score == 7.0
+    assert sum("broken" in request["messages"][1]["content"] for request in server.requests) == 3
+    server.plan = {}
+    assert judged([record({"ar": "broken"})], settings)[0][0, 0, "ar"].score == 7.0
+
+
+def test_a_server_that_is_down_is_not_asked_for_ever(server, tmp_path):
+    server.plan = {"": [(500, "oops")]}
+    settings = make(server, tmp_path, concurrency=1)
+    found, _ = judged([record({"ar": "x"}, number) for number in range(30)], settings)
+    assert {each.score for each in found.values()} == {None}
+    assert len(server.requests) == 5 * 3
+    assert "too many requests before failed" in found[29, 0, "ar"].problem
+
+
+def test_a_refused_request_is_not_repeated(server, settings):
+    server.plan = {"long": [(400, "the prompt is too long")]}
+    found, _ = judged([record({"ar": "long"})], settings)
+    assert found[0, 0, "ar"].problem == "the judge did not reply: 400: the prompt is too long"
+    assert len(server.requests) == 1
+
+
+def test_a_slow_server_is_given_up(server, tmp_path):
+    server.plan = {"x": [(200, "slow")]}
+    settings = make(server, tmp_path, timeout_seconds=0.2, num_retries=1)
+    found, _ = judged([record({"ar": "x"})], settings)
+    assert found[0, 0, "ar"].score is None and "timed out" in found[0, 0, "ar"].problem
+    assert len(server.requests) == 2
+
+
+def test_a_page_is_no_reply(server, settings):
+    server.plan = {"x": [(200, "html")]}
+    found, _ = judged([record({"ar": "x"})], settings)
+    assert found[0, 0, "ar"].score is None and "no chat completion" in found[0, 0, "ar"].problem
+    assert not list(settings.cache.rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [((404, "no such model"), "404: .*check the model"), ((429, "insufficient_quota"), "429: .*no credit left")],
+)
+def test_what_no_request_survives_ends_the_judging(server, settings, reply, says):
+    server.plan = {"": [reply]}
+    with pytest.raises(ConfigError, match=f"--judge judge-model at {server.url}: {says}"):
+        judged([record({"ar": "x"}, number) for number in range(20)], settings)
+    assert len(server.requests) <= settings.concurrency
+
+
+def test_a_wrong_key_is_one_line_without_the_key(server, settings, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong-key-4711")
+    with pytest.raises(ConfigError) as error:
+        judged([record({"ar": "x"})], settings)
+    assert "401: the server refuses the key in OPENAI_API_KEY" in str(error.value)
+    assert "4711" not in str(error.value)
+
+
+def test_a_missing_key_is_said(server, settings, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(ConfigError, match="--judge judge-model: OPENAI_API_KEY is not set"):
+        judged([record({"ar": "x"})], settings)
+
+
+def test_no_more_requests_at_once_than_allowed(server, tmp_path):
+    server.delay_seconds = 0.05
+    judged([record({"ar": "x"}, number) for number in range(12)], make(server, tmp_path, concurrency=3))
+    assert 2 <= server.most_running <= 3
+
+
+def test_the_key_is_written_nowhere(server, tmp_path, caplog):
+    caplog.set_level("DEBUG")
+    settings = JudgeSettings("m", server.url, cache=tmp_path / "cache", num_retries=0)
+    server.plan = {"echo": [(200, f"Your key is {KEY}. Rating: [[6]]")], "broken": [(500, f"no {KEY}")]}
+    found, told = judged_with_keys([record({"ar": "echo"}), record({"ar": "broken"}, 1)], settings)
+    write_judgements(tmp_path / "judgements.jsonl", found, settings)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 2
+    for text in [*(path.read_text() for path in files), told, caplog.text]:
+        assert KEY not in text
+    assert "chat/completions" in caplog.text
+    assert sorted(str(each.score) for each in found.values()) == ["6.0", "None"]
+
+
+def judged_with_keys(records: list[dict[str, Any]], settings: JudgeSettings) -> tuple[dict[Any, Any], str]:
+    told = StringIO()
+    questions = {("t", "s", number): (f"Question {number}?",) for number in range(10)}
+    return judge_records(records, questions, settings, Console(file=told, width=300)), told.getvalue()
+
+
+def test_judgements_are_written_and_enter_the_scores(server, settings, tmp_path):
+    server.plan = {"odd": [(200, "I like it.")]}
+    records = [record({"ar": "x", "fsd": "odd"})]
+    records[0]["methods"]["ar"]["scores"] = {"accuracy": 1.0}
+    found, _ = judged_with_keys(records, settings)
+    write_judgements(tmp_path / "judgements.jsonl", found, settings)
+    first, second = map(json.loads, (tmp_path / "judgements.jsonl").read_text().splitlines())
+    assert (first["method"], first["score"], first["reply"], first["problem"]) == ("ar", 7.0, "Rating: [[7]]", None)
+    assert (first["prompt_tokens"], first["reply_tokens"], first["cost_usd"]) == (100, 20, 0.00045)
+    assert (second["method"], second["score"], second["reply"]) == ("fsd", None, "I like it.")
+    (merged,) = with_judgements(records, found)
+    assert merged["methods"]["ar"]["scores"] == {"accuracy": 1.0, "judge_score": 7.0}
+    assert merged["methods"]["fsd"]["scores"] == {"judge_score": None}
+    assert "no single [[rating]]" in merged["methods"]["fsd"]["problem"] and "problem" not in merged["methods"]["ar"]
+    assert records[0]["methods"]["ar"]["scores"] == {"accuracy": 1.0}
+
+
+def test_unknown_prices_are_unknown_costs(server, tmp_path):
+    settings = make(server, tmp_path, prices=None)
+    found, told = judged_with_keys([record({"ar": "x"})], settings)
+    write_judgements(tmp_path / "judgements.jsonl", found, settings)
+    assert json.loads((tmp_path / "judgements.jsonl").read_text())["cost_usd"] is None
+    assert "unknown cost" in told
+
+
+def test_a_dry_run_prints_the_requests_and_sends_none(server, settings, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    records = [record({"ar": "one [bold]", "fsd": "two"}), record({"ar": "three", "fsd": "three"}, 1)]
+    told = StringIO()
+    questions = {("t", "s", 0): ("Why?",), ("t", "s", 1): ("How?",)}
+    show_requests(records, questions, settings, Console(file=told, width=300, markup=False))
+    text = told.getvalue()
+    assert server.requests == []
+    assert all(part in text for part in ("request 1 of 3: judge-model at " + server.url, "one [bold]", "two", "How?"))
+    requests = {json.dumps(each): each for each in requests_of(records, questions, settings).values()}.values()
+    num_tokens = sum(len(message["content"].encode()) // 4 for each in requests for message in each["messages"])
+    assert f"4 answers, 3 of them different, 0 judged before: 3 requests with about {num_tokens} prompt tokens" in text
+    assert "nothing was sent" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"base_url": "localhost:8000/v1"}, "write it as http://localhost:8000/v1"),
+        ({"base_url": "http://me:secret@host/v1"}, "--judge-base-url: has a user or a query"),
+        ({"base_url": "https://host/v1?key=secret"}, "--judge-base-url: has a user or a query"),
+        ({"model": " "}, "no model is named"),
+        ({"prices": (-1.0, 2.0)}, "must not be negative"),
+        ({"concurrency": 0}, "must be positive"),
+    ],
+)
+def test_settings_are_checked(changes, says):
+    with pytest.raises(ConfigError, match=says):
+        JudgeSettings(**{"model": "m", **changes})
+
+
+def test_the_url_may_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:1234/v1/")
+    assert JudgeSettings("m").url == "http://localhost:1234/v1"
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    assert JudgeSettings("m").url == "https://api.openai.com/v1"
+
+
+def test_a_full_disk_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot keep the judge's replies there"):
+        Cache(tmp_path / "file").put({"model": "m"}, Reply("", None, None))

@@ -1,0 +1,112 @@
+"""Language identification: every language of the sample, codes of all kinds, and texts that are in none."""
+
+import json
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from specbench.commands.languages import languages
+from specbench.errors import ConfigError
+from specbench.representation import empty_prompt, ranked, sample
+from specbench.resources import builtin_dir
+from specbench.scoring.language import COMMON, known, language_of
+from tests import tiny
+
+SAMPLE = [json.loads(line) for line in (builtin_dir("tasks") / "samples" / "mgsm.jsonl").open(encoding="utf-8")]
+LANGUAGES = ["en", "es", "fr", "de", "ru", "zh", "ja", "th", "sw", "bn", "te"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_answers_of_the_sample_are_in_their_language(language):
+    answers = [row["answer"] for row in SAMPLE if row["subset"] == language]
+    right = [language_of(answer, language) == language for answer in answers]
+    assert len(answers) >= 16 and sum(right) >= 0.9 * len(right)
+
+
+@pytest.mark.parametrize("text", ["", "   ", "41", "24 + 17 = 41", "…!"])
+def test_what_has_no_words_is_in_no_language(text):
+    assert language_of(text) is None
+
+
+def test_codes_of_languages():
+    assert [known(code) for code in ("de", "pt-BR", "yor", "ZH", "zh-Hant")] == ["de", "pt", "yo", "zh", "zh"]
+    assert [known(code) for code in ("x-demo", "x", "am", "chr", "quy", "")] == [None] * 6
+    assert all(known(code) == code for code in COMMON)
+
+
+def test_a_language_that_is_asked_for_is_told_from_the_common_ones():
+    text = "Salve! Hodie in horto ambulamus et de rebus antiquis multa verba dicimus."
+    assert language_of(text) != "la" and "la" not in COMMON
+    assert language_of(text, "la") == "la"
+    assert language_of("Das ist ein deutscher Satz, und er ist lang genug.", "la", "x-demo") == "de"
+
+
+def test_languages_are_ranked_by_their_share_of_all_texts():
+    shares = ranked(["en"] * 6 + ["de", "fr"] * 2 + [None] * 10)
+    assert [(s.rank, s.language, s.num_texts, s.share) for s in shares] == [
+        (1, "en", 6, 0.3), (2, "de", 2, 0.1), (3, "fr", 2, 0.1),
+    ]  # fmt: skip
+    # Wilson by hand for 6 of 20, z = 1.96: (0.3 + z²/40 ± z·sqrt(0.0105 + z²/1600)) / (1 + z²/20)
+    assert (shares[0].low, shares[0].high) == pytest.approx((0.1455, 0.5190), abs=2e-4)
+    assert ranked([None, None]) == []
+
+
+def test_texts_are_drawn_from_the_models_own_distribution():
+    """2,000 pairs of tokens at temperature 0.5, in four batches, against the exact probabilities."""
+    model, start = tiny.causal_lm("llama"), [65]
+    model.eos_token_ids = frozenset()
+    generator = torch.Generator().manual_seed(0)
+    drawn = [pair for _ in range(4) for pair in sample(model, start, 500, 2, 0.5, generator)]
+    most = max({first for first, _ in drawn}, key=[first for first, _ in drawn].count)
+    for prefix, tokens in ((start, [a for a, _ in drawn]), ([*start, most], [b for a, b in drawn if a == most])):
+        probs = torch.softmax(model.score(prefix, 1)[0] / 0.5, dim=-1)
+        for token in torch.topk(probs, 3).indices.tolist():
+            expected = float(probs[token])
+            error = 4.5 * (expected * (1 - expected) / len(tokens)) ** 0.5
+            assert tokens.count(token) / len(tokens) == pytest.approx(expected, abs=error)
+
+
+def test_a_text_ends_at_its_end_token():
+    model = tiny.causal_lm("llama")
+    probs = torch.softmax(model.score([65], 1)[0], dim=-1)
+    model.eos_token_ids = frozenset(torch.topk(probs, 128).indices.tolist())
+    drawn = sample(model, [65], 200, 8, 1.0, torch.Generator().manual_seed(0))
+    assert {len(ids) for ids in drawn} >= {0, 1} and not {token for ids in drawn for token in ids} & model.eos_token_ids
+
+
+def test_an_empty_prompt_is_the_token_that_begins_a_text():
+    model = tiny.causal_lm("llama")
+    model.tokenizer.add_special_tokens({"bos_token": "A"})
+    assert empty_prompt(model) == [model.tokenizer.convert_tokens_to_ids("A")]
+    model.tokenizer.bos_token = model.tokenizer.eos_token = None
+    with pytest.raises(ConfigError, match="no token that begins a text"):
+        empty_prompt(model)
+
+
+app = typer.Typer()
+app.command()(languages)
+
+
+def test_the_command_ranks_the_languages_of_the_embedded_drafter():
+    options = ["--samples", "40", "--seed", "1", "--json"]
+    runs = [CliRunner().invoke(app, options).stdout for _ in range(2)]
+    found = json.loads(runs[0])
+    assert runs[0] == runs[1] and found["prompt"] == "<|start|>" and len(found["languages"]) >= 3
+    assert sum(each["num_texts"] for each in found["languages"]) + found["num_unknown"] == 40
+    table = CliRunner().invoke(app, ["--samples", "5"]).stdout
+    assert "languages of embedded:drafter-bpe" in table.replace("\n", "") and "95 % interval" in table
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--samples", "0"], "--samples 0: must be above 0"),
+        (["--temperature", "0"], "--temperature 0: must be above 0"),
+        (["--also", "x-demo"], "--also x-demo: no language that lingua can identify"),
+    ],
+)
+def test_options_that_mean_nothing_are_one_line(options, said):
+    error = CliRunner().invoke(app, options).exception
+    assert isinstance(error, ConfigError) and said in str(error)

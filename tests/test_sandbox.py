@@ -1,0 +1,135 @@
+"""The sandbox: programs that mean harm are contained, and none that fails can say that it passed."""
+
+import os
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from specbench.sandbox import isolation
+from specbench.sandbox.isolation import strongest
+from specbench.sandbox.job import Job, Limits
+from specbench.sandbox.run import _works, run_program
+from tests.show_hostile import ATTACKS, FORGERIES, TEST, attempt
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    HERE = strongest(_works)
+isolated = pytest.mark.skipif(HERE == "limits", reason="this machine allows no namespaces")
+
+# What limits alone do not keep out. Root's programs run as another user, so that they cannot kill its processes.
+OPEN = {"reads the home folder", "writes to the home folder", "opens a socket", "writes many files"}
+OPEN |= {"mounts in namespaces of its own"} | (set() if os.getuid() == 0 else {"kills a process of its user"})
+RIGHT = "def add(a, b): return a + b"
+QUICK = Limits(timeout_seconds=1, memory_mib=128)
+LONG = Limits(timeout_seconds=30, memory_mib=128)
+
+
+@isolated
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attacks_are_contained(name):
+    endless = name.startswith(("loops", "sleeps"))
+    outcome, harm = attempt(ATTACKS[name], HERE, QUICK if endless else LONG)
+    assert harm == ""
+    assert outcome.status == ("timed out" if endless else "failed")
+
+
+@pytest.mark.parametrize("name", sorted(ATTACKS.keys() - OPEN))
+def test_limits_alone_contain_the_others(name):
+    assert attempt(ATTACKS[name], "limits", QUICK)[1] == ""
+
+
+@pytest.mark.parametrize("mode", sorted({HERE, "limits"}))
+@pytest.mark.parametrize("name", FORGERIES)
+def test_no_forgery_passes(name, mode):
+    assert attempt(FORGERIES[name], mode, QUICK)[0].status in ("failed", "timed out")
+
+
+@isolated
+def test_what_the_attacks_try_would_succeed_outside():
+    """The control: with limits only, these do what they are named after."""
+    harms = {name: attempt(ATTACKS[name], "limits", LONG)[1] for name in ("reads the home folder", "opens a socket")}
+    assert harms == {"reads the home folder": "read the file", "opens a socket": "reached the server"}
+
+
+@pytest.mark.parametrize("mode", sorted({HERE, "limits"}))
+def test_a_right_program_passes_and_a_wrong_one_fails(mode):
+    assert run_program(Job(RIGHT, TEST), Limits(), mode).status == "passed"
+    wrong = run_program(Job("def add(a, b):\n    print('hello')\n    return 3", TEST, ("add",)), Limits(), mode)
+    assert wrong.status == "failed" and "test line 2: assert add(5, 5) == 10" in wrong.reason
+    assert wrong.output == "hello\n" * 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["None", "True", "-3", "10**5000", "0.1", "float('inf')", "1e-300", "'ü\\ud800'", "b'\\x00'", "1j", "[1, [2]]",
+     "(1, (2,))", "{1, 2}", "frozenset({1})", "{'a': [1], (1, 2): None}", "()", "set()", "{}"],
+)  # fmt: skip
+def test_values_come_back_as_they_are(value):
+    test = f"value = {value}\ngot = same(value)\nassert got == value and type(got) is type(value)"
+    assert run_program(Job("def same(value): return value", test), Limits()).reason == ""
+
+
+def test_numbers_of_numpy_are_numbers():
+    pytest.importorskip("numpy")
+    program = (
+        "import numpy\ndef f(kind): return {'i': numpy.int64(3), 'f': numpy.float32(0.5), 'b': numpy.bool_(1)}[kind]"
+    )
+    test = "assert [f('i'), f('f'), f('b')] == [3, 0.5, True]"
+    assert run_program(Job(program, test), Limits(memory_mib=2048)).reason == ""
+
+
+def test_tests_are_limited_too():
+    outcome = run_program(Job("def f(): return 2**33", "assert len(bytes(f())) == 2**33", ("f",)), LONG)
+    assert outcome.status == "failed" and "MemoryError" in outcome.reason
+
+
+def test_exceptions_reach_the_tests():
+    program = "def f(x):\n    if x < 0: raise ValueError('negative')\n    return x"
+    test = "try:\n    f(-1)\nexcept ValueError as error:\n    assert str(error) == 'negative'\nelse:\n    assert False"
+    assert run_program(Job(program, test), Limits()).status == "passed"
+
+
+def test_what_tests_do_wrong_is_not_the_programs_fault():
+    for test in ("assert add(1, 2) ==", "check(1)", "pass", "add(lambda: 1, 2)"):
+        assert run_program(Job(RIGHT, test), Limits()).status == "not judged", test
+
+
+def test_a_program_that_outlives_its_tester_is_ended():
+    """In the limits alone, and by a user who is not root, a program can kill its tester: it is ended all the same."""
+    seen = Path(tempfile.mkstemp()[1])
+    seen.chmod(0o666)
+    program = f"""
+import os, signal, time
+open({str(seen)!r}, "w").write(str(os.getpid()))
+def add(a, b):
+    try: os.kill(os.getppid(), signal.SIGKILL)
+    except OSError: pass
+    time.sleep(60)
+"""
+    assert run_program(Job(program, TEST, ("add",)), QUICK, "limits").status != "passed"
+    time.sleep(0.1)
+    pid = seen.read_text()
+    seen.unlink()
+    assert pid and not _runs(pid)
+
+
+def _runs(pid: str) -> bool:
+    stat = Path("/proc", pid, "stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_sandbox_that_cannot_be_made_is_no_failure_of_the_program(monkeypatch):
+    monkeypatch.setattr(isolation, "readable_paths", lambda: ["/tmp/\0"])
+    if HERE == "namespaces":
+        assert run_program(Job(RIGHT, TEST), Limits(), "namespaces").status == "not judged"
+
+
+def test_the_weakest_isolation_warns_and_names_what_is_open():
+    strongest.cache_clear()
+    with pytest.warns(UserWarning, match=r"not isolated from them are the network, the files .*processes.*disk"):
+        assert strongest(lambda mode: False) == "limits"
+    assert strongest(lambda mode: mode == "namespaces") == "namespaces"
+    strongest.cache_clear()

@@ -1,0 +1,131 @@
+"""Conversations: spec_bench, mt_bench and multilingual_spec_bench as published, and what an answer scores."""
+
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from specbench.catalogue import load_task
+from specbench.data.examples import load_examples
+from specbench.demo.world import chat
+from specbench.errors import ConfigError
+from specbench.running.plan import make_scorer
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+GROUPS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
+SCORED = [group for group in GROUPS if group != "mt_bench"]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def load(task, subset, data, num_subsets=1):
+    return load_examples(
+        load_task(task), subset, data=str(data), use_sample=False, limit=None, num_subsets=num_subsets
+    ).examples
+
+
+def published(path):
+    """A row of each group as question.jsonl has them, and a conversation without and one with half a reference."""
+    rows = [
+        {"question_id": 81, "category": "writing", "turns": ["Write.", "Rewrite."]},
+        {"question_id": 131, "category": "extraction", "turns": ["Rate.", "Again."], "reference": ["[5]", ""]},
+        {"question_id": 161, "category": "translation", "turns": ["Translate: Hallo"], "reference": ["Hello there"]},
+        {"question_id": 241, "category": "summarization", "turns": ["Summarize: x"], "reference": ["y"]},
+        {"question_id": 321, "category": "qa", "turns": ["Who?"]},
+        {"question_id": 401, "category": "math_reasoning", "turns": ["How many?"],
+         "reference": ["2*500=<<2*500=1000>>1000.\n#### 1,000"]},
+        {"question_id": 481, "category": "rag", "turns": ["Text\nWhich?"], "reference": [["one", "two"]]},
+    ]  # fmt: skip
+    return write(path / "question.jsonl", rows)
+
+
+def test_each_group_takes_its_rows_out_of_one_file(tmp_path):
+    data = published(tmp_path)
+    found = {group: load("spec_bench", group, data, num_subsets=6) for group in GROUPS}
+    assert {group: [example.id for example in examples] for group, examples in found.items()} == {
+        "mt_bench": ["81", "131"], "translation": ["161"], "summarization": ["241"], "qa": ["321"],
+        "math_reasoning": ["401"], "rag": ["481"],
+    }  # fmt: skip
+    assert found["mt_bench"][0].turns == ("Write.", "Rewrite.")
+
+
+def test_mixed_references(tmp_path):
+    data = published(tmp_path)
+    found = {group: load("spec_bench", group, data)[-1].references for group in GROUPS}
+    assert found == {
+        "mt_bench": (["[5]"], None), "translation": (["Hello there"],), "summarization": (["y"],), "qa": (None,),
+        "math_reasoning": (["1,000"],), "rag": (["one", "two"],),
+    }  # fmt: skip
+    scorer = make_scorer(load_task("spec_bench").subset("math_reasoning"))
+    assert scorer("So it is 1000.", found["math_reasoning"][0]).values["accuracy"] == 1
+    assert scorer("So it is 500.", found["math_reasoning"][0]).values["accuracy"] == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"category": "qa", "turns": ["Who?"], "reference": "me"}, "must list a reference for each turn, not a str"),
+        ({"category": "qa", "turns": []}, "list of texts"),
+        ({"category": "qa"}, "turns"),
+        ({"category": "qa", "turns": ["Who?"], "reference": [{"a": 1}]}, "list of texts"),
+    ],
+)
+def test_a_broken_row_is_named(row, message, tmp_path):
+    with pytest.raises(ConfigError, match=message) as error:
+        load("spec_bench", "qa", write(tmp_path / "question.jsonl", [row]))
+    assert "row 1" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_without_rows_of_a_category_says_so(tmp_path):
+    with pytest.raises(ConfigError, match="no rows are left of subset 'coding'"):
+        load("mt_bench", "coding", published(tmp_path))
+
+
+@pytest.mark.parametrize("group", SCORED)
+def test_an_oracle_scores_one_and_silence_zero(group, tmp_path):
+    rows = [chat.spec_bench_draw(group, True, Random(seed)) for seed in range(12)]
+    columns = [{key: value for key, value in row.items() if key[0] != "_"} for row in rows]
+    scorer = make_scorer(load_task("spec_bench").subset(group))
+    name = scorer.names[0]
+    perfect = 100 if name == "bleu" else 1
+    for row, example in zip(rows, load("spec_bench", group, write(tmp_path / "x.jsonl", columns)), strict=True):
+        assert example.turns == tuple(text.removeprefix("\n\n") for text in chat.spec_bench_example(row)[::2])
+        assert scorer(" " + row["_completion"][0], example.reference).values[name] == pytest.approx(perfect)
+        assert scorer("", example.reference).values[name] == 0
+
+
+def test_samples_have_the_layout_of_the_reader():
+    for task, draw in (("spec_bench", chat.spec_bench_draw), ("mt_bench", chat.mt_bench_draw)):
+        for subset in load_task(task).subset_names:
+            row = draw(subset, True, Random(3))
+            assert {key for key in row if key[0] != "_"} == {"subset", "category", "turns", "references"}
+            assert len(row["turns"]) == len(row["_completion"])
+            assert len(row["references"]) in (0, len(row["turns"]))
+
+
+def test_settings_are_those_of_the_benchmarks():
+    for task in ("spec_bench", "mt_bench", "multilingual_spec_bench"):
+        generation = load_task(task).generation
+        assert (generation.max_new_tokens, generation.temperature, generation.stop) == (1024, 0.0, ())
+    assert load_task("spec_bench").subset_names == GROUPS
+    assert all(load_task("multilingual_spec_bench").subset(name).scorer is None for name in ("deen", "zhen"))
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data is not here")
+def test_real_files():
+    found = {group: load("spec_bench", group, SHARED / "spec_bench", num_subsets=6) for group in GROUPS}
+    assert [len(examples) for examples in found.values()] == [80] * 6
+    assert {len(example.turns) for example in found["mt_bench"]} == {2}
+    judged = {group: sum(example.reference is not None for example in examples) for group, examples in found.items()}
+    assert judged == {"mt_bench": 38, "translation": 80, "summarization": 80, "qa": 0, "math_reasoning": 80, "rag": 80}
+    scorer = make_scorer(load_task("spec_bench").subset("math_reasoning"))
+    answers = [example.reference for example in found["math_reasoning"]]
+    assert all(scorer(answer[0], answer).values["accuracy"] == 1 for answer in answers)
+    for subset in ("deen", "zhen"):
+        assert len(load("multilingual_spec_bench", subset, SHARED / "multilingual_specbench", num_subsets=2)) == 80
+    for category in ("writing", "roleplay", "reasoning", "math"):
+        assert len(load("mt_bench", category, SHARED / "mt_bench", num_subsets=8)) == 10

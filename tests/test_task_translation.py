@@ -1,0 +1,151 @@
+"""Translation tasks: prompts, layouts of published and local files, source languages, right and wrong answers."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from specbench.catalogue import load_task
+from specbench.data.examples import load_examples
+from specbench.data.readers.translation import translation as reader
+from specbench.demo.world import translation, translation_low_resource, translation_talks
+from specbench.errors import ConfigError
+from specbench.registry import SCORERS
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+WORLDS = {"wmt": translation, "iwslt14": translation_talks, "low_resource_mt": translation_low_resource}
+SUBSETS = [(task, subset) for task, world in WORLDS.items() for subset in world.weights()]
+LOW_RESOURCE = ["amh", "ber", "chr", "grn", "haw", "ibo", "npi", "oci", "que", "yor", "zgh"]
+ROWS = [{"translation": {"de": "Guten Tag.", "en": "Hello."}}, {"translation": {"de": "Danke.", "en": "Thanks."}}]
+
+
+def load(task, subset, path, **options):
+    options = {"limit": None, **options}
+    return load_examples(load_task(task), subset, data=str(path), use_sample=False, **options).examples
+
+
+def write(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def scores(task, subset, answers, references):
+    """BLEU and chrF++ of a corpus, as a run makes them of the answers' statistics."""
+    spec = load_task(task).subset(subset).scorer
+    scorer = SCORERS.get(spec.type)(**spec.options)
+    each = [scorer(answer, reference) for answer, reference in zip(answers, references, strict=True)]
+    return {
+        name: scorer.corpus(
+            name, [sum(column) for column in zip(*(score.statistics[name] for score in each), strict=True)]
+        )
+        for name in scorer.names
+    }
+
+
+@pytest.mark.parametrize(("task", "subset"), SUBSETS)
+def test_the_world_s_answers_are_right_and_others_are_not(task, subset, tmp_path):
+    generator = random.Random(1)
+    rows = [WORLDS[task].draw(subset, True, generator) for _ in range(12)]
+    path = write(tmp_path / "rows.jsonl", [{k: v for k, v in row.items() if k[0] != "_"} for row in rows])
+    examples = load(task, subset, path)
+    texts = [WORLDS[task].example(row) for row in rows]
+    assert [example.prompt for example in examples] == [prompt for prompt, _ in texts]
+    references = [example.reference for example in examples]
+    right = scores(task, subset, [completion.strip() for _, completion in texts], references)
+    shifted = scores(task, subset, references[1:] + references[:1], references)
+    assert right == pytest.approx({"bleu": 100, "chrf": 100})
+    assert scores(task, subset, [""] * 12, references) == {"bleu": 0, "chrf": 0}
+    assert 0 <= shifted["bleu"] < 60 and shifted["chrf"] < 70
+
+
+def test_prompts_and_languages_of_wmt():
+    wmt = load_task("wmt")
+    pairs = {f"{other}-en" for other in ("de", "fr", "ru", "zh", "ja")}
+    assert set(wmt.subset_names) == pairs | {"-".join(reversed(pair.split("-"))) for pair in pairs}
+    for name in wmt.subset_names:
+        subset = wmt.subset(name)
+        assert name == f"{subset.vars['source']}-{subset.vars['target']}" and subset.language == subset.vars["target"]
+        assert subset.scorer.options["tokenizer"] == {"zh": "zh", "ja": "ja-mecab"}.get(subset.language, "13a")
+        assert subset.dataset.data_files and subset.dataset.name is None, "one file of one split"
+    assert wmt.subset("de-en").dataset == wmt.subset("en-de").dataset
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"translation": {"en": "Hello.", "de": "Guten Tag."}},
+        {"en": "Hello.", "de": "Guten Tag."},
+        {"English": "Hello.", " german": "Guten Tag."},
+    ],
+)
+def test_layouts_of_one_file_in_both_directions(tmp_path, row):
+    write(tmp_path / "de-en.jsonl", [row])
+    there, back = (load("wmt", name, tmp_path, num_subsets=2)[0] for name in ("de-en", "en-de"))
+    assert (there.prompt, there.reference) == ("Translate German to English: Guten Tag.", "Hello.")
+    assert (back.prompt, back.reference) == ("Translate English to German: Hello.", "Guten Tag.")
+
+
+def test_other_columns_stay_and_unknown_ones_are_told_of():
+    assert reader()({"id": 7, "English": "a", "Yoruba": "b"}) == {"id": 7, "translation": {"en": "a", "yor": "b"}}
+    with pytest.raises(ConfigError, match=r"columns source, en: name two of them after their languages"):
+        reader()({"source": "a", "en": "b"})
+
+
+def test_a_row_without_the_language_that_is_asked(tmp_path):
+    path = write(tmp_path / "rows.jsonl", ROWS)
+    with pytest.raises(ConfigError, match=r"rows.jsonl, row 1: .*prompt"):
+        load("wmt", "fr-en", path)
+
+
+def test_texts_aligned_line_by_line(tmp_path):
+    (tmp_path / "set.jpn-eng.jpn").write_text("猫。\n犬。\n", encoding="utf-8")
+    (tmp_path / "set.jpn-eng.eng").write_text("A cat.\nA dog.\n", encoding="utf-8")
+    assert load("wmt", "en-ja", tmp_path)[1].prompt == "Translate English to Japanese: A dog."
+    assert load("wmt", "ja-en", tmp_path, num_subsets=2)[0].reference == "A cat."
+    (tmp_path / "test.de").write_text("Ja.\n", encoding="utf-8")
+    (tmp_path / "test.en").write_text("Yes.\n", encoding="utf-8")
+    assert load("iwslt14", "de-en", tmp_path)[0].prompt == "Translate German to English: Ja."
+
+
+def test_a_low_resource_language_is_local_only_and_the_sample_is_invented():
+    task = load_task("low_resource_mt")
+    assert [name for name in task.subset_names if name != "x-demo"] == LOW_RESOURCE
+    assert [name for name in task.subset_names if task.subset(name).sample] == ["x-demo"]
+    assert task.generation.model_dump(exclude={"stop"}) == {
+        "max_new_tokens": 128, "temperature": 1.0, "top_k": 100, "top_p": 0.9,
+    }  # fmt: skip
+    for name in LOW_RESOURCE:
+        assert task.subset(name).dataset is None
+        with pytest.raises(ConfigError, match="--data"):
+            load("low_resource_mt", name, "sample")
+
+
+@pytest.mark.parametrize("name", LOW_RESOURCE)
+def test_layouts_of_low_resource_languages(tmp_path, name):
+    source, suffix = ("es", "quy") if name == "que" else ("en", name)
+    (tmp_path / "parallel").mkdir()
+    (tmp_path / f"parallel/news.{source}").write_text("One.\n", encoding="utf-8")
+    (tmp_path / f"parallel/news.{suffix}").write_text("Two.\n", encoding="utf-8")
+    write(tmp_path / f"table/{name}.jsonl", [{source: "One.", name: "Two."}])
+    language = "Spanish" if name == "que" else "English"
+    for folder in [tmp_path / "table"] + [tmp_path / "parallel"] * (name != "amh"):
+        (example,) = load("low_resource_mt", name, folder)
+        assert example.prompt.startswith(f"Translate {language} to ") and example.prompt.endswith(": One.")
+        assert example.reference == "Two."
+
+
+REAL = [
+    ("wmt", "de-en", "wmt22", 200), ("wmt", "en-de", "wmt22", 200), ("wmt", "de-en", "tatoeba", 1000),
+    ("wmt", "en-ja", "tatoeba", 1000), ("low_resource_mt", "amh", "tatoeba", 168),
+    ("low_resource_mt", "chr", "low_resource", 200), ("low_resource_mt", "que", "low_resource", 200),
+    ("low_resource_mt", "yor", "low_resource", 200),
+]  # fmt: skip
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no real files here")
+@pytest.mark.parametrize(("task", "subset", "folder", "number"), REAL)
+def test_real_files(task, subset, folder, number):
+    examples = load(task, subset, SHARED / folder, num_subsets=2)
+    assert len(examples) == number and all(example.reference for example in examples)

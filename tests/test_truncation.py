@@ -1,0 +1,118 @@
+"""Prompts that are too long lose their middle: as little as must be, the same for all models, and counted."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from specbench.catalogue import load_method
+from specbench.data.examples import Example, TaskData
+from specbench.errors import ConfigError
+from specbench.running.models import Models
+from specbench.running.prompts import Budget, encode, shortened, truncated
+from tests import tiny
+
+
+class Words:
+    """A model whose tokens are words; only what prompts need."""
+
+    def __init__(self) -> None:
+        self.tokenizer = self
+
+    chat_template = None
+
+    def encode_prompt(self, prompt: str, chat: bool, earlier: Sequence[str] = ()) -> list[int]:
+        return list(range(len(" ".join([*earlier, prompt]).split())))
+
+
+def data(*prompts: str) -> TaskData:
+    examples = (Example(n, str(n), (prompt,), (None,)) for n, prompt in enumerate(prompts))
+    return TaskData("local", "rows.jsonl", None, tuple(examples))
+
+
+def test_a_text_that_fits_is_left_alone() -> None:
+    budgets = [Budget(tiny.causal_lm(), 26)]
+    assert shortened(("abcdefghijklmnopqrstuvwxyz",), budgets, "never") == ("abcdefghijklmnopqrstuvwxyz",)
+    assert shortened(("x" * 9999,), [], "never") == ("x" * 9999,)
+
+
+@pytest.mark.parametrize(("num_tokens", "expected"), [(5, "abcyz"), (6, "abcxyz"), (1, "a")])
+def test_the_middle_goes_and_no_more_than_must(num_tokens: int, expected: str) -> None:
+    budgets = [Budget(tiny.causal_lm(), num_tokens)]  # a token a byte
+    assert shortened(("abcdefghijklmnopqrstuvwxyz",), budgets, "never") == (expected,)
+
+
+def test_the_tightest_model_decides_for_all() -> None:
+    text = "one two three four five six seven eight nine ten"
+    model, words = tiny.causal_lm(), Words()
+    for budgets in ([Budget(model, 30), Budget(words, 8)], [Budget(words, 8), Budget(model, 30)]):
+        (cut,) = shortened((text,), budgets, "never")
+        assert (len(encode(model, (cut,), "never")), len(cut.split())) == (30, len(cut.split()))
+        assert len(cut.split()) <= 8
+    (cut,) = shortened((text,), [Budget(model, 40), Budget(words, 4)], "never")
+    assert len(cut.split()) == 4 and text.startswith(cut[:5]) and text.endswith(cut[-5:])
+
+
+def test_of_a_conversation_the_middle_of_all_texts_goes() -> None:
+    budgets = [Budget(tiny.causal_lm(), 12)]
+    texts = ("aaaaaaaa", "bbbb", "cccccccc")  # and two line breaks
+    assert shortened(texts, budgets, "never") == ("aaaaa", "", "ccccc")
+
+
+def test_nothing_can_be_cut_from_a_template() -> None:
+    model = tiny.causal_lm()
+    model.tokenizer.chat_template = "a long text that is always there"
+    with pytest.raises(ConfigError, match="chat template alone is longer"):
+        shortened(("hello",), [Budget(model, 10)], "auto")
+
+
+def test_what_went_is_counted_in_tokens_of_the_target() -> None:
+    model = tiny.causal_lm()
+    cut = truncated(data("x" * 100, "short"), model, [Budget(model, 60)], "never")
+    assert [example.truncated_tokens for example in cut.examples] == [40, 0]
+    assert [len(example.prompt) for example in cut.examples] == [60, 5]
+
+
+def test_budgets_leave_room_for_the_answer_in_every_context() -> None:
+    small, large = tiny.causal_lm(max_position_embeddings=64), tiny.causal_lm(max_position_embeddings=256)
+    sd, draft_only = load_method("sd"), load_method("draft-only")
+    found = Models(large, {"sd": small}).budgets([sd], 24)
+    assert [(budget.model, budget.num_tokens) for budget in found] == [(large, 40), (small, 40)]
+    other = Models(large, {"draft-only": small}).budgets([draft_only], 24)  # it counts tokens of its own
+    assert [budget.num_tokens for budget in other] in ([232, 40], [40, 40])
+    assert Models(small, {}).budgets([], 1000)[0].num_tokens == 32  # half of the context is for the prompt
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Callable[..., str]:
+    def write(**changes: Any) -> str:
+        whole = {
+            "name": "long", "version": 1, "title": "Long", "prompt": "{{ row.text }} Sum:",
+            "generation": {"max_new_tokens": 24}, "local": {"files": ["rows"]}, **changes,
+        }  # fmt: skip
+        rows = ({"text": text} for text in ("short", "begin " + "very " * 300 + "long"))
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (tmp_path / "long.yaml").write_text(yaml.safe_dump(whole))
+        return str(tmp_path / "long.yaml")
+
+    return write
+
+
+def test_a_run_records_what_was_cut(
+    task: Callable[..., str], specbench: Callable[..., tuple[int, str, str]], tiny_pair: tuple[str, str], tmp_path: Path
+) -> None:
+    options = ("--method", "sd", "--data", str(tmp_path), "--target", tiny_pair[0], "--drafter", tiny_pair[1])
+    code, _, err = specbench("run", "--task", task(), *options, "--output", "no")
+    assert code == 2 and "the prompt has 1515 tokens, but the context of the models is 1024" in err
+    assert "--set truncation=middle" in err
+    for number, (changes, more) in enumerate([({"truncation": "middle"}, ()), ({}, ("--set", "truncation=middle"))]):
+        code, _, err = specbench("run", "--task", task(**changes), *more, *options, "--output", f"yes{number}")
+        assert code == 0, err
+        lines = (tmp_path / f"yes{number}" / "records.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        assert [record["truncated_tokens"] for record in records] == [0, 515]
+        assert [record["prompt_tokens"] for record in records] == [10, 1000]
+        assert all(part["finish"] == "length" for record in records for part in record["methods"].values())

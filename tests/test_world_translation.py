@@ -1,0 +1,204 @@
+"""The small parallel grammar: inflection, the same words in all languages, held-out sentences, one translation."""
+
+import random
+
+import pytest
+
+from specbench.demo.world import dolly, translation, translation_low_resource, webtext
+from specbench.demo.world.translation_grammar import LANGUAGES, say
+from specbench.demo.world.translation_words import Sentence, gender_of, words
+
+PAIRS = list(translation.weights())
+SAID = [
+    (
+        Sentence("man", "read", "old", "newspaper", "red", 1, None, "garden", "morning"),
+        {
+            "en": "In the morning the old man reads a red newspaper in the garden.",
+            "de": "Am Morgen liest der alte Mann eine rote Zeitung im Garten.",
+            "fr": "Le matin, le vieil homme lit un journal rouge dans le jardin.",
+            "es": "Por la mañana, el hombre viejo lee un periódico rojo en el jardín.",
+            "ru": "Утром старый мужчина читает красную газету в саду.",
+            "zh": "早上年老的男人在花园里读一份红色的报纸。",
+            "ja": "朝、年老いた男の人は庭で赤い新聞を読みます。",
+            "x-demo": "Matin dorun garu yardinse novtalka roshi lektar.",
+        },
+    ),
+    (
+        Sentence("Anna", "give", None, "hat", "big", 2, "boy"),
+        {
+            "en": "Anna gives the boy two big hats.",
+            "de": "Anna gibt dem Jungen zwei große Hüte.",
+            "fr": "Anna donne deux grands chapeaux au garçon.",
+            "es": "Anna da dos sombreros grandes al niño.",
+            "ru": "Анна даёт мальчику две большие шляпы.",
+            "zh": "安娜给男孩两顶大的帽子。",
+            "ja": "アンナは男の子に大きい帽子を二つあげます。",
+            "x-demo": "Anna pimoti dul kopfanimka makru danar.",
+        },
+    ),
+    (
+        Sentence("f", "sing", None, None, None, 1, "doctor", "school", "Monday"),
+        {
+            "en": "Every Monday she sings with the doctor at school.",
+            "de": "Jeden Montag singt sie mit dem Arzt in der Schule.",
+            "fr": "Chaque lundi, elle chante avec le médecin à l'école.",
+            "es": "Cada lunes, ella canta con el médico en la escuela.",
+            "ru": "Каждый понедельник она поёт с врачом в школе.",
+            "zh": "每个星期一她和医生在学校里唱歌。",
+            "ja": "毎週月曜日、彼女は医者と学校で歌います。",
+            "x-demo": "Unday ve horvinmo skulanse kantar.",
+        },
+    ),
+    (
+        Sentence("girl", "be", None, None, "tired"),
+        {
+            "en": "The girl is tired.",
+            "de": "Das Mädchen ist müde.",
+            "fr": "La fille est fatiguée.",
+            "es": "La niña está cansada.",
+            "ru": "Девочка устала.",
+            "zh": "女孩很疲倦。",
+            "ja": "女の子は疲れています。",
+            "x-demo": "Nelai lasu esar.",
+        },
+    ),
+    (
+        Sentence("bird", "be", None, None, "white"),
+        {"fr": "L'oiseau est blanc.", "ru": "Птица белая.", "zh": "鸟是白色的。", "de": "Der Vogel ist weiß."},
+    ),
+    (
+        Sentence("m", "draw", None, "apple", "new", 5),
+        {"ru": "Он рисует пять новых яблок.", "fr": "Il dessine cinq nouvelles pommes.", "zh": "他画五个新的苹果。"},
+    ),
+    (
+        Sentence("queen", "drink", None, "water", None, 1, None, "beach"),
+        {"fr": "La reine boit de l'eau sur la plage.", "en": "The queen drinks water on the beach."},
+    ),
+]  # fmt: skip
+
+
+def sentences(held_out, number, seed=1):
+    generator = random.Random(seed)
+    return [sentence for _ in range(number) for sentence in translation.draw_text(held_out, generator)]
+
+
+@pytest.mark.parametrize(("sentence", "texts"), SAID)
+def test_what_each_language_says(sentence, texts):
+    assert {language: say(language, sentence) for language in texts} == texts
+
+
+def test_two_sentences_make_a_text():
+    first, second = Sentence("king", "wait", place="park"), Sentence("m", "be", object_adjective="rich")
+    assert say("en", first, second) == "The king waits in the park. He is rich."
+    assert say("ja", first, second) == "王様は公園で待ちます。彼は裕福です。"
+
+
+def test_all_languages_have_the_same_words():
+    concepts = words("concepts")
+    for language in LANGUAGES:
+        table = words(language)
+        nouns = {*concepts["persons"], *concepts["names"], *concepts["animals"], *concepts["things"], *concepts["mass"]}
+        assert set(table["nouns"]) == nouns
+        assert set(table["adjectives"]) >= {*concepts["person_adjectives"], *concepts["thing_adjectives"]}
+        assert set(table["places"]) == set(concepts["places"])
+        assert set(table["times"]) == {*concepts["days"], *concepts["hours"]}
+        assert set(table["verbs"]) >= {*concepts["transitive"], *concepts["intransitive"], "give", "help"}
+
+
+@pytest.mark.parametrize("held_out", [True, False])
+def test_a_text_has_one_translation(held_out):
+    for pair in [*PAIRS, "en-x-demo"]:
+        generator, seen = random.Random(2), {}
+        source, _, target = pair.partition("-")
+        for _ in range(1500):
+            row = translation.pair_row(pair, source, target, held_out, generator)
+            assert seen.setdefault(row["translation"][source], row["translation"][target]) == row["_completion"]
+        assert len(seen) > 1200
+
+
+def test_what_is_held_out_is_never_trained_on_in_any_task():
+    trained = {sentence for sentence in sentences(False, 15_000) if sentence.subject not in ("m", "f")}
+    generator = random.Random(3)
+    trained |= {s for _ in range(500) for s in webtext.draw_day(False, generator) if s.subject not in ("m", "f")}
+    asked = {sentence for sentence in sentences(True, 1000) if sentence.subject not in ("m", "f")}
+    assert all(translation.belongs(sentence, False) for sentence in trained)
+    assert all(translation.belongs(sentence, True) for sentence in asked)
+    assert not {say("en", sentence) for sentence in trained} & {say("en", sentence) for sentence in asked}
+
+
+def test_all_words_of_a_held_out_sentence_were_trained_on_with_its_verb():
+    def pairs(sentence):
+        parts = (sentence.subject, sentence.object, sentence.object_adjective, sentence.person, sentence.place)
+        return {(sentence.verb, number, part) for number, part in enumerate(parts) if part}
+
+    trained = set().union(*map(pairs, sentences(False, 20_000)))
+    assert set().union(*map(pairs, sentences(True, 1000))) <= trained
+
+
+def test_nobody_gives_himself_a_thing():
+    generator = random.Random(4)
+    for _ in range(2000):
+        text = translation.draw_text(False, generator)
+        assert all(sentence.person != text[0].subject for sentence in text)
+        assert len(text) == 1 or text[1].subject == gender_of(text[0].subject)
+
+
+@pytest.mark.parametrize("world", [translation, translation_low_resource, webtext, dolly])
+def test_rows_come_from_the_generator_given_and_texts_from_the_task(world):
+    for subset, weight in world.weights().items():
+        assert weight > 0
+        first, second = (world.draw(subset, True, random.Random(5)) for _ in range(2))
+        assert first == second and first["subset"] == subset and first["_key"]
+        prompt, completion = world.example(first)
+        assert completion.strip() == first["_completion"] and not prompt[-1].isspace()
+
+
+def test_a_day_is_about_one_person_from_morning_to_evening():
+    hours, generator = words("concepts")["hours"], random.Random(6)
+    for held_out in [True, False] * 150:
+        about, first, *others = webtext.draw_day(held_out, generator)
+        assert about.verb == "be" and first.subject == about.subject
+        assert {sentence.subject for sentence in others} == {gender_of(about.subject)}
+        order = [hours.index(sentence.time) for sentence in (first, *others) if sentence.time]
+        assert order == sorted(set(order)) and 4 <= len(others) + 2 <= 6
+
+
+@pytest.mark.parametrize("language", list(dolly.weights()))
+def test_an_instruction_has_one_right_answer(language):
+    generator, answers = random.Random(7), {}
+    rows = [dolly.draw(language, held_out, generator) for held_out in (True, False) for _ in range(1500)]
+    for row in rows:
+        assert answers.setdefault(row["inputs"], row["targets"]) == row["targets"]
+        assert "{" not in row["inputs"] + row["targets"]
+    assert not {row["inputs"] for row in rows[:1500]} & {row["inputs"] for row in rows[1500:]}
+
+
+@pytest.mark.parametrize("kind", ["opposite", "use", "define", "list"])
+def test_held_out_topics_were_met_in_other_wordings(kind):
+    entry = dolly.definition()["en"][kind]
+    for topic in range(len(dolly._topics(entry))):
+        for number in range(3) if kind == "list" else [0]:
+            wordings = range(len(entry["questions"]))
+            assert not all(translation.is_held_out(kind, wording, topic, number) for wording in wordings)
+    everywhere = [dolly.definition()[language][kind] for language in dolly.weights()]
+    assert len({(len(each["questions"]), len(dolly._topics(each))) for each in everywhere}) == 1
+
+
+def test_questions_about_a_text():
+    """Who did it, and where a person is, follow from the sentences before the question."""
+    generator, asked = random.Random(8), {"Who": 0, "Where": 0}
+    for _ in range(600):
+        row = dolly.draw("en", True, generator)
+        if row["inputs"].count(". ") != 2:
+            continue
+        *text, question = row["inputs"].split(". ")
+        asked[question.partition(" ")[0]] += 1
+        if question.startswith("Who "):
+            done = question.removeprefix("Who ").removesuffix("?")
+            assert row["targets"].endswith(f" {done}.") and [part.endswith(done) for part in text].count(True) == 1
+        else:
+            person, _, place = row["targets"].removesuffix(".").partition(" is ")
+            name = person.removeprefix("The ")
+            assert question.endswith(f" {name}?")
+            assert [name in part.split() and part.endswith(place) for part in text].count(True) == 1
+    assert min(asked.values()) > 50

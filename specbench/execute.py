@@ -10,8 +10,10 @@ import torch
 from rich.console import Console
 
 from specbench.catalogue import builtin_task_names, load_method, load_tasks, namesake, with_overrides
+from specbench.demo.family import member
 from specbench.errors import ConfigError
 from specbench.judge.judging import Judging
+from specbench.judge.recorded import with_recorded
 from specbench.models.loading import is_local
 from specbench.resources import EMBEDDED
 from specbench.results import rows as results
@@ -25,10 +27,11 @@ from specbench.running.plan import Cell, load_data, make_cells
 from specbench.running.progress import RunProgress, announce, say, saying_what_is_kept
 from specbench.running.records import Record
 from specbench.running.run_folder import Key, RunFolder, default_folder
-from specbench.specs import RunSpec, build
+from specbench.specs import RunSpec, TaskSpec, build
 from specbench.tuning.calibration import without_calibration
 
 ALL = "all"
+LM_EVAL = "lm_eval:"
 MAX_NAMED = 4  # tasks in the name of a folder
 
 
@@ -118,11 +121,16 @@ def run_spec(request: Request) -> RunSpec:
     methods = [load_method(name) for name in unique(["ar", *request.methods])]
     if not request.tasks or not request.methods:
         raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
+    if request.lm_eval_include is not None and not any(name.startswith(LM_EVAL) for name in request.tasks):
+        raise ConfigError(f"--lm-eval-include: has no effect without --task {LM_EVAL}NAME: leave it out, or name one")
     tasks, methods = with_overrides(tasks, methods, request.overrides)
     check_revisions(request)
     check_counts(request)
-    if request.target is not None and not request.target.startswith(EMBEDDED):
-        is_local(request.target)  # a folder that is not there is said before a drafter that was not given
+    if request.target is not None:  # what is not there is said before a drafter that was not given
+        if request.target.startswith(EMBEDDED):
+            member(request.target.removeprefix(EMBEDDED))
+        else:
+            is_local(request.target)
     data = {
         **request.options,
         "tasks": tasks,
@@ -131,7 +139,26 @@ def run_spec(request: Request) -> RunSpec:
         "target": request.target or EMBEDDED + "target",
         "drafter": request.drafter,
     }
-    return build(RunSpec, data, prefix="")
+    spec = build(RunSpec, data, prefix="")
+    check_samples(spec)
+    return spec
+
+
+def runs_programs(task: TaskSpec) -> bool:
+    """Whether answers are scored by running them."""
+    return task.scorer is not None and task.scorer.type == "code"
+
+
+def check_samples(spec: RunSpec) -> None:
+    """pass@k is of k different answers. Raises ConfigError where a run has fewer."""
+    for task, name in spec.cells():
+        subset = task.subset(name)
+        k = max(subset.scorer.options.get("k", (1,)), default=1) if subset.scorer and runs_programs(subset) else 1
+        if k > 1 and (k > spec.repeats or subset.generation.temperature == 0):
+            raise ConfigError(
+                f"--repeats {spec.repeats}: pass@{k} of task {task.name} needs --repeats {k} and a temperature: give "
+                f"them (--set generation.temperature=0.8), or leave {k} out of scorer.k"
+            )
 
 
 def chosen_tasks(names: Sequence[str]) -> list[str]:
@@ -166,6 +193,9 @@ def execute(request: Request, console: Console) -> Outcome:
     cells = make_cells(spec, models, loaded)
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
     identity = runner.identity(spec, cells, models, conditions)
+    if identity.get("code_execution") and not any(runs_programs(cell.task) for cell in cells):
+        del identity["code_execution"]
+        say(console, "--allow-code-execution: no effect, no answer of these tasks is run")
     plan = {"subsets": spec.subsets, "limit": spec.limit, "repeats": spec.repeats}
     if spec.subsets_per_task is not None:
         plan["subsets_per_task"] = spec.subsets_per_task
@@ -189,11 +219,18 @@ def measure_into(
     """Measure what the folder does not hold yet; its leaderboard then holds this run alone, and no rows of another."""
     with folder.open({method.name: method.num_draft_tokens for method in spec.methods}) as done:
         check_writable(folder.leaderboard)
-        records = measure(spec, cells, folder, done, console)
-        if judging is not None:
-            records = judging.judge(records, cells, folder.path, console)
-        rows = results.rows(spec, cells, models, records, conditions, command)
-        write(folder.leaderboard, rows)
+        if judging is not None and any(block.key not in done for block in runner.blocks(cells, spec.repeats)):
+            judging.check()
+        measured = measure(spec, cells, folder, done, console)
+        records, judge = with_recorded(measured, cells, folder.path, console)
+        rows = results.rows(spec, cells, models, records, conditions, command, judge)
+        write(folder.leaderboard, rows)  # whatever becomes of a judge that is asked now
+        if judging is not None and judging.is_dry_run:
+            judging.show(measured, cells)
+        elif judging is not None:
+            records = judging.judge(measured, cells, folder.path, console)
+            rows = results.rows(spec, cells, models, records, conditions, command, judging.settings.signature)
+            write(folder.leaderboard, rows)
     return records, rows
 
 

@@ -26,15 +26,24 @@ def fetch_tasks(
     for name in subsets or ():
         if name not in known:
             raise ConfigError(f"--subset {name}: none of the tasks has it: {nearest(name, known)}")
-    seen = set()
+    wanted: dict[DatasetSpec, str] = {}
     for task in tasks:
         for subset in task.subset_names:
-            if subsets is not None and subset not in subsets:
-                continue
-            for dataset in places(task, subset):
-                if dataset not in seen:
-                    seen.add(dataset)
-                    yield f"{task.name}/{subset}: {fetch_place(dataset, console)}"
+            for dataset in places(task, subset) if subsets is None or subset in subsets else ():
+                wanted.setdefault(dataset, f"{task.name}/{subset}")
+    for dataset, name in wanted.items():
+        _refuse_streamed(dataset, name)
+    for dataset, name in wanted.items():
+        yield f"{name}: {fetch_place(dataset, console)}"
+
+
+def _refuse_streamed(dataset: DatasetSpec, name: str) -> None:
+    """Of files of which a task takes the first rows only, the rest would come for nothing."""
+    if dataset.first_rows is not None:
+        raise ConfigError(
+            f"{name}: takes the first {dataset.first_rows:,} rows of {dataset.path}, which a run streams: nothing "
+            "is fetched ahead: choose other tasks or subsets, or fetch all its files with --set dataset.first_rows=null"
+        )
 
 
 def places(task: TaskSpec, subset: str) -> list[DatasetSpec]:

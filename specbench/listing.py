@@ -5,6 +5,7 @@ from rich.text import Text
 
 from specbench.catalogue import load_method, load_task, method_names, task_names
 from specbench.help.method import verdict
+from specbench.registry import BRIDGES, DRAFTERS, RULES, SCORERS
 from specbench.results.glossary import MEANINGS
 from specbench.specs import MethodSpec
 
@@ -26,6 +27,17 @@ def methods_table() -> Table:
     for method in map(load_method, method_names()):
         lossless = verdict(method)[0]
         add_row(table, method.name, method.title, method.paper or "–", lossless, needs(method))
+    return table
+
+
+def parts_table() -> Table:
+    """part, name, options: what a YAML file may name as drafter, rule, bridge and scorer."""
+    table = Table("part", "name", "options and their defaults", title="parts of methods and tasks")
+    for registry in (DRAFTERS, RULES, BRIDGES, SCORERS):
+        for name in registry.names():
+            fields = registry.options_model(name).model_fields.items()
+            options = ", ".join(key if field.is_required() else f"{key}: {field.default}" for key, field in fields)
+            add_row(table, registry.kind, name, options or "–")
     return table
 
 

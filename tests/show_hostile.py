@@ -81,6 +81,34 @@ assert ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) == 0, "refused"
 """,
 }  # fmt: skip
 
+# Forgeries of a test that does not say which function it is about: (program, prefix, test).
+HELPED = "def same(a, b):\n    return a == b\n\ndef add(a, b):\n"
+BUILTINS = """
+assert abs(add(1, 2) - 3) < 1
+assert sorted([add(2, 0), add(0, 1)]) == [1, 2]
+assert all([add(1, 1) == 2])
+"""
+NAMELESS = {
+    "defines built-ins": (
+        "def add(a, b): return 9\ndef abs(a): return 0\ndef sorted(a): return [1, 2]\ndef all(a): return True",
+        "", BUILTINS,
+    ),
+    "defines the prefix's helper": (
+        HELPED + "    return 9\n\ndef same(a, b): return True\n", HELPED, "assert same(add(1, 2), 3)"
+    ),
+    "defines the test's helper": (
+        "def add(a, b): return 9\ndef check(f): return True", "", "def check(f):\n    assert f(1, 2) == 3\n\ncheck(add)"
+    ),
+    "defines the exception": (
+        "def add(a, b): return 9\ndef AssertionError(*a): return None\ndef print(*a): return None", "",
+        "assert add(1, 2) == 3"
+    ),
+    "defines nothing": ("", "", TEST),
+    "defines nothing of the prefix": ("pass", HELPED.rpartition("def add")[0], TEST),
+    "defines a class": ("class add(int):\n    def __new__(cls, a, b): return a + b", "", TEST),
+    "names no function": ("add = 3", "", TEST),
+}  # fmt: skip
+
 ATTACKS = {
     "loops for ever": "def add(a, b):\n    while True: pass",
     "loops for ever when loaded": "while True: pass",

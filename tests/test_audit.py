@@ -480,9 +480,7 @@ def test_a_method_that_does_not_fit_is_an_error_when_named(call: Specbench) -> N
 def test_rows_of_another_dtype_or_model_keep_their_verdict() -> None:
     """Rounding decides where outputs part, so an audit in one dtype says nothing of another."""
     own = row(drafter_revision="a", verdict="not audited")
-    greedy = Greedy(
-        num_prompts=8, num_equal=8, num_near_ties=0, num_judged=9, median_position=None, example=None
-    )
+    greedy = Greedy(num_prompts=8, num_equal=8, num_near_ties=0, num_judged=9, median_position=None, example=None)
     draws = Distribution(
         num_draws=600, num_tokens=3000, p_value=0.25, p_by_token=[], mean_log_p=-1.0, expected_log_p=-1.0,
         standard_error=0.1, num_drafted=1, num_accepted=1, num_recovered=0, num_bonus=0, example=None,

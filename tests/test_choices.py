@@ -79,6 +79,13 @@ def test_a_letter_goes_before_words():
     assert choice("The answer is C, a big fish", {"answer": "C", **OPTIONS}).values == {"accuracy": 1.0}
 
 
+def test_only_the_options_of_the_reference_can_be_chosen():
+    reference = {"answer": "B", "A": "a fish", "B": "a big fish"}
+    assert choice("The answer is I think B", reference).values == {"accuracy": 1.0}
+    assert choice("I say B", {**reference, "I": "the sea"}).values == {"accuracy": 1.0}
+    assert choice("The answer is I", {**reference, "I": "the sea"}).values == {"accuracy": 0.0}
+
+
 @pytest.mark.parametrize("letter", LETTERS)
 def test_the_reference_itself_is_right_and_nothing_is_wrong(letter):
     for reference in (letter, f"({letter.lower()})", [letter], {"answer": letter, "Z": "zebra"}):
@@ -150,3 +157,10 @@ def test_exact_match_after_normalisation():
     assert exact("not entailment", "entailment").values == {"exact_match": 0.0}
     assert exact("", "entailment").values == {"exact_match": 0.0}
     assert normalized("The  A-team, an end") == "ateam end"
+
+
+def test_references_without_a_word_are_left_out():
+    assert exact("The", "The").values == exact(" The ", ["The"]).values == {"exact_match": 1.0}
+    assert exact("a", "The").values == exact("", "The").values == {"exact_match": 0.0}
+    assert f1("The", "The").values == {"f1": None} and f1("The", "The").problem == "the reference holds no words"
+    assert f1("a tower", ["...", "tower"]).values == {"f1": 1.0}

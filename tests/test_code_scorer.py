@@ -70,8 +70,16 @@ def test_raw_answers_continue_the_prompt_whatever_they_hold():
 
 
 def test_an_entry_point_may_be_left_out():
-    reference = {"prefix": PREFIX, "test": REFERENCE["test"]}
-    assert (value(RIGHT, reference), value(WRONG, reference)) == (1.0, 0.0)
+    for prefix in (PREFIX, ""):
+        reference = {"prefix": prefix, "test": REFERENCE["test"]}
+        right, wrong = (answer if prefix else f"def add(a, b):\n{answer}" for answer in (RIGHT, WRONG))
+        assert (value(right, reference), value(wrong, reference)) == (1.0, 0.0)
+        assert value("", reference) == 0.0
+
+
+def test_a_prefix_that_raises_gives_no_value():
+    score = code()(RIGHT, {**REFERENCE, "prefix": "import nowhere_to_be_found\n" + PREFIX})
+    assert score.values == {"pass@1": None} and "the prefix raised ModuleNotFoundError" in (score.problem or "")
 
 
 def test_helpers_of_the_prompt_are_its_own_in_the_tests():
@@ -122,8 +130,9 @@ def test_references_of_another_shape_are_refused(reference, says):
 
 
 def test_options_are_checked():
-    with pytest.raises(ConfigError, match="timeout_seconds = 0"):
-        code(timeout_seconds=0)
+    for seconds in (0.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match=f"timeout_seconds = {seconds}"):
+            code(timeout_seconds=seconds)
     with pytest.raises(ConfigError, match="extract"):
         SCORERS.complete("code", {"extract": "fence"})
     assert SCORERS.complete("code", {"k": [1, 10]})["k"] == (1, 10)

@@ -18,7 +18,8 @@ from specbench.demo.evaluation import agreement
 from specbench.demo.growth import grow, new_model
 from specbench.demo.recipes import TOKENIZERS, Member, NgramRecipe, Stage
 from specbench.demo.training import encode
-from specbench.demo.world import WORLDS, held_out_rows, math, training_rows
+from specbench.demo.world import WORLDS, held_out_rows, training_rows
+from specbench.demo.world.math import mgsm
 from specbench.errors import ConfigError
 from specbench.ngram.folder import vocabulary_digest
 from specbench.ngram.model import NgramModel
@@ -129,8 +130,8 @@ def test_training_neither_asks_about_nor_shows_a_held_out_pair():
         for row in training
         for pair in re.findall(r"(?<!\d)(?=(\d+) [-+×÷] (\d+))", " ".join(WORLDS[row["task"]].example(row)))
     }
-    held_out = held_out_rows("mgsm", WORLDS["mgsm"].num_samples, Random(build.SAMPLE_SEED))
-    held_out += held_out_rows("mgsm", WORLDS["mgsm"].num_evaluated, Random(build.EVALUATION_SEED))
+    held_out = held_out_rows("mgsm", WORLDS["mgsm"].num_samples, build.SAMPLE_SEED)
+    held_out += held_out_rows("mgsm", WORLDS["mgsm"].num_evaluated, build.EVALUATION_SEED)
     asked = {tuple(sorted(pair)) for row in held_out for pair in row["_asked"]}
     assert asked and in_text
     assert not asked & used
@@ -145,7 +146,7 @@ def test_samples_are_what_the_build_writes(tmp_path):
 
 @pytest.mark.parametrize("task", [task for task, world in WORLDS.items() if world.num_samples])
 def test_no_sample_is_trained_on(task):
-    samples = {WORLDS[task].example(row)[0] for row in held_out_rows(task, WORLDS[task].num_samples, Random(11))}
+    samples = {WORLDS[task].example(row)[0] for row in held_out_rows(task, WORLDS[task].num_samples, build.SAMPLE_SEED)}
     trained = {WORLDS[task].example(row)[0] for row in training_rows({task: 1.0}, 300, Random(3))}
     assert samples and not samples & trained
 
@@ -158,13 +159,13 @@ def test_the_sample_of_mgsm():
     assert len({(row["subset"], row["question"]) for row in rows}) == len(rows)
 
 
-@pytest.mark.parametrize("language", list(math.definition()["languages"]))
+@pytest.mark.parametrize("language", list(mgsm.definition()["languages"]))
 def test_every_template_renders_and_its_answer_ends_with_the_number(language):
-    entry = math.definition()["languages"][language]
+    entry = mgsm.definition()["languages"][language]
     random = Random(5)
-    for kind, wording, name, objects in product(math.definition()["kinds"], range(2), entry["names"], entry["objects"]):
-        numbers = math.numbers_of(tuple(math.definition()["kinds"][kind]["steps"]), random)
-        row = math.render(language, kind, wording, name, objects, numbers)
+    for kind, wording, name, objects in product(mgsm.definition()["kinds"], range(2), entry["names"], entry["objects"]):
+        numbers = mgsm.numbers_of(tuple(mgsm.definition()["kinds"][kind]["steps"]), random)
+        row = mgsm.render(language, kind, wording, name, objects, numbers)
         assert int(re.findall(r"\d+", row["answer"])[-1]) == row["answer_number"]
         assert "{" not in row["question"] + row["answer"]
         asked = {number for pair in row["_asked"][:1] for number in pair}
@@ -293,7 +294,7 @@ def test_build_runs_end_to_end_on_a_tiny_budget(tmp_path, monkeypatch):
     members = tuple(tiny(recipe) for recipe in family.MEMBERS)
     monkeypatch.setattr(family, "MEMBERS", members)
     monkeypatch.setattr(build, "MEMBERS", members)
-    monkeypatch.setattr(build, "evaluation_rows", lambda _: held_out_rows("mgsm", 1, Random(1))[:3])
+    monkeypatch.setattr(build, "evaluation_rows", lambda _: held_out_rows("mgsm", 1, 1)[:3])
     monkeypatch.setattr(build, "MAX_NEW", 8)
     log = build.build(tmp_path, NAMES, smoke=True)
     assert set(log["members"]) == set(family.read_manifest(tmp_path)) == set(NAMES)

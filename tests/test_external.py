@@ -432,9 +432,7 @@ def test_the_place_of_the_code_is_no_meaning_and_options_are(code: Path, tmp_pat
     assert digest(first) == digest(second)
     _, [changed] = with_overrides([], [first], ["decoder.options.token=6"])
     assert changed.decoder is not None and changed.decoder.options == {"token": 6} and digest(changed) != digest(first)
-    assert "'decoder.entry' may not be set" in message(
-        with_overrides, [], [first], ["decoder.entry=a:b"]
-    )
+    assert "'decoder.entry' may not be set" in message(with_overrides, [], [first], ["decoder.entry=a:b"])
 
 
 # Whole runs.
@@ -497,7 +495,7 @@ def test_a_decoder_that_claims_nothing_is_judged_by_what_it_writes(
     found = {row["method"].partition("@")[0]: (row["lossless"], row["verdict"]) for row in rows}
     assert found["mine"] == (False, "greedy equal") and found["wrong"] == (False, "diverged")
     assert "lossy by design" not in out and "not claimed to be lossless" in " ".join(out.split())
-    common = folder[5:folder.index("--output")]
+    common = folder[5 : folder.index("--output")]
     code, out, err = specbench("audit", "--method", "mine.yaml,wrong.yaml", *common, "--draws", "30", "--json")
     assert code == 0, f"nothing was declared lossless that is not: {err}"
     verdicts = {each["method"]: each for each in json.loads(out)["verdicts"]}

@@ -1,5 +1,6 @@
 """Hub data through the real clients, against a server of our own: streamed, fetched ahead, read offline."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -185,6 +186,68 @@ def test_a_member_of_an_archive(client: Client, ahead: bool) -> None:
     assert (location, prompts) == (f"{client.name}:en.zip:en/test.jsonl", ["Q: zipped1", "Q: zipped2"])
     missing = client.task(dataset={**dataset, "archive_member": "en/tset.jsonl"})
     assert "has no file 'en/tset.jsonl': did you mean 'en/test.jsonl'" in client.load(missing, "en")
+
+
+TABLE = 'question\tanswer\tnote\n"Why? he said\t007\tNA\nhow "so"?\t1.50\t\n'
+QUOTED = 'question,answer,note\n"Why, ""he"" said",007,NA\nhow?,1.50,\n'
+
+
+@pytest.mark.parametrize("name", ["en.tsv", "en.tsv.gz", "en.csv", "en.csv.gz", "tables/en-*.tsv"])
+def test_a_table_is_the_same_streamed_and_fetched(client: Client, name: str) -> None:
+    text = (QUOTED if ".csv" in name else TABLE).encode()
+    path = client.folder / "hub" / name.replace("*", "0")
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    dataset = {"path": "", "split": "test", "data_files": name}
+    prompt = "{{ row.question }}|{{ row.answer }}|{% if row.note %}{{ row.note }}{% endif %}"
+    task = client.task(dataset=dataset, prompt=prompt)
+    streamed = client.load(task, "en")
+    expected = (
+        ['Why, "he" said|007|NA', "how?|1.50|"] if ".csv" in name else ['"Why? he said|007|NA', 'how "so"?|1.50|']
+    )
+    assert streamed[2] == expected
+    assert client.fetch("--task", task, "--subset", "en")[0] == 0
+    assert client.load(task, "en", offline=True) == streamed
+
+
+def test_a_table_that_cannot_be_read_is_of_the_hub(client: Client) -> None:
+    task = client.task(dataset={"path": "", "split": "test", "data_files": "no.tsv"})
+    problem = client.load(task, "en")
+    assert "could not be read from the hub: " in problem and "give local files with --data FOLDER" in problem
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_the_last_rows_of_files_that_are_downloaded_for_them(client: Client, ahead: bool) -> None:
+    task = client.task(dataset={**TASK["dataset"], "last_rows": 3})  # type: ignore[dict-item]
+    if ahead:
+        assert client.fetch("--task", task, "--subset", "de")[0] == 0
+    location, _, prompts = client.load(task, "de", offline=ahead)
+    assert location == f"{client.name}:de/test-*.parquet:test:last 3 rows"
+    assert prompts == ["Q: de0b", "Q: de1a", "Q: de1b"]
+    client.hub.requests.clear()
+    assert client.load(task, "de")[2] == prompts
+    assert "GET" not in {request.split()[0] for request in client.hub.requests if "/resolve/" in request}
+
+
+def test_the_first_rows_are_streamed_and_not_fetched(client: Client) -> None:
+    task = client.task(dataset={**TASK["dataset"], "first_rows": 2})  # type: ignore[dict-item]
+    location, _, prompts = client.load(task, "en")
+    assert (location, prompts) == (f"{client.name}:en/test-*.parquet:test:first 2 rows", ["Q: en0a", "Q: en0b"])
+    client.hub.requests.clear()
+    code, _, err = client.fetch("--task", task)
+    assert code == 2 and "sums/en: takes the first 2 rows of " in err and client.hub.requests == []
+    assert "--set dataset.first_rows=null" in err and len(err.strip().splitlines()) == 1
+    code, out, err = client.fetch("--task", task, "--subset", "en", "--set", "dataset.first_rows=null")
+    assert code == 0 and ": 4 rows, " in out, err
+    assert client.load(task, "en", offline=True) == [location, COMMIT, prompts]
+
+
+def test_first_rows_are_counted_after_the_reader(client: Client) -> None:
+    rows = [{"lang-id": code, "question": f"{code}{n}", "answer": n} for code in ("bn", "en") for n in range(4)]
+    (client.folder / "hub" / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dataset = {"path": "", "split": "train", "data_files": "all.jsonl", "first_rows": 2}
+    task = client.task(dataset=dataset, subsets={"en": {"reader": "mcot_en"}})
+    assert client.load(task, "en")[2] == ["Q: en0", "Q: en1"]
 
 
 def test_another_split(client: Client) -> None:

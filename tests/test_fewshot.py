@@ -94,6 +94,38 @@ def test_an_example_that_is_asked_for_is_an_error(folder: Path, question: str) -
     assert "sums_default.jsonl, row 2: the row is one of the few-shot examples before its prompt" in text
 
 
+OPTIONS = {
+    "prompt": "{{ row.question }} {{ row.options | join(', ') }}\nA:",
+    "fewshot": {"example": "{{ row.question }} {{ row.answer }}", "rows": [
+        {"question": "Which is red?", "options": ["a rose", "a leaf"], "answer": "a rose", "id": "x1"},
+    ], "num_shots": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("question", ["Which is red?", "WHICH is  red?"])
+def test_an_example_with_other_options_is_asked_for_all_the_same(folder: Path, question: str) -> None:
+    write(folder / "sums_default.jsonl", {"question": question, "options": ["a leaf", "a rose"], "answer": "a rose"})
+    assert "row 1: the row is one of the few-shot examples before its prompt" in message(task(**OPTIONS), folder)
+
+
+def test_the_column_that_tells_questions_apart(folder: Path) -> None:
+    """By default the question; where rows share it, another column."""
+    rows = [
+        {"question": "Which is red?", "options": ["a brick", "a leaf"], "answer": "a brick", "id": name}
+        for name in ("x2", "X1")
+    ]
+    write(folder / "sums_default.jsonl", rows[0])
+    named = task(**{**OPTIONS, "fewshot": {**OPTIONS["fewshot"], "same": "id"}})
+    assert "row 1: the row is one of" in message(task(**OPTIONS), folder)
+    assert first(named, folder).endswith("Which is red? a brick, a leaf\nA:")
+    write(folder / "sums_default.jsonl", *rows)
+    assert "row 2: the row is one of" in message(named, folder)
+    unknown = task(**{**OPTIONS, "fewshot": {**OPTIONS["fewshot"], "same": "idd"}})
+    assert "fewshot.rows, row 1: no column 'idd', which fewshot.same names: did you mean 'id'?" in message(
+        unknown, folder
+    )
+
+
 def test_the_third_row_of_the_split_is_no_example_of_two(folder: Path) -> None:
     write(folder / "sums_default.jsonl", ROWS[2])
     assert first(task(fewshot={"rows": ROWS}), folder).endswith("Q: 2+0?\nA:")

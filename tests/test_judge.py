@@ -1,10 +1,6 @@
 """The judge, against a real server of this test's own."""
 
 import json
-import threading
-import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -20,87 +16,10 @@ from specbench.judge.outcomes import with_judgements, write_judgements
 from specbench.judge.prompts import Turn, messages, rating
 from specbench.judge.requests import requests_of
 from specbench.judge.settings import JudgeSettings
+from tests.judge_server import KEY, Server, serving  # noqa: F401  # a fixture
 
 pytest.importorskip("openai")
 PROMPTS = Path(__file__).resolve().parents[2] / "shared/data/mt_bench/judge_prompts.jsonl"
-KEY = "sk-a-key-that-nobody-may-see-0815"
-
-
-class Server(ThreadingHTTPServer):
-    """Answers by what stands in a request; `plan` maps a text to the replies that requests with it get in turn: a
-    status with a body, or a body; the last is repeated."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.requests: list[dict[str, Any]] = []
-        self.plan: dict[str, list[tuple[int, str]]] = {}
-        self.num_running = self.most_running = 0
-        self.delay_seconds = 0.0
-        self.lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-    def next_reply(self, request: dict[str, Any]) -> tuple[int, str]:
-        with self.lock:
-            self.requests.append(request)
-            for text, replies in self.plan.items():
-                if text in request["messages"][1]["content"]:
-                    return replies.pop(0) if len(replies) > 1 else replies[0]
-        return 200, "Rating: [[7]]"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that no longer waits is part of these tests."""
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        server = self.server
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        with server.lock:
-            server.num_running += 1
-            server.most_running = max(server.most_running, server.num_running)
-        time.sleep(server.delay_seconds)
-        status, text = server.next_reply({**request, "path": self.path})
-        if self.headers["Authorization"] != f"Bearer {KEY}":
-            status, text = 401, f"Incorrect API key provided: {self.headers['Authorization'].removeprefix('Bearer ')}"
-        if text == "slow":
-            time.sleep(1.0)
-        message = {"role": "assistant", "content": text}
-        body: dict[str, Any] = {
-            "id": "1", "object": "chat.completion", "created": 1, "model": request["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-            "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120},
-        }  # fmt: skip
-        if status != 200:
-            body = {"error": {"message": text, "code": text if text == "insufficient_quota" else None}}
-        content = b"<html>hello</html>" if text == "html" else json.dumps(body).encode()
-        with server.lock:
-            server.num_running -= 1
-        self.send_response(status)
-        self.send_header("Content-Type", "text/html" if text == "html" else "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
-
-
-@pytest.fixture
-def server(monkeypatch) -> Iterator[Server]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with Server() as found:
-        threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True).start()
-        yield found
-        found.shutdown()
 
 
 @pytest.fixture
@@ -376,7 +295,8 @@ def test_judgements_are_written_and_enter_the_scores(server, settings, tmp_path)
     (merged,) = with_judgements(records, found)
     assert merged["methods"]["ar"]["scores"] == {"accuracy": 1.0, "judge_score": 7.0}
     assert merged["methods"]["fsd"]["scores"] == {"judge_score": None}
-    assert "no single [[rating]]" in merged["methods"]["fsd"]["problem"] and "problem" not in merged["methods"]["ar"]
+    assert not any("problem" in merged["methods"][name] for name in ("ar", "fsd")), "a problem is the scorer's"
+    assert "no single [[rating]]" in second["problem"]
     assert records[0]["methods"]["ar"]["scores"] == {"accuracy": 1.0}
 
 
@@ -409,8 +329,14 @@ def test_a_dry_run_prints_the_requests_and_sends_none(server, settings, monkeypa
         ({"base_url": "localhost:8000/v1"}, "write it as http://localhost:8000/v1"),
         ({"base_url": "http://me:secret@host/v1"}, "--judge-base-url: has a user or a query"),
         ({"base_url": "https://host/v1?key=secret"}, "--judge-base-url: has a user or a query"),
+        ({"base_url": "http://[bad"}, r"--judge-base-url http://\[bad: no URL"),
+        ({"base_url": "http://host:99999/v1"}, "--judge-base-url http://host:99999/v1: no URL"),
+        ({"base_url": "http://host:eight/v1"}, "no URL"),
+        ({"base_url": "http://[me:secret@host"}, "--judge-base-url: has a user or a query"),
+        ({"prices": (float("nan"), 2.0)}, "--judge-prices nan,2: must be finite"),
+        ({"prices": (1.0, float("inf"))}, "must be finite"),
         ({"model": " "}, "no model is named"),
-        ({"prices": (-1.0, 2.0)}, "must not be negative"),
+        ({"prices": (-1.0, 2.0)}, "not negative"),
         ({"concurrency": 0}, "must be positive"),
     ],
 )

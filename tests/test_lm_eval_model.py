@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import typer
+from lm_eval import evaluator
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 
@@ -17,6 +18,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
 from specbench.lmeval import SpecbenchLM, command_line, simple_evaluate
 from specbench.lmeval.engine import with_special_tokens
+from specbench.lmeval.evaluation import quiet_git
 from specbench.lmeval.gen_kwargs import generation_spec
 from specbench.lmeval.task_index import task_index
 from tests import tiny
@@ -432,3 +434,24 @@ def test_an_unknown_task_names_the_nearest(line: Callable[..., list[str]], tmp_p
     write_task(tmp_path / "tasks", "sums")
     with pytest.raises(ConfigError, match="unknown lm-eval task 'gsm8kk': did you mean 'gsm8k'"):
         command_line.main(line("gsm8kk"))
+
+
+def test_gen_kwargs_are_refused_before_models_are_loaded() -> None:
+    for gen_kwargs in ("num_beams=4", {"num_beams": 4}):
+        with pytest.raises(ConfigError, match=r"generation_kwargs.num_beams = 4"):
+            simple_evaluate(
+                model_args={"pretrained": "/nowhere"}, tasks=["sums"], task_manager=object(), gen_kwargs=gen_kwargs
+            )
+
+
+@pytest.mark.parametrize("is_checkout", [False, True])
+def test_git_is_asked_in_a_repository_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_checkout: bool) -> None:
+    if is_checkout:
+        (tmp_path / ".git").mkdir()
+    monkeypatch.delenv("GIT_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    theirs = evaluator.get_git_commit_hash
+    with quiet_git():
+        assert (evaluator.get_git_commit_hash is theirs) == is_checkout
+        assert is_checkout or evaluator.get_git_commit_hash() is None
+    assert evaluator.get_git_commit_hash is theirs

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from specbench.catalogue import load_task
+from specbench.data.examples import load_examples
 from specbench.data.local import find_files, read_rows
 from specbench.data.parallel import find_parallel, parallel_rows
 from specbench.errors import ConfigError
@@ -200,6 +202,16 @@ def test_which_files_are_aligned(tmp_path):
     assert found(en="a.en", de="c.de") == [["a.en", "c.de"]]
     assert found(en="a*n", fr="*.fr") == [["a.en", "only.fr"]]  # no names agree, but there is one of each
     assert found(en="*.en", fr="*.fr") == found(en="*.en", ja="*.ja") == found() == []
+
+
+def test_of_several_splits_the_right_one_is_aligned(tmp_path):
+    write_lines(tmp_path, train_en="1\n", train_yor="2\n", test_en="3\n", test_yor="4\n", dev_en="5\n", dev_yor="6\n")
+    patterns = {"en": "*.en", "yor": "*.yor"}
+    assert [files["en"].name for files in find_parallel(tmp_path, patterns)] == ["test.en"]
+    assert [files["yor"].name for files in find_parallel(tmp_path, patterns, "dev")] == ["dev.yor"]
+    assert len(find_parallel(tmp_path, patterns, "other")) == 3
+    data = load_examples(load_task("low_resource_mt"), "yor", data=str(tmp_path), use_sample=False, limit=None)
+    assert [example.reference for example in data.examples] == ["4"]
 
 
 def test_files_that_are_not_aligned(tmp_path):

@@ -77,6 +77,14 @@ def test_the_reference_itself_has_all_points_and_nothing_has_none(text):
     assert rouge(text, []).values == dict.fromkeys(rouge.names) and rouge(text, "").problem
 
 
+@pytest.mark.parametrize("tokenizer", ["words", "rouge_score"])
+def test_references_without_a_word_are_left_out(tokenizer):
+    rouge = SCORERS.get("rouge")(tokenizer=tokenizer)
+    assert rouge("...", "...").values == dict.fromkeys(rouge.names)
+    assert rouge("...", ["...", "!"]).problem == "the reference holds no words"
+    assert rouge("the end", ["...", "the end"]).values == dict.fromkeys(rouge.names, 1.0)
+
+
 def test_scripts_without_spaces():
     assert is_unspaced("猫がいるOK") and is_unspaced("เรื่อง") and not is_unspaced("The 猫") and not is_unspaced("12")
 

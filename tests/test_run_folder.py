@@ -46,6 +46,16 @@ def test_another_configuration_is_refused_naming_both_values(tmp_path: Path) -> 
         assert part in str(refused.value)
 
 
+def test_data_that_moved_on_the_hub_is_refused_naming_both_commits(tmp_path: Path) -> None:
+    """Another subset of the same run is added, and its commit is held fast from then on."""
+    for subset, commit in (("t/en", "a1"), ("t/de", "b1"), ("t/en", "a1")):
+        open_and_close(RunFolder(tmp_path, {**IDENTITY, "data_revisions": {subset: commit}}))
+    for subset, before in (("t/en", "a1"), ("t/de", "b1")):
+        with pytest.raises(ConfigError) as refused:
+            open_and_close(RunFolder(tmp_path, {**IDENTITY, "data_revisions": {subset: "c2"}}))
+        assert f'(data_revisions.{subset}: "{before}" → "c2")' in str(refused.value)
+
+
 def test_records_without_a_configuration_are_refused(tmp_path: Path) -> None:
     (tmp_path / "records.jsonl").write_text("")
     with pytest.raises(ConfigError, match=r"no run\.json"):

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from specbench.catalogue import load_method, with_overrides
+from specbench.catalogue import load_method, load_task, with_overrides
 from specbench.data.examples import Example
 from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
 from specbench.models.pair import ModelPair
 from specbench.running.compose import compose, methods_for_any_vocabulary, stream_seed
 from specbench.running.models import Models
-from specbench.running.runner import Block, blocks, check_same_examples
+from specbench.running.runner import Block, blocks, check_same_examples, identity
+from specbench.specs import RunSpec
 from tests import tiny
 
 
@@ -63,6 +64,20 @@ def test_records_of_other_examples_are_refused() -> None:
     for change in ({"prompt": "other"}, {"reference": "2"}):
         with pytest.raises(ConfigError, match=r"t/en example a .* another prompt or answer than rows\.tsv"):
             check_same_examples([block], {block.key: {**record, **change}}, folder)
+
+
+def test_the_commit_of_hub_data_is_part_of_what_a_run_is() -> None:
+    """Files and samples are told by their records' prompts."""
+    spec = RunSpec(tasks=(load_task("gsm8k"),), methods=(load_method("ar"),), target="t")
+    models = Models(tiny.causal_lm(), {})
+
+    def found(source: str, revision: str) -> Any:
+        data = SimpleNamespace(source=source, revision=revision)
+        place = SimpleNamespace(task=SimpleNamespace(name="gsm8k"), subset="default", decoders=(), data=data)
+        return identity(spec, [place], models, {}).get("data_revisions")  # type: ignore[list-item]
+
+    assert found("hub", "a1") == {"gsm8k/default": "a1"} and found("hub", "b2") != found("hub", "a1")
+    assert found("local", "a1") is found("sample", "a1") is None
 
 
 def test_the_context_is_the_smaller_one() -> None:

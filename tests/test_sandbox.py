@@ -12,7 +12,7 @@ from specbench.sandbox import isolation
 from specbench.sandbox.isolation import strongest
 from specbench.sandbox.job import Job, Limits
 from specbench.sandbox.run import _works, run_program
-from tests.show_hostile import ATTACKS, FORGERIES, TEST, attempt
+from tests.show_hostile import ATTACKS, FORGERIES, NAMELESS, TEST, attempt
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -45,6 +45,49 @@ def test_limits_alone_contain_the_others(name):
 @pytest.mark.parametrize("name", FORGERIES)
 def test_no_forgery_passes(name, mode):
     assert attempt(FORGERIES[name], mode, QUICK)[0].status in ("failed", "timed out")
+
+
+@pytest.mark.parametrize("name", NAMELESS)
+def test_a_program_does_not_choose_what_the_tests_see(name):
+    program, prefix, test = NAMELESS[name]
+    assert run_program(Job(program, test, prefix=prefix), Limits()).status == "failed"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import functools\n@functools.lru_cache\ndef add(a, b): return a + b",
+        "from operator import add",
+        "import functools, operator\nadd = functools.partial(operator.add)",
+        "class Adder:\n    def __call__(self, a, b): return a + b\nadd = Adder()",
+        "add = lambda a, b: a + b\ndef abs(a): return None",
+    ],
+)
+def test_all_that_can_be_called_is_a_function(program):
+    for entry_points in ((), ("add",)):
+        assert run_program(Job(program, TEST, entry_points), Limits()).reason == ""
+
+
+@pytest.mark.parametrize(
+    ("prefix", "test"),
+    [
+        ("def add(a, b):\n", TEST),
+        ('def add(a, b):\n    """The sum."""\n', TEST),
+        ("def add(a, b):\n    c = a\n", TEST),
+        ("", "from math import *\nassert floor(add(1, 2)) == 3"),
+        ("limit = 3", "def check(f):\n    assert f(1, 2) == limit\n\ncheck(add)"),
+        ("", "class Test:\n    def run(self): return [add(x, 2) for x in (1,)]\nassert Test().run() == [3]"),
+    ],
+)
+def test_the_wanted_function_is_found_in_the_test(prefix, test):
+    assert run_program(Job(RIGHT, test, prefix=prefix), Limits()).reason == ""
+    assert run_program(Job("def other(): pass", test, prefix=prefix), Limits()).status == "failed"
+
+
+def test_a_prefix_that_raises_is_not_the_programs_fault():
+    for program in (RIGHT, "1 / 0"):
+        outcome = run_program(Job(program, TEST, ("add",), prefix="import nowhere_to_be_found"), Limits())
+        assert outcome.status == "not judged" and outcome.reason.startswith("the prefix raised ModuleNotFoundError")
 
 
 @isolated
@@ -94,7 +137,8 @@ def test_exceptions_reach_the_tests():
 
 def test_what_tests_do_wrong_is_not_the_programs_fault():
     for test in ("assert add(1, 2) ==", "check(1)", "pass", "add(lambda: 1, 2)"):
-        assert run_program(Job(RIGHT, test), Limits()).status == "not judged", test
+        for program in (RIGHT, "def add(a, b): return 9"):
+            assert run_program(Job(program, test, ("add",)), Limits()).status == "not judged", test
 
 
 def test_a_program_that_outlives_its_tester_is_ended():
@@ -122,14 +166,24 @@ def _runs(pid: str) -> bool:
 
 
 def test_a_sandbox_that_cannot_be_made_is_no_failure_of_the_program(monkeypatch):
+    """Where the machine allows namespaces, the root cannot be made; where not, they cannot either."""
     monkeypatch.setattr(isolation, "readable_paths", lambda: ["/tmp/\0"])
-    if HERE == "namespaces":
-        assert run_program(Job(RIGHT, TEST), Limits(), "namespaces").status == "not judged"
+    assert run_program(Job(RIGHT, TEST), Limits(), "namespaces").status == "not judged"
 
 
 def test_the_weakest_isolation_warns_and_names_what_is_open():
     strongest.cache_clear()
-    with pytest.warns(UserWarning, match=r"not isolated from them are the network, the files .*processes.*disk"):
+    with pytest.warns(UserWarning, match=r"not isolated from them are the network, (the|all) files .*processes.*disk"):
         assert strongest(lambda mode: False) == "limits"
     assert strongest(lambda mode: mode == "namespaces") == "namespaces"
     strongest.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("user", "reads_all", "said"),
+    [(0, True, "all files of this machine, which"), (0, False, "the files that"), (1000, True, "the files that")],
+)
+def test_the_warning_says_that_all_files_can_be_read(monkeypatch, user, reads_all, said):
+    monkeypatch.setattr(os, "getuid", lambda: user)
+    monkeypatch.setattr(isolation, "_unprivileged", lambda number: {"id": number, "reads_all": reads_all})
+    assert f"the network, {said}" in isolation.not_isolated()

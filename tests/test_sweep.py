@@ -303,3 +303,10 @@ def test_bad_input_is_one_line(call: Callable[..., tuple[str, str]], options: di
     with pytest.raises(ConfigError, match=problem) as error:
         call(**options)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("path", ["calibration", "decodes_with", "drafter.type", "title"])
+def test_what_makes_another_method_is_not_swept(path: str) -> None:
+    with pytest.raises(ConfigError, match=f"--path {path}: method 'fsd' has no such key: ") as error:
+        swept_values(load_method("fsd"), path, "3")
+    assert "calibration," not in str(error.value) and "verification.rule" in str(error.value)

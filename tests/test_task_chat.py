@@ -8,7 +8,7 @@ import pytest
 
 from specbench.catalogue import load_task
 from specbench.data.examples import load_examples
-from specbench.demo.world import chat
+from specbench.demo.world.chat import tasks as chat
 from specbench.errors import ConfigError
 from specbench.running.plan import make_scorer
 
@@ -71,6 +71,9 @@ def test_mixed_references(tmp_path):
         ({"category": "qa", "turns": ["Who?"], "reference": "me"}, "must list a reference for each turn, not a str"),
         ({"category": "qa", "turns": []}, "list of texts"),
         ({"category": "qa"}, "turns"),
+        ({"turns": ["Who?"]}, "no column 'category'"),
+        ({"category": None, "turns": ["Who?"], "references": ["me"]}, "no column 'category'"),
+        ({"category": "qa", "turns": ["Who?", "And?"], "reference": ["a", "b", "c"]}, "3 references for 2 turns"),
         ({"category": "qa", "turns": ["Who?"], "reference": [{"a": 1}]}, "list of texts"),
     ],
 )
@@ -78,6 +81,23 @@ def test_a_broken_row_is_named(row, message, tmp_path):
     with pytest.raises(ConfigError, match=message) as error:
         load("spec_bench", "qa", write(tmp_path / "question.jsonl", [row]))
     assert "row 1" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("column", ["reference", "references"])
+def test_several_texts_for_the_only_turn_are_alternatives(column, tmp_path):
+    row = {"category": "qa", "turns": ["Who?"], column: ["Anna", "Anna Smith"]}
+    (example,) = load("spec_bench", "qa", write(tmp_path / "question.jsonl", [row]))
+    assert example.reference == ["Anna", "Anna Smith"]
+
+
+def test_a_long_answer_of_rag_is_right_when_it_holds_a_short_one(tmp_path):
+    reference = load("spec_bench", "rag", published(tmp_path))[0].reference
+    scorer = make_scorer(load_task("spec_bench").subset("rag"))
+    answer = "There are several of them, as the text says at length: " + "it goes on. " * 50
+    assert scorer.names == ("contained", "share_contained")
+    assert scorer(answer + "It is One.", reference).values == {"contained": 1, "share_contained": 0.5}
+    assert scorer(answer + "One and two!", reference).values == {"contained": 1, "share_contained": 1}
+    assert scorer(answer + "Someone.", reference).values == {"contained": 0, "share_contained": 0}
 
 
 def test_a_file_without_rows_of_a_category_says_so(tmp_path):

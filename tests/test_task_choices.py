@@ -10,12 +10,13 @@ import pytest
 
 from specbench.catalogue import load_task
 from specbench.data.examples import load_examples
-from specbench.demo.world import choices_csqa, choices_mmlu
+from specbench.decoding.ledger import text_before_stop
+from specbench.demo.world.choices import csqa, mmlu
 from specbench.errors import ConfigError
 from specbench.registry import SCORERS
 
 TASKS = {name: load_task(name) for name in ("csqa", "mmlu")}
-CASES = [("csqa", "default"), *(("mmlu", subject) for subject in choices_mmlu.weights())]
+CASES = [("csqa", "default"), *(("mmlu", subject) for subject in mmlu.weights())]
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 HEADING = "The following are multiple choice questions (with answers) about anatomy.\n\n"
 QUESTIONS = [{"question": f' Which is "{n}", of these? ', "subject": "anatomy", "choices": [f"{n}, or", "b", "c", "d"],
@@ -102,7 +103,7 @@ def test_the_subjects_of_mmlu():
     task = TASKS["mmlu"]
     assert len(task.subset_names) == 57
     assert all(task.subset(name).vars["subject"] == name.replace("_", " ") for name in task.subset_names)
-    assert {name for name in task.subset_names if task.subset(name).sample} == set(choices_mmlu.weights())
+    assert {name for name in task.subset_names if task.subset(name).sample} == set(mmlu.weights())
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data is not here")
@@ -123,7 +124,7 @@ def nested(row):
 
 def csqa_rows(number=6):
     generator = random.Random(1)
-    drawn = [choices_csqa.draw("default", True, generator) for _ in range(number)]
+    drawn = [csqa.draw("default", True, generator) for _ in range(number)]
     return [{key: value for key, value in row.items() if key[0] != "_"} for row in drawn]
 
 
@@ -153,6 +154,32 @@ def test_the_test_split_of_csqa_has_no_references(tmp_path):
     assert [example.reference for example in load("csqa", "default", tmp_path)] == [None]
 
 
+def test_an_answer_that_is_no_option_is_refused(tmp_path):
+    row = csqa_rows(1)[0] | {"choices": {"label": ["A", "B"], "text": ["sea", "sky"]}, "answerKey": "C"}
+    for number, given in enumerate((row, nested(row))):
+        write_rows(tmp_path / f"{number}.jsonl", [given])
+        with pytest.raises(ConfigError, match=r"row 1: column 'answerKey' = 'C' is none of the labels A, B"):
+            load("csqa", "default", tmp_path / f"{number}.jsonl")
+
+
+def answered(task, subset, text, in_chat):
+    """What is left of an answer at the stop strings, as a run cuts it."""
+    return text_before_stop(text, TASKS[task].subset(subset).generation.where(in_chat).stop)
+
+
+@pytest.mark.parametrize(("task", "subset"), [("csqa", "default"), ("mmlu", "anatomy")])
+@pytest.mark.parametrize("text", ["\n\nB", "The correct answer is:\n\nB", "B"])
+def test_an_answer_in_paragraphs_is_not_cut_in_chat(task, subset, text):
+    assert answered(task, subset, text, in_chat=True) == text
+    assert accuracy(task, answered(task, subset, text, in_chat=True), "B") == 1
+
+
+def test_a_reason_and_an_answer_in_two_paragraphs():
+    text = " You see it there.\n\nTherefore, the answer is A."
+    assert answered("csqa", "default", text + "\n\nQuestion: And B?\nAnswer: B", in_chat=False) == text + "\n\n"
+    assert answered("mmlu", "anatomy", " A\n\nWhich?\nAnswer: B", in_chat=False) == " A"
+
+
 def test_a_shown_question_is_refused(tmp_path):
     shown = TASKS["csqa"].fewshot.rows[2]
     write_rows(tmp_path / "csqa.jsonl", [*csqa_rows(1), {"id": "x", **shown}])
@@ -172,7 +199,7 @@ def test_the_real_csqa():
 
 @pytest.mark.parametrize(("task", "subset"), CASES)
 def test_the_world_s_answers_are_right_and_others_are_not(task, subset):
-    module, generator = {"csqa": choices_csqa, "mmlu": choices_mmlu}[task], random.Random(2)
+    module, generator = {"csqa": csqa, "mmlu": mmlu}[task], random.Random(2)
     for _ in range(20):
         row = module.draw(subset, True, generator)
         right = row["answerKey"] if task == "csqa" else "ABCD"[row["answer"]]

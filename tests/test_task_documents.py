@@ -8,12 +8,12 @@ import pytest
 
 from specbench.catalogue import load_task
 from specbench.data.examples import load_examples
-from specbench.demo.world import documents_mlsum, documents_news, documents_scrolls
+from specbench.demo.world.documents import cnn_dm, mlsum, scrolls
 from specbench.errors import ConfigError
 from specbench.running.plan import make_scorer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-WORLDS = {"cnn_dm": documents_news, "mlsum": documents_mlsum, "scrolls": documents_scrolls}
+WORLDS = {"cnn_dm": cnn_dm, "mlsum": mlsum, "scrolls": scrolls}
 CASES = [(task, subset) for task, world in WORLDS.items() for subset in world.weights()]
 
 
@@ -63,10 +63,51 @@ def test_a_question_is_asked_behind_its_text(tmp_path):
     assert first.id == "q1_0"
 
 
-def test_a_further_answer_to_the_same_question_is_no_row_of_its_own(tmp_path):
-    rows = [scrolls_row(1, "One.", "yes", "Is it?"), scrolls_row(1, "One.", "no", "Is it?")]
-    (example,) = load("scrolls", "qasper", write(tmp_path / "qasper.jsonl", rows))
-    assert example.reference == ["yes"]
+def test_all_answers_to_the_same_question_are_right(tmp_path):
+    rows = [
+        scrolls_row(0, "None.", "x", "Who?"), scrolls_row(1, "One.", "yes", "Is it?"),
+        scrolls_row(1, "One.", "a red hat", "Is it?") | {"pid": "q1_1"}, scrolls_row(1, "One.", "yes", "Is it?"),
+        scrolls_row(2, "Two.", "no", "Is it?"),
+    ]  # fmt: skip
+    data = write(tmp_path / "qasper.jsonl", rows)
+    examples = load("scrolls", "qasper", data)
+    assert [example.reference for example in examples] == [["x"], ["yes", "a red hat"], ["no"]]
+    assert [example.id for example in examples] == ["q0_0", "q1_0", "q2_0"]
+    assert load("scrolls", "qasper", data, limit=2) == examples[:2]
+    scorer = make_scorer(load_task("scrolls").subset("qasper"))
+    assert [scorer(text, examples[1].reference).values["f1"] for text in ("red hat", "Yes.", "no")] == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(1, "One."), (1, "Two.")], "row 2: column 'id' = 'q1': the row before has the same id, another input"),
+        ([(1, "One."), (2, "Two."), (1, "One.")], "row 3: column 'id' = 'q1' has been before"),
+    ],
+)
+def test_ids_that_do_not_fit_together(rows, message, tmp_path):
+    data = write(tmp_path / "qasper.jsonl", [scrolls_row(number, text, "x", "Why?") for number, text in rows])
+    with pytest.raises(ConfigError, match=message):
+        load("scrolls", "qasper", data)
+
+
+def test_an_answer_ends_with_its_line_as_in_lm_eval():
+    for subset in ("qasper", "narrative_qa", "quality", "contract_nli"):
+        assert load_task("scrolls").subset(subset).generation.where(in_chat=False).stop == ("\n",)
+    for subset in ("quality", "contract_nli"):  # the letter or the label may come behind an empty line
+        assert load_task("scrolls").subset(subset).generation.where(in_chat=True).stop == ()
+
+
+def test_the_first_label_of_an_answer_counts():
+    scorer = make_scorer(load_task("scrolls").subset("contract_nli"))
+    said = {
+        "The conclusion is Entailment.": 1, "entailment": 1, "Contradiction, not entailment": 0, "": 0,
+        "**Entailment** (not: Contradiction)": 1, "Not mentioned": 0, "Entailments": 0,
+    }  # fmt: skip
+    assert {text: scorer(text, ["Entailment"]).values["exact_match"] for text in said} == said
+    assert scorer("It is not mentioned in the text.", ["Not mentioned"]).values["exact_match"] == 1
+    with pytest.raises(ConfigError, match="'Neutral' is none of the labels Entailment, Contradiction, Not mentioned"):
+        scorer("", ["Neutral"])
 
 
 def test_options_stand_behind_the_question(tmp_path):
@@ -87,6 +128,7 @@ def test_options_stand_behind_the_question(tmp_path):
         ("qasper", {"question": "Why?", "answer": "x"}, "SCROLLS rows have id, pid, input and output"),
         ("quality", scrolls_row(1, "(A) a\n(B) b\n\nText.", "a", "Which?"), "2 answers"),
         ("quality", scrolls_row(1, "(A) a\n(B) b\n(C) c\n(D) d\n\nText.", "e", "Which?"), "'e' is none of the four"),
+        ("quality", scrolls_row(1, "(A) a\n(B) a\n(C) c\n(D) d\n\nText.", "a", "Which?"), "'a' is 2 of the four"),
     ],
 )
 def test_a_row_of_another_layout_is_named(subset, row, message, tmp_path):

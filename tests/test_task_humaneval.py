@@ -4,15 +4,20 @@ import gzip
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pytest
 
 from specbench.catalogue import load_task
 from specbench.data.examples import load_examples
-from specbench.demo.world import code
+from specbench.decoding.ledger import text_before_stop
+from specbench.demo.world.code import humaneval
 from specbench.registry import SCORERS
+from specbench.running.plan import where_asked
 from specbench.sandbox import permission
+from specbench.specs import TaskSpec, build, digest
+from specbench.specs.overrides import with_overrides
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "humaneval"
 
@@ -23,7 +28,7 @@ def load(path, subset="default", limit=None):
 
 def world_rows(number=4):
     generator = random.Random(1)
-    drawn = [code.draw("default", True, generator) for _ in range(number)]
+    drawn = [humaneval.draw("default", True, generator) for _ in range(number)]
     return [{key: value for key, value in row.items() if key[0] != "_" and key != "subset"} for row in drawn]
 
 
@@ -75,6 +80,43 @@ def test_the_stops_do_not_cut_a_body():
     assert stops == ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
     for row in world_rows(60):
         assert not any(stop in row["canonical_solution"] for stop in stops)
+
+
+def test_a_fenced_answer_in_chat_is_run_whole(tmp_path, allowed):
+    """As models with a chat template answer: the stops of a continuation would leave nothing of it."""
+    generation = load_task("humaneval").subset("default").generation
+    (row,) = world_rows(1)
+    (example,) = load(write(tmp_path, "jsonl.gz", [row]))
+    whole = row["prompt"] + row["canonical_solution"]
+    text = f"Here is the function:\n\n```python\n{whole}```\n\n# How it works\nIt does."
+    assert passes(text_before_stop(text, generation.where(in_chat=True).stop), example.reference) == 1
+    assert passes(text_before_stop(text, generation.where(in_chat=False).stop), example.reference) == 0
+    continued = row["canonical_solution"] + "\ndef other():\n    return missing\n\nprint(other())\n"
+    assert passes(text_before_stop(continued, generation.where(in_chat=False).stop), example.reference) == 1
+
+
+@pytest.mark.parametrize(
+    ("template", "chat", "in_chat"), [(None, "auto", False), ("x", "auto", True), ("x", "never", False)]
+)
+def test_a_run_takes_the_stops_of_its_prompts(template, chat, in_chat):
+    task = load_task("humaneval").subset("default")
+    model = SimpleNamespace(name="tiny", tokenizer=SimpleNamespace(chat_template=template))
+    assert where_asked(task, model, chat).generation.stop == (() if in_chat else task.generation.stop)
+
+
+@pytest.mark.parametrize(("name", "subset"), [("humaneval", "default"), ("scrolls", "quality")])
+def test_stops_that_are_set_hold_in_chat_too(name, subset):
+    pairs = ['generation.stop=["x"]', 'generation.chat_stop=["y"]']
+    for given, expected in ((pairs[:1], "x"), (pairs, "y"), (pairs[::-1], "y")):
+        (task,), _ = with_overrides([load_task(name)], [], given)
+        assert task.subset(subset).generation.where(in_chat=True).stop == (expected,)
+        assert task.subset(subset).generation.where(in_chat=False).stop == ("x",)
+
+
+def test_no_stops_in_chat_are_not_the_same_as_the_usual_ones():
+    task = load_task("humaneval")
+    same = build(TaskSpec, task.model_dump() | {"generation": task.generation.model_dump() | {"chat_stop": None}})
+    assert digest(task) != digest(same)
 
 
 def test_the_prompt_of_the_speed_test(tmp_path):

@@ -9,7 +9,8 @@ import pytest
 
 from specbench.catalogue import load_task
 from specbench.data.examples import load_examples
-from specbench.demo.world import math_tasks
+from specbench.decoding.ledger import text_before_stop
+from specbench.demo.world.math import tasks as sums
 from specbench.errors import ConfigError
 from specbench.registry import SCORERS
 
@@ -41,10 +42,10 @@ def accuracy(task, text, reference):
 @pytest.mark.parametrize(("task", "subset"), SUBSETS)
 def test_the_world_s_answers_are_right_and_others_are_not(task, subset, tmp_path):
     generator = random.Random(1)
-    rows = [math_tasks.draw(task, subset, True, generator) for _ in range(12)]
+    rows = [sums.draw(task, subset, True, generator) for _ in range(12)]
     path = write(tmp_path / "rows.jsonl", [{k: v for k, v in row.items() if k[0] != "_"} for row in rows])
     for row, example in zip(rows, load(task, subset, path), strict=True):
-        prompt, completion = math_tasks.example(task, row)
+        prompt, completion = sums.example(task, row)
         assert prompt == example.prompt
         assert accuracy(task, completion, example.reference) == 1
         assert accuracy(task, "", example.reference) == 0
@@ -52,17 +53,17 @@ def test_the_world_s_answers_are_right_and_others_are_not(task, subset, tmp_path
 
 
 def test_the_languages_of_the_tasks():
-    assert set(load_task("mcot").subset_names) == set(math_tasks.weights("mcot"))
-    assert set(load_task("msvamp").subset_names) == set(math_tasks.weights("msvamp"))
+    assert set(load_task("mcot").subset_names) == set(sums.weights("mcot"))
+    assert set(load_task("msvamp").subset_names) == set(sums.weights("msvamp"))
     assert set(load_task("mcot").subset_names) - set(load_task("msvamp").subset_names) == {"te"}
     assert all(load_task(task).subset(subset).language for task, subset in SUBSETS)
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_no_question_is_both_trained_on_and_held_out(task):
-    subset = next(iter(math_tasks.weights(task)))
+    subset = next(iter(sums.weights(task)))
     generator = random.Random(2)
-    keys = [{math_tasks.draw(task, subset, held, generator)["_key"] for _ in range(300)} for held in (True, False)]
+    keys = [{sums.draw(task, subset, held, generator)["_key"] for _ in range(300)} for held in (True, False)]
     assert not keys[0] & keys[1]
     assert len(keys[0]) > 100
 
@@ -136,3 +137,21 @@ def test_the_layouts_of_msvamp(tmp_path):
     assert hub.prompt == other.prompt
     assert "Please answer in German.\n\n### Instruction:\nWie viele?\n\n### Response:" in hub.prompt
     assert accuracy("msvamp", "Es sind 8.", hub.reference) == accuracy("msvamp", "Es sind 8.", other.reference) == 1
+
+
+@pytest.mark.parametrize("language", load_task("mgsm").subset_names)
+def test_only_the_next_question_ends_an_answer_of_mgsm(language):
+    task = load_task("mgsm").subset(language)
+    assert task.generation.stop == (task.vars["question_word"],)
+    worked = " 2 + 3 = 5.\n\n5 + 1 = 6."
+    assert text_before_stop(f"{worked}\n\n{task.vars['question_word']} 7?", task.generation.stop) == worked + "\n\n"
+
+
+def test_a_header_under_other_names_is_no_row_of_mgsm(tmp_path):
+    rows = "How many?\t1,080\nAnd?\t \n"
+    for header in ("", "question\tanswer_number\n"):
+        (tmp_path / "mgsm_en.tsv").write_text(header + rows, encoding="utf-8")
+        assert [example.reference for example in load("mgsm", "en", tmp_path)] == ["1,080", None]
+    (tmp_path / "mgsm_en.tsv").write_text("text\tanswer\n" + rows, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"row 1: column 'answer_number' = 'answer' holds no number: .*header"):
+        load("mgsm", "en", tmp_path)

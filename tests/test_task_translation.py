@@ -9,12 +9,12 @@ import pytest
 from specbench.catalogue import load_task
 from specbench.data.examples import load_examples
 from specbench.data.readers.translation import translation as reader
-from specbench.demo.world import translation, translation_low_resource, translation_talks
+from specbench.demo.world.translation import iwslt14, low_resource, wmt
 from specbench.errors import ConfigError
 from specbench.registry import SCORERS
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-WORLDS = {"wmt": translation, "iwslt14": translation_talks, "low_resource_mt": translation_low_resource}
+WORLDS = {"wmt": wmt, "iwslt14": iwslt14, "low_resource_mt": low_resource}
 SUBSETS = [(task, subset) for task, world in WORLDS.items() for subset in world.weights()]
 LOW_RESOURCE = ["amh", "ber", "chr", "grn", "haw", "ibo", "npi", "oci", "que", "yor", "zgh"]
 ROWS = [{"translation": {"de": "Guten Tag.", "en": "Hello."}}, {"translation": {"de": "Danke.", "en": "Thanks."}}]
@@ -99,6 +99,38 @@ def test_a_row_without_the_language_that_is_asked(tmp_path):
         load("wmt", "fr-en", path)
 
 
+@pytest.mark.parametrize("nothing", [None, float("nan"), " \t"])
+@pytest.mark.parametrize("in_columns", [True, False])
+def test_a_missing_translation_is_no_reference_and_a_missing_source_is_told(tmp_path, nothing, in_columns):
+    row = {"de": " Guten Tag. ", "en": nothing}
+    path = write(tmp_path / "rows.jsonl", [row if in_columns else {"translation": row}])
+    (example,) = load("wmt", "de-en", path)
+    assert (example.prompt, example.reference) == ("Translate German to English: Guten Tag.", None)
+    with pytest.raises(ConfigError, match=r"rows.jsonl, row 1: .*prompt"):
+        load("wmt", "en-de", path, num_subsets=2)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"translation": {"de": 5, "en": "x"}}, "row 1: the text in language 'de' is a int, 5: correct it"),
+        ({"de": ["a"], "en": "x"}, "row 1: the text in language 'de' is a list"),
+        ({"translation": "x"}, "row 1: column 'translation' must map languages to texts, not be a str"),
+    ],
+)
+def test_a_translation_that_is_no_text_is_told(tmp_path, row, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        load("wmt", "de-en", write(tmp_path / "rows.jsonl", [row]))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_blank_line_of_the_source_is_told(tmp_path):
+    (tmp_path / "test.de").write_text("Ja.\n\n", encoding="utf-8")
+    (tmp_path / "test.en").write_text("Yes.\nNo.\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"test.de, line 2: .*prompt"):
+        load("iwslt14", "de-en", tmp_path)
+
+
 def test_texts_aligned_line_by_line(tmp_path):
     (tmp_path / "set.jpn-eng.jpn").write_text("猫。\n犬。\n", encoding="utf-8")
     (tmp_path / "set.jpn-eng.eng").write_text("A cat.\nA dog.\n", encoding="utf-8")
@@ -113,7 +145,7 @@ def test_a_low_resource_language_is_local_only_and_the_sample_is_invented():
     task = load_task("low_resource_mt")
     assert [name for name in task.subset_names if name != "x-demo"] == LOW_RESOURCE
     assert [name for name in task.subset_names if task.subset(name).sample] == ["x-demo"]
-    assert task.generation.model_dump(exclude={"stop"}) == {
+    assert task.generation.model_dump(exclude={"stop", "chat_stop"}) == {
         "max_new_tokens": 128, "temperature": 1.0, "top_k": 100, "top_p": 0.9,
     }  # fmt: skip
     for name in LOW_RESOURCE:

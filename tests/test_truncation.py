@@ -115,4 +115,6 @@ def test_a_run_records_what_was_cut(
         records = [json.loads(line) for line in lines]
         assert [record["truncated_tokens"] for record in records] == [0, 515]
         assert [record["prompt_tokens"] for record in records] == [10, 1000]
+        assert "budgets" not in records[0]
+        assert records[1]["budgets"] == {name: 1000 for name in tiny_pair}
         assert all(part["finish"] == "length" for record in records for part in record["methods"].values())

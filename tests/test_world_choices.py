@@ -8,10 +8,12 @@ from collections import Counter
 import pytest
 
 from specbench.catalogue import load_task
-from specbench.demo.world import choices, choices_csqa, choices_mmlu, math
+from specbench.demo.world import held_out_rows
+from specbench.demo.world.choices import csqa, mmlu, questions
+from specbench.demo.world.math import mgsm
 
-CASES = [(choices_csqa, "default"), *((choices_mmlu, subject) for subject in choices_mmlu.weights())]
-WORLD = choices.definition()
+CASES = [(csqa, "default"), *((mmlu, subject) for subject in mmlu.weights())]
+WORLD = questions.definition()
 KIND_OF = {noun: kind for kind, things in WORLD["kinds"].items() for noun in things}
 PLACE_OF = {noun: place for things in WORLD["kinds"].values() for noun, place in things.items()}
 
@@ -37,10 +39,21 @@ def is_right(question, option):
         return sorted((found[1], option)) in [sorted(pair) for pair in WORLD["opposites"]]
     if found := re.fullmatch(r"What is the capital of (.+)\?", question):
         return WORLD["countries"][found[1]][0] == option
-    if found := re.fullmatch(r"Which of these countries is in (.+)\?", question):
-        return WORLD["countries"][option][1] == found[1]
+    if found := re.fullmatch(r"Which of these countries is (not )?in (.+)\?", question):
+        return (WORLD["countries"][option][1] == found[2]) != bool(found[1])
     first, sign, second = re.fullmatch(r"What is (\d+) ([+-]) (\d+)\?", question).groups()
     return int(option) == int(first) + int(second) * (1 if sign == "+" else -1)
+
+
+def is_told_elsewhere(question):
+    return question.startswith("Which of these ")
+
+
+def content(row):
+    """What is held out: the question with its right option where others tell it too, or with all its options."""
+    options = options_of(row)
+    right = [option for option in options if is_right(row["question"], option)]
+    return row["question"], *(right if is_told_elsewhere(row["question"]) else sorted(options))
 
 
 @pytest.mark.parametrize("held_out", [True, False])
@@ -51,8 +64,8 @@ def test_one_option_is_right_and_it_is_the_one_named(module, subset, held_out):
         options = options_of(row)
         assert len(set(options)) == len(options)
         right = [index for index, option in enumerate(options) if is_right(row["question"], option)]
-        letter = row["answerKey"] if "answerKey" in row else choices.LETTERS[row["answer"]]
-        assert [choices.LETTERS[index] for index in right] == [letter], row
+        letter = row["answerKey"] if "answerKey" in row else questions.LETTERS[row["answer"]]
+        assert [questions.LETTERS[index] for index in right] == [letter], row
         assert row["_completion"].rstrip(".").endswith(letter)
         letters[letter] += 1
     assert len(letters) == len(options)
@@ -60,7 +73,7 @@ def test_one_option_is_right_and_it_is_the_one_named(module, subset, held_out):
 
 
 def test_a_reason_names_the_right_option():
-    for row in rows(choices_csqa, "default", True):
+    for row in rows(csqa, "default", True):
         right = row["choices"]["text"][row["choices"]["label"].index(row["answerKey"])]
         assert right in row["_completion"].lower()
         assert row["_completion"].endswith(f" Therefore, the answer is {row['answerKey']}.")
@@ -68,23 +81,59 @@ def test_a_reason_names_the_right_option():
 
 @pytest.mark.parametrize(("module", "subset"), CASES)
 def test_no_question_is_both_trained_on_and_held_out(module, subset):
-    trained = {row["_key"] for row in rows(module, subset, False, seed=2, number=1500)}
-    held_out = {row["_key"] for row in rows(module, subset, True, seed=3, number=300)}
+    trained = {content(row) for row in rows(module, subset, False, seed=2, number=1500)}
+    held_out = {content(row) for row in rows(module, subset, True, seed=3, number=300)}
     assert not trained & held_out
     assert len(held_out) > 50
 
 
 def test_the_order_of_the_options_decides_nothing():
-    question = choices.kind(4, random.Random(4))
-    turned = choices.Question(question.text, question.concept, question.right, question.wrong[::-1], question.why)
+    question = questions.place(4, random.Random(4))
+    turned = questions.Question(question.text, question.concept, question.right, question.wrong[::-1], question.why)
     assert question.is_held_out == turned.is_held_out
+
+
+@pytest.mark.parametrize("subset", ["miscellaneous", "high_school_geography"])
+def test_what_is_held_out_by_its_answer_is_told_by_questions_of_the_other_kind(subset):
+    """A lion is an animal: it was among the animals where one had to find what is no animal, and the reverse."""
+    trained = {}
+    for row in rows(mmlu, subset, False, seed=6, number=6000):
+        trained.setdefault(row["question"], set()).update(set(row["choices"]) - {row["choices"][row["answer"]]})
+    asked = {(row["question"], row["choices"][row["answer"]]) for row in rows(mmlu, subset, True, seed=7)}
+    asked = {(question, right) for question, right in asked if is_told_elsewhere(question)}
+    continents = [continent for _, continent in WORLD["countries"].values()]
+    for question, right in asked:
+        other = question.replace(" not ", " ") if " not " in question else re.sub(r" (is) ", r" \1 not ", question)
+        if continents.count(question.removesuffix("?").rpartition(" in ")[2]) != 2:  # too few for "is not in"
+            assert right in trained[other], (question, right)
+    assert len(asked) > 5
+
+
+@pytest.mark.parametrize(("module", "subset"), CASES)
+def test_no_held_out_question_is_among_the_exemplars(module, subset):
+    asked = {row["question"] for row in rows(module, subset, True, number=1000)}
+    prompt = module.example(rows(module, subset, True)[0])[0]
+    shown = set(re.findall(r"^(?:Question: )?((?:Where|Which|What) .+\?)$", prompt, flags=re.MULTILINE)[:-1])
+    assert len(shown) == 5 and shown <= module.shown()
+    assert not asked & shown
+
+
+def test_the_rows_of_a_sample_ask_different_questions():
+    for task, num in (("csqa", 16), ("mmlu", 16)):
+        found = held_out_rows(task, num, 1)
+        assert len({(row["subset"], row["question"]) for row in found}) == len(found)
+
+
+def test_more_different_rows_than_there_are_is_an_error():
+    with pytest.raises(ValueError, match="task csqa, subset default: 500 different held-out rows were asked for"):
+        held_out_rows("csqa", 500, 1)
 
 
 def test_held_out_sums_ask_for_held_out_pairs():
     for held_out in (True, False):
-        for row in rows(choices_mmlu, "elementary_mathematics", held_out):
+        for row in rows(mmlu, "elementary_mathematics", held_out):
             first, second = map(int, re.findall(r"\d+", row["question"]))
-            assert math.is_held_out_pair(first, second) == held_out
+            assert mgsm.is_held_out_pair(first, second) == held_out
 
 
 def test_what_held_out_questions_ask_about_is_seen_in_training():
@@ -96,12 +145,12 @@ def test_what_held_out_questions_ask_about_is_seen_in_training():
 def test_the_bundled_dev_split_is_the_one_of_the_world():
     path = load_task("mmlu").subset("miscellaneous").fewshot.sample
     with open(path, encoding="utf-8") as file:
-        assert [json.loads(line) for line in file] == choices_mmlu.exemplars()
+        assert [json.loads(line) for line in file] == mmlu.exemplars()
 
 
 def test_the_exemplars_are_five_different_training_questions_of_each_subject():
-    found = choices_mmlu.exemplars()
-    assert Counter(row["subset"] for row in found) == dict.fromkeys(choices_mmlu.weights(), 5)
+    found = mmlu.exemplars()
+    assert Counter(row["subset"] for row in found) == dict.fromkeys(mmlu.weights(), 5)
     assert len({row["question"] for row in found}) == len(found)
     for row in found:
         assert is_right(row["question"], row["choices"][row["answer"]])

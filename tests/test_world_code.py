@@ -5,15 +5,15 @@ import random
 
 import pytest
 
-from specbench.demo.world import code
-from specbench.demo.world.code_functions import variants
+from specbench.demo.world.code import humaneval
+from specbench.demo.world.code.functions import variants
 
 NUM_ROWS = 80
 
 
 def rows(held_out, seed=1, number=NUM_ROWS):
     generator = random.Random(seed)
-    return [code.draw("default", held_out, generator) for _ in range(number)]
+    return [humaneval.draw("default", held_out, generator) for _ in range(number)]
 
 
 def passes(row, body):
@@ -38,9 +38,9 @@ def test_every_body_passes_its_checks_and_no_empty_one_does(held_out):
 
 def test_a_function_with_another_parameter_or_a_step_less_fails():
     generator, num_tried = random.Random(2), 0
-    for function in (code.random_function(generator) for _ in range(NUM_ROWS)):
-        if row := code.row_of(function, generator):
-            others = variants(function, code.definition()["letters"])
+    for function in (humaneval.random_function(generator) for _ in range(NUM_ROWS)):
+        if row := humaneval.row_of(function, generator):
+            others = variants(function, humaneval.definition()["letters"])
             assert not any(passes(row, other.body + "\n") for other in others), row["prompt"]
             num_tried += len(others)
     assert num_tried > NUM_ROWS
@@ -81,19 +81,21 @@ def test_a_name_says_all_that_a_function_does():
 
 def test_every_operation_of_held_out_functions_is_seen_in_training():
     generator = random.Random(6)
-    functions = [code.random_function(generator) for _ in range(4000)]
-    kinds = {held: {(f.variable, one.name) for f in functions if code.is_held_out(f) == held for one in f.operations}
-             for held in (True, False)}  # fmt: skip
+    functions = [humaneval.random_function(generator) for _ in range(4000)]
+    kinds = {
+        held: {(f.variable, one.name) for f in functions if humaneval.is_held_out(f) == held for one in f.operations}
+        for held in (True, False)
+    }
     assert kinds[True] <= kinds[False]
-    assert 0.05 < sum(map(code.is_held_out, functions)) / len(functions) < 0.25
+    assert 0.05 < sum(map(humaneval.is_held_out, functions)) / len(functions) < 0.25
 
 
 def test_functions_without_a_parameter_are_never_held_out():
     generator = random.Random(7)
-    drawn = [code.random_function(generator) for _ in range(3000)]
+    drawn = [humaneval.random_function(generator) for _ in range(3000)]
     plain = [function for function in drawn if not any(one.values for one in function.operations)]
     assert plain
-    assert not any(map(code.is_held_out, plain))
+    assert not any(map(humaneval.is_held_out, plain))
 
 
 def test_the_same_generator_gives_the_same_rows():
@@ -103,4 +105,4 @@ def test_the_same_generator_gives_the_same_rows():
 
 def test_the_texts_are_the_task_s_prompt_and_the_body():
     row = rows(True)[0]
-    assert code.example(row) == (row["prompt"], row["_completion"])
+    assert humaneval.example(row) == (row["prompt"], row["_completion"])

@@ -7,21 +7,16 @@ from typing import Any
 
 import pytest
 
-from specbench.demo.world import (
-    chat,
-    chat_turns,
-    documents,
-    documents_mlsum,
-    documents_news,
-    documents_scrolls,
-    math,
-    story,
-)
+from specbench.demo.world import story
+from specbench.demo.world.chat import tasks as chat
+from specbench.demo.world.chat import turns
+from specbench.demo.world.documents import cnn_dm, events, mlsum, scrolls
+from specbench.demo.world.math import mgsm
 
 WORLDS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "cnn_dm": (documents_news.weights, documents_news.draw, documents_news.example),
-    "mlsum": (documents_mlsum.weights, documents_mlsum.draw, documents_mlsum.example),
-    "scrolls": (documents_scrolls.weights, documents_scrolls.draw, documents_scrolls.example),
+    "cnn_dm": (cnn_dm.weights, cnn_dm.draw, cnn_dm.example),
+    "mlsum": (mlsum.weights, mlsum.draw, mlsum.example),
+    "scrolls": (scrolls.weights, scrolls.draw, scrolls.example),
     "story": (story.weights, story.draw, story.example),
     "mt_bench": (chat.mt_bench_weights, chat.mt_bench_draw, chat.mt_bench_example),
     "spec_bench": (chat.spec_bench_weights, chat.spec_bench_draw, chat.spec_bench_example),
@@ -78,11 +73,11 @@ def test_no_a_before_a_vowel(task):
 
 def test_facts_of_a_summary_stand_in_its_article():
     for task, subset, text, summary in (("cnn_dm", "default", "article", "highlights"), *(
-        ("mlsum", language, "text", "summary") for language in documents_mlsum.weights()
+        ("mlsum", language, "text", "summary") for language in mlsum.weights()
     )):  # fmt: skip
         for row in _rows(task, subset, True):
             said = set(re.findall(r"\w+", row[text]))
-            named = {*documents.tables()["names"], *documents.tables()["towns"]} & set(re.findall(r"\w+", row[summary]))
+            named = {*events.tables()["names"], *events.tables()["towns"]} & set(re.findall(r"\w+", row[summary]))
             assert len(named) >= 2 and named <= said
             assert set(re.findall(r"\d+", row[summary])) <= said
 
@@ -169,7 +164,7 @@ def test_programs_of_a_conversation_run():
 def test_sums_of_a_conversation_are_right_and_held_out():
     for row in _rows("mt_bench", "math", True, 60):
         first, second = (int(number) for number in re.findall(r"\d+", row["turns"][0]))
-        assert math.is_held_out_pair(first, second)
+        assert mgsm.is_held_out_pair(first, second)
         result = first + second if "+" in row["turns"][0] else first * second
         assert row["_completion"][0].endswith(f"The answer is {result}.")
         follow = int(re.findall(r"\d+", row["turns"][1])[0])
@@ -201,4 +196,4 @@ def test_published_prompts_without_a_space_keep_that():
 def test_every_kind_of_conversation_is_a_category():
     from specbench.data.readers.conversations import CATEGORIES
 
-    assert tuple(chat_turns.KINDS) == CATEGORIES
+    assert tuple(turns.KINDS) == CATEGORIES

@@ -1,14 +1,18 @@
 """The small parallel grammar: inflection, the same words in all languages, held-out sentences, one translation."""
 
 import random
+from itertools import combinations
 
 import pytest
 
-from specbench.demo.world import dolly, translation, translation_low_resource, webtext
-from specbench.demo.world.translation_grammar import LANGUAGES, say
-from specbench.demo.world.translation_words import Sentence, gender_of, words
+from specbench.demo import build
+from specbench.demo.world import dolly, held_out_rows, webtext
+from specbench.demo.world.translation import iwslt14, low_resource, wmt
+from specbench.demo.world.translation import sentences as drawing
+from specbench.demo.world.translation.grammar import LANGUAGES, say
+from specbench.demo.world.translation.words import Sentence, gender_of, words
 
-PAIRS = list(translation.weights())
+PAIRS = list(wmt.weights())
 SAID = [
     (
         Sentence("man", "read", "old", "newspaper", "red", 1, None, "garden", "morning"),
@@ -79,7 +83,7 @@ SAID = [
 
 def sentences(held_out, number, seed=1):
     generator = random.Random(seed)
-    return [sentence for _ in range(number) for sentence in translation.draw_text(held_out, generator)]
+    return [sentence for _ in range(number) for sentence in wmt.draw_text(held_out, generator)]
 
 
 @pytest.mark.parametrize(("sentence", "texts"), SAID)
@@ -111,7 +115,7 @@ def test_a_text_has_one_translation(held_out):
         generator, seen = random.Random(2), {}
         source, _, target = pair.partition("-")
         for _ in range(1500):
-            row = translation.pair_row(pair, source, target, held_out, generator)
+            row = wmt.pair_row(pair, source, target, held_out, generator)
             assert seen.setdefault(row["translation"][source], row["translation"][target]) == row["_completion"]
         assert len(seen) > 1200
 
@@ -121,8 +125,8 @@ def test_what_is_held_out_is_never_trained_on_in_any_task():
     generator = random.Random(3)
     trained |= {s for _ in range(500) for s in webtext.draw_day(False, generator) if s.subject not in ("m", "f")}
     asked = {sentence for sentence in sentences(True, 1000) if sentence.subject not in ("m", "f")}
-    assert all(translation.belongs(sentence, False) for sentence in trained)
-    assert all(translation.belongs(sentence, True) for sentence in asked)
+    assert all(drawing.belongs(sentence, False) for sentence in trained)
+    assert all(drawing.belongs(sentence, True) for sentence in asked)
     assert not {say("en", sentence) for sentence in trained} & {say("en", sentence) for sentence in asked}
 
 
@@ -135,15 +139,59 @@ def test_all_words_of_a_held_out_sentence_were_trained_on_with_its_verb():
     assert set().union(*map(pairs, sentences(True, 1000))) <= trained
 
 
+FIRST_PERSON = [
+    (Sentence("i", "give", None, "hat", "big", 2, "boy"), "Ich gebe dem Jungen zwei große Hüte.",
+     "I give the boy two big hats."),
+    (Sentence("we", "sing", person="doctor", place="school", time="Monday"),
+     "Jeden Montag singen wir mit dem Arzt in der Schule.", "Every Monday we sing with the doctor at school."),
+    (Sentence("i", "be", object_adjective="tired"), "Ich bin müde.", "I am tired."),
+    (Sentence("we", "seek", object="key", place="park"), "Wir suchen einen Schlüssel im Park.",
+     "We look for a key in the park."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sentence", "german", "english"), FIRST_PERSON)
+def test_the_first_person_of_talks(sentence, german, english):
+    assert (say("de", sentence), say("en", sentence)) == (german, english)
+
+
+def test_a_question_of_a_talk():
+    sentence = Sentence("girl", "read", "old", "book", place="garden")
+    assert iwslt14.ask("de", sentence) == "Wer liest ein Buch im Garten? Ich glaube, es ist das Mädchen."
+    assert iwslt14.ask("en", sentence) == "Who reads a book in the garden? I think it is the girl."
+
+
+def test_talks_have_one_translation_and_none_is_trained_on():
+    generator, seen, known = random.Random(9), {}, {True: set(), False: set()}
+    for held_out in (True, False):
+        for _ in range(2000):
+            row = iwslt14.draw("de-en", held_out, generator)["translation"]
+            assert seen.setdefault(row["de"], row["en"]) == row["en"]
+            assert row["de"][0].isupper() and row["de"][-1] in ".?" and "{" not in row["de"] + row["en"]
+            known[held_out].add(row["de"])
+    assert not known[True] & known[False] and len(known[True]) > 500
+
+
+def test_every_translation_task_has_rows_of_its_own():
+    sources = []
+    for task in ("wmt", "iwslt14", "low_resource_mt", "spec_bench", "multilingual_spec_bench"):
+        rows = held_out_rows(task, 12, build.SAMPLE_SEED)
+        english = {row["translation"]["en"] for row in rows if "translation" in row}
+        english |= {row["_completion"][0] for row in rows if row["subset"] in ("translation", "deen", "zhen")}
+        sources.append(english)
+    assert all(len(english) >= 12 for english in sources)
+    assert not any(first & second for first, second in combinations(sources, 2))
+
+
 def test_nobody_gives_himself_a_thing():
     generator = random.Random(4)
     for _ in range(2000):
-        text = translation.draw_text(False, generator)
+        text = wmt.draw_text(False, generator)
         assert all(sentence.person != text[0].subject for sentence in text)
         assert len(text) == 1 or text[1].subject == gender_of(text[0].subject)
 
 
-@pytest.mark.parametrize("world", [translation, translation_low_resource, webtext, dolly])
+@pytest.mark.parametrize("world", [wmt, iwslt14, low_resource, webtext, dolly])
 def test_rows_come_from_the_generator_given_and_texts_from_the_task(world):
     for subset, weight in world.weights().items():
         assert weight > 0
@@ -179,7 +227,7 @@ def test_held_out_topics_were_met_in_other_wordings(kind):
     for topic in range(len(dolly._topics(entry))):
         for number in range(3) if kind == "list" else [0]:
             wordings = range(len(entry["questions"]))
-            assert not all(translation.is_held_out(kind, wording, topic, number) for wording in wordings)
+            assert not all(drawing.is_held_out(kind, wording, topic, number) for wording in wordings)
     everywhere = [dolly.definition()[language][kind] for language in dolly.weights()]
     assert len({(len(each["questions"]), len(dolly._topics(each))) for each in everywhere}) == 1
 

@@ -19,7 +19,7 @@ from specbench.results.leaderboard import Evidence as RowEvidence
 from specbench.results.leaderboard import Row
 from specbench.running.compose import Decoder, compose
 from specbench.running.models import Models, load_models
-from specbench.running.plan import Cell, check_prompts, load_data
+from specbench.running.plan import Cell, check_prompts, load_data, where_asked
 from specbench.running.prompts import prompt_ids
 from specbench.running.runner import drafter_identity, named
 from specbench.specs import RunSpec, TaskSpec
@@ -165,7 +165,7 @@ def make_prompts(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec,
     baseline = compose(spec.methods[0], models.pair(spec.methods[0]), GREEDY)
     limit = models.context_limit(spec.methods)
     for task, subset, data in loaded:
-        merged = task.subset(subset)
+        merged = where_asked(task.subset(subset), models.target, spec.chat)
         check_prompts(Cell(merged, subset, data, (baseline,), limit), spec.chat)
         num_tokens = min(MAX_NEW_TOKENS, merged.generation.max_new_tokens)
         generation = merged.generation.model_copy(update={"max_new_tokens": num_tokens})

@@ -36,9 +36,7 @@ def run(
     lm_eval_include: Annotated[
         str | None, typer.Option(help="Folder with lm-eval tasks of your own, for --task lm_eval:NAME.")
     ] = None,
-    judge: Annotated[
-        str | None, typer.Option(help="Model that rates every answer, such as gpt-4o.")
-    ] = None,
+    judge: Annotated[str | None, typer.Option(help="Model that rates every answer, such as gpt-4o.")] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Server of the judge, if not OpenAI's.")] = None,
     judge_prices: Annotated[
         str | None, typer.Option(help="IN,OUT: dollars per million tokens, to count what the judge costs.")

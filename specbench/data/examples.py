@@ -65,7 +65,7 @@ def load_examples(
     place = data or ("sample" if use_sample else "hub")
     source = open_source(task, subset, place, num_subsets)
     shots = load_shots(task, subset, place)
-    rows = islice(rows_of(chosen, source), limit)
+    rows = islice(source.asked_for(rows_of(chosen, source)), limit)
     examples = tuple(_example(chosen, index, *pair, shots) for index, pair in enumerate(rows))
     if not examples:
         raise ConfigError(f"{source.location}: no rows are left of subset '{subset}': check the data and the reader")
@@ -88,7 +88,7 @@ def _turns(task: TaskSpec, row: Row, place: str) -> tuple[str, ...]:
 
 def _example(task: TaskSpec, index: int, place: str, row: Row, shots: Shots) -> Example:
     turns = _turns(task, row, place)
-    shots.check(turns[0], place)
+    shots.check(task, row, place)
     references = tuple(reference_of(task, turn, place) for turn in turns_of(task, row, place))
     identity = str(index if row.get("id") is None else row["id"])
     if templates.SURROGATE.search(identity):

@@ -9,29 +9,24 @@ from specbench.data.local import Row
 from specbench.data.rendering import render, turns_of
 from specbench.data.rows import rows_of
 from specbench.data.sources import open_source
-from specbench.errors import ConfigError
-from specbench.specs import DatasetSpec, FewshotSpec, TaskSpec
+from specbench.errors import ConfigError, nearest
+from specbench.specs import DatasetSpec, FewshotSpec, TaskSpec, templates
 
 
 @dataclass(frozen=True)
 class Shots:
-    """`prefix`: the text before every prompt. `prompts`: what asking for one of the worked examples would look like."""
+    """`prefix`: the text before every prompt. `asked`: the questions of the worked examples."""
 
     prefix: str = ""
-    prompts: frozenset[str] = frozenset()
+    asked: frozenset[str] = frozenset()
 
-    def check(self, prompt: str, place: str) -> None:
-        """Raise ConfigError when the prompt asks for what stands before it, answer and all."""
-        if same(prompt) in self.prompts:
+    def check(self, task: TaskSpec, row: Row, place: str) -> None:
+        """Raise ConfigError when the row asks what stands before its prompt, even with other options."""
+        if self.asked and _question(task, row, place) in self.asked:
             raise ConfigError(
                 f"{place}: the row is one of the few-shot examples before its prompt: take them from another split, or "
                 "leave the row out"
             )
-
-
-def same(prompt: str) -> str:
-    """What two prompts have in common that differ in blanks only."""
-    return " ".join(prompt.split())
 
 
 def load_shots(task: TaskSpec, subset: str, data: str) -> Shots:
@@ -85,16 +80,28 @@ def _beside(task: TaskSpec, chosen: TaskSpec, spec: FewshotSpec, data: str) -> T
             f"task '{task.name}': its few-shot examples {problem}, write fewshot.rows, or leave them out with "
             "--set fewshot.num_shots=0"
         )
-    changes = {"split": spec.split, "data_files": spec.data_files}
-    dataset = chosen.dataset and chosen.dataset.model_copy(update={k: v for k, v in changes.items() if v})
+    changes = {key: value for key, value in (("split", spec.split), ("data_files", spec.data_files)) if value}
+    every_row = {"first_rows": None, "last_rows": None}
+    dataset = chosen.dataset and chosen.dataset.model_copy(update={**changes, **every_row})
     places = {"dataset": dataset, "local": spec.local or chosen.local, "sample": spec.sample, "fewshot": None}
     return chosen.model_copy(update={**places, "subsets": {name: {} for name in task.subsets}})
 
 
 def _shots(task: TaskSpec, spec: FewshotSpec, rows: list[tuple[str, Row]]) -> Shots:
     texts = [render(task, "fewshot.example", spec.example, place, row) for place, row in rows[: spec.num_shots]]
-    asked = [
-        render(task, "prompt", task.prompt, place, next(turns_of(task, row, place)))
-        for place, row in rows[: spec.num_shots]
-    ]
-    return Shots("".join(text + spec.separator for text in texts), frozenset(map(same, asked)))
+    asked = frozenset(_question(task, row, place) for place, row in rows[: spec.num_shots])
+    return Shots("".join(text + spec.separator for text in texts), asked)
+
+
+def _question(task: TaskSpec, row: Row, place: str) -> str:
+    """What a row asks: the column `fewshot.same`, or the first that the prompt needs, or else the prompt; the first
+    turn's. Two that differ in blanks and in case only are the same."""
+    row = next(turns_of(task, row, place))
+    prompt = render(task, "prompt", task.prompt, place, row)
+    column = (task.fewshot and task.fewshot.same) or templates.first_used(task.prompt, "row")
+    if column is not None and column not in row:
+        raise ConfigError(
+            f"{place}: no column '{column}', which fewshot.same names: {nearest(column, map(str, row))}: correct it"
+        )
+    text = prompt if column is None else str(row[column])
+    return " ".join(text.casefold().split())

@@ -59,7 +59,8 @@ def _is_shared(task: TaskSpec, subset: str, data: Path, files: list[Path]) -> bo
 def _aligned(task: TaskSpec, subset: str, data: Path) -> list[Files]:
     patterns = task.subset(subset).local.parallel
     filled = {column: _filled(task, subset, pattern) for column, pattern in patterns.items()}
-    return find_parallel(data, filled) if data.is_dir() else []
+    dataset = task.subset(subset).dataset
+    return find_parallel(data, filled, dataset.split if dataset else "test") if data.is_dir() else []
 
 
 def _stems(task: TaskSpec, subset: str) -> list[str]:

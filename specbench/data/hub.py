@@ -1,16 +1,20 @@
 """Rows from the Hugging Face hub at one resolved commit: of files that were fetched ahead, else streamed, so that no
 more comes over the line than is used."""
 
+from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from specbench.data import fetched
 from specbench.data.archives import member_rows
 from specbench.data.local import read_rows as read_file
+from specbench.data.remote import RemoteFile
 from specbench.errors import ConfigError
 from specbench.specs import DatasetSpec
 
 TIMEOUT_SECONDS = 10
+TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
 def filled(dataset: DatasetSpec, task: str, subset: str) -> DatasetSpec:
@@ -22,8 +26,10 @@ def filled(dataset: DatasetSpec, task: str, subset: str) -> DatasetSpec:
 
 
 def location(dataset: DatasetSpec) -> str:
-    """What messages and rows call it: path:name:split, or path:files:split, or path:zip:member."""
-    parts = (dataset.path, dataset.name or dataset.data_files, dataset.archive_member or dataset.split)
+    """What messages and rows call it: path:name:split, path:files:split, or path:zip:member, and which rows of it."""
+    parts = [dataset.path, dataset.name or dataset.data_files, dataset.archive_member or dataset.split]
+    ends = (("first", dataset.first_rows), ("last", dataset.last_rows))
+    parts += [f"{end} {num_rows} rows" for end, num_rows in ends if num_rows is not None]
     return ":".join(part for part in parts if part)
 
 
@@ -45,22 +51,42 @@ def resolve_revision(dataset: DatasetSpec) -> str:
 
 
 def read_rows(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
-    """The rows of one split at a commit."""
+    """All rows of one split at a commit. A zip, and files of which the last rows are asked for, are downloaded."""
+    paths = fetched.paths(dataset, commit)
     try:
-        paths = fetched.paths(dataset, commit)
-        if dataset.archive_member and not paths:
-            paths = [fetched.download(dataset, commit, dataset.data_files or "")]
+        if not paths and (dataset.archive_member or dataset.last_rows is not None):
+            paths = [fetched.download(dataset, commit, name) for name in _names(dataset, commit)]
         if dataset.archive_member:
             yield from member_rows(paths[0], dataset.archive_member)
         elif paths:
             for path in paths:
                 yield from read_file(path)
+        elif (dataset.data_files or "").endswith(TABLES):  # `datasets` would guess quotes, numbers and missing values
+            for name in _names(dataset, commit):
+                yield from read_file(RemoteFile(f"datasets/{dataset.path}@{commit}/{name}"))
         else:
             yield from _streamed(dataset, commit)
-    except ConfigError:
+    except ConfigError as error:
+        if isinstance(error.__cause__, OSError) and not paths:  # of the connection, not of a file
+            raise failure(dataset, error.__cause__, commit) from error
         raise
     except Exception as error:
         raise failure(dataset, error, commit) from error
+
+
+def asked_for(dataset: DatasetSpec, rows: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """The first or last of the rows, where no more are asked for: they are counted as the task's reader leaves them."""
+    if dataset.last_rows is not None:
+        yield from deque(rows, maxlen=dataset.last_rows)
+    else:
+        yield from islice(rows, dataset.first_rows)
+
+
+def _names(dataset: DatasetSpec, commit: str) -> list[str]:
+    """The files of a split."""
+    if dataset.data_files and not any(wildcard in dataset.data_files for wildcard in "*?["):
+        return [dataset.data_files]
+    return list(fetched.listing(dataset.model_copy(update={"revision": commit}))[1])
 
 
 def _streamed(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:

@@ -12,10 +12,11 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+from specbench.data.remote import RemoteFile
 from specbench.errors import ConfigError
 
 Row = dict[str, Any]
-File = Path | zipfile.Path
+File = Path | zipfile.Path | RemoteFile
 FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "txt")
 SUFFIXES = tuple(f".{form}{gz}" for form in FORMATS for gz in ("", ".gz"))
 

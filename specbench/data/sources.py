@@ -11,7 +11,7 @@ from specbench.data.local import Row, read_rows
 from specbench.data.parallel import parallel_rows
 from specbench.errors import ConfigError, nearest
 from specbench.files import file_digest
-from specbench.specs import TaskSpec
+from specbench.specs import DatasetSpec, TaskSpec
 
 Kind = Literal["hub", "local", "sample"]
 
@@ -19,12 +19,17 @@ Kind = Literal["hub", "local", "sample"]
 @dataclass(frozen=True)
 class Source:
     """Rows, each with its place ("mgsm_en.tsv, row 3"), read lazily. `revision`: the commit on the hub, for files the
-    digest of their bytes."""
+    digest of their bytes. `dataset`: the place on the hub."""
 
     kind: Kind
     location: str
     revision: str | None
     rows: Iterator[tuple[str, Row]]
+    dataset: DatasetSpec | None = None
+
+    def asked_for(self, made: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
+        """Of what a reader has made of the rows, those that the task asks of the hub."""
+        return made if self.dataset is None else hub_data.asked_for(self.dataset, made)
 
 
 def open_source(task: TaskSpec, subset: str, data: str, num_subsets: int) -> Source:
@@ -60,7 +65,7 @@ def _hub(task: TaskSpec, subset: str) -> Source:
     dataset = hub_data.filled(dataset, task.name, subset)
     location = hub_data.location(dataset)
     commit = hub_data.resolve_revision(dataset)
-    return Source("hub", location, commit, _placed(location, hub_data.read_rows(dataset, commit)))
+    return Source("hub", location, commit, _placed(location, hub_data.read_rows(dataset, commit)), dataset)
 
 
 def _placed(place: str, rows: Iterable[Row]) -> Iterator[tuple[str, Row]]:

@@ -11,7 +11,6 @@ import platform
 import tempfile
 import time
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import tokenizers
@@ -23,7 +22,8 @@ from specbench.demo.family import WEIGHTS, member, read_manifest
 from specbench.demo.making import make_member, make_tokenizer, say, smoke_version
 from specbench.demo.recipes import MEMBERS
 from specbench.demo.storage import kept_tokenizers, publish, write_json
-from specbench.demo.world import WORLDS, choices_mmlu, held_out_rows
+from specbench.demo.world import WORLDS, held_out_rows
+from specbench.demo.world.choices import mmlu
 from specbench.resources import builtin_dir
 
 SAMPLE_SEED, EVALUATION_SEED = 11, 12
@@ -33,10 +33,10 @@ MAX_NEW = 160
 def write_samples(folder: Path) -> None:
     """The bundled held-out rows of every task of the world; the same bytes every time."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_rows(folder / "mmlu-dev.jsonl", choices_mmlu.exemplars())
+    write_rows(folder / "mmlu-dev.jsonl", mmlu.exemplars())
     for task, world in WORLDS.items():
         if world.num_samples:
-            rows = held_out_rows(task, world.num_samples, Random(SAMPLE_SEED))
+            rows = held_out_rows(task, world.num_samples, SAMPLE_SEED)
             write_rows(folder / f"{task}.jsonl", [sample_of(row) for row in rows])
 
 
@@ -55,7 +55,7 @@ def evaluation_rows(smoke: bool) -> list[dict[str, Any]]:
     """Held-out rows of every task of the world, other draws than the samples."""
     counts = {task: min(world.num_evaluated, 2 if smoke else world.num_evaluated) for task, world in WORLDS.items()}
     tasks = [task for task, count in counts.items() if count]
-    return [row for task in tasks for row in held_out_rows(task, counts[task], Random(EVALUATION_SEED))]
+    return [row for task in tasks for row in held_out_rows(task, counts[task], EVALUATION_SEED)]
 
 
 def build(output: Path, names: list[str], smoke: bool) -> dict[str, Any]:

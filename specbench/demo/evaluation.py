@@ -98,7 +98,7 @@ def agreement(lengths: list[int], draft_lengths: list[int], hits: list[bool]) ->
 
 def exact_share(tokenizer: PreTrainedTokenizerBase, rows: list[Row], outputs: list[list[int]]) -> dict[str, float]:
     """The share of outputs whose last number is the answer, per subset and for `all`."""
-    texts = [str(tokenizer.decode(ids)) for ids in outputs]
+    texts = [str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in outputs]
     return by_subset(rows, [float(is_exact(*pair)) for pair in zip(texts, rows, strict=True)])
 
 

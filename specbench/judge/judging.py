@@ -8,15 +8,15 @@ from rich.console import Console
 
 from specbench.console import stdout
 from specbench.errors import ConfigError
+from specbench.judge.client import Client
 from specbench.judge.dry_run import show_requests
 from specbench.judge.judgements import judge_records
 from specbench.judge.outcomes import with_judgements, write_judgements
+from specbench.judge.recorded import FILE
 from specbench.judge.requests import questions_of
 from specbench.judge.settings import JudgeSettings
 from specbench.running.plan import Cell
 from specbench.running.records import Record
-
-FILE = "judgements.jsonl"
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,18 @@ class Judging:
     settings: JudgeSettings
     is_dry_run: bool
 
+    def check(self) -> None:
+        """Raise ConfigError where the judge could not be asked: before anything is measured for it."""
+        if not self.is_dry_run:
+            Client(self.settings)
+
+    def show(self, records: list[Record], cells: Sequence[Cell]) -> None:
+        """Print what would be asked."""
+        show_requests(records, questions_of(cells), self.settings, stdout)
+
     def judge(self, records: list[Record], cells: Sequence[Cell], folder: Path, console: Console) -> list[Record]:
         """The records with the metric `judge_score`; the ratings are also written beside them."""
-        questions = questions_of(cells)
-        if self.is_dry_run:
-            show_requests(records, questions, self.settings, stdout)
-            return records
-        found = judge_records(records, questions, self.settings, console)
+        found = judge_records(records, questions_of(cells), self.settings, console)
         write_judgements(folder / FILE, found, self.settings)
         return with_judgements(records, found)
 

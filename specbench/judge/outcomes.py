@@ -55,9 +55,7 @@ def with_judgements(records: Iterable[Record], judgements: Mapping[JudgementKey,
 
 
 def _with_score(generation: Mapping[str, Any], judgement: Judgement) -> dict[str, Any]:
-    scores = {**generation.get("scores", {}), JUDGED: judgement.score}
-    problem = {"problem": judgement.problem} if judgement.problem else {}
-    return {**problem, **generation, "scores": scores}
+    return {**generation, "scores": {**generation.get("scores", {}), JUDGED: judgement.score}}
 
 
 def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], settings: JudgeSettings) -> None:

@@ -1,5 +1,6 @@
 """How a judge is asked."""
 
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,13 +38,9 @@ class JudgeSettings:
     def __post_init__(self) -> None:
         if not self.model.strip():
             raise ConfigError("--judge: no model is named: give one that the server has, such as --judge gpt-4o")
-        parts = urlsplit(self.url)
-        if "@" in parts.netloc or parts.query:  # which would be in every log of a request
-            raise ConfigError(f"--judge-base-url: has a user or a query: leave them out, and set {KEY_VARIABLE}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"--judge-base-url {self.url}: no URL: write it as http://localhost:8000/v1")
-        if self.prices is not None and min(self.prices) < 0:
-            raise ConfigError(f"--judge-prices {self.prices[0]:g},{self.prices[1]:g}: must not be negative")
+        check_url(self.url)
+        if self.prices is not None and not all(0 <= price < math.inf for price in self.prices):
+            raise ConfigError(f"--judge-prices {self.prices[0]:g},{self.prices[1]:g}: must be finite and not negative")
         if min(self.concurrency, self.timeout_seconds) <= 0 or self.num_retries < 0:
             raise ConfigError("--judge: concurrency and time-out must be positive, retries not negative")
 
@@ -51,8 +48,26 @@ class JudgeSettings:
     def url(self) -> str:
         return (self.base_url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
 
+    @property
+    def signature(self) -> str:
+        """How ratings were made, for rows: nothing in it is secret."""
+        return f"{self.model} at {self.url}, MT-bench single answer, temperature 0"
+
     def cost(self, num_prompt_tokens: int | None, num_reply_tokens: int | None) -> float | None:
         """US dollars, or None where the price or a count is unknown."""
         if self.prices is None or num_prompt_tokens is None or num_reply_tokens is None:
             return None
         return (num_prompt_tokens * self.prices[0] + num_reply_tokens * self.prices[1]) / 1e6
+
+
+def check_url(url: str) -> None:
+    """Raise ConfigError for what is no address of a server, and for one with secrets in it."""
+    if "@" in url or "?" in url:  # which would be in every log of a request
+        raise ConfigError(f"--judge-base-url: has a user or a query: leave them out, and set {KEY_VARIABLE}")
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number or too large
+        is_address = False
+    if not is_address:
+        raise ConfigError(f"--judge-base-url {url}: no URL: write it as http://localhost:8000/v1")

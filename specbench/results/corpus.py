@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-from specbench.results.bootstrap import MIN_PROMPTS, NUM_RESAMPLES, Metric, expanded
+from specbench.results.bootstrap import CONFIDENCE, MIN_PROMPTS, NUM_RESAMPLES, Metric
 from specbench.running.records import Generation
 from specbench.scoring.contract import Scorer
 
@@ -62,12 +63,11 @@ def corpus_metrics(parts: Sequence[Corpus], seed: int) -> tuple[Metric, Metric, 
         return Metric(value=own), Metric(value=baseline), Metric(value=own - baseline)
     generator = np.random.default_rng(seed)
     drawn = [_resampled(part, generator) for part in parts]
-    owns, baselines = (np.mean([pair[side] for pair in drawn], axis=0) for side in (0, 1))
-    confidence = expanded(sum(len(part.own) for part in parts))
+    sizes = [len(part.own) for part in parts]
     return (
-        _with_interval(own, owns, confidence),
-        _with_interval(baseline, baselines, confidence),
-        _with_interval(own - baseline, owns - baselines, confidence),
+        _with_interval(own, np.array([side[0] for side in drawn]), sizes),
+        _with_interval(baseline, np.array([side[1] for side in drawn]), sizes),
+        _with_interval(own - baseline, np.array([side[0] - side[1] for side in drawn]), sizes),
     )
 
 
@@ -82,8 +82,24 @@ def _resampled(part: Corpus, generator: np.random.Generator) -> tuple[Array, Arr
     return own, baseline
 
 
-def _with_interval(value: float, resampled: Array, confidence: float) -> Metric:
+def _with_interval(value: float, drawn: Array, sizes: Sequence[int]) -> Metric:
+    """`drawn`: the scores of each subset in every resample [num_subsets, NUM_RESAMPLES]; `sizes`: its prompts."""
+    confidence = stratified(drawn.var(axis=1), np.array(sizes))
+    resampled = drawn.mean(axis=0)
     low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])
     if high - low <= 1e-9:
         return Metric(value=value, low=value, high=value)
     return Metric(value=value, low=float(low), high=float(high))
+
+
+def stratified(variances: Array, sizes: NDArray[np.int64]) -> float:
+    """The share of the resamples that the interval of a mean over subsets holds: `bootstrap.expanded`, with the missing
+    n / (n - 1) of each subset's own variance, and Student's t of as many degrees of freedom as their sum has
+    (Welch, Biometrika 34, 1947; Satterthwaite, Biometrics Bulletin 2, 1946). Both are [num_subsets]."""
+    total = float(variances.sum())
+    if total == 0:
+        return CONFIDENCE
+    unbiased = variances * sizes / (sizes - 1)
+    freedom = unbiased.sum() ** 2 / (unbiased**2 / (sizes - 1)).sum()
+    t = stats.t.ppf((1 + CONFIDENCE) / 2, freedom)
+    return float(2 * stats.norm.cdf(t * np.sqrt(unbiased.sum() / total)) - 1)

@@ -54,6 +54,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
 SCORES: dict[str, tuple[str, str]] = {
     "accuracy": ("share", "right answers: the last number, or the chosen letter"),
     "exact_match": ("share", "answers that are a reference after SQuAD's normalisation"),
+    "contained": ("share", "answers that hold one of the reference texts"),
+    "share_contained": ("share", "reference texts that the answer holds, mean over answers"),
     "f1": ("share", "words that answer and reference share, harmonic mean of both shares, best reference; as SCROLLS"),
     "rougeL": ("share", "ROUGE-L F-measure by rouge-score: the longest common subsequence of words; mean over answers"),
     "rouge1": ("share", "ROUGE-1 F-measure: words"),
@@ -68,6 +70,7 @@ SCORES: dict[str, tuple[str, str]] = {
         "1 − C(n − c, k) / C(n, k), mean over prompts: n answers (repeats), c of which pass; arXiv:2107.03374",
     ),
     "judge_score": ("1 … 10", "a judge model's rating"),
+    "num_unjudged": ("answers", "no rating of the method's answer or of AR's, where a judge rates; in no mean"),
     "loop_free": ("share", "answers that say something and do not end in a loop"),
     "repetition_rate": ("share", "words in 4-grams (characters in 8-grams: no spaces) that the answer has had before"),
     "language_share": (

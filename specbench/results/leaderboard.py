@@ -89,8 +89,9 @@ class Row(BaseModel):
 
     @property
     def key(self) -> str:
-        """What identifies the result: every field but the metrics, the date and the command line."""
-        return json.dumps(self.model_dump(mode="json", exclude=set(RESULT_FIELDS)), sort_keys=True)
+        """What identifies the result: every field but the metrics, the date and the command line; and the judge."""
+        judge = {"judge": self.signatures["judge_score"]} if "judge_score" in self.signatures else {}
+        return json.dumps(self.model_dump(mode="json", exclude=set(RESULT_FIELDS)) | judge, sort_keys=True)
 
 
 def load(path: Path | str) -> list[Row]:
@@ -132,7 +133,8 @@ def write(path: Path | str, rows: Sequence[Row]) -> None:
 
 
 def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
-    """Put rows into the file: a row with the same key is replaced, all others are kept. Returns all rows."""
+    """Put rows into the file: a row with the same key is replaced, and one without a judge by the same with one; all
+    others are kept. Returns all rows."""
     path = Path(path).resolve()
     with ExitStack() as held:
         try:  # the lock is a file beside it: the file itself is replaced, so a lock on it would guard nothing
@@ -140,7 +142,11 @@ def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
         except OSError as error:
             raise _not_written(path, error) from error
         merged = {row.key: row for row in load(path)} if path.exists() else {}
-        merged |= {row.key: row for row in rows}
+        for row in rows:
+            unjudged = row.model_copy(update={"signatures": {}}).key
+            if unjudged != row.key:
+                merged.pop(unjudged, None)
+            merged[row.key] = row
         write(path, list(merged.values()))
     return list(merged.values())
 

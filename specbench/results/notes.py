@@ -31,6 +31,10 @@ def notes(rows: Sequence[Row]) -> list[str]:
     if any(unscored):
         counts = [f"{count:.0f} answers" if count else None for count in unscored]
         lines.append(f"not scored, and in no mean: {_listed(rows, counts)}")
+    unjudged = [_value(row, "num_unjudged") for row in rows]
+    if any(unjudged):
+        counts = [f"{count:.0f} answers" if count else None for count in unjudged]
+        lines.append(f"not rated by the judge, and in no mean of its ratings: {_listed(rows, counts)}")
     truncated = [_value(row, "share_truncated") for row in rows]
     if any(truncated):
         shares = [f"{share:.0%}" if share else None for share in truncated]

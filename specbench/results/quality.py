@@ -88,12 +88,14 @@ def quality(
     if any(each.code for each in asked.values()):
         found |= _means(prompts, LANGUAGE, *(_in_language(side, subsets) for side in (own, baseline)))
     truncated = [
-        g.get("truncated_tokens") or record.get("truncated_tokens", 0) for g, record in zip(own, records, strict=True)
+        g["truncated_tokens"] if "truncated_tokens" in g else record.get("truncated_tokens", 0)
+        for g, record in zip(own, records, strict=True)
     ]
     problems = ["problem" in a or "problem" in b for a, b in zip(own, baseline, strict=True)]
     return {
         **found,
         "num_unscored": Metric(value=sum(problems)) if names else Metric(),
+        **({"num_unjudged": Metric(value=_num_unjudged(*sides))} if JUDGED in names else {}),
         "share_truncated": prompts.mean([float(num_tokens > 0) for num_tokens in truncated]),
         **{f"share_cut_by_{end}": prompts.mean([float(g["finish"] == end) for g in own]) for end in CUTS},
     }
@@ -124,6 +126,10 @@ def _values(
         judged = [value for number in numbers if (value := scores[number].get(each.main or "")) is not None]
         values[numbers[0]] = each.scorer.of_samples(name, judged)  # type: ignore[union-attr]
     return values
+
+
+def _num_unjudged(own: Sequence[Mapping[str, float | None]], baseline: Sequence[Mapping[str, float | None]]) -> int:
+    return sum(None in (a.get(JUDGED), b.get(JUDGED)) for a, b in zip(own, baseline, strict=True))
 
 
 def _is_of_samples(asked: Asked, name: str) -> bool:

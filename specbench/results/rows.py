@@ -10,7 +10,7 @@ from specbench.external.decoder import ExternalDecoder
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import Row, Sampling
 from specbench.results.metrics import metrics_of
-from specbench.results.quality import asked_of, main_metric, signatures
+from specbench.results.quality import JUDGED, asked_of, main_metric, signatures
 from specbench.running.compose import Decoder, unique
 from specbench.running.models import Models
 from specbench.running.plan import Cell
@@ -29,8 +29,10 @@ def rows(
     records: Sequence[Record],
     environment: Mapping[str, Any],
     command: str,
+    judge: str | None = None,
 ) -> list[Row]:
-    """Every row of a run, methods in the order given, subsets in the task's order, `all` last.
+    """Every row of a run, methods in the order given, subsets in the task's order, `all` last. `judge`: the signature
+    of the judge whose ratings the records have.
 
     Subsets that are sampled in different ways have no `all`: it would be of no one way.
     """
@@ -44,7 +46,7 @@ def rows(
             for group in groups:
                 subsets = {cell.subset for cell in group}
                 chosen = [r for r in records if r["task"] == task_name and r["subset"] in subsets]
-                made.append(_row(spec, method, group, models, chosen, environment, command))
+                made.append(_row(spec, method, group, models, chosen, environment, command, judge))
     return made
 
 
@@ -102,6 +104,7 @@ def _row(
     records: Sequence[Record],
     environment: Mapping[str, Any],
     command: str,
+    judge: str | None,
 ) -> Row:
     cell = group[0]
     task = next(task for task in spec.tasks if task.name == cell.task.name)
@@ -141,6 +144,6 @@ def _row(
             prompts(group, models, records, spec.chat), greedy=sampling(cell).temperature == 0,
         ),
         quality=main_metric(asked, metrics),
-        signatures=signatures(asked, records),
+        signatures=signatures(asked, records) | ({JUDGED: judge} if judge and JUDGED in metrics else {}),
         metrics=metrics,
     )  # fmt: skip

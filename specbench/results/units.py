@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from specbench.results.bootstrap import Metric
 from specbench.results.cells import NULL, number
@@ -19,8 +19,10 @@ class Unit:
 
 
 SHARES = {
-    "accuracy": "accuracy", "f1": "F1", "exact_match": "exact match", "rougeL": "ROUGE-L", "rouge1": "ROUGE-1",
-    "rouge2": "ROUGE-2", "loop_free": "loop-free", "language_share": "asked language", "repetition_rate": "repetition",
+    "accuracy": "accuracy", "f1": "F1", "exact_match": "exact match", "contained": "contained",
+    "share_contained": "share contained", "rougeL": "ROUGE-L", "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2", "loop_free": "loop-free",
+    "language_share": "asked language", "repetition_rate": "repetition",
 }  # fmt: skip
 OTHERS = {
     "bleu": Unit("BLEU", most=100.0),
@@ -34,11 +36,11 @@ def unit_of(name: str | None) -> Unit:
     """The unit of a score; one that is not ours is shown as it is, under its own name."""
     if name is None:
         return Unit("score")
-    metric, comma, filtered = name.partition(",")  # lm-eval's names: METRIC,FILTER
-    if metric in SHARES or PASS_AT.fullmatch(metric):
-        return Unit(f"{SHARES.get(metric, metric)}{comma}{filtered} %", factor=100.0)
-    unit = OTHERS.get(metric, Unit(metric, digits=3))
-    return replace(unit, label=f"{unit.label}{comma}{filtered}")
+    if "," in name:  # lm-eval's, METRIC,FILTER: some of its tasks have shares, some percentages under one name
+        return Unit(name, digits=3, most=OTHERS.get(name.partition(",")[0], Unit("")).most)
+    if name in SHARES or PASS_AT.fullmatch(name):
+        return Unit(f"{SHARES.get(name, name)} %", factor=100.0)
+    return OTHERS.get(name, Unit(name, digits=3))
 
 
 def pair(metrics: Mapping[str, Metric], name: str | None) -> str:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from specbench.data.examples import TaskData, load_examples
 from specbench.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
 from specbench.registry import SCORERS
 from specbench.running.compose import Decoder, compose, sampling_of
 from specbench.running.models import Models
@@ -59,7 +60,7 @@ def make_cells(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, s
     """Compose the methods for every cell and check that every prompt fits both models."""
     cells = []
     for task, subset, data in loaded:
-        merged = task.subset(subset)
+        merged = where_asked(task.subset(subset), models.target, spec.chat)
         sampling = sampling_of(merged.generation)
         decoders = tuple(compose(method, models.pair(method), sampling) for method in spec.methods)
         budgets = models.budgets(spec.methods, merged.generation.max_new_tokens)
@@ -70,6 +71,11 @@ def make_cells(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, s
         check_prompts(cell, spec.chat)
         check_references(cell)
     return cells
+
+
+def where_asked(task: TaskSpec, target: CausalLM, chat: str) -> TaskSpec:
+    """The task, merged with its subset, with the stop strings that hold for the target's prompts, for all methods."""
+    return task.model_copy(update={"generation": task.generation.where(uses_chat(target, chat))})
 
 
 def check_prompts(cell: Cell, chat: str) -> None:

@@ -15,6 +15,8 @@ from specbench.running.records import Key as Key
 from specbench.running.records import Record, RecordFile
 from specbench.running.records import record_key as record_key
 
+REVISIONS = "data_revisions"  # the commit of each subset's data on the hub
+
 
 class RunFolder:
     """Holds one configuration; opening it with another one is refused, with what changed.
@@ -67,6 +69,7 @@ class RunFolder:
                 problem = f"{config}: not valid JSON ({error})"
                 raise ConfigError(f"{problem}; {repair}, or choose another --output") from error
             self._compare(old)
+            self._add_revisions(config, old)
         elif self.records.path.exists() and not self.named_by_digest:
             raise ConfigError(
                 f"{self.path}: has records but no run.json, so nothing tells whose they are; restore it from a copy, "
@@ -75,12 +78,21 @@ class RunFolder:
         else:
             write_atomically(config, json.dumps(self.identity, indent=2, ensure_ascii=False) + "\n")
 
+    def _add_revisions(self, config: Path, old: Mapping[str, Any]) -> None:
+        """Note the commits of subsets that no run into this folder has measured yet."""
+        known = old.get(REVISIONS, {})
+        revisions = {**known, **self.identity.get(REVISIONS, {})}
+        if revisions != known:
+            text = json.dumps({**old, REVISIONS: revisions}, indent=2, ensure_ascii=False)
+            write_atomically(config, text + "\n")
+
     def _compare(self, old: Mapping[str, Any]) -> None:
         before, now = flatten(old), flatten(self.identity)
         changed = [
             f"{key}: {before.get(key, 'absent')} → {now.get(key, 'absent')}"
             for key in sorted({*before, *now})
             if before.get(key) != now.get(key)
+            and (not key.startswith(f"{REVISIONS}.") or {key} <= before.keys() & now.keys())
         ]
         if changed:
             more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""

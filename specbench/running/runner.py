@@ -102,6 +102,7 @@ def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict
         if decoder is cell.decoders[0]:
             num_prompt_tokens = len(ids)
             num_truncated = num_cut if block.turn else num_truncated
+    budgets = {budget.model.name: budget.num_tokens for budget in cell.budgets}  # to which prompts were cut, in tokens
     return {
         "task": cell.task.name,
         "subset": cell.subset,
@@ -114,6 +115,7 @@ def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict
         "prompt": block.prompt_digest,
         "prompt_tokens": num_prompt_tokens,
         "truncated_tokens": num_truncated,
+        **({"budgets": budgets} if num_truncated or any(g.get("truncated_tokens") for g in results.values()) else {}),
         "reference": block.reference,
         "methods": {decoder.method.name: results[decoder.method.name] for decoder in cell.decoders},
     }
@@ -140,6 +142,7 @@ def identity(spec: RunSpec, cells: Sequence[Cell], models: Models, environment: 
         decoder.method.name: decoder.revision
         for cell in cells[:1] for decoder in cell.decoders if isinstance(decoder, ExternalDecoder)
     }  # fmt: skip
+    revisions = {f"{cell.task.name}/{cell.subset}": cell.data.revision for cell in cells if cell.data.source == "hub"}
     return {
         "seed": spec.seed,
         "tasks": {task.name: named(task) for task in spec.tasks},
@@ -148,6 +151,7 @@ def identity(spec: RunSpec, cells: Sequence[Cell], models: Models, environment: 
         "drafters": {method: found for method, found in drafters.items() if found["name"] is not None},
         **({"code": codes} if codes else {}),
         "data": {cell.task.name: cell.data.source for cell in cells},
+        **({"data_revisions": revisions} if revisions else {}),
         "chat": spec.chat,
         **({"code_execution": True} if permission.allowed() else {}),  # without it answers have no scores
         "environment": dict(environment),

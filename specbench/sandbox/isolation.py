@@ -17,9 +17,11 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/
 FIRST_USER, NUM_USERS = 60578, 128  # user numbers that no system gives out
 NOT_ISOLATED = (
     "programs run with limits only, because this machine allows neither user namespaces nor bubblewrap: not isolated "
-    "from them are the network, the files that their user may read or write, that user's other processes, and the disk "
+    "from them are the network, {files}, that user's other processes, and the disk "
     "(one file is limited, many are not, nor what they mount in namespaces where they can make those)"
 )
+FILES = "the files that their user may read or write"
+ALL_FILES = "all files of this machine, which they can read, those that their user may write"  # see `_unprivileged`
 
 
 @cache
@@ -30,8 +32,14 @@ def strongest(works: Callable[[Isolation], bool]) -> Isolation:
     # Bubblewrap cannot give root's programs another user, under whom the limit on processes holds.
     if os.getuid() and shutil.which("bwrap") and works("bubblewrap"):
         return "bubblewrap"
-    warnings.warn(NOT_ISOLATED, UserWarning, stacklevel=2)
+    warnings.warn(not_isolated(), UserWarning, stacklevel=2)
     return "limits"
+
+
+def not_isolated() -> str:
+    """What limits alone leave open on this machine, to the user that runs this."""
+    reads_all = os.getuid() == 0 and _unprivileged(FIRST_USER)["reads_all"]
+    return NOT_ISOLATED.format(files=ALL_FILES if reads_all else FILES)
 
 
 def readable_paths() -> list[str]:

@@ -12,7 +12,8 @@ class Job:
 
     `program` is the answer's whole source. `test` is run in another process, after `prefix` (trusted source whose
     names the tests use: a prompt with helper functions; it may end in the head of an unfinished function), and calls
-    the functions `entry_points` of the program; empty: all functions that the program defines at its top level.
+    the functions `entry_points` of the program; empty: all names that the test uses and that neither it, the prefix nor
+    Python defines. A program that lacks one of them fails.
     """
 
     program: str

@@ -60,14 +60,16 @@ def choice(*, letters: str = LETTERS) -> PerAnswer:
     """Accuracy: 1 when the answer chooses the reference's letter, else 0.
 
     The reference is the letter, a list of letters any of which is right, or a mapping with the letter as `answer` and
-    the options' texts by their letters: then an answer without a letter may name its option in words. Raises
-    ConfigError for a reference that is none of the `letters`.
+    the options' texts by their letters: then these alone can be chosen ("I" is else a word of English more often than
+    an option), and an answer without a letter may name its option in words. Raises ConfigError for a reference that is
+    none of the `letters`.
     """
 
     def judge(text: str, reference: Reference) -> dict[str, float]:
         options = _options(reference)
         right = [_letter(each, letters) for each in alternatives(_right(reference), "choice")] or [_letter("", letters)]
-        chosen = chosen_letter(text, letters) or chosen_text(text, options)
+        offered = [letter for letter in letters if letter in options or letter in right] if options else letters
+        chosen = chosen_letter(text, "".join(offered)) or chosen_text(text, options)
         return {"accuracy": float(chosen in right)}
 
     return PerAnswer(("accuracy",), judge, in_sentences=False)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import comb
+from math import comb, inf
 from typing import Literal
 
 from specbench.errors import ConfigError, nearest
@@ -121,7 +121,7 @@ def code(
     """
     numbers = {"k": min(k, default=1), "timeout_seconds": timeout_seconds, "memory_mib": memory_mib}
     for option, value in numbers.items():
-        if value <= 0:
-            raise ConfigError(f"scorer code: {option} = {value}: must be positive")
+        if not 0 < value < inf:
+            raise ConfigError(f"scorer code: {option} = {value}: must be positive and finite")
     names = tuple(f"pass@{number}" for number in sorted({1, *k}))
     return Code(names, Limits(timeout_seconds=timeout_seconds, memory_mib=memory_mib), extract)

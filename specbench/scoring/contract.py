@@ -45,18 +45,20 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True)
 class PerAnswer:
-    """A scorer whose metrics are means over answers; `judge` gives the values of one answer. `in_sentences`: whether
-    answers are long enough to have a language: a letter or a name is not."""
+    """A scorer whose metrics are means over answers; `judge` gives the values of one answer, or None where the scorer's
+    own normalisation leaves nothing of the reference. `in_sentences`: whether answers are long enough to have a
+    language: a letter or a name is not."""
 
     names: tuple[str, ...]
-    judge: Callable[[str, Reference], Mapping[str, float]]
+    judge: Callable[[str, Reference], Mapping[str, float] | None]
     needs_reference: bool = True
     in_sentences: bool = True
 
     def __call__(self, text: str, reference: Reference) -> Score:
         if self.needs_reference and is_missing(reference):
             return unscored(self.names)
-        return Score(self.judge(text, reference))
+        values = self.judge(text, reference)
+        return unscored(self.names, "the reference holds no words") if values is None else Score(values)
 
     def corpus(self, name: str, sums: Sequence[float]) -> float:
         raise ValueError(f"{name} is a mean over answers, not a corpus metric")

@@ -24,8 +24,12 @@ def rouge(*, use_stemmer: bool = False, tokenizer: str = "words") -> PerAnswer:
     if tokenizer not in TOKENIZERS:
         raise ConfigError(f"scorer.tokenizer = {tokenizer!r}: {nearest(tokenizer, TOKENIZERS)}")
 
-    def judge(text: str, reference: Reference) -> dict[str, float]:
-        scores = _rouge(use_stemmer, tokenizer).score_multi(alternatives(reference, "rouge"), text)
+    def judge(text: str, reference: Reference) -> dict[str, float] | None:
+        scorer = _rouge(use_stemmer, tokenizer)
+        references = [each for each in alternatives(reference, "rouge") if scorer._tokenizer.tokenize(each)]
+        if not references:
+            return None
+        scores = scorer.score_multi(references, text)
         return {name: float(scores[name].fmeasure) for name in TYPES}
 
     return PerAnswer(TYPES, judge)

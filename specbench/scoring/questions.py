@@ -3,10 +3,12 @@
 import re
 import string
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from specbench.errors import ConfigError
 from specbench.registry import SCORERS
 from specbench.scoring.contract import PerAnswer, Reference, alternatives
+from specbench.scoring.words import words
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -28,16 +30,66 @@ def token_f1(text: str, reference: str) -> float:
 def f1() -> PerAnswer:
     """F1 of the answer's words, 0 … 1, the best over the references. As SCROLLS (arXiv:2201.03533) scores Qasper and
     NarrativeQA, after SQuAD (arXiv:1606.05250)."""
-    return PerAnswer(("f1",), _best("f1", token_f1), in_sentences=False)
+    return PerAnswer(("f1",), _best("f1", token_f1, normalized), in_sentences=False)
 
 
 @SCORERS.register("exact_match")
-def exact_match() -> PerAnswer:
+def exact_match(*, labels: Sequence[str] = ()) -> PerAnswer:
     """1 when the answer is one of the references after SQuAD's normalisation, else 0: case, ASCII punctuation, English
-    articles and spaces do not count. As SCROLLS (arXiv:2201.03533) scores ContractNLI and QuALITY."""
-    same = _best("exact_match", lambda a, b: float(normalized(a) == normalized(b) != ""))
-    return PerAnswer(("exact_match",), same, in_sentences=False)
+    articles and spaces do not count; of a reference that is nothing else ("The"), only spaces around it do not. As
+    SCROLLS (arXiv:2201.03533) scores ContractNLI and QuALITY.
+
+    `labels`: what can be answered; then the first of them in the answer is what counts, and an answer without any is
+    wrong. Raises ConfigError for a reference that is none of them.
+    """
+    if isinstance(labels, str) or not all(isinstance(label, str) and normalized(label) for label in labels):
+        raise ConfigError(f"scorer.labels = {labels!r}: must be a list of texts")
+
+    def same(text: str, reference: str) -> float:
+        if labels and normalized(reference) not in map(normalized, labels):
+            raise ConfigError(
+                f"scorer exact_match: the reference {reference!r} is none of the labels {', '.join(labels)}: correct it"
+            )
+        if not normalized(reference):
+            return float(text.strip() == reference.strip())
+        said = first_label(text, labels) if labels else normalized(text)
+        return float(said == normalized(reference))
+
+    return PerAnswer(("exact_match",), _best("exact_match", same), in_sentences=False)
 
 
-def _best(name: str, compare: Callable[[str, str], float]) -> Callable[[str, Reference], dict[str, float]]:
-    return lambda text, reference: {name: max(compare(text, each) for each in alternatives(reference, name))}
+def first_label(text: str, labels: Sequence[str]) -> str | None:
+    """The normalised label that stands first in a text, of two at one place the longer; None where there is none."""
+    said = f" {normalized(text)} "
+    places = [(said.find(f" {label} "), -len(label), label) for label in map(normalized, labels)]
+    return min((place for place in places if place[0] >= 0), default=(0, 0, None))[2]
+
+
+@SCORERS.register("contained")
+def contained() -> PerAnswer:
+    """`contained`: 1 when the words of any reference stand in a row in the answer, else 0. `share_contained`: the share
+    of the references that do, where they are parts of one answer. For long answers to questions with short ones, as
+    arXiv:2307.03172 judges them; English articles do not count."""
+
+    def judge(text: str, reference: Reference) -> dict[str, float]:
+        said = _in_a_row(text)
+        found = [_in_a_row(each) in said for each in alternatives(reference, "contained") if _in_a_row(each).strip()]
+        return {"contained": float(any(found)), "share_contained": sum(found) / max(1, len(found))}
+
+    return PerAnswer(("contained", "share_contained"), judge)
+
+
+def _in_a_row(text: str) -> str:
+    return f" {' '.join(word for word in words(text) if word not in ('a', 'an', 'the'))} "
+
+
+def _best(
+    name: str, compare: Callable[[str, str], float], counts: Callable[[str], object] = bool
+) -> Callable[[str, Reference], dict[str, float] | None]:
+    """The best over the references that count; None where none does."""
+
+    def judge(text: str, reference: Reference) -> dict[str, float] | None:
+        values = [compare(text, each) for each in alternatives(reference, name) if counts(each)]
+        return {name: max(values)} if values else None
+
+    return judge

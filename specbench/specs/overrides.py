@@ -21,11 +21,15 @@ AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
 def with_overrides(
     tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec], pairs: Sequence[str]
 ) -> tuple[list[TaskSpec], list[MethodSpec]]:
-    """Each pair applied to every task and method that has its key. A task's subsets do not win over a pair.
+    """Each pair applied to every task and method that has its key. A task's subsets do not win over a pair. Stops
+    that are set hold in chat too, where no others are set for it.
 
     Raises ConfigError when none has the key (naming the nearest) or when the value is out of range.
     """
     changed_tasks, changed_methods = list(tasks), list(methods)
+    keys = [pair.partition("=")[0].strip() for pair in pairs]
+    if "generation.stop" in keys and "generation.chat_stop" not in keys:
+        changed_tasks = [_changed(task, "generation.chat_stop", "null") for task in changed_tasks]
     for pair in pairs:
         path, equals, text = pair.partition("=")
         path = path.strip()
@@ -52,7 +56,8 @@ def _absent(path: str, methods: Sequence[MethodSpec], known: set[str]) -> str:
         able = [name for name in RULES.names() if option in RULES.options_model(name).model_fields]
         having = f"which has no '{option}'" + (f" (the rule {', '.join(able)} has)" if able else "")
         return f"{rules}, {having}: choose a method with another rule; `specbench show METHOD` says which it has"
-    return f"no chosen task or method has the key '{path}': {nearest(path, known)}"
+    alike = {key for key in known if key.startswith(f"{part}.")}
+    return f"no chosen task or method has the key '{path}': {nearest(path, alike or known)}"
 
 
 def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
@@ -64,22 +69,35 @@ def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
     if isinstance(spec, MethodSpec) and not spec.needs_drafter:
         paths -= {path for path in paths if path.partition(".")[0] == "bridge"}  # nothing to bridge, in AR for one
     if isinstance(spec, TaskSpec):
-        paths |= {path for over in spec.subsets.values() for path in dotted.leaves(over)}
+        paths |= {path for name in spec.subsets for path in _subset_paths(spec, name)}
     return paths - set(FIXED)
 
 
 def _changed(spec: AnySpec, path: str, text: str) -> AnySpec:
     if path not in _paths(spec):
         return spec
-    value = _value(spec.model_dump(), path, text)
-    data = dotted.put(spec.model_dump(), path, value)
+    data = spec.model_dump()
+    value = _value(data, path, text)
+    head, _, rest = path.partition(".")
+    in_subsets = bool(rest) and data.get(head) is None  # as the dataset of a task whose every subset has its own
     if isinstance(spec, TaskSpec):
-        data["subsets"] = {name: _override(over, path, value) for name, over in spec.subsets.items()}
+        data["subsets"] = {
+            name: dotted.put(over, path, value)
+            if path in (_subset_paths(spec, name) if in_subsets else dotted.leaves(over)) else over
+            for name, over in spec.subsets.items()
+        }  # fmt: skip
+    if not in_subsets:
+        data = dotted.put(data, path, value)
     return build(type(spec), data, prefix=f"--set {path}={text}: ")
 
 
-def _override(over: Mapping[str, Any], path: str, value: Any) -> Mapping[str, Any]:
-    return dotted.put(over, path, value) if path in dotted.leaves(over) else over
+def _subset_paths(task: TaskSpec, name: str) -> set[str]:
+    """The keys that one subset gives, and all that a part can have which only subsets have, such as a dataset."""
+    given = set(dotted.leaves(task.subsets[name]))
+    heads = {path.partition(".")[0] for path in given if "." in path}
+    parts = {head for head in heads if getattr(task, head) is None}
+    merged = dotted.leaves(task.subset(name).model_dump(include=parts)) if parts else ()
+    return given.union(merged)
 
 
 def _value(data: Mapping[str, Any], path: str, text: str) -> Any:

@@ -30,7 +30,8 @@ class DatasetSpec(Spec):
     """Where the rows are on the hub. All but `split` and `revision` may hold {task}, {subset} and {split}.
 
     `data_files` names the files of the split, wildcards allowed; only they are read. `archive_member`: the file inside
-    the zip that `data_files` names.
+    the zip that `data_files` names. `first_rows` or `last_rows`: no more than so many of the rows that the reader
+    leaves.
     """
 
     path: Text
@@ -39,6 +40,8 @@ class DatasetSpec(Spec):
     split: Text
     data_files: str | None = None
     archive_member: str | None = None
+    first_rows: Annotated[int, Field(ge=1)] | None = None
+    last_rows: Annotated[int, Field(ge=1)] | None = None
 
     @field_validator("path", "name", "data_files", "archive_member")
     @classmethod
@@ -49,6 +52,8 @@ class DatasetSpec(Spec):
     def _of_an_archive(self) -> "DatasetSpec":
         if self.archive_member and not (self.data_files or "").endswith(".zip"):
             raise ConfigError("dataset.archive_member: needs the zip that holds it: name it in dataset.data_files")
+        if self.first_rows and self.last_rows:
+            raise ConfigError("dataset.last_rows: dataset.first_rows is given too: delete one of the two keys")
         return self
 
 

@@ -106,6 +106,8 @@ def _meaning(spec: TaskSpec | MethodSpec) -> Any:
     meaning = spec.model_dump(exclude={"title", "paper", "sweep", "version", "sample", "subsets", "calibration"})
     (meaning.get("fewshot") or {}).pop("sample", None)
     meaning.get("drafter", {}).pop("path", None)  # what is there is told by its own digest, in every row
+    if meaning.get("generation", {}).get("chat_stop") == ():
+        meaning["generation"]["chat_stop"] = "none"  # not the same as absent
     if "decoder" in meaning:
         meaning["decoder"]["entry"] = PurePath(meaning["decoder"]["entry"]).name  # so is the code of a file
     return _filled(meaning)

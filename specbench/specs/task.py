@@ -18,13 +18,23 @@ TURN_COLUMNS = ("turn", "turn_index")  # that a row of several turns has in the 
 
 
 class GenerationSpec(Spec):
-    """How an answer is sampled and where it ends. Temperature 0 is greedy."""
+    """How an answer is sampled and where it ends. Temperature 0 is greedy.
+
+    `chat_stop`: the stop strings where the target's prompts go through its chat template; null means those of `stop`.
+    """
 
     max_new_tokens: Annotated[int, Field(ge=1)]
     stop: tuple[Text, ...] = ()
+    chat_stop: tuple[Text, ...] | None = None
     temperature: Temperature = 0.0
     top_k: Annotated[int, Field(ge=1)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+
+    def where(self, in_chat: bool) -> "GenerationSpec":
+        """The same with the stop strings that hold for prompts in a chat template, or outside of one."""
+        if not in_chat or self.chat_stop is None:
+            return self
+        return self.model_copy(update={"stop": self.chat_stop})
 
 
 class TaskSpec(Spec):
@@ -32,7 +42,8 @@ class TaskSpec(Spec):
 
     `turns`: the column that lists what the user says; `prompt` is then made for each, from `row.turn` and
     `row.turn_index`. `reference`: a template, or several by name; or `references`, the column that lists right answers.
-    `truncation`: what happens to a prompt that is too long for the models; without it that is an error.
+    `truncation`: what happens to a prompt that is too long for the models; without it that is an error. A conversation
+    that has grown too long with a method's own answers loses its middle with or without it.
     `sample` is a path relative to the task's own file; the catalogue makes it absolute.
     """
 

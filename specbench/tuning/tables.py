@@ -82,8 +82,7 @@ def checks_table(checks: Sequence[Check]) -> Table:
     interval = ", with 95 % interval over prompts" if any(error.low is not None for error in errors) else ""
     table = new_table(
         "the estimates against real runs",
-        f"error: ≈ / run − 1{interval}. {said}. Speed-ups are over the AR of the same run; "
-        "quality is measured only.",
+        f"error: ≈ / run − 1{interval}. {said}. Speed-ups are over the AR of the same run; quality is measured only.",
     )
     add_columns(table, "thres-\nhold", "draft\ntokens", "τ\n≈ → run", "error of\nτ %", "≈ speed-\nup",
                 "speed-up, run\n95 % interval", "error of\nspeed-up %", heading(quality, "run"))  # fmt: skip

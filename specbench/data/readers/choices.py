@@ -6,6 +6,7 @@ from typing import Any
 from specbench.data.local import Row
 from specbench.errors import ConfigError
 from specbench.registry import READERS
+from specbench.specs import templates
 
 LETTERS = "ABCD"
 
@@ -15,6 +16,13 @@ def csqa() -> Callable[[Row], Row]:
     """Rows of tau/commonsense_qa, and those of the first release, whose `question` holds stem, concept and choices."""
 
     def read(row: Row) -> Row:
+        made = flat(row)
+        labels, right = list(made["choices"]["label"]), made.get("answerKey")
+        if not templates.is_empty(right) and right not in labels:
+            raise ConfigError(f"column 'answerKey' = {right!r} is none of the labels {', '.join(labels)}: correct it")
+        return made
+
+    def flat(row: Row) -> Row:
         nested = row["question"]
         if not isinstance(nested, dict):
             return row

@@ -12,6 +12,7 @@ from typing import Any
 from specbench.data.local import Row
 from specbench.errors import ConfigError
 from specbench.registry import READERS
+from specbench.specs import templates
 
 CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 GROUPS = {"mt_bench": CATEGORIES} | {
@@ -24,28 +25,37 @@ def conversations(categories: tuple[str, ...]) -> Callable[[Row], Row | list[Row
     """A reader of the rows of some categories."""
 
     def read(row: Row) -> Row | list[Row]:
-        if row.get("category", categories[0]) not in categories:
+        if templates.is_empty(row.get("category")):
+            raise ConfigError("no column 'category', which names the group of the row: add it")
+        if row["category"] not in categories:
             return []
         if "references" in row:
-            return row
+            return {**row, "references": _each_turn(row, "references")}
         number = row.get("question_id")
         identity = row.get("id") if number is None else number
-        return {"id": identity, "category": row.get("category"), "turns": row["turns"], "references": _references(row)}
+        references = [_final(one) if isinstance(one, str) else one for one in _each_turn(row, "reference")]
+        return {"id": identity, "category": row["category"], "turns": row["turns"], "references": references}
 
     return read
 
 
-def _references(row: Row) -> list[Any]:
-    """A reference for every turn. Of a worked sum (GSM8K) the number behind #### counts."""
-    given = row.get("reference")
+def _each_turn(row: Row, column: str) -> list[Any]:
+    """A reference for every turn. Several texts for the only turn are alternatives."""
+    given, turns = row.get(column), row.get("turns")
     if given is None:
         return []
     if not isinstance(given, list):
-        raise ConfigError(f"column 'reference' must list a reference for each turn, not a {type(given).__name__}")
-    return [_final(one) if isinstance(one, str) else one for one in given]
+        raise ConfigError(f"column '{column}' must list a reference for each turn, not a {type(given).__name__}")
+    num_turns = len(turns) if isinstance(turns, list) else len(given)
+    if num_turns == 1 and len(given) > 1:
+        return [given]
+    if len(given) > num_turns > 0:
+        raise ConfigError(f"column '{column}' lists {len(given)} references for {num_turns} turns: correct it")
+    return given
 
 
 def _final(text: str) -> str | None:
+    """Of a worked sum (GSM8K) the number behind #### counts."""
     number = FINAL_NUMBER.search(text)
     return number[1] if number else text or None
 

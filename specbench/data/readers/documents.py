@@ -7,53 +7,72 @@ from typing import Any
 from specbench.data.local import Row
 from specbench.errors import ConfigError
 from specbench.registry import READERS
+from specbench.specs import templates
 
 LETTERS = "ABCD"
 FINAL = {"text", "references"}
 
 
 @READERS.register("scrolls_summary")
-def scrolls_summary() -> Callable[[Row], Row | list[Row]]:
+def scrolls_summary() -> "Scrolls":
     """SCROLLS without a question: the whole input is the text."""
-    return _first_of_each(lambda row: {"text": row["input"]})
+    return Scrolls(lambda row: {"text": row["input"]})
 
 
 @READERS.register("scrolls")
-def scrolls() -> Callable[[Row], Row | list[Row]]:
+def scrolls() -> "Scrolls":
     """SCROLLS with a question, which ends at the first empty line of the input."""
-    return _first_of_each(_question_first)
+    return Scrolls(_question_first)
 
 
 @READERS.register("scrolls_choice")
-def scrolls_choice() -> Callable[[Row], Row | list[Row]]:
+def scrolls_choice() -> "Scrolls":
     """QuALITY: behind the question come four answers, "(A) …" to "(D) …"; the right one is given by its text."""
-    return _first_of_each(_with_options)
+    return Scrolls(_with_options)
 
 
 @READERS.register("scrolls_meetings")
-def scrolls_meetings() -> Callable[[Row], Row | list[Row]]:
+def scrolls_meetings() -> "Scrolls":
     """QMSum in SCROLLS' layout or in its own: a meeting with several queries, a row for each of which is made."""
-    read = _first_of_each(_question_first)
-    return lambda row: _queries(row) if "meeting_transcripts" in row else read(row)
+    return Scrolls(_question_first)
 
 
-def _first_of_each(split: Callable[[Row], Row]) -> Callable[[Row], Row | list[Row]]:
-    """A reader that splits the input; SCROLLS repeats a row for every further right answer: the first one stands."""
-    seen: set[str] = set()
+class Scrolls:
+    """A reader that splits the input by `split`. SCROLLS repeats a row for every further right answer: such rows, which
+    come one behind the other, are one row with several `references`."""
 
-    def read(row: Row) -> Row | list[Row]:
+    def __init__(self, split: Callable[[Row], Row]) -> None:
+        self._split = split
+        self._seen: set[str] = set()
+
+    def join(self, row: Row, following: Row) -> Row | None:
+        """A row and the next, of the same id, as one, with the texts of `output` as a list; None where they are two."""
+        if "input" not in row or row.get("id") is None or row["id"] != following.get("id"):
+            return None
+        if row["input"] != following.get("input"):
+            raise ConfigError(f"column 'id' = '{row['id']}': the row before has the same id, another input: correct it")
+        return {**row, "output": [*_outputs(row), *_outputs(following)]}
+
+    def __call__(self, row: Row) -> Row | list[Row]:
+        if "meeting_transcripts" in row:
+            return _queries(row)
         if row.keys() >= FINAL:
             return row
         for column in ("id", "input"):
             if not isinstance(row.get(column), str):
                 raise ConfigError(f"column '{column}' must be a text: SCROLLS rows have id, pid, input and output")
-        if row["id"] in seen:
-            return []
-        seen.add(row["id"])
-        output = row.get("output")
-        return {"id": row.get("pid") or row["id"], "references": [output] if output else []} | split(row)
+        if row["id"] in self._seen:
+            raise ConfigError(f"column 'id' = '{row['id']}' has been before: put rows of one id one behind the other")
+        self._seen.add(row["id"])
+        outputs = list(dict.fromkeys(_outputs(row)))
+        return {"id": row.get("pid") or row["id"], "references": outputs} | self._split({**row, "output": outputs})
 
-    return read
+
+def _outputs(row: Row) -> list[str]:
+    """The right answers of a row, none of them empty."""
+    output = row.get("output")
+    given: list[Any] = output if isinstance(output, list) else [output]
+    return [text for text in given if not templates.is_empty(text)]
 
 
 def _question_first(row: Row) -> Row:
@@ -70,10 +89,12 @@ def _with_options(row: Row) -> Row:
     options = [" ".join(option.split()) for option in options]
     if len(options) != len(LETTERS):
         raise ConfigError(f"column 'input' holds {len(options)} answers where (A) to (D) are due: correct it")
-    answer = " ".join((row.get("output") or "").split())
-    if answer and answer not in options:
-        raise ConfigError(f"column 'output': '{answer[:60]}' is none of the four answers: correct it")
-    letter = LETTERS[options.index(answer)] if answer else ""
+    answers = {" ".join(output.split()) for output in row["output"]}
+    right = [letter for letter, option in zip(LETTERS, options, strict=True) if option in answers]
+    if answers and len(right) != 1:
+        told = " / ".join(sorted(answers))[:60]
+        raise ConfigError(f"column 'output': '{told}' is {len(right) or 'none'} of the four answers: correct it")
+    letter = right[0] if right else ""
     return {**split, "text": split["text"][end:].strip(), "options": options, "letter": letter}
 
 

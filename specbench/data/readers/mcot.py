@@ -1,13 +1,30 @@
-"""Multilingual word problems: mCoT's training rows, its published answers to MGSM, and MSVAMP as mCoT has it."""
+"""Multilingual word problems: MGSM, mCoT's training rows, its published answers to MGSM, and MSVAMP as mCoT has it."""
 
 from collections.abc import Callable
 from functools import partial
 
 from specbench.data.local import Row
+from specbench.errors import ConfigError
 from specbench.registry import READERS
 
 LANGUAGES = {"bn": "bengali", "de": "german", "en": "english", "es": "spanish", "fr": "french", "ja": "japanese",
              "ru": "russian", "sw": "swahili", "te": "telugu", "th": "thai", "zh": "chinese"}  # fmt: skip
+
+
+@READERS.register("mgsm")
+def mgsm() -> Callable[[Row], Row]:
+    """Rows of juletxara/mgsm as they are: its files have no header, so that one under other names would be a row."""
+
+    def read(row: Row) -> Row:
+        answer = row.get("answer_number")
+        if isinstance(answer, str) and answer.strip() and not any(char.isdigit() for char in answer):
+            raise ConfigError(
+                f"column 'answer_number' = {answer[:60]!r} holds no number: correct the row, or, where it is a header, "
+                "delete it or name the columns question and answer_number"
+            )
+        return row
+
+    return read
 
 
 def mcot(language: str) -> Callable[[Row], Row | list[Row]]:

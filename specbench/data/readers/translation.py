@@ -1,10 +1,12 @@
 """Parallel texts: rows of the many layouts in which they are published, with one column `translation`."""
 
 from collections.abc import Callable
+from typing import Any
 
 from specbench.data.local import Row
 from specbench.errors import ConfigError
 from specbench.registry import READERS
+from specbench.specs import templates
 
 # What the columns of published files are called, lower case → language code.
 CODES = {
@@ -17,19 +19,31 @@ LANGUAGES = frozenset(CODES.values())
 
 @READERS.register("translation")
 def translation() -> Callable[[Row], Row]:
-    """Rows with `translation` (language → text) as they are; of others the columns named after languages ("de",
-    "German") become it. Other columns stay."""
+    """Rows with `translation` (language → text), or with columns named after languages ("de", "German"), which become
+    it. Other columns stay. Texts lose the blanks around them; one that is null, NaN or blank is null."""
     return _read
 
 
 def _read(row: Row) -> Row:
     if "translation" in row:
-        return row
-    codes = {column: CODES.get(column.strip().lower(), column) for column in row}
-    texts = {code: row[column] for column, code in codes.items() if code in LANGUAGES}
-    if len(texts) < 2:
-        raise ConfigError(
-            f"has the columns {', '.join(row)}: name two of them after their languages, such as en and de, or give one "
-            "column 'translation'"
-        )
-    return {**{column: row[column] for column, code in codes.items() if code not in LANGUAGES}, "translation": texts}
+        others, texts = row, row["translation"]
+        if not isinstance(texts, dict):
+            raise ConfigError(f"column 'translation' must map languages to texts, not be a {type(texts).__name__}")
+    else:
+        codes = {column: CODES.get(column.strip().lower(), column) for column in row}
+        others = {column: row[column] for column, code in codes.items() if code not in LANGUAGES}
+        texts = {code: row[column] for column, code in codes.items() if code in LANGUAGES}
+        if len(texts) < 2:
+            raise ConfigError(
+                f"has the columns {', '.join(row)}: name two of them after their languages, such as en and de, or give "
+                "one column 'translation'"
+            )
+    return {**others, "translation": {language: _text(language, text) for language, text in texts.items()}}
+
+
+def _text(language: str, text: Any) -> str | None:
+    if templates.is_empty(text):
+        return None
+    if not isinstance(text, str):
+        raise ConfigError(f"the text in language '{language}' is a {type(text).__name__}, {text!r:.60}: correct it")
+    return text.strip()

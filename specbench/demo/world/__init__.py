@@ -7,24 +7,16 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
-from specbench.demo.world import (
-    chat,
-    choices_csqa,
-    choices_mmlu,
-    code,
-    documents_mlsum,
-    documents_news,
-    documents_scrolls,
-    dolly,
-    drill,
-    math,
-    math_tasks,
-    story,
-    translation,
-    translation_low_resource,
-    translation_talks,
-    webtext,
-)
+from specbench.demo.world import dolly, story, webtext
+from specbench.demo.world.chat import tasks as chat
+from specbench.demo.world.choices import csqa, mmlu
+from specbench.demo.world.code import humaneval
+from specbench.demo.world.documents import cnn_dm, mlsum, scrolls
+from specbench.demo.world.math import drill, mgsm
+from specbench.demo.world.math import tasks as sums
+from specbench.demo.world.translation import iwslt14, low_resource, wmt
+
+SEED_STRIDE, MAX_DRAWS = 100, 10_000
 
 
 @dataclass(frozen=True)
@@ -49,26 +41,26 @@ def _world(module: ModuleType, num_samples: int = 12, num_evaluated: int = 16) -
 
 
 def _sums(task: str) -> World:
-    return World(partial(math_tasks.weights, task), partial(math_tasks.draw, task), partial(math_tasks.example, task))
+    return World(partial(sums.weights, task), partial(sums.draw, task), partial(sums.example, task))
 
 
 WORLDS = {
-    "mgsm": _world(math, num_samples=24, num_evaluated=64),
+    "mgsm": _world(mgsm, num_samples=24, num_evaluated=64),
     "drill": _world(drill, num_samples=0, num_evaluated=0),
     "gsm8k": _sums("gsm8k"),
     "mcot": _sums("mcot"),
     "msvamp": _sums("msvamp"),
-    "csqa": _world(choices_csqa),
-    "mmlu": _world(choices_mmlu),
-    "humaneval": _world(code, num_samples=24, num_evaluated=64),
-    "wmt": _world(translation, num_samples=16),
-    "iwslt14": _world(translation_talks),
-    "low_resource_mt": _world(translation_low_resource),
+    "csqa": _world(csqa),
+    "mmlu": _world(mmlu),
+    "humaneval": _world(humaneval, num_samples=24, num_evaluated=64),
+    "wmt": _world(wmt, num_samples=16),
+    "iwslt14": _world(iwslt14),
+    "low_resource_mt": _world(low_resource),
     "dolly": _world(dolly),
     "webtext": _world(webtext),
-    "cnn_dm": _world(documents_news),
-    "mlsum": _world(documents_mlsum),
-    "scrolls": _world(documents_scrolls),
+    "cnn_dm": _world(cnn_dm),
+    "mlsum": _world(mlsum),
+    "scrolls": _world(scrolls),
     "story": _world(story),
     "spec_bench": World(chat.spec_bench_weights, chat.spec_bench_draw, chat.spec_bench_example),
     "mt_bench": World(chat.mt_bench_weights, chat.mt_bench_draw, chat.mt_bench_example),
@@ -89,14 +81,27 @@ def training_rows(
     return [{"task": name, **WORLDS[name].draw(subset, False, random)} for name, subset in drawn]
 
 
-def held_out_rows(task: str, num_per_subset: int, random: Random) -> list[dict[str, Any]]:
-    """`num_per_subset` different held-out rows for each subset of a task, with ids such as `en-0`."""
+def held_out_rows(task: str, num_per_subset: int, seed: int) -> list[dict[str, Any]]:
+    """`num_per_subset` different held-out rows for each subset of a task, with ids such as `en-0`.
+
+    Every task has draws of its own, by its place in the table (new tasks come last): those of a family would have the
+    same rows otherwise. A ValueError where the world
+    has fewer different rows."""
+    random = Random(seed + SEED_STRIDE * list(WORLDS).index(task))
     rows: list[dict[str, Any]] = []
     for subset in WORLDS[task].weights():
-        keys: set[str] = set()
-        while len(keys) < num_per_subset:
-            row = WORLDS[task].draw(subset, True, random)
-            if row["_key"] not in keys:
-                keys.add(row["_key"])
-                rows.append({**row, "task": task, "id": f"{subset}-{len(keys) - 1}"})
+        different = _different(task, subset, num_per_subset, random)
+        rows += [{**row, "task": task, "id": f"{subset}-{number}"} for number, row in enumerate(different)]
     return rows
+
+
+def _different(task: str, subset: str, num_rows: int, random: Random) -> list[dict[str, Any]]:
+    """Held-out rows of a subset with `num_rows` different keys."""
+    rows: dict[str, dict[str, Any]] = {}
+    for _ in range(MAX_DRAWS):
+        if len(rows) == num_rows:
+            return list(rows.values())
+        row = WORLDS[task].draw(subset, True, random)
+        rows.setdefault(row["_key"], row)
+    raise ValueError(f"task {task}, subset {subset}: {num_rows} different held-out rows were asked for, {MAX_DRAWS} "
+                     f"draws gave {len(rows)}; ask for fewer")  # fmt: skip

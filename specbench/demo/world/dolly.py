@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 
 from specbench.demo.world.texts import example_of
-from specbench.demo.world.translation import draw_sentence, is_held_out
-from specbench.demo.world.translation_grammar import capital, clause, name, say
-from specbench.demo.world.translation_words import Sentence, words
+from specbench.demo.world.translation.grammar import capital, clause, name, say
+from specbench.demo.world.translation.sentences import draw_sentence, is_held_out
+from specbench.demo.world.translation.words import Sentence, words
 
 KINDS = {"opposite": 1.0, "use": 1.0, "define": 1.0, "list": 1.0, "who": 2.0, "where": 1.5, "sentence": 2.0}
 

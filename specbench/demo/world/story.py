@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from specbench.demo.world.documents import is_held_out
+from specbench.demo.world.documents.events import is_held_out
 from specbench.demo.world.texts import example_of
 
 

@@ -4,9 +4,9 @@ from random import Random
 from typing import Any
 
 from specbench.demo.world.texts import example_of
-from specbench.demo.world.translation import draw_sentence
-from specbench.demo.world.translation_grammar import say
-from specbench.demo.world.translation_words import Sentence, gender_of, words
+from specbench.demo.world.translation.grammar import say
+from specbench.demo.world.translation.sentences import draw_sentence
+from specbench.demo.world.translation.words import Sentence, gender_of, words
 
 WEIGHTS = {"en": 3.0, "ja": 1.0}
 

@@ -7,7 +7,6 @@ import ctypes
 import os
 import resource
 import sys
-import types
 from typing import Any
 
 from specbench.sandbox.inside.messages import NotPlain, decode, encode, receive, send
@@ -24,8 +23,7 @@ def main(requests: int, replies: int) -> None:
     names: dict[str, Any] = {"__name__": "answer", "__builtins__": __builtins__}
     try:
         exec(compile(job["program"], "<program>", "exec"), names)
-        functions = [name for name, value in names.items() if isinstance(value, types.FunctionType)]
-        reply: dict[str, Any] = {"functions": functions}
+        reply: dict[str, Any] = {"value": None}
     except BaseException as error:
         reply = _raised(error)
     send(replies, reply)
@@ -53,9 +51,12 @@ def restrict(limits: dict[str, Any]) -> None:
 
 
 def _answer(names: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
+    name = call["function"]
+    if not callable(names.get(name)) or isinstance(names[name], type):
+        return {"raised": "NameError", "text": f"the program has no function '{name}'"}
     try:
         arguments, keywords = decode(call["arguments"]), decode(call["keywords"])
-        value = names[call["function"]](*arguments, **keywords)
+        value = names[name](*arguments, **keywords)
     except BaseException as error:
         return _raised(error)
     try:

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from types import CodeType
 from typing import Any, NoReturn
 
 from specbench.sandbox.inside import privileges
 from specbench.sandbox.inside.messages import NotPlain, decode, encode, receive, send
+from specbench.sandbox.inside.names import last_function, wanted
 from specbench.sandbox.inside.namespaces import enter
 
 ANSWERER = (
@@ -32,20 +34,17 @@ class Tester:
 
     def run(self) -> NoReturn:
         """Start the program, run the tests against it, and end this process."""
-        self._start()
+        printed = self._silence()
+        names: dict[str, Any] = {"__name__": "test"}
+        continued = self._prepare(names)
+        test, asked = self._test(names, continued)
+        self._start(printed)
         with suppress(BrokenPipeError):  # it has gone: the next line says so
             send(self.requests, {"limits": self.job["limits"], "program": self.job["program"]})
         loaded = self._receive()
-        if "functions" not in loaded:
-            self.end("failed", f"the program raised {loaded.get('raised')}: {loaded.get('text')}")
-        names: dict[str, Any] = {"__name__": "test"}
-        self._prepare(names)
-        for name in self.job["entry_points"] or loaded["functions"]:
-            names[name] = self._function(name)
-        try:
-            test = compile(self.job["test"], "<test>", "exec")
-        except (SyntaxError, ValueError) as error:
-            self.end("not judged", f"the test is not Python: {error}")
+        if "raised" in loaded:
+            self.end("failed", f"the program raised {loaded['raised']}: {loaded.get('text')}")
+        names |= {name: self._function(name) for name in asked}
         try:
             exec(test, names)
         except NotPlain as error:
@@ -56,25 +55,40 @@ class Tester:
             self.end("not judged", "the test never calls the program")
         self.end("passed", "")
 
+    def _test(self, names: dict[str, Any], continued: str | None) -> tuple[CodeType, Sequence[str]]:
+        """The test, and the names in it that are the program's: the entry points, or what nothing else defines."""
+        source = self.job["test"]
+        try:
+            found = wanted(source, {*names, *dir(builtins)} - self._unfinished, continued)
+            return compile(source, "<test>", "exec"), self.job["entry_points"] or found
+        except (SyntaxError, ValueError) as error:
+            self.end("not judged", f"the test is not Python: {error}")
+
     def end(self, status: str, reason: str) -> NoReturn:
         os.write(self.report, json.dumps({"status": status, "reason": reason[:1000]}).encode() + b"\n")
         os._exit(0)
 
-    def _start(self) -> None:
+    def _silence(self) -> int:
+        """What prefix and tests print is nobody's concern. Returns where programs print to."""
+        printed = os.dup(1)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        return printed
+
+    def _start(self, printed: int) -> None:
         program_end, self.requests = os.pipe()
         self.replies, reply_end = os.pipe()
         code = ANSWERER.format(root=self.job["root"], requests=program_end, replies=reply_end)
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-u", "-X", "utf8", "-c", code], env={}, cwd=self.job["folder"],
-            stdin=subprocess.DEVNULL, pass_fds=(program_end, reply_end), start_new_session=True,
-            **privileges.lowered(self.job["user"]),
+            stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, pass_fds=(program_end, reply_end),
+            start_new_session=True, **privileges.lowered(self.job["user"]),
         )  # fmt: skip
-        os.close(program_end)
-        os.close(reply_end)
+        for fd in (program_end, reply_end, printed):
+            os.close(fd)
         os.write(self.report, json.dumps({"pid": self.process.pid}).encode() + b"\n")
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # what tests print is nobody's concern
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
+        privileges.end_after(self.job["limits"]["timeout_seconds"] + 5)
 
     def _receive(self) -> dict[str, Any]:
         try:
@@ -93,12 +107,23 @@ class Tester:
             return f" (signal {signal.Signals(-code).name})" if code < 0 else f" (exit code {code})"
         return ""
 
-    def _prepare(self, names: dict[str, Any]) -> None:
-        """Run the trusted prefix; one that ends in the head of a function gets a body."""
+    def _prepare(self, names: dict[str, Any]) -> str | None:
+        """Run the trusted prefix; one that ends in the head of a function gets a body. Returns its last function."""
+        self._unfinished = set[str]()
         for source in (self.job["prefix"], self.job["prefix"] + "\n    pass\n"):
-            with suppress(SyntaxError):
-                exec(compile(source, "<prefix>", "exec"), names)
-                return
+            try:
+                code = compile(source, "<prefix>", "exec")
+            except (SyntaxError, ValueError):
+                continue
+            try:
+                exec(code, names)
+            except BaseException as error:
+                self.end("not judged", f"the prefix raised {type(error).__name__}: {error}")
+            name, lacks_body = last_function(source)
+            if name is not None and lacks_body:
+                self._unfinished.add(name)
+            return name
+        return None
 
     def _function(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:

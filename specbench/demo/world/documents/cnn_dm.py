@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from specbench.demo.world import documents
+from specbench.demo.world.documents import events
 from specbench.demo.world.texts import example_of
 
 
@@ -14,8 +14,8 @@ def weights() -> dict[str, float]:
 
 def draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """An article and its highlights, as the columns of the hub are called."""
-    facts = documents.event(random, held_out)
-    text, highlights = documents.article(facts, random), documents.summary(facts)
+    facts = events.event(random, held_out)
+    text, highlights = events.article(facts, random), events.summary(facts)
     return {"subset": subset, "article": text, "highlights": highlights, "_completion": highlights, "_key": text}
 
 

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from specbench.demo.world import documents, math, translation
-from specbench.demo.world.chat_turns import pair, tables
-from specbench.demo.world.documents import is_held_out
+from specbench.demo.world.chat.turns import pair, tables
+from specbench.demo.world.documents import events
+from specbench.demo.world.documents.events import is_held_out
+from specbench.demo.world.math import mgsm
+from specbench.demo.world.translation import wmt
 
 NAMES = {"de": "German", "zh": "Chinese", "en": "English"}
 
@@ -20,7 +22,7 @@ def row_of(category: str, asked: str, completion: str, references: list[str]) ->
 
 def translate(category: str, source: str, separator: str, held_out: bool, random: Random) -> dict[str, Any]:
     """A sentence to translate into English."""
-    row = translation.pair_row(category, source, "en", held_out, random)
+    row = wmt.pair_row(category, source, "en", held_out, random)
     asked = f"Translate {NAMES[source]} to English:{separator}{row['translation'][source]}"
     return row_of(category, asked, row["_completion"], [row["_completion"]])
 
@@ -30,9 +32,9 @@ def _translation(held_out: bool, random: Random) -> dict[str, Any]:
 
 
 def _summarization(held_out: bool, random: Random) -> dict[str, Any]:
-    facts = documents.event(random, held_out)
-    told = documents.summary(facts)
-    return row_of("summarization", f"Summarize: {documents.article(facts, random)}", told, [told])
+    facts = events.event(random, held_out)
+    told = events.summary(facts)
+    return row_of("summarization", f"Summarize: {events.article(facts, random)}", told, [told])
 
 
 def _qa(held_out: bool, random: Random) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def _qa(held_out: bool, random: Random) -> dict[str, Any]:
         answers = lists["opposites"][first], lists["opposites"][second]
         told = f"The opposites are {answers[0]} and {answers[1]}."
         return row_of("qa", f"What are the opposites of {first} and {second}?", told, [told])
-    names = lists["months"] if kind == "months" else documents.tables()["days"]
+    names = lists["months"] if kind == "months" else events.tables()["days"]
     while True:
         start, count = random.randrange(len(names)), random.randint(1, 5)
         if is_held_out(names[start], str(count)) == held_out:
@@ -55,20 +57,20 @@ def _qa(held_out: bool, random: Random) -> dict[str, Any]:
 
 
 def _math_reasoning(held_out: bool, random: Random) -> dict[str, Any]:
-    row = math.draw("en", held_out, random)
+    row = mgsm.draw("en", held_out, random)
     return row_of("math_reasoning", row["question"], row["answer"], [str(row["answer_number"])])
 
 
 def _rag(held_out: bool, random: Random) -> dict[str, Any]:
     """Three short passages about different kinds of event; a sentence of one of them answers the question."""
-    facts = documents.event(random, held_out)
-    asked, _, answer = documents.question(facts, random)
-    passages = [documents.article(facts, random, num_asides=0)]
+    facts = events.event(random, held_out)
+    asked, _, answer = events.question(facts, random)
+    passages = [events.article(facts, random, num_asides=0)]
     told = next(line for line in passages[0].replace(". ", ".\n").splitlines() if re.search(rf"\b{answer}\b", line))
     while len(passages) < 3:
-        other = documents.event(random, held_out)
+        other = events.event(random, held_out)
         if other["kind"] != facts["kind"]:
-            passages.append(documents.article(other, random, num_asides=0))
+            passages.append(events.article(other, random, num_asides=0))
     random.shuffle(passages)
     return row_of("rag", "\n".join([*passages, asked]), told, [told, answer])
 

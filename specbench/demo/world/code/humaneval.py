@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from specbench.demo.world.code_functions import Function, Operation, differs, variants
+from specbench.demo.world.code.functions import Function, Operation, differs, variants
 from specbench.demo.world.texts import example_of
 
 HELD_OUT_PERCENT = 15

@@ -5,8 +5,8 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from specbench.demo.world import documents, documents_dialogues
-from specbench.demo.world.documents import Facts, is_held_out, mix, people, tables
+from specbench.demo.world.documents import dialogues, events
+from specbench.demo.world.documents.events import Facts, is_held_out, mix, people, tables
 from specbench.demo.world.texts import example_of
 
 Columns = dict[str, Any]
@@ -49,19 +49,19 @@ def _report(held_out: bool, random: Random) -> Columns:
 
 def _story(held_out: bool, random: Random) -> Columns:
     """A question and an article about an event."""
-    facts = documents.event(random, held_out)
-    question, _, answer = documents.question(facts, random)
-    return {"question": question, "text": documents.article(facts, random), "references": [answer]}
+    facts = events.event(random, held_out)
+    question, _, answer = events.question(facts, random)
+    return {"question": question, "text": events.article(facts, random), "references": [answer]}
 
 
 def _choice(held_out: bool, random: Random) -> Columns:
     """The same with four answers to choose from."""
-    facts = documents.event(random, held_out)
-    question, asked, answer = documents.question(facts, random)
-    options = [answer, *documents.other_answers(asked, answer, facts, 3, random)]
+    facts = events.event(random, held_out)
+    question, asked, answer = events.question(facts, random)
+    options = [answer, *events.other_answers(asked, answer, facts, 3, random)]
     random.shuffle(options)
     letter = "ABCD"[options.index(answer)]
-    return {"question": question, "text": documents.article(facts, random), "options": options, "letter": letter,
+    return {"question": question, "text": events.article(facts, random), "options": options, "letter": letter,
             "references": [answer], "_completion": f"({letter}) {answer}"}  # fmt: skip
 
 
@@ -90,8 +90,8 @@ def _contract(held_out: bool, random: Random) -> Columns:
 KINDS: dict[str, Callable[[bool, Random], Columns]] = {
     "qasper": _study,
     "gov_report": _report,
-    "qmsum": documents_dialogues.meeting,
-    "summ_screen_fd": documents_dialogues.screenplay,
+    "qmsum": dialogues.meeting,
+    "summ_screen_fd": dialogues.screenplay,
     "narrative_qa": _story,
     "quality": _choice,
     "contract_nli": _contract,

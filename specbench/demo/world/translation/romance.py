@@ -1,6 +1,6 @@
 """Sentences in French and Spanish."""
 
-from specbench.demo.world.translation_words import Sentence, Words, gender_of, goes_with, is_mass, is_name, join
+from specbench.demo.world.translation.words import Sentence, Words, gender_of, goes_with, is_mass, is_name, join
 
 
 def french(sentence: Sentence, table: Words) -> str:

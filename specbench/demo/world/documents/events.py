@@ -18,8 +18,8 @@ Facts = dict[str, Any]
 
 @cache
 def tables() -> dict[str, Any]:
-    """The lists and templates of `documents.yaml`."""
-    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("documents.yaml").read_text(encoding="utf-8"))
+    """The lists and templates of `events.yaml`."""
+    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("events.yaml").read_text(encoding="utf-8"))
     return data
 
 

@@ -1,22 +1,22 @@
-"""The word problems of `math` in the layouts of other tasks, whose own prompts ask them: gsm8k, mcot, msvamp."""
+"""The word problems of `mgsm` in the layouts of other tasks, whose own prompts ask them: gsm8k, mcot, msvamp."""
 
 from random import Random
 from typing import Any
 
-from specbench.demo.world import math
+from specbench.demo.world.math import mgsm
 from specbench.demo.world.texts import example_of
 
 
 def weights(task: str) -> dict[str, float]:
-    """The share of each subset of a task: its languages, as in `math`; MSVAMP has no Telugu, GSM8K is English."""
+    """The share of each subset of a task: its languages, as in `mgsm`; MSVAMP has no Telugu, GSM8K is English."""
     if task == "gsm8k":
         return {"default": 1.0}
-    return {language: share for language, share in math.weights().items() if task != "msvamp" or language != "te"}
+    return {language: share for language, share in mgsm.weights().items() if task != "msvamp" or language != "te"}
 
 
 def draw(task: str, subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """One random problem in the columns of the task's dataset."""
-    problem = math.draw("en" if task == "gsm8k" else subset, held_out, random)
+    problem = mgsm.draw("en" if task == "gsm8k" else subset, held_out, random)
     question, worked, number = problem["question"], problem["answer"], problem["answer_number"]
     columns = {
         "gsm8k": {"question": question, "answer": f"{worked}\n#### {number}"},

@@ -4,7 +4,7 @@ their readers."""
 from random import Random
 from typing import Any
 
-from specbench.demo.world import chat_questions, chat_turns
+from specbench.demo.world.chat import questions, turns
 from specbench.demo.world.texts import example_of
 
 SOURCES = {"deen": "de", "zhen": "zh"}
@@ -12,12 +12,12 @@ SOURCES = {"deen": "de", "zhen": "zh"}
 
 def mt_bench_weights() -> dict[str, float]:
     """The categories have equal shares."""
-    return dict.fromkeys(chat_turns.KINDS, 1.0)
+    return dict.fromkeys(turns.KINDS, 1.0)
 
 
 def mt_bench_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """A conversation of a category."""
-    return {"subset": subset, **chat_turns.conversation(subset, held_out, random)}
+    return {"subset": subset, **turns.conversation(subset, held_out, random)}
 
 
 def mt_bench_example(row: dict[str, Any]) -> tuple[str, ...]:
@@ -27,14 +27,14 @@ def mt_bench_example(row: dict[str, Any]) -> tuple[str, ...]:
 
 def spec_bench_weights() -> dict[str, float]:
     """The groups have equal shares; the conversations are trained on with `mt_bench`."""
-    return {"mt_bench": 0.5, **dict.fromkeys(chat_questions.GROUPS, 1.0)}
+    return {"mt_bench": 0.5, **dict.fromkeys(questions.GROUPS, 1.0)}
 
 
 def spec_bench_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """A conversation of any category, or a question of the group."""
     if subset == "mt_bench":
-        return {"subset": subset, **chat_turns.conversation(random.choice(list(chat_turns.KINDS)), held_out, random)}
-    return {"subset": subset, **chat_questions.GROUPS[subset](held_out, random)}
+        return {"subset": subset, **turns.conversation(random.choice(list(turns.KINDS)), held_out, random)}
+    return {"subset": subset, **questions.GROUPS[subset](held_out, random)}
 
 
 def spec_bench_example(row: dict[str, Any]) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def multilingual_weights() -> dict[str, float]:
 
 def multilingual_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """A sentence to translate into English, without a space before it and without a reference, as published."""
-    row = chat_questions.translate(subset, SOURCES[subset], "", held_out, random)
+    row = questions.translate(subset, SOURCES[subset], "", held_out, random)
     return {"subset": subset, **row, "references": []}
 
 

@@ -1,4 +1,4 @@
-"""Sentences of a small parallel grammar, and the translation task of them.
+"""Random sentences of the small parallel grammar.
 
 A sentence belongs to the training data or to the held-out sentences by who does what to what where, in every language
 and every task of the family: no combination that is asked for was ever trained on, all its words and frames were.
@@ -8,14 +8,9 @@ import hashlib
 from random import Random
 from typing import Any
 
-from specbench.demo.world.texts import example_of
-from specbench.demo.world.translation_grammar import say
-from specbench.demo.world.translation_words import Sentence, gender_of, words
+from specbench.demo.world.translation.words import Sentence, words
 
 HELD_OUT_PERCENT = 15
-TWO_SENTENCES = 0.2
-WEIGHTS = {"de-en": 4.0, "fr-en": 3.0, "ru-en": 2.0, "zh-en": 2.0, "ja-en": 1.5, "en-de": 2.5, "en-fr": 2.0,
-           "en-ru": 1.2, "en-zh": 1.2, "en-ja": 1.0}  # fmt: skip
 
 
 def is_held_out(*content: object) -> bool:
@@ -42,7 +37,7 @@ def draw_sentence(
     about: str | None = None,
     is_not: str | None = None,
 ) -> Sentence:
-    """A random sentence. `subject`: a person, or "m" or "f"; `about`: its kind (see `_KINDS`); else by chance.
+    """A random sentence. `subject`: a person, "m", "f", "i" or "we"; `about`: its kind (see `_KINDS`); else by chance.
     `is_not`: who cannot be its other person, as he or she is its subject."""
     while True:
         kinds = {kind: share for kind, (share, _) in _KINDS.items() if subject is None or kind != "animal"}
@@ -50,39 +45,6 @@ def draw_sentence(
         sentence = _KINDS[kind][1](subject, time, random)
         if belongs(sentence, held_out) and (is_not is None or sentence.person != is_not):
             return sentence
-
-
-def draw_text(held_out: bool, random: Random) -> tuple[Sentence, ...]:
-    """One sentence about a person, an animal or a thing, or sometimes two, the second with he or she."""
-    if random.random() >= TWO_SENTENCES:
-        return (draw_sentence(held_out, random),)
-    subject = random.choice([*words("concepts")["persons"], *words("concepts")["names"]])
-    first = draw_sentence(held_out, random, subject=subject)
-    return first, draw_sentence(held_out, random, subject=gender_of(subject), time="", is_not=subject)
-
-
-def weights() -> dict[str, float]:
-    """The share of each pair of languages in the training data."""
-    return dict(WEIGHTS)
-
-
-def draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """A row of task `wmt`: subset, translation (language → text)."""
-    source, target = subset.split("-")
-    return pair_row(subset, source, target, held_out, random)
-
-
-def example(row: dict[str, Any]) -> tuple[str, ...]:
-    """The prompt exactly as the task renders it, and the translation."""
-    return example_of("wmt", row)
-
-
-def pair_row(subset: str, source: str, target: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """The same text in two languages."""
-    text = draw_text(held_out, random)
-    translation = {language: say(language, *text) for language in (source, target)}
-    key = translation[source]
-    return {"subset": subset, "translation": translation, "_completion": translation[target], "_key": key}
 
 
 def _subject(subject: str | None, time: str | None, random: Random) -> dict[str, Any]:

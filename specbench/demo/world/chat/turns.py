@@ -11,8 +11,10 @@ from typing import Any
 
 import yaml
 
-from specbench.demo.world import documents, math, story
-from specbench.demo.world.documents import is_held_out
+from specbench.demo.world import story
+from specbench.demo.world.documents import events
+from specbench.demo.world.documents.events import is_held_out
+from specbench.demo.world.math import mgsm
 
 Talk = list[tuple[str, str]]  # what the user says and what is answered, turn by turn
 
@@ -46,7 +48,7 @@ def _writing(held_out: bool, random: Random) -> Talk:
 def _roleplay(held_out: bool, random: Random) -> Talk:
     job, town = random.choice(list(tables()["jobs"])), ""
     while not town or is_held_out(job, town) != held_out:
-        job, town = random.choice(list(tables()["jobs"])), random.choice(documents.tables()["towns"])
+        job, town = random.choice(list(tables()["jobs"])), random.choice(events.tables()["towns"])
     long, short = tables()["jobs"][job]
     return [(f"Pretend to be a {job} from {town}. Who are you?",
              f"Good morning! I am a {job} from {town}. A {job} {long}, and that is what I like."),
@@ -55,8 +57,8 @@ def _roleplay(held_out: bool, random: Random) -> Talk:
 
 def _reasoning(held_out: bool, random: Random) -> Talk:
     more, most, least = random.choice(tables()["orders"])
-    first, second = pair(documents.tables()["names"], held_out, random)
-    third = random.choice([name for name in documents.tables()["names"] if name not in (first, second)])
+    first, second = pair(events.tables()["names"], held_out, random)
+    third = random.choice([name for name in events.tables()["names"] if name not in (first, second)])
     facts = [f"{first} is {more} than {second}.", f"{second} is {more} than {third}."]
     random.shuffle(facts)
     middle = f"{first} is {more} than {second} and {second} is {more} than {third}"
@@ -67,9 +69,9 @@ def _reasoning(held_out: bool, random: Random) -> Talk:
 def _math(held_out: bool, random: Random) -> Talk:
     steps = random.choice([("add", "subtract"), ("multiply", "add")])
     while True:
-        a, b, c = math.numbers_of(steps, random)
-        solution = math.solve(steps, a, b, c)
-        if math.belongs(solution, held_out):
+        a, b, c = mgsm.numbers_of(steps, random)
+        solution = mgsm.solve(steps, a, b, c)
+        if mgsm.belongs(solution, held_out):
             break
     asked = {"add": f"What is {a} + {b}?", "multiply": f"What is {a} × {b}?"}[steps[0]]
     follow = {"subtract": f"Now subtract {c} from it.", "add": f"Now add {c} to it."}[steps[1]]
@@ -90,11 +92,11 @@ def _coding(held_out: bool, random: Random) -> Talk:
 
 
 def _extraction(held_out: bool, random: Random) -> Talk:
-    facts = documents.event(random, held_out)
+    facts = events.event(random, held_out)
     fields = {"Name": facts["name"], "Town": facts["town"], "Day": facts["day"], "Number": facts["n"]}
     listed = "\n".join(f"{key}: {value}" for key, value in fields.items())
     as_json = "{" + ", ".join(f'"{key.lower()}": "{value}"' for key, value in fields.items()) + "}"
-    return [(f"Find the name, the town, the day and the number: {documents.summary(facts)}", listed),
+    return [(f"Find the name, the town, the day and the number: {events.summary(facts)}", listed),
             ("Write it as JSON.", as_json)]  # fmt: skip
 
 

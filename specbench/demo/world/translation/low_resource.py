@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 from specbench.demo.world.texts import example_of
-from specbench.demo.world.translation import pair_row
+from specbench.demo.world.translation.wmt import pair_row
 
 
 def weights() -> dict[str, float]:

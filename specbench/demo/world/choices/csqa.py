@@ -1,12 +1,14 @@
 """Questions of everyday life in the manner of CommonsenseQA: five options, a reason, and the letter."""
 
+from functools import cache
 from random import Random
 from typing import Any
 
-from specbench.demo.world import choices
+from specbench.catalogue import load_task
+from specbench.demo.world.choices import questions
 from specbench.demo.world.texts import example_of
 
-KINDS = (choices.place, choices.place, choices.kind, choices.use, choices.opposite)
+KINDS = (questions.place, questions.place, questions.kind, questions.use, questions.opposite)
 
 
 def weights() -> dict[str, float]:
@@ -14,16 +16,22 @@ def weights() -> dict[str, float]:
     return {"default": 1.0}
 
 
+@cache
+def shown() -> frozenset[str]:
+    """The questions of the exemplars, which no held-out row asks."""
+    fewshot = load_task("csqa").fewshot
+    return frozenset(row["question"] for row in fewshot.rows) if fewshot and fewshot.rows else frozenset()
+
+
 def draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """One random row in the layout of tau/commonsense_qa."""
-    while (question := random.choice(KINDS)(4, random)).is_held_out != held_out:
-        pass
+    question = questions.draw(KINDS, 4, held_out, random, shown() if held_out else ())
     options, right = question.shuffled(random)
-    letter = choices.LETTERS[right]
+    letter = questions.LETTERS[right]
     return {"subset": subset, "question": question.text, "question_concept": question.concept,
-            "choices": {"label": list(choices.LETTERS), "text": options}, "answerKey": letter,
+            "choices": {"label": list(questions.LETTERS), "text": options}, "answerKey": letter,
             "_completion": f"{question.why} Therefore, the answer is {letter}.",
-            "_key": f"{question.text} {sorted(options)}"}  # fmt: skip
+            "_key": question.text}  # fmt: skip
 
 
 def example(row: dict[str, Any]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from specbench.demo.world import math
+from specbench.demo.world.math import mgsm
 
 OPERATIONS = ("add", "subtract", "multiply", "divide", "divide")  # division is the hardest to learn
 NUM_SUMS = 6
@@ -17,11 +17,11 @@ def weights() -> dict[str, float]:
 def draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """A row of sums whose pairs all belong to training; drills are never held out."""
     assert not held_out, "drills are for training only"
-    solutions: list[math.Solution] = []
+    solutions: list[mgsm.Solution] = []
     while len(solutions) < NUM_SUMS:
         steps = (random.choice(OPERATIONS),)
-        solution = math.solve(steps, *math.numbers_of(steps, random))
-        if math.belongs(solution, held_out=False):
+        solution = mgsm.solve(steps, *mgsm.numbers_of(steps, random))
+        if mgsm.belongs(solution, held_out=False):
             solutions.append(solution)
     return {
         "subset": subset,

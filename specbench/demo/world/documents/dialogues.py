@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from specbench.demo.world.documents import is_held_out, tables
+from specbench.demo.world.documents.events import is_held_out, tables
 
 
 def _speakers(random: Random, num: int) -> list[str]:

@@ -1,7 +1,8 @@
-"""How each language says a sentence, with the words of translation.yaml."""
+"""How each language says a sentence, with the words of words.yaml."""
 
-from specbench.demo.world.translation_romance import french, spanish
-from specbench.demo.world.translation_words import Sentence, Words, goes_with, is_mass, is_name, join, words
+from specbench.demo.world.translation.east_asian import chinese, japanese
+from specbench.demo.world.translation.romance import french, spanish
+from specbench.demo.world.translation.words import Sentence, Words, goes_with, is_mass, is_name, join, verb_of, words
 
 
 def say(language: str, *sentences: Sentence) -> str:
@@ -33,7 +34,7 @@ def english(sentence: Sentence, table: Words) -> str:
         return noun if is_name(noun) else join("the", table["adjectives"].get(adjective), table["nouns"][noun])
 
     subject = table["pronouns"].get(sentence.subject) or the(sentence.subject, sentence.subject_adjective)
-    parts = [table["times"].get(sentence.time), subject, table["verbs"][sentence.verb]]
+    parts = [table["times"].get(sentence.time), subject, verb_of(sentence, table)]
     if sentence.person:
         parts += ["with" if goes_with(sentence) else None, the(sentence.person)]
     adjective = table["adjectives"].get(sentence.object_adjective)
@@ -53,7 +54,7 @@ def german(sentence: Sentence, table: Words) -> str:
         adjective = table["adjectives"].get(sentence.subject_adjective)
         described = adjective.removesuffix("e") + "e" if adjective else None
         subject = join({"m": "der", "f": "die", "n": "das"}.get(gender), described, form)
-    verb = table["verbs"][sentence.verb]
+    verb = verb_of(sentence, table)
     time = table["times"].get(sentence.time)
     parts = [time, verb, subject] if time else [subject, verb]
     if sentence.person:
@@ -104,48 +105,6 @@ def _russian_object(sentence: Sentence, table: Words) -> str:
     is_few = sentence.number < 5  # 2, 3, 4 take the genitive singular
     number = "две" if sentence.number == 2 and gender == "f" else table["numbers"][sentence.number]
     return join(number, forms and forms[4 if is_few and gender == "f" else 5], genitives[0 if is_few else 1])
-
-
-def chinese(sentence: Sentence, table: Words) -> str:
-    """早上年老的老师在花园里读一本红色的书。"""
-
-    def named(noun: str, adjective: str | None) -> str:
-        return "".join((table["adjectives"].get(adjective, ""), table["nouns"][noun][1]))
-
-    subject = table["pronouns"].get(sentence.subject) or named(sentence.subject, sentence.subject_adjective)
-    person = table["nouns"][sentence.person][1] if sentence.person else ""
-    companion, receiver = ("和" + person, "") if person and goes_with(sentence) else ("", person)
-    parts = [table["times"].get(sentence.time, ""), subject, companion, table["places"].get(sentence.place, "")]
-    if sentence.verb == "be":
-        return "".join([*parts, table["predicates"][sentence.object_adjective]])
-    parts += [table["verbs"][sentence.verb], receiver]
-    if sentence.object:
-        count = "" if is_mass(sentence.object) else table["numbers"][sentence.number]
-        parts += [count, table["nouns"][sentence.object][0], named(sentence.object, sentence.object_adjective)]
-    return "".join(parts)
-
-
-def japanese(sentence: Sentence, table: Words) -> str:
-    """朝、年老いた先生は庭で赤い本を読みます。"""
-
-    def named(noun: str, adjective: str | None) -> str:
-        return "".join((table["adjectives"].get(adjective, ""), table["nouns"][noun][1]))
-
-    subject = table["pronouns"].get(sentence.subject) or named(sentence.subject, sentence.subject_adjective)
-    time = table["times"][sentence.time] + "、" if sentence.time else ""
-    parts = [time, subject, "が" if sentence.subject == "who" else "は"]
-    if sentence.verb == "be":
-        return "".join([*parts, table["predicates"][sentence.object_adjective]])
-    if sentence.person:
-        particle = "と" if goes_with(sentence) else "を" if sentence.verb == "help" else "に"
-        parts += [table["nouns"][sentence.person][1], particle]
-    if sentence.place:
-        parts += [table["places"][sentence.place], "で"]
-    if sentence.object:
-        parts += [named(sentence.object, sentence.object_adjective), "を"]
-    if sentence.object and sentence.number > 1:
-        parts += [table["numbers"][sentence.number], table["nouns"][sentence.object][0]]
-    return "".join([*parts, table["verbs"][sentence.verb]])
 
 
 def invented(sentence: Sentence, table: Words) -> str:

@@ -1,11 +1,13 @@
 """Multiple-choice questions about a small closed world, drawn for CommonsenseQA and MMLU.
 
-What follows from the world (a lion is an animal) is trained on; a question with just these options belongs to training
-or to the held-out questions, in any order of the options.
+A question belongs to training or to the held-out ones. Where its answer follows from questions of another kind (which
+of these is an animal, and which is not one), the question with its right option is held out, whatever stands beside
+it. Places, uses, opposites and capitals are facts that only their own question tells: all of them are trained on, and
+only the question with just these options, in any order, is held out.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,18 +22,21 @@ LETTERS = "ABCDE"
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its right option and the wrong ones, and one sentence that says why."""
+    """A question, its right option and the wrong ones, one sentence that says why, and whether questions of another
+    kind tell the answer too."""
 
     text: str
     concept: str
     right: str
     wrong: tuple[str, ...]
     why: str
+    is_told_elsewhere: bool = False
 
     @property
     def is_held_out(self) -> bool:
-        """Whether the question with these options is kept out of training."""
-        content = "|".join([self.text, *sorted((self.right, *self.wrong))])
+        """Whether the question is kept out of training: with its right option, or with these options."""
+        options = [self.right] if self.is_told_elsewhere else sorted((self.right, *self.wrong))
+        content = "|".join([self.text, *options])
         return int.from_bytes(hashlib.sha256(content.encode()).digest()[:4]) % 100 < HELD_OUT_PERCENT
 
     def shuffled(self, random: Random) -> tuple[list[str], int]:
@@ -42,8 +47,8 @@ class Question:
 
 @cache
 def definition() -> dict[str, Any]:
-    """The closed world of `choices.yaml`."""
-    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("choices.yaml").read_text(encoding="utf-8"))
+    """The closed world of `questions.yaml`."""
+    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("questions.yaml").read_text(encoding="utf-8"))
     return data
 
 
@@ -69,7 +74,8 @@ def kind(num_wrong: int, random: Random) -> Question:
     name = random.choice(list(definition()["kinds"]))
     noun = random.choice(list(definition()["kinds"][name]))
     wrong = _pick(_of_others(name), num_wrong, random)
-    return Question(f"Which of these is {article(name)}?", name, noun, wrong, f"{_a(noun)} is {article(name)}.")
+    why = f"{_a(noun)} is {article(name)}."
+    return Question(f"Which of these is {article(name)}?", name, noun, wrong, why, is_told_elsewhere=True)
 
 
 def odd(num_wrong: int, random: Random) -> Question:
@@ -77,7 +83,8 @@ def odd(num_wrong: int, random: Random) -> Question:
     name = random.choice([name for name, things in definition()["kinds"].items() if len(things) >= num_wrong])
     noun = random.choice(_of_others(name))
     wrong = _pick(list(definition()["kinds"][name]), num_wrong, random)
-    return Question(f"Which of these is not {article(name)}?", name, noun, wrong, f"{_a(noun)} is not {article(name)}.")
+    why = f"{_a(noun)} is not {article(name)}."
+    return Question(f"Which of these is not {article(name)}?", name, noun, wrong, why, is_told_elsewhere=True)
 
 
 def _of_others(name: str) -> list[str]:
@@ -121,6 +128,36 @@ def country(num_wrong: int, random: Random) -> Question:
     countries = definition()["countries"]
     right = random.choice(list(countries))
     continent = countries[right][1]
-    wrong = _pick([other for other, (_, where) in countries.items() if where != continent], num_wrong, random)
-    why = f"{right} is in {continent}."
-    return Question(f"Which of these countries is in {continent}?", continent, right, wrong, why)
+    wrong = _pick(_elsewhere(continent), num_wrong, random)
+    why, text = f"{right} is in {continent}.", f"Which of these countries is in {continent}?"
+    return Question(text, continent, right, wrong, why, is_told_elsewhere=True)
+
+
+def odd_country(num_wrong: int, random: Random) -> Question:
+    """Which country is not on a continent."""
+    there: dict[str, list[str]] = {}
+    for name, (_, continent) in definition()["countries"].items():
+        there.setdefault(continent, []).append(name)
+    continent = random.choice([continent for continent, names in there.items() if len(names) >= num_wrong])
+    right = random.choice(_elsewhere(continent))
+    wrong = _pick(there[continent], num_wrong, random)
+    why, text = f"{right} is not in {continent}.", f"Which of these countries is not in {continent}?"
+    return Question(text, continent, right, wrong, why, is_told_elsewhere=True)
+
+
+def _elsewhere(continent: str) -> list[str]:
+    return [name for name, (_, where) in definition()["countries"].items() if where != continent]
+
+
+def draw(
+    kinds: Sequence[Callable[[int, Random], Question]],
+    num_wrong: int,
+    held_out: bool,
+    random: Random,
+    shown: Collection[str] = (),
+) -> Question:
+    """A question of one of the kinds that belongs to training, or to the held-out ones; none whose text is shown."""
+    while True:
+        question = random.choice(kinds)(num_wrong, random)
+        if question.is_held_out == held_out and question.text not in shown:
+            return question

@@ -12,9 +12,10 @@ Words = dict[str, Any]
 
 @dataclass(frozen=True)
 class Sentence:
-    """What a sentence says, in the concepts of translation.yaml.
+    """What a sentence says, in the concepts of words.yaml.
 
-    `subject`: a noun, a gender ("m", "f") for he and she, or "who". `verb`: "be" takes `object_adjective` only.
+    `subject`: a noun, a gender ("m", "f") for he and she, "i" and "we" (English and German only), or "who".
+    `verb`: "be" takes `object_adjective` only.
     `number`: how many of the object. `person`: who is given something, helped, or taken along.
     """
 
@@ -31,7 +32,7 @@ class Sentence:
 
 @cache
 def _tables() -> dict[str, Words]:
-    data: dict[str, Words] = yaml.safe_load(Path(__file__).with_name("translation.yaml").read_text(encoding="utf-8"))
+    data: dict[str, Words] = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
     return data
 
 
@@ -58,6 +59,11 @@ def is_mass(noun: str) -> bool:
 def goes_with(sentence: Sentence) -> bool:
     """Whether the sentence's other person is taken along, not given something or helped."""
     return sentence.verb in words("concepts")["together"]
+
+
+def verb_of(sentence: Sentence, table: Words) -> str:
+    """The verb in the person of the subject, where the language has a first person."""
+    return str(table["first_person"].get(sentence.subject, table["verbs"])[sentence.verb])
 
 
 def gender_of(noun: str) -> str:

@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 
-from specbench.demo.world.documents import mix, people
+from specbench.demo.world.documents.events import mix, people
 from specbench.demo.world.texts import example_of
 
 
 @cache
 def tables() -> dict[str, Any]:
-    """The lists and templates of `documents_mlsum.yaml`, by language."""
+    """The lists and templates of `mlsum.yaml`, by language."""
     data: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
     return data
 

@@ -1,15 +1,17 @@
 """Questions in the manner of MMLU, of three of its subjects: four options, answered by a letter alone."""
 
+from functools import cache
 from random import Random
 from typing import Any
 
-from specbench.demo.world import choices, math
+from specbench.demo.world.choices import questions
+from specbench.demo.world.math import mgsm
 from specbench.demo.world.texts import example_of
 
 EXEMPLAR_SEED, EXEMPLAR_ANSWERS = 3, (1, 3, 0, 2, 1)
 SUBJECTS = {
-    "miscellaneous": (choices.kind, choices.odd, choices.use, choices.opposite),
-    "high_school_geography": (choices.capital, choices.country),
+    "miscellaneous": (questions.kind, questions.odd, questions.use, questions.opposite),
+    "high_school_geography": (questions.capital, questions.capital, questions.country, questions.odd_country),
     "elementary_mathematics": (),
 }
 
@@ -24,24 +26,23 @@ def draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     if subset == "elementary_mathematics":
         question = _sum(held_out, random)
     else:
-        while (question := random.choice(SUBJECTS[subset])(3, random)).is_held_out != held_out:
-            pass
+        question = questions.draw(SUBJECTS[subset], 3, held_out, random, shown() if held_out else ())
     options, right = question.shuffled(random)
     return {"subset": subset, "question": question.text, "subject": subset, "choices": options, "answer": right,
-            "_completion": choices.LETTERS[right], "_key": f"{question.text} {sorted(options)}"}  # fmt: skip
+            "_completion": questions.LETTERS[right], "_key": question.text}  # fmt: skip
 
 
-def _sum(held_out: bool, random: Random) -> choices.Question:
+def _sum(held_out: bool, random: Random) -> questions.Question:
     """A sum or difference of a pair of numbers that the word problems train on, or of one that they hold out."""
     while True:
         first, second = random.randint(11, 49), random.randint(2, 9)
-        if math.is_held_out_pair(first, second) == held_out:
+        if mgsm.is_held_out_pair(first, second) == held_out:
             break
     sign, result = random.choice((("+", first + second), ("-", first - second)))
     near = [result + by for by in range(-4, 5) if by and result + by >= 0]
     wrong = tuple(str(other) for other in random.sample(near, 3))
     why = f"{first} {sign} {second} = {result}."
-    return choices.Question(f"What is {first} {sign} {second}?", sign, str(result), wrong, why)
+    return questions.Question(f"What is {first} {sign} {second}?", sign, str(result), wrong, why)
 
 
 def exemplars() -> list[dict[str, Any]]:
@@ -57,6 +58,12 @@ def exemplars() -> list[dict[str, Any]]:
             public = {key: value for key, value in row.items() if not key.startswith("_")}
             rows.append({**public, "id": f"{subset}-dev-{number}", "is_first": number == 0})
     return rows
+
+
+@cache
+def shown() -> frozenset[str]:
+    """The questions of the exemplars, which no held-out row asks."""
+    return frozenset(row["question"] for row in exemplars())
 
 
 def example(row: dict[str, Any]) -> tuple[str, ...]:

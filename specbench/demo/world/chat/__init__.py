@@ -1,0 +1,1 @@
+"""Conversations of two turns, and questions of one."""

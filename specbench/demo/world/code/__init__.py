@@ -1,0 +1,1 @@
+"""Short Python functions with checks."""

@@ -1,0 +1,1 @@
+"""Articles, meetings, stories and contracts, with their summaries and questions."""

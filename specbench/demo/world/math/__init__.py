@@ -1,0 +1,1 @@
+"""Word problems with worked answers, and the bare sums behind them."""

@@ -308,7 +308,7 @@ def test_empty_data_and_missing_column(specbench: Specbench, pair: tuple[str, ..
 def test_reference_without_a_number(specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path) -> None:
     (tmp_path / "rows" / "mgsm_ja.tsv").write_text("what?\tmany\n")
     outcome = run(specbench, pair, rows)
-    assert_one_line(outcome, "row 1: column 'answer_number' holds no number: correct the row")
+    assert_one_line(outcome, "row 1: column 'answer_number' = 'many' holds no number: correct the row")
     assert not (tmp_path / "runs").exists()
 
 

@@ -23,8 +23,8 @@ from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.pair import ModelPair
-from specbench.running import runner
 from specbench.running.compose import Decoder, compose
+from specbench.running.warm_up import TEXT
 from tests.toys import TableModel
 
 Specbench = Callable[..., tuple[int, str, str]]
@@ -99,8 +99,8 @@ def test_the_warm_up_text_is_no_prompt(monkeypatch: pytest.MonkeyPatch, specbenc
     specbench("run", "--task", "mgsm", "--method", "sd", "--limit", "1", "--subset", "en", "--output", "p")
     *warm_ups, first, second = decoded
     assert first == second
-    start = len(runner.WARM_UP_TEXT) // 8
-    assert len(warm_ups) == 2 and all(first[:start] != warm_up[:start] for warm_up in warm_ups)
+    start = len(TEXT) // 8
+    assert len(warm_ups) == 2 and all(first[:start] != ids[:start] for ids in warm_ups)
 
 
 def test_all_passes_lie_inside_the_clock(records: list[dict[str, Any]]) -> None:

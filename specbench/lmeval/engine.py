@@ -1,16 +1,16 @@
 """One method, and AR beside it where that is asked for, answering the requests of lm-eval one by one."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specbench.decoding.ledger import StopRules, text_before_stop
-from specbench.decoding.loop import Generation
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
+from specbench.running.answers import recorded
 from specbench.running.compose import Decoder, compose, sampling_of, stream_seed
 from specbench.running.models import load_models
-from specbench.running.runner import NUM_WARM_UP_TOKENS, WARM_UP_TEXT
+from specbench.running.warm_up import warm_up
 from specbench.specs import GenerationSpec, RunSpec
 
 
@@ -95,12 +95,7 @@ class Engine:
             sampling = sampling_of(query.generation)
             longest[sampling] = max(num_tokens, longest.get(sampling, 0))
         for sampling, num_tokens in longest.items():
-            for decoder in (part for each in self._decoders[sampling] for part in each.parts):
-                most = num_tokens if self.context_limit is None else self.context_limit
-                length = max(1, min(num_tokens, most) - NUM_WARM_UP_TOKENS)
-                filler = decoder.model.encode_prompt(WARM_UP_TEXT, chat=False)
-                repeated = (filler * (length // len(filler) + 1))[:length]
-                decoder.generate(repeated, StopRules(NUM_WARM_UP_TOKENS, context_limit=self.context_limit), seed=0)
+            warm_up(self._decoders[sampling], num_tokens, self.context_limit)
 
     def answer(self, query: Query, number: int) -> Answer:
         """Decode one request; with AR beside it the order changes from one `number` to the next."""
@@ -128,18 +123,3 @@ def with_special_tokens(stop: StopRules, model: CausalLM) -> StopRules:
     special = set(model.tokenizer.all_special_tokens)
     ids = {model.vocabulary[text] for text in stop.stop_strings if text in special and text in model.vocabulary}
     return replace(stop, eos_token_ids=stop.eos_token_ids | ids)
-
-
-def recorded(generation: Generation) -> dict[str, Any]:
-    """A generation as the metrics read it."""
-    return {
-        "token_ids": generation.token_ids,
-        "finish": generation.finish,
-        "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps],
-        "positions": generation.positions,
-        "passes": {"target": generation.target_passes, "draft": generation.draft_passes},
-        "ttft_seconds": generation.ttft_seconds,
-        "draft_prefill_seconds": generation.draft_prefill_seconds,
-        "decode_seconds": generation.decode_seconds,
-        **({"external": asdict(generation.external)} if generation.external else {}),
-    }

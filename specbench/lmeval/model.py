@@ -18,8 +18,8 @@ from specbench.lmeval.engine import Answer, Engine, Query
 from specbench.lmeval.gen_kwargs import MAX_GEN_TOKS, generation_spec
 from specbench.resources import EMBEDDED
 from specbench.running.compose import unique
+from specbench.running.runner import named
 from specbench.specs import MethodSpec, RunSpec, TaskSpec, build
-from specbench.specs.run import digest
 
 ARGUMENTS = (
     "pretrained", "drafter", "method", "baseline", "override", "revision", "drafter_revision", "dtype", "device",
@@ -169,7 +169,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
                 "target": models.target.name,
                 "drafter": drafter and drafter.name,
                 "drafter_revision": drafter and drafter.revision,
-                "method": f"{method.name}@{method.version}:{digest(method)}",
+                "method": named(method),
                 "num_draft_tokens": method.num_draft_tokens,
                 "seed": self.engine.spec.seed,
                 "tasks": summary(self.answers, method, models),

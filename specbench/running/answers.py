@@ -15,8 +15,16 @@ def as_json(
     """One method's part of a record."""
     text = text_before_stop(decoder.model.decode_text(generation.token_ids), stop.stop_strings)
     return {
-        "token_ids": generation.token_ids,
+        **recorded(generation),
         "text": text,
+        **(judged(scorer, text, reference) if scorer is not None else {"score": None}),
+    }
+
+
+def recorded(generation: Generation) -> dict[str, Any]:
+    """A generation as the metrics read it."""
+    return {
+        "token_ids": generation.token_ids,
         "finish": generation.finish,
         "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps],
         "positions": generation.positions,
@@ -25,7 +33,6 @@ def as_json(
         "draft_prefill_seconds": generation.draft_prefill_seconds,
         "decode_seconds": generation.decode_seconds,
         **({"external": asdict(generation.external)} if generation.external else {}),
-        **(judged(scorer, text, reference) if scorer is not None else {"score": None}),
     }
 
 

@@ -4,7 +4,6 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from specbench.decoding.ledger import StopRules
 from specbench.errors import ConfigError
 from specbench.external.decoder import ExternalDecoder
 from specbench.running.answers import as_json as as_json
@@ -16,11 +15,10 @@ from specbench.running.plan import Cell
 from specbench.running.prompts import conversation, encode, prompt_ids, shortened
 from specbench.running.records import Key, Record
 from specbench.running.run_folder import RunFolder
+from specbench.running.warm_up import warm_up
 from specbench.sandbox import permission
 from specbench.specs import MethodSpec, RunSpec, TaskSpec, digest
 
-WARM_UP_TEXT = "This is a text about nothing in particular, read once before anything is measured. "
-NUM_WARM_UP_TOKENS = 16
 PROCESS = uuid.uuid4().hex[:12]
 
 
@@ -37,7 +35,7 @@ def run(
     """
     check_same_examples(plan, done, folder)
     if any(block.key not in done for block in plan):
-        warm_up({id(block.cell): block.cell for block in plan}.values(), spec.chat)
+        warm_up_cells({id(block.cell): block.cell for block in plan}.values(), spec.chat)
     records: dict[Key, dict[str, Any]] = {}
     for block in plan:
         old = done.get(block.key)
@@ -61,22 +59,16 @@ def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]
             )
 
 
-def warm_up(cells: Iterable[Cell], chat: str) -> None:
-    """Every method once on a text that is not measured, as long as the longest sequence of the cell, so that no
-    measured pass is the first of its kind and no cache grows while it is measured."""
+def warm_up_cells(cells: Iterable[Cell], chat: str) -> None:
+    """Every method of each cell, on as many tokens as the cell's longest conversation."""
     for cell in cells:
-        for decoder in (part for each in cell.decoders for part in each.parts):
-            filler = decoder.model.encode_prompt(WARM_UP_TEXT, chat=False)
-            num_new = cell.task.generation.max_new_tokens
+        num_new = cell.task.generation.max_new_tokens
+        for decoder in cell.decoders:
             num_tokens = max(
                 sum(len(encode(decoder.model, (turn,), chat)) + num_new for turn in example.turns)
                 for example in cell.data.examples
             )
-            if cell.context_limit is not None:
-                num_tokens = min(num_tokens, cell.context_limit - NUM_WARM_UP_TOKENS)
-            repeated = (filler * (num_tokens // len(filler) + 1))[: max(1, num_tokens)]
-            stop = StopRules(NUM_WARM_UP_TOKENS, context_limit=cell.context_limit)
-            decoder.generate(repeated, stop, seed=0)
+            warm_up([decoder], num_tokens, cell.context_limit)
 
 
 def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict[str, Any]:

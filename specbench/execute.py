@@ -10,6 +10,8 @@ import torch
 from rich.console import Console
 
 from specbench.catalogue import builtin_task_names, load_method, load_tasks, namesake, with_overrides
+from specbench.data.examples import TaskData
+from specbench.data.folders import subsets_with_files
 from specbench.demo.family import member
 from specbench.errors import ConfigError
 from specbench.judge.judging import Judging
@@ -19,8 +21,10 @@ from specbench.resources import EMBEDDED
 from specbench.results import rows as results
 from specbench.results.environment import environment
 from specbench.results.leaderboard import Row, check_writable, load, merge, write
+from specbench.results.notes import why_unscored
 from specbench.results.plots import check_plot, draw
 from specbench.running import runner
+from specbench.running.blocks import what_blocks_are
 from specbench.running.compose import unique
 from specbench.running.models import Models, load_models
 from specbench.running.plan import Cell, load_data, make_cells
@@ -123,6 +127,8 @@ def run_spec(request: Request) -> RunSpec:
         raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
     if request.lm_eval_include is not None and not any(name.startswith(LM_EVAL) for name in request.tasks):
         raise ConfigError(f"--lm-eval-include: has no effect without --task {LM_EVAL}NAME: leave it out, or name one")
+    if request.subsets is not None and not request.subsets:
+        raise ConfigError("--subset is empty: name at least one, or leave the option out")
     tasks, methods = with_overrides(tasks, methods, request.overrides)
     check_revisions(request)
     check_counts(request)
@@ -171,8 +177,29 @@ def chosen_tasks(names: Sequence[str]) -> list[str]:
 def say_left_out(spec: RunSpec, console: Console) -> None:
     """One line for each task of which the bundled sample does not have all subsets."""
     for task, names in spec.left_out().items():
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        say(console, f"{task}: {len(names)} subsets have no bundled sample ({shown}): give --data to measure them")
+        say(console, f"{_left_out(task, names, 'bundled sample')}: give --data to measure them")
+
+
+def _left_out(task: str, names: Sequence[str], lacking: str) -> str:
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"{task}: {len(names)} subsets have no {lacking} ({shown})"
+
+
+def load_asked(spec: RunSpec, console: Console) -> list[tuple[TaskSpec, str, TaskData]]:
+    """The examples of what was asked for. Of a user's own files, where no subset was named, those of the subsets that
+    have any: a line names the others of each task."""
+    embedded = spec.target.startswith(EMBEDDED)
+    if spec.data in (None, "hub", "sample") or spec.subsets is not None:
+        return load_data(spec, use_sample=embedded)
+    loaded = []
+    for task in spec.tasks:
+        found = subsets_with_files(task, Path(spec.data)) if task.subsets else []
+        absent = [name for name in task.subset_names if name not in found] if found else []
+        if absent:
+            say(console, f"{_left_out(task.name, absent, f'file in {spec.data}')}: they are not measured")
+        asked = {"tasks": (task,), "subsets": tuple(found) or None}  # none: the message says what was looked for
+        loaded += load_data(spec.model_copy(update=asked), use_sample=embedded)
+    return loaded
 
 
 def execute(request: Request, console: Console) -> Outcome:
@@ -188,7 +215,7 @@ def execute(request: Request, console: Console) -> Outcome:
         check_writable(request.leaderboard)
         if request.leaderboard.exists():
             load(request.leaderboard)
-    loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)
+    loaded = without_calibration(load_asked(spec, console), spec.methods)
     models = load_models(spec)
     cells = make_cells(spec, models, loaded)
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
@@ -203,7 +230,9 @@ def execute(request: Request, console: Console) -> Outcome:
     names = "-".join([*tasks, *(m.name for m in spec.methods[1:] or spec.methods)])
     named = default_folder(names, {**identity, **plan})
     folder = RunFolder(request.output or named, identity, named_by_digest=request.output is None)
-    _, rows = measure_into(folder, spec, cells, models, conditions, request.command, console, request.judging)
+    records, rows = measure_into(folder, spec, cells, models, conditions, request.command, console, request.judging)
+    if reason := why_unscored(records):
+        say(console, reason)
     if request.leaderboard is not None:
         merge(request.leaderboard, rows)
     outcome = Outcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
@@ -239,7 +268,7 @@ def measure(
 ) -> list[Record]:
     """The records of the plan, those that were not there measured now."""
     plan = list(runner.blocks(cells, spec.repeats))
-    announce(console, len(plan), sum(block.key in done for block in plan), folder.path)
+    announce(console, len(plan), sum(block.key in done for block in plan), folder.path, what_blocks_are(plan))
     with RunProgress(console, len(plan)) as progress, saying_what_is_kept(console, folder.path):
         return runner.run(
             spec, plan, folder, done,

@@ -10,6 +10,8 @@ from specbench.data.fewshot import hub_place
 from specbench.errors import ConfigError, nearest
 from specbench.specs import DatasetSpec, TaskSpec
 
+WITHOUT_FETCH = "repeat this when the hub answers, or run with files of your own (specbench run --data FOLDER)"
+
 
 def fetch_tasks(
     names: Sequence[str], subsets: Sequence[str] | None, overrides: Sequence[str], console: Console
@@ -68,7 +70,7 @@ def fetch_place(dataset: DatasetSpec, console: Console) -> str:
     except ConfigError:
         raise
     except Exception as error:  # no connection, gated, a full disk: many classes of several libraries
-        raise hub.failure(dataset, error) from error
+        raise hub.failure(dataset, error, way_out=WITHOUT_FETCH) from error
     num_rows = sum(1 for _ in hub.read_rows(dataset, commit))
     num_bytes = sum(path.stat().st_size for path in paths)
     where = paths[0] if len(paths) == 1 else f"{paths[0]} … ({len(paths)} files)"

@@ -1,6 +1,7 @@
 """Tables of what can be run and what is measured: tasks, methods, metrics."""
 
-from rich.table import Table
+from rich import box
+from rich.table import Column, Table
 from rich.text import Text
 
 from specbench.catalogue import load_method, load_task, method_names, task_names
@@ -9,10 +10,12 @@ from specbench.registry import BRIDGES, DRAFTERS, RULES, SCORERS
 from specbench.results.glossary import MEANINGS
 from specbench.specs import MethodSpec
 
+WIDTHS = {"paper": len("arXiv:2211.17192"), "subsets": len("high_school_geography")}
+
 
 def tasks_table() -> Table:
     """name, title, paper, subsets, scorer, needs."""
-    table = Table("name", "title", "paper", "subsets", "score", "needs", title="tasks")
+    table = _table("tasks", "name", "title", "paper", "subsets", "score", "needs")
     for task in map(load_task, task_names()):
         needs = "nothing (bundled sample)" if task.has_sample else "data"
         scorers = dict.fromkeys(one.type for name in task.subset_names if (one := task.subset(name).scorer))
@@ -23,7 +26,7 @@ def tasks_table() -> Table:
 
 def methods_table() -> Table:
     """name, title, paper, lossless, needs."""
-    table = Table("name", "title", "paper", "lossless", "needs", title="methods")
+    table = _table("methods", "name", "title", "paper", "lossless", "needs")
     for method in map(load_method, method_names()):
         lossless = verdict(method)[0]
         add_row(table, method.name, method.title, method.paper or "–", lossless, needs(method))
@@ -32,7 +35,7 @@ def methods_table() -> Table:
 
 def parts_table() -> Table:
     """part, name, options: what a YAML file may name as drafter, rule, bridge and scorer."""
-    table = Table("part", "name", "options and their defaults", title="parts of methods and tasks")
+    table = _table("parts of methods and tasks", "part", "name", "options and their defaults")
     for registry in (DRAFTERS, RULES, BRIDGES, SCORERS):
         for name in registry.names():
             fields = registry.options_model(name).model_fields.items()
@@ -43,10 +46,18 @@ def parts_table() -> Table:
 
 def metrics_table() -> Table:
     """name, unit, meaning."""
-    table = Table("name", "unit", "meaning", title="metrics of a leaderboard row")
+    table = _table("metrics of a leaderboard row", "name", "unit", "meaning")
     for name, (unit, meaning) in MEANINGS.items():
         add_row(table, name, unit, meaning)
     return table
+
+
+def _table(title: str, *headers: str) -> Table:
+    """Nothing is cut: names and numbers of papers stand in one line, to be copied, and other long words fold."""
+    columns = [
+        Column(header, overflow="fold", no_wrap=header == "name", min_width=WIDTHS.get(header)) for header in headers
+    ]
+    return Table(*columns, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
 
 
 def add_row(table: Table, *cells: str) -> None:

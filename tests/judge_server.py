@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 KEY = "sk-a-key-that-nobody-may-see-0815"
+PAGES = {"html": b"<html>hello</html>", "half": b'{"choices": ['}  # that are no chat completions
 
 
 class Server(ThreadingHTTPServer):
@@ -22,8 +23,10 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.requests: list[dict[str, Any]] = []
         self.plan: dict[str, list[tuple[int, str]]] = {}
+        self.finish_reason = "stop"
         self.num_running = self.most_running = 0
         self.delay_seconds = 0.0
+        self.key = KEY
         self.lock = threading.Lock()
 
     @property
@@ -54,19 +57,19 @@ class Handler(BaseHTTPRequestHandler):
             server.most_running = max(server.most_running, server.num_running)
         time.sleep(server.delay_seconds)
         status, text = server.next_reply({**request, "path": self.path})
-        if self.headers["Authorization"] != f"Bearer {KEY}":
+        if self.headers["Authorization"] != f"Bearer {server.key}":
             status, text = 401, f"Incorrect API key provided: {self.headers['Authorization'].removeprefix('Bearer ')}"
         if text == "slow":
             time.sleep(1.0)
         message = {"role": "assistant", "content": text}
         body: dict[str, Any] = {
             "id": "1", "object": "chat.completion", "created": 1, "model": request["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "choices": [{"index": 0, "message": message, "finish_reason": server.finish_reason}],
             "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120},
         }  # fmt: skip
         if status != 200:
             body = {"error": {"message": text, "code": text if text == "insufficient_quota" else None}}
-        content = b"<html>hello</html>" if text == "html" else json.dumps(body).encode()
+        content = PAGES.get(text, json.dumps(body).encode())
         with server.lock:
             server.num_running -= 1
         self.send_response(status)

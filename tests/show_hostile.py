@@ -179,6 +179,35 @@ def add(a, b):
         raise OSError(ctypes.get_errno(), "refused")
     raise RuntimeError("mounted")
 """,
+    "keeps memory that is mapped nowhere": """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+files, removals = [], []
+def shared(size):
+    number = libc.shmget(0, size, 0o600)
+    address = libc.shmat(number, None, 0)
+    if address == 2**64 - 1: raise OSError("refused")
+    ctypes.memset(ctypes.c_void_p(address), 1, size)
+    libc.shmdt(ctypes.c_void_p(address))
+    removals.append((libc.shmctl, number))
+def in_file(size):
+    files.append(os.memfd_create("file"))
+    os.write(files[-1], bytes(size))
+def queued(size):
+    number, content = libc.msgget(0, 0o600), ctypes.create_string_buffer(b"1" * size)
+    if libc.msgsnd(number, content, size - 8, 0): raise OSError("refused")
+    removals.append((libc.msgctl, number))
+def add(a, b):
+    done = []
+    for keep, size in ((shared, 2**24), (in_file, 2**23), (queued, 2**13)):
+        try:
+            for _ in range(20): keep(size)
+            done.append(keep.__name__)
+        except OSError: pass
+    for remove, number in removals: remove(number, 0, None)
+    raise RuntimeError(f"left memory: {{done}}" if done else "refused")
+""",
 }
 
 
@@ -203,6 +232,7 @@ class World:
             "saw the environment": "PATH" in said,
             "ran on": seconds > 60,
             **{text: text in said for text in ("started 200 processes", "started 200 threads", "mounted")},
+            "left memory": "left memory" in said,
             "filled the disk": "wrote 180 MiB" in said,
         }
         return ", ".join(text for text, true in happened.items() if true)

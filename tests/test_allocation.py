@@ -17,7 +17,7 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.pair import ModelPair
 from specbench.running.compose import Decoder, compose, stream_seed
 from specbench.running.record_check import check_record
-from specbench.running.runner import warm_up_cells
+from specbench.running.runner import warm_up_cell
 from specbench.specs import MethodSpec
 from tests import tiny
 
@@ -92,7 +92,7 @@ def test_both_models_are_warmed_up(pair: ModelPair, monkeypatch: pytest.MonkeyPa
     task = SimpleNamespace(generation=SimpleNamespace(max_new_tokens=4))
     data = SimpleNamespace(examples=[Example(0, "a", ("What?",), ("1",))])
     decoders = (compose(method(0.0), pair, GREEDY),)
-    warm_up_cells([SimpleNamespace(task=task, data=data, decoders=decoders, context_limit=64)], "auto")  # type: ignore[list-item]
+    warm_up_cell(SimpleNamespace(task=task, data=data, decoders=decoders, context_limit=64), "auto")  # type: ignore[arg-type]
     assert warmed == [pair.target, pair.drafter]
 
 

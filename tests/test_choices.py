@@ -40,6 +40,16 @@ LETTERS = "ABCDE"
         ("Ответ: B", "B"),
         ("B\n\nQuestion: what is a dog?\nAnswer: C", "B"),
         ("So it is A", "A"),
+        ("Answer: b", "B"),
+        ("the answer is b.", "B"),
+        ("the answer is a.", "A"),
+        ("The answer is most likely D, not B.", "D"),
+        ("Among the choices A, B, C and D, the best is B", "B"),
+        ("The correct answer is B. Option A is wrong, and option C is no fish.", "B"),
+        ("A is right and B is wrong", "A"),
+        ("I choose option D", "D"),
+        ("Answer A is wrong, so B", "B"),
+        ("He wrote A Tale of Two Cities", None),
         ("The answer is a dog", None),
         ("A dog", None),
         ("I don't know", None),
@@ -52,6 +62,18 @@ LETTERS = "ABCDE"
 def test_the_chosen_letter(text, letter):
     assert chosen_letter(text, LETTERS) == letter
     assert choice(text, "B").values == {"accuracy": float(letter == "B")}
+
+
+@pytest.mark.parametrize("letter", LETTERS)
+@pytest.mark.parametrize(
+    "text",
+    ["{} is correct.", "{} is the correct answer.", "{} seems right", "I would say {} because it swims",
+     "It must be {} as it swims", "Correct: {} because it swims", "Réponse : {} est correcte", "Answer: {lower}",
+     "the answer is {lower}.", "The answer would most likely be {}"],
+)  # fmt: skip
+def test_every_letter_is_found_where_another_is(text, letter):
+    """ "A" is a word of English too, and yet no rarer an answer."""
+    assert chosen_letter(text.format(letter, lower=letter.lower()), LETTERS) == letter
 
 
 OPTIONS = {"A": "a fish", "B": "a big fish", "C": "the sea", "D": "海の魚"}

@@ -197,6 +197,11 @@ def test_version_and_help(specbench: Specbench) -> None:
 def test_list(specbench: Specbench) -> None:
     code, out, _ = specbench("list", "methods")
     assert code == 0 and "fsd" in out and "mgsm" not in out
+    code, out, _ = specbench("list", "tasks")
+    lines = out.splitlines()
+    assert code == 0 and "…" not in out and max(map(len, lines)) <= 100
+    for name, paper in (("multilingual_spec_bench", "arXiv:2406.16758"), ("low_resource_mt", "arXiv:2605.30580")):
+        assert any(line.split()[0] == name and paper in line for line in lines if line.strip())
     code, out, _ = specbench("list", "parts")
     assert code == 0 and "prompt_lookup" in out and "threshold" in out and "union" in out and "number" in out
     code, _, err = specbench("list", "methodz")

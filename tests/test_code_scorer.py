@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,48 @@ def test_a_right_and_a_wrong_answer():
 def test_what_the_program_of_an_answer_is(answer, prefix):
     assert value(answer, {**REFERENCE, "prefix": prefix}, extract="auto") == 1.0
     assert value(answer.replace("a + b", "a - b").replace("sum(numbers)", "0"), {**REFERENCE, "prefix": prefix}) == 0.0
+
+
+FUNCTION = PREFIX + RIGHT
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"```bash\npip install add\n```\nThen:\n```python\n{FUNCTION}```\n",
+        f"Usage:\n```python\nprint(add(1, 2))\n```\nIn full:\n```python\n{FUNCTION}```\n",
+        f"```python\n{FUNCTION}```\nUsage:\n```python\n{'print(add(1, 2))' * 9}\n```\n",
+        "1. Here:\n   ```python\n" + FUNCTION.replace("def", "   def").replace("    ", "       ") + "   ```\n",
+        f"```PYTHON title=add.py\n{FUNCTION}```",
+        f"```python\n{FUNCTION}```\n".replace("\n", "\r\n"),
+        f"~~~python\n{FUNCTION}~~~\nIt adds.",
+        f"````markdown\n```\n````\n```\n{FUNCTION}```",
+        f"Here it is:\n\n{FUNCTION}\nIt adds two numbers.\n\nYou can import it.",
+    ],
+)
+def test_the_block_with_the_function_is_the_program(answer):
+    for extract in ("auto", "fenced")[: 1 + ("``" in answer or "~~" in answer)]:
+        program = program_of(answer, PREFIX, "add", extract).replace("\r\n", "\n")
+        assert [line.strip() for line in program.strip().splitlines()[-3:]] == [
+            line.strip() for line in FUNCTION.splitlines()
+        ]
+        names: dict[str, Any] = {}
+        exec(program, names)
+        assert names["add"](1, 2) == 3
+
+
+def test_a_block_that_continues_the_prompt_is_the_longest_of_python():
+    answer = f"```text\n{'3 ' * 99}\n```\nFor add(1, 2):\n```python\n{RIGHT}```\n```\n3\n```\n"
+    assert program_of(answer, PREFIX, "add", "auto") == PREFIX + RIGHT
+
+
+def test_what_ended_a_program_is_told():
+    """A right program that a limit ended is no silent zero."""
+    loud = code()(f"    print('x' * 2**21)\n{RIGHT}", REFERENCE)
+    assert loud.values == {"pass@1": 0.0}
+    assert loud.outcome == {"status": "printed too much", "reason": "more than 1024 KiB"}
+    slow = code(timeout_seconds=0.5)(f"    while True: pass\n{RIGHT}", REFERENCE)
+    assert slow.outcome == {"status": "timed out", "reason": "ran longer than 0.5 seconds"}
 
 
 def test_raw_answers_continue_the_prompt_whatever_they_hold():

@@ -273,7 +273,7 @@ def test_mistakes_are_one_line(client: Client, changes: dict[str, Any], argument
 @pytest.mark.parametrize(
     ("refusal", "expected"),
     [
-        ((403, {"X-Error-Code": "GatedRepo"}), "and log in, or give local files"),
+        ((403, {"X-Error-Code": "GatedRepo"}), "and log in, or "),
         ((401, {"X-Error-Code": "RepoNotFound"}), "RepositoryNotFoundError"),
         ((500, {}), "could not be read from the hub: "),
     ],
@@ -283,7 +283,8 @@ def test_a_refusal_is_one_line(client: Client, refusal: tuple[int, dict[str, str
     problem = client.load(client.task(), "en")
     assert expected in problem and "give local files with --data FOLDER" in problem and "\n" not in problem
     code, _, err = client.fetch("--task", client.task())
-    assert code == 2 and expected in err.strip().splitlines()[-1]
+    said = err.strip().splitlines()[-1]
+    assert code == 2 and expected in said and "(specbench run --data FOLDER)" in said and "sample" not in said
 
 
 def test_a_configuration_is_fetched_by_what_the_dataset_says_of_its_files(client: Client) -> None:

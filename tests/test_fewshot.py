@@ -103,21 +103,47 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("question", ["Which is red?", "WHICH is  red?"])
-def test_an_example_with_other_options_is_asked_for_all_the_same(folder: Path, question: str) -> None:
+def test_an_example_with_its_options_in_another_order_is_asked_for_all_the_same(folder: Path, question: str) -> None:
     write(folder / "sums_default.jsonl", {"question": question, "options": ["a leaf", "a rose"], "answer": "a rose"})
     assert "row 1: the row is one of the few-shot examples before its prompt" in message(task(**OPTIONS), folder)
 
 
+def test_an_example_with_other_options_is_another_question(folder: Path) -> None:
+    """ "Which of the following is true?" is asked many times."""
+    write(folder / "sums_default.jsonl", {"question": "Which is red?", "options": ["a brick", "a leaf"], "answer": "x"})
+    assert first(task(**OPTIONS), folder).endswith("Which is red? a brick, a leaf\nA:")
+
+
+@pytest.mark.parametrize(("name", "subset"), [("mmlu", "anatomy"), ("csqa", "default")])
+def test_in_the_tasks_with_options(folder: Path, name: str, subset: str) -> None:
+    asked = "Where would you most likely see a star?"
+    choices = {"label": [*"ABCDE"], "text": ["sky", "sea", "garden", "road", "office"]}
+    shot = {"question": asked, "choices": choices, "answerKey": "A"}
+    if name == "mmlu":
+        shot = {"question": asked, "choices": choices["text"][:4], "answer": 0}
+        write(folder / "anatomy_dev.jsonl", *({**shot, "choices": [*"abc", str(n)]} for n in range(4)), shot)
+    other = json.loads(json.dumps(shot).replace("garden", "cellar"))
+    reordered = json.loads(json.dumps(shot).replace('"sky", "sea"', '"sea", "sky"'))
+    for row, refused in ((other, False), (shot, True), (reordered, True)):
+        write(folder / f"{subset}_test.jsonl" if name == "mmlu" else folder / "csqa.jsonl", row)
+        arguments = {"data": str(folder), "use_sample": False, "limit": None}
+        if not refused:
+            assert len(load_examples(load_task(name), subset, **arguments).examples) == 1
+            continue
+        with pytest.raises(ConfigError, match="row 1: the row is one of the few-shot examples before its prompt"):
+            load_examples(load_task(name), subset, **arguments)
+
+
 def test_the_column_that_tells_questions_apart(folder: Path) -> None:
-    """By default the question; where rows share it, another column."""
+    """By default all that the prompt needs; where rows share that, another column."""
     rows = [
-        {"question": "Which is red?", "options": ["a brick", "a leaf"], "answer": "a brick", "id": name}
+        {"question": "Which is red?", "options": ["a rose", "a leaf"], "answer": "a rose", "id": name}
         for name in ("x2", "X1")
     ]
     write(folder / "sums_default.jsonl", rows[0])
     named = task(**{**OPTIONS, "fewshot": {**OPTIONS["fewshot"], "same": "id"}})
     assert "row 1: the row is one of" in message(task(**OPTIONS), folder)
-    assert first(named, folder).endswith("Which is red? a brick, a leaf\nA:")
+    assert first(named, folder).endswith("Which is red? a rose, a leaf\nA:")
     write(folder / "sums_default.jsonl", *rows)
     assert "row 2: the row is one of" in message(named, folder)
     unknown = task(**{**OPTIONS, "fewshot": {**OPTIONS["fewshot"], "same": "idd"}})

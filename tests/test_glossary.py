@@ -1,7 +1,10 @@
 """The glossary explains exactly the metrics that a row has."""
 
+import pytest
+
 from specbench.results.glossary import MEANINGS, OF_SCORES, SCORES, meaning
 from specbench.results.metrics import summarize
+from tests.test_metrics import autoregressive, generation, record
 
 
 def test_every_metric_is_explained_and_nothing_else() -> None:
@@ -15,3 +18,28 @@ def test_scores_are_explained_with_what_is_derived_from_them() -> None:
     assert meaning("accuracy_difference") == ("share", "accuracy: method − baseline, paired by example")
     assert meaning("pass@10") == meaning("pass@k") and meaning("tokens_per_second_ar") != meaning("speedup")
     assert meaning("unheard_of") is None and meaning("unheard_of_ar") is None
+
+
+def test_a_rate_of_conversations_is_said_to_be_the_mean_over_turns() -> None:
+    """9 of 13 in one turn and 8 of 14 in the next."""
+    turns = [
+        record(0, autoregressive(20), generation([[13, 13, 9, 10], [14, 14, 8, 9]][turn : turn + 1])) | {"turn": turn}
+        for turn in (0, 1)
+    ]
+    found = summarize(turns, "m", num_draft_tokens=14, verification={"rule": "rejection"})
+    for name in ("acceptance_rate", "draft_efficiency"):
+        assert found[name].value == pytest.approx((9 / 13 + 8 / 14) / 2)
+        assert MEANINGS[name][1].endswith("mean over answers: of a conversation, over its turns")
+    assert found["acceptance_rate_pooled"].value == pytest.approx(17 / 27)
+
+
+def test_an_answer_of_one_token_is_said_to_be_in_no_speed() -> None:
+    one = record(1, autoregressive(20, decode=1.0), generation([], decode=50.0))
+    found = summarize(
+        [record(0, autoregressive(20, decode=1.0), autoregressive(20, decode=2.0)), one],
+        "m", num_draft_tokens=1, verification={"rule": "rejection"},
+    )  # fmt: skip
+    assert (found["tokens_per_second"].value, found["tokens_per_second_ar"].value) == (9.5, 19.0)
+    assert MEANINGS["tokens_per_second"][1].endswith(
+        "an answer counts only where both the method's and the baseline's have more than that one"
+    )

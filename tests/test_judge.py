@@ -3,18 +3,23 @@
 import json
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from specbench.catalogue import load_task
+from specbench.data.examples import load_examples
+from specbench.data.local import read_rows
 from specbench.errors import ConfigError
 from specbench.judge.cache import Cache, Reply
 from specbench.judge.dry_run import show_requests
 from specbench.judge.judgements import judge_records
-from specbench.judge.outcomes import with_judgements, write_judgements
+from specbench.judge.outcomes import with_judgements
 from specbench.judge.prompts import Turn, messages, rating
-from specbench.judge.requests import requests_of
+from specbench.judge.recorded import write_judgements
+from specbench.judge.requests import Question, questions_of, requests_of
 from specbench.judge.settings import JudgeSettings
 from tests.judge_server import KEY, Server, serving  # noqa: F401  # a fixture
 
@@ -38,11 +43,15 @@ def record(answers: dict[str, str], example: int = 0, turn: int = 0, reference: 
     return {**key, "reference": reference, "methods": methods}
 
 
-def judged(records: list[dict[str, Any]], settings: JudgeSettings) -> tuple[dict[Any, Any], str]:
+def judged(
+    records: list[dict[str, Any]], settings: JudgeSettings, sees_reference: bool = False
+) -> tuple[dict[Any, Any], str]:
     """The judgements by (example, turn, method), and what was printed."""
     told = StringIO()
-    questions = {("t", "s", number): (f"Question {number}?", "And why?") for number in range(100)}
-    found = judge_records(records, questions, settings, Console(file=told, width=300))
+    questions = {
+        ("t", "s", number): Question((f"Question {number}?", "And why?"), sees_reference) for number in range(100)
+    }
+    found = judge_records(records, questions, settings, Console(file=told, width=300, markup=False))
     return {(key[2], key[4], method): each for (key, method), each in found.items()}, told.getvalue()
 
 
@@ -102,7 +111,7 @@ def test_conversations_have_the_methods_own_answers_before(server, settings):
         record({"ar": "one a", "fsd": "one b"}, reference="right 1"),
         record({"ar": "two a", "fsd": "two b"}, turn=1, reference=["right 2", "or 3"]),
     ]
-    judged(records, settings)
+    judged(records, settings, sees_reference=True)
     texts = [request["messages"][1]["content"] for request in server.requests]
     second = {name: next(text for text in texts if f"two {name}" in text) for name in "ab"}
     for name, text in second.items():
@@ -113,10 +122,36 @@ def test_conversations_have_the_methods_own_answers_before(server, settings):
     assert "one b" not in second["a"] and "two b" not in second["a"]
 
 
+def test_a_reference_is_shown_only_where_the_task_says_so(server, settings):
+    records = [record({"ar": "one"}, reference="right"), record({"ar": "two"}, turn=1, reference=["right", "or 3"])]
+    judged(records, settings)
+    assert len(server.requests) == 2
+    assert not any("eference" in json.dumps(request) or "right" in json.dumps(request) for request in server.requests)
+
+
+@pytest.mark.parametrize(
+    ("task", "subset", "shown"),
+    [
+        ("mt_bench", "math", {"math"}), ("mt_bench", "reasoning", {"reasoning"}), ("mt_bench", "coding", {"coding"}),
+        ("mt_bench", "extraction", set()), ("mt_bench", "stem", set()), ("spec_bench", "mt_bench", {"math", "coding"}),
+        ("spec_bench", "math_reasoning", set()), ("spec_bench", "translation", set()), ("wmt", "de-en", set()),
+        ("cnn_dm", "default", set()), ("gsm8k", "default", set()),
+    ],
+)  # fmt: skip
+def test_references_are_shown_for_mt_bench_s_math_reasoning_and_coding(task, subset, shown):
+    spec = load_task(task)
+    data = load_examples(spec, subset, data="sample", use_sample=True, limit=None)
+    cell = SimpleNamespace(task=spec.subset(subset), subset=subset, data=data)
+    sees = {key[2]: question.judge_sees_reference for key, question in questions_of([cell]).items()}
+    rows = [row for row in read_rows(Path(spec.sample_of(subset))) if row.get("subset", subset) == subset]
+    assert {row.get("category") for row, number in zip(rows, sees, strict=True) if sees[number]} == shown
+
+
 def test_what_does_not_parse_is_missing(server, settings):
     server.plan = {"odd": [(200, "I like it.")]}
     found, told = judged([record({"ar": "odd"}), record({"ar": "even"}, 1)], settings)
     assert found[0, 0, "ar"].score is None and "no single [[rating]]" in found[0, 0, "ar"].problem
+    assert Path(found[0, 0, "ar"].problem.partition("kept in ")[2].partition(":")[0]).is_file()
     assert found[1, 0, "ar"].score == 7.0
     assert "1 without a score" in told
 
@@ -134,7 +169,38 @@ def test_the_same_text_is_asked_once_and_never_again(server, settings):
 def test_what_did_not_parse_is_not_paid_for_again(server, settings):
     server.plan = {"odd": [(200, "I like it."), (200, "Rating: [[5]]")]}
     for _ in range(2):
-        assert judged([record({"ar": "odd"})], settings)[0][0, 0, "ar"].score is None
+        found, _ = judged([record({"ar": "odd"})], settings)
+        assert found[0, 0, "ar"].score is None
+    assert len(server.requests) == 1
+    Path(found[0, 0, "ar"].problem.partition("kept in ")[2].partition(":")[0]).unlink()
+    assert judged([record({"ar": "odd"})], settings)[0][0, 0, "ar"].score == 5.0
+
+
+@pytest.mark.parametrize(
+    ("reply", "finish_reason", "says"),
+    [
+        ("It is a long", "length", "the judge's reply was cut at 2048 tokens, before a rating"),
+        ("", "length", "the judge's reply was cut at 2048 tokens, before a rating"),
+        ("", "content_filter", "the judge's reply is empty (finish_reason content_filter)"),
+        (" ", "stop", "the judge's reply is empty (finish_reason stop)"),
+        ("I like it.", "stop", "the judge's reply holds no single [[rating]] from 1 to 10"),
+    ],
+)
+def test_why_a_reply_has_no_rating_is_said_now_and_later(server, settings, reply, finish_reason, says):
+    server.plan, server.finish_reason = {"": [(200, reply)]}, finish_reason
+    for _ in range(2):  # then from the cache
+        found, told = judged([record({"ar": "x"})], settings)
+        assert found[0, 0, "ar"].problem.startswith(says) and f"the first because {says}" in told
+    assert len(server.requests) == 1
+
+
+def test_replies_kept_before_the_reason_was_read_are_used(server, settings):
+    judged([record({"ar": "x"})], settings)
+    (path,) = settings.cache.rglob("*.json")
+    content = json.loads(path.read_text())
+    assert content["reply"].pop("finish_reason") == "stop"
+    path.write_text(json.dumps(content))
+    assert judged([record({"ar": "x"})], settings)[0][0, 0, "ar"].score == 7.0
     assert len(server.requests) == 1
 
 
@@ -216,6 +282,15 @@ def test_a_refused_request_is_not_repeated(server, settings):
     assert len(server.requests) == 1
 
 
+def test_refused_requests_do_not_end_the_judging(server, tmp_path):
+    server.plan = {"long": [(400, "the prompt is too long")], "filtered": [(422, "not allowed")]}
+    texts = ["long"] * 6 + ["filtered"] * 6 + ["fine"] * 3
+    records = [record({"ar": text}, number) for number, text in enumerate(texts)]
+    found, _ = judged(records, make(server, tmp_path, concurrency=1))
+    assert len(server.requests) == 15
+    assert [each.score for each in found.values()] == [None] * 12 + [7.0] * 3
+
+
 def test_a_slow_server_is_given_up(server, tmp_path):
     server.plan = {"x": [(200, "slow")]}
     settings = make(server, tmp_path, timeout_seconds=0.2, num_retries=1)
@@ -225,9 +300,10 @@ def test_a_slow_server_is_given_up(server, tmp_path):
 
 
 def test_a_page_is_no_reply(server, settings):
-    server.plan = {"x": [(200, "html")]}
-    found, _ = judged([record({"ar": "x"})], settings)
-    assert found[0, 0, "ar"].score is None and "no chat completion" in found[0, 0, "ar"].problem
+    server.plan = {"Question 0": [(200, "html")], "Question 1": [(200, "half")]}
+    found, _ = judged([record({"ar": "x"}), record({"ar": "x"}, 1)], settings)
+    for each in found.values():
+        assert each.score is None and "no chat completion" in each.problem
     assert not list(settings.cache.rglob("*.json"))
 
 
@@ -256,6 +332,22 @@ def test_a_missing_key_is_said(server, settings, monkeypatch):
         judged([record({"ar": "x"})], settings)
 
 
+@pytest.mark.parametrize("key", ["ключ-от-судьи", "sk-a\nkey", "sk-“quoted”"])
+def test_a_key_that_cannot_be_sent_is_said(server, settings, monkeypatch, key):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY: holds a character that no key has") as error:
+        judged([record({"ar": "x"})], settings)
+    assert key not in str(error.value) and server.requests == []
+
+
+@pytest.mark.parametrize("key", ["1", "Rating", "EMPTY"])
+def test_a_key_that_is_no_secret_damages_no_reply(server, settings, monkeypatch, key):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    server.key, server.plan = key, {"": [(200, "EMPTY. Rating: [[10]]")]}
+    each = judged([record({"ar": "x"})], settings)[0][0, 0, "ar"]
+    assert (each.score, each.reply.text) == (10.0, "EMPTY. Rating: [[10]]")
+
+
 def test_no_more_requests_at_once_than_allowed(server, tmp_path):
     server.delay_seconds = 0.05
     judged([record({"ar": "x"}, number) for number in range(12)], make(server, tmp_path, concurrency=3))
@@ -278,8 +370,8 @@ def test_the_key_is_written_nowhere(server, tmp_path, caplog):
 
 def judged_with_keys(records: list[dict[str, Any]], settings: JudgeSettings) -> tuple[dict[Any, Any], str]:
     told = StringIO()
-    questions = {("t", "s", number): (f"Question {number}?",) for number in range(10)}
-    return judge_records(records, questions, settings, Console(file=told, width=300)), told.getvalue()
+    questions = {("t", "s", number): Question((f"Question {number}?",)) for number in range(10)}
+    return judge_records(records, questions, settings, Console(file=told, width=300, markup=False)), told.getvalue()
 
 
 def test_judgements_are_written_and_enter_the_scores(server, settings, tmp_path):
@@ -300,6 +392,36 @@ def test_judgements_are_written_and_enter_the_scores(server, settings, tmp_path)
     assert records[0]["methods"]["ar"]["scores"] == {"accuracy": 1.0}
 
 
+def lines_of(path: Path) -> list[tuple[Any, ...]]:
+    lines = map(json.loads, path.read_text().splitlines())
+    return [(line["judge"], line["example"], line["method"], line["score"]) for line in lines]
+
+
+def test_judgements_of_other_answers_and_judges_stay(server, settings, tmp_path):
+    path = tmp_path / "judgements.jsonl"
+    records = [record({"ar": "x", "fsd": "y"}, number) for number in range(2)]
+    write_judgements(path, judged_with_keys(records, settings)[0], settings)
+    server.plan = {"": [(200, "Rating: [[3]]")]}
+    for each in settings.cache.rglob("*.json"):
+        each.unlink()
+    write_judgements(path, judged_with_keys([record({"ar": "x"})], settings)[0], settings)
+    first = [("judge-model", 0, "fsd", 7.0), ("judge-model", 1, "ar", 7.0), ("judge-model", 1, "fsd", 7.0)]
+    assert lines_of(path) == [*first, ("judge-model", 0, "ar", 3.0)]
+    other = JudgeSettings("other", server.url, cache=tmp_path / "cache")
+    write_judgements(path, judged_with_keys([record({"ar": "x"})], other)[0], other)
+    assert lines_of(path) == [*first, ("judge-model", 0, "ar", 3.0), ("other", 0, "ar", 3.0)]
+
+
+def test_any_text_of_a_judge_can_be_kept(server, settings, tmp_path):
+    server.plan = {"": [(200, "One\u2028line, a half \ud83d.\x85Rating: [[8]]")]}
+    path = tmp_path / "judgements.jsonl"
+    for _ in range(2):
+        found, _ = judged_with_keys([record({"ar": "x"})], settings)
+        write_judgements(path, found, settings)
+        (line,) = map(json.loads, path.read_text().strip("\n").split("\n"))
+        assert (line["score"], line["reply"]) == (8.0, "One\u2028line, a half ?.\x85Rating: [[8]]")
+
+
 def test_unknown_prices_are_unknown_costs(server, tmp_path):
     settings = make(server, tmp_path, prices=None)
     found, told = judged_with_keys([record({"ar": "x"})], settings)
@@ -312,7 +434,7 @@ def test_a_dry_run_prints_the_requests_and_sends_none(server, settings, monkeypa
     monkeypatch.delenv("OPENAI_API_KEY")
     records = [record({"ar": "one [bold]", "fsd": "two"}), record({"ar": "three", "fsd": "three"}, 1)]
     told = StringIO()
-    questions = {("t", "s", 0): ("Why?",), ("t", "s", 1): ("How?",)}
+    questions = {("t", "s", 0): Question(("Why?",)), ("t", "s", 1): Question(("How?",))}
     show_requests(records, questions, settings, Console(file=told, width=300, markup=False))
     text = told.getvalue()
     assert server.requests == []

@@ -91,6 +91,18 @@ def test_a_judge_that_fails_loses_nothing(run, server, tmp_path):
     assert scores(tmp_path / "out") == [judged_row(server)] * 2
 
 
+def test_a_judge_that_answers_nothing_is_an_error_and_what_was_measured_is_kept(run, server, tmp_path):
+    server.plan = {"": [(400, "not this way")]}
+    code, out, err = run(*asked(server))
+    assert code == 2 and out == ""
+    said = f"error: --judge judge-model at {server.url}: has rated none of 4 answers: check --judge-base-url"
+    assert err.strip().splitlines()[-1].startswith(said)
+    assert scores(tmp_path / "out") == [{"num_unscored": 0, "judge": None}] * 2
+    server.plan = {}
+    code, out, err = run(*asked(server))
+    assert code == 0 and "judged 4 of 4 answers" in err and "judge 1–10, ar → method: 7.00 → 7.00 in en" in out
+
+
 def test_what_the_judge_cannot_rate_is_no_problem_of_the_scorer(run, server, tmp_path):
     server.plan = {"What is 0 + 0?": [(200, "I like it.")]}
     code, out, _ = run(*asked(server))
@@ -107,6 +119,22 @@ def test_other_judges_have_rows_of_their_own(run, server, tmp_path):
     judges = [row.signatures["judge_score"].partition(" ")[0] for row in load(board)]
     assert judges == ["judge-model"] * 2 + ["another"] * 2
     assert len(merge(board, load(board))) == 4
+
+
+def test_a_smaller_judgement_keeps_the_others(run, server, tmp_path):
+    code, _, err = run(*asked(server), limit=3)
+    assert code == 0 and "judged 6 of 6 answers" in err, err
+    code, _, err = run(*asked(server), limit=1)
+    assert code == 0 and "judged 2 of 2 answers" in err, err
+    code, _, err = run(limit=3)
+    assert code == 0 and "6 of 6 answers have ratings of judge-model from" in err, err
+    assert run(*asked(server, "another"), limit=1)[0] == 0
+    code, _, err = run(limit=3)
+    assert code == 0 and "2 of 6 answers have ratings of another" in err, err
+    num_asked = len(server.requests)
+    assert run(*asked(server), limit=3)[0] == 0 and len(server.requests) == num_asked
+    code, _, err = run(limit=3)
+    assert code == 0 and "6 of 6 answers have ratings of judge-model from" in err, err
 
 
 def test_damaged_ratings_are_said(run, server, tmp_path):

@@ -7,6 +7,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from specbench.catalogue import load_task
 from specbench.commands.languages import languages
 from specbench.errors import ConfigError
 from specbench.representation import empty_prompt, ranked, sample
@@ -32,8 +33,30 @@ def test_what_has_no_words_is_in_no_language(text):
 
 def test_codes_of_languages():
     assert [known(code) for code in ("de", "pt-BR", "yor", "ZH", "zh-Hant")] == ["de", "pt", "yo", "zh", "zh"]
-    assert [known(code) for code in ("x-demo", "x", "am", "chr", "quy", "")] == [None] * 6
+    assert [known(code) for code in ("am", "amh", "chr", "zgh")] == ["am", "am", "chr", "zgh"]
+    assert [known(code) for code in ("x-demo", "x", "ber", "grn", "quy", "")] == [None] * 6
     assert all(known(code) == code for code in COMMON)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("ሰላም ለዓለም! OK.", "am"),
+        ("ᎣᏏᏲ ᎡᎶᎯ, ꭳꮟꮿ", "chr"),
+        ("ⴰⵣⵓⵍ ⴰⵎⴰⴹⴰⵍ 2", "zgh"),
+        ("Peace, peace is ሰላም in Amharic.", "en"),
+    ],
+)
+def test_languages_with_a_script_of_their_own(text, code):
+    assert language_of(text) == language_of(text, "am", "de") == code
+
+
+def test_the_same_language_has_the_same_code_in_every_task():
+    story, translation = load_task("story"), load_task("low_resource_mt")
+    shared = [name for name in translation.subset_names if name in story.subset_names]
+    assert len(shared) == 11
+    assert all(story.subset(name).language == translation.subset(name).language for name in shared)
+    assert {name for name in shared if known(story.subset(name).language)} == {"amh", "chr", "yor", "zgh"}
 
 
 def test_a_language_that_is_asked_for_is_told_from_the_common_ones():

@@ -92,6 +92,21 @@ def test_a_task_keeps_prompts_stops_and_filters(tmp_path: Path) -> None:
     assert scorer(task).names == ("exact_match,strict-match", "exact_match,flexible-extract")
 
 
+@pytest.mark.parametrize("description", ["", "Add."])
+def test_a_question_among_its_own_worked_examples_is_an_error(tmp_path: Path, description: str) -> None:
+    keys = {"fewshot_split": "train", "num_fewshot": 5, "description": description}
+    files = {split: str(tmp_path / "own.jsonl") for split in ("train", "test")}
+    write_task(tmp_path, "own", dataset_kwargs={"data_files": files}, **keys)
+    with pytest.raises(
+        ConfigError, match=r"lm_eval:own: document \d is one of the few-shot examples before its prompt"
+    ):
+        examples(only("own", tmp_path))
+    apart = tmp_path / "apart.jsonl"
+    apart.write_text("".join(json.dumps({**row, "question": f"{row['question']}?"}) + "\n" for row in ROWS), "utf-8")
+    write_task(tmp_path, "other", dataset_kwargs={"data_files": {**files, "train": str(apart)}}, **keys)
+    assert len(examples(only("other", tmp_path)).examples) == len(ROWS)
+
+
 def test_prompts_and_scores_are_those_of_lm_eval(tiny_pair: tuple[str, str], tmp_path: Path) -> None:
     task = gsm8k(tmp_path)
     results = simple_evaluate(
@@ -377,6 +392,8 @@ def test_an_unknown_task_names_the_nearest(tmp_path: Path) -> None:
     write_task(tmp_path, "sums")
     with pytest.raises(ConfigError, match=r"unknown lm-eval task 'sumss': did you mean .*'sums'"):
         load_tasks("lm_eval:sumss", tmp_path)
+    with pytest.raises(ConfigError, match=r"task 'zzqqzz': `specbench lm-eval ls tasks` lists them all$"):
+        load_tasks("lm_eval:zzqqzz", tmp_path)
 
 
 # ---- original rows

@@ -200,8 +200,17 @@ def test_which_files_are_aligned(tmp_path):
 
     assert found(en="*.en", de="*.de") == [["a.en", "a.de"], ["b.en", "b.de"]]
     assert found(en="a.en", de="c.de") == [["a.en", "c.de"]]
-    assert found(en="a*n", fr="*.fr") == [["a.en", "only.fr"]]  # no names agree, but there is one of each
     assert found(en="*.en", fr="*.fr") == found(en="*.en", ja="*.ja") == found() == []
+
+
+def test_texts_that_are_no_translations_of_each_other_are_not_paired(tmp_path):
+    """One of each language, as many lines, and yet of two books."""
+    write_lines(tmp_path, genesis_en="1\n2\n", genesis_chr="Ꮟ\nᏔ\n", news_ber="yan\nsin\n")
+    task = load_task("low_resource_mt")
+    found = load_examples(task, "chr", data=str(tmp_path), use_sample=False, limit=None)
+    assert [example.reference for example in found.examples] == ["Ꮟ", "Ꮤ"]
+    with pytest.raises(ConfigError, match=r"tried aligned files \*\.en and \*\.ber with the same text for each \*"):
+        load_examples(task, "ber", data=str(tmp_path), use_sample=False, limit=None)
 
 
 def test_of_several_splits_the_right_one_is_aligned(tmp_path):

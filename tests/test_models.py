@@ -1,5 +1,6 @@
 """CausalLM: cached scores equal a plain forward pass, whatever was fed, cropped and grown before."""
 
+import logging
 import random
 
 import pytest
@@ -113,6 +114,20 @@ def test_chat_template_is_one_user_turn() -> None:
     model.tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %} [assistant]"
     assert model.decode_text(model.encode_prompt("hello", chat=True)) == "[user] hello [assistant]"
     assert model.decode_text(model.encode_prompt("hello", chat=False)) == "hello"
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_long_prompt_is_no_warning_of_the_tokenizer(chat: bool, caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny.causal_lm()
+    model.tokenizer.chat_template = "{{ messages[0].content }}"
+    model.tokenizer.model_max_length = 4
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    try:
+        assert len(model.encode_prompt("longer than four tokens", chat=chat)) > 4
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert caplog.messages == []
 
 
 def test_chat_template_that_refuses_is_an_error() -> None:

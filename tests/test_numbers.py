@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from specbench.catalogue import load_task
 from specbench.errors import ConfigError
 from specbench.registry import SCORERS
 from specbench.resources import builtin_dir
+from specbench.running.plan import make_scorer
 from specbench.scoring.numbers import last_number
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -98,9 +100,16 @@ def test_native_digits(digits):
         ("কোভিড়ি-১৯", "19", 1.0),
         ("**41**", "41", 1.0),
         (r"\boxed{41}", "41", 1.0),
+        (r"\boxed{1{,}000}", "1000", 1.0),
+        (r"1,\!234{,}567", "1234567", 1.0),
+        (r"10\,000", "10000", 1.0),
         ("24 + 17 = 41", "41", 1.0),
         ("1, 2, 3", "3", 1.0),
         ("1,2,3", "3", 1.0),
+        ("1,2,3,5", "5", 1.0),
+        ("1,2,3,5", "3.5", 0.0),
+        ("10,20,300", "1020300", 1.0),
+        ("2.5,3.5", "3.5", 1.0),
         ("１２，５００円", "12500", 1.0),
         ("9*2=18，18", "18", 1.0),
         ("剩下9，2", "9.2", 0.0),
@@ -117,6 +126,52 @@ def test_native_digits(digits):
 )
 def test_written_forms(text, reference, expected):
     assert score(text, reference) == expected
+
+
+ENGLISH = SCORERS.get("number")(answer=["The answer is"])
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("5 + 13 = 18. The answer is 18. She has 5 ducks left.", "18"),
+        ("So the answer is: **$18**!\n\nStep 1 was wrong.", "18"),
+        ("The answer is:\n18\nfor 5 ducks", "18"),
+        ("The answer is 5. No: the answer is 18. That is 3 more.", "18"),
+        ("The answer is 3 times 6 = 18. She has 5.", "18"),
+        ("The answer is 1.5. It is 3 halves.", "1.5"),
+        ("The answer is approx. 18 or so", "18"),
+        ("The answer is unknown. Say 18.", "18"),
+        ("5 + 13 = 18", "18"),
+    ],
+)
+def test_the_sentence_with_the_answer_goes_before_later_numbers(text, number):
+    assert ENGLISH(text, number).values == {"accuracy": 1}
+    assert ENGLISH(text.replace(number, "7"), number).values == {"accuracy": 0}
+
+
+@pytest.mark.parametrize("language", PATTERNS)
+def test_the_tasks_know_how_an_answer_begins_in_every_language(language):
+    for task in ("mgsm", "mcot"):
+        judge = make_scorer(load_task(task).subset(language))
+        text = PATTERNS[language].format("41")
+        assert judge(f"{text}\nPS: 5 + 2 = 7", "41").values == {"accuracy": 1}
+        assert score(f"{text}\nPS: 5 + 2 = 7", "41") == 0
+
+
+def test_a_reference_with_a_decimal_comma_may_mean_thousands():
+    german = SCORERS.get("number")(decimal_comma=True)
+    for answer, right in (("2125", 1), ("2.125", 1), ("2,125", 1), ("2126", 0)):
+        assert german(answer, "Die Antwort lautet 2.125.").values == {"accuracy": right}
+    assert german("15", "1,5").values == {"accuracy": 0}
+    assert make_scorer(load_task("mcot").subset("de"))("2125", "2.125").values == {"accuracy": 1}
+    assert make_scorer(load_task("mcot").subset("en"))("2125", "2.125").values == {"accuracy": 0}
+
+
+@pytest.mark.parametrize("answer", ["The answer is", [" "], [5]])
+def test_the_phrases_are_a_list_of_texts(answer):
+    with pytest.raises(ConfigError, match=r"scorer.answer = .*must be a list of texts"):
+        SCORERS.get("number")(answer=answer)
 
 
 def test_readings_are_in_order():
@@ -226,6 +281,18 @@ def lm_eval_verdicts(task, filter_name, rows, ignoring=None):
 OF_MGSM = {"ignore_case": True, "ignore_punctuation": True}  # of cot_yaml, which the languages include
 
 
+@pytest.mark.parametrize("language", PATTERNS)
+def test_an_answer_begins_as_the_strict_filter_of_lm_eval_has_it(language):
+    import lm_eval.tasks
+
+    file = Path(lm_eval.tasks.__file__).parent / f"mgsm/native_cot/mgsm_native_cot_{language}.yaml"
+    filters = yaml.safe_load(file.read_text(encoding="utf-8"))["filter_list"]
+    (strict,) = (each["filter"][0]["regex_pattern"] for each in filters if each["name"] == "strict-match")
+    for task in ("mgsm", "mcot"):
+        phrases = load_task(task).subset(language).scorer.options["answer"]
+        assert any(strict.startswith(phrase) for phrase in phrases)
+
+
 @pytest.mark.skipif(not (SHARED / "mcot").is_dir(), reason="the shared data is not here")
 @pytest.mark.parametrize("language", ["en", "de", "sw", "ja"])
 def test_agrees_with_the_filters_of_lm_eval(language):
@@ -235,6 +302,10 @@ def test_agrees_with_the_filters_of_lm_eval(language):
     rows = [json.loads(line) for path in files for line in path.open(encoding="utf-8")]
     own = [bool(score(row["response"], f"{row['answer']:g}")) for row in rows]
     assert len(rows) == 120 and 60 < sum(own) < 90
+    for name in ("mcot", "mgsm"):
+        judge = make_scorer(load_task(name).subset(language))
+        told = [judge(row["response"], f"{row['answer']:g}").values["accuracy"] for row in rows]
+        assert list(map(bool, told)) == own
     mgsm = f"mgsm/native_cot/mgsm_native_cot_{language}.yaml"
     for task, ignoring in (("gsm8k/gsm8k.yaml", None), (mgsm, OF_MGSM)):
         assert own == [right for _, right in lm_eval_verdicts(task, "flexible-extract", rows, ignoring)]

@@ -9,13 +9,19 @@ import torch
 from rich.console import Console
 
 from specbench.errors import ConfigError
-from specbench.running.progress import RunProgress, announce, saying_what_is_kept
+from specbench.running.progress import PLAIN_LINE_SECONDS, RunProgress, announce, saying_what_is_kept
 
 
 def record(num_tokens: int, seconds: float, judged: int, accepted: int) -> dict[str, Any]:
-    plain = {"token_ids": [0] * num_tokens, "decode_seconds": 2 * seconds, "steps": [[0, 0, 0, 1]]}
+    plain = {
+        "token_ids": [0] * num_tokens,
+        "ttft_seconds": None,
+        "decode_seconds": 2 * seconds,
+        "steps": [[0, 0, 0, 1]],
+    }
     drafted = {
         "token_ids": [0] * num_tokens,
+        "ttft_seconds": 0.1,
         "decode_seconds": seconds,
         "steps": [[judged, judged, accepted, accepted]],
     }
@@ -40,7 +46,33 @@ def test_plain_lines_carry_speed_acceptance_and_time_left() -> None:
 
 
 def test_plain_lines_are_rare() -> None:
-    assert len(lines(terminal=False, num_blocks=50, tick=0.1)) == 1
+    """The first comes at once: nobody waits in silence."""
+    first, last = lines(terminal=False, num_blocks=50, tick=0.1)
+    assert first.startswith("1/50 ") and last.startswith("50/50 ")
+
+
+@pytest.mark.parametrize("warm_up", [5.0, 500.0])
+def test_the_time_left_is_without_the_warm_up(warm_up: float) -> None:
+    """Two blocks of 3 s behind a warm-up, one whose record says 0.4 s: 6.4 s for three, and three are to come."""
+    output, now = io.StringIO(), [0.0]
+    with RunProgress(Console(file=output, width=120), 7, clock=lambda: now[0]) as progress:
+        progress.report("mgsm/en", record(11, 0.1, 4, 3), measured=False)
+        for seconds in (warm_up, 3.0, 3.0):
+            now[0] += seconds
+            progress._said = -99.0  # a line each
+            progress.report("mgsm/en", record(11, 0.1, 4, 3), measured=True)
+        assert output.getvalue().splitlines()[-1].endswith(" · 6 s left")
+        now[0] += warm_up
+        progress.report("mgsm/de", record(11, 0.1, 4, 3), measured=True)
+    assert output.getvalue().splitlines()[-1].endswith(" · 3 s left") is (warm_up > PLAIN_LINE_SECONDS)
+
+
+@pytest.mark.parametrize(("num_done", "expected"), [(0, "measuring 4"), (2, "2 of 4"), (4, "all 4")])
+def test_what_is_measured_goes_by_its_name(num_done: int, expected: str) -> None:
+    for more, name in (((), "examples"), (("turns",), "turns")):
+        output = io.StringIO()
+        announce(Console(file=output), 4, num_done, Path("out"), *more)
+        assert f"{expected} {name} " in output.getvalue()
 
 
 def test_a_terminal_shows_a_bar() -> None:

@@ -126,6 +126,18 @@ def test_what_has_no_reference_is_counted_and_in_no_mean():
     assert none["bleu"].value is None and none["bleu_difference"].value is None and none["num_unscored"].value == 3
 
 
+def test_programs_that_a_limit_ended_are_counted():
+    scorer = Passing()
+    records = [record(scorer, n, "a", "a", "a") for n in range(6)]
+    assert "num_programs_ended" not in summary(records, {"en": Asked(scorer)})
+    for each in (answer for one in records for answer in one["methods"].values()):
+        each["outcome"] = {"status": "passed", "reason": ""}
+    for number, method, status in ((0, "m", "timed out"), (1, "ar", "printed too much"), (2, "m", "failed")):
+        records[number]["methods"][method]["outcome"]["status"] = status
+    assert summary(records, {"en": Asked(scorer)})["num_programs_ended"].value == 2
+    assert meaning("num_programs_ended") is not None
+
+
 def test_means_have_their_own_names_and_are_paired():
     records = [record(NUMBER, n, f"so {n}", f"so {n + (n < 2)}", f"{n}") for n in range(8)]
     records.append(record(NUMBER, 8, "8", "8", None))

@@ -50,3 +50,56 @@ def test_pass_at_k_needs_k_different_answers(specbench, more, refused):
     )  # fmt: skip
     assert code == 2
     assert ("pass@10 of task humaneval needs --repeats 10 and a temperature" in err) == refused, err
+
+
+@pytest.fixture
+def run_mgsm(specbench, tiny_pair, tmp_path, monkeypatch):
+    monkeypatch.setattr("specbench.results.environment.commit", lambda checkout: "commit")
+    for language in ("en", "de"):
+        (tmp_path / f"mgsm_{language}.tsv").write_text("What is 1 + 1?\t2\n")
+
+    def call(data: str, *more: str) -> tuple[int, str, str]:
+        return specbench(
+            "run", "--task", "mgsm", "--method", "ar", "--data", data, "--target", tiny_pair[0], "--set",
+            "generation.max_new_tokens=4", "--output", "out", *more,
+        )  # fmt: skip
+
+    return call
+
+
+def subsets(folder):
+    return [json.loads(line)["subset"] for line in (folder / "out" / "records.jsonl").read_text().splitlines()]
+
+
+def test_without_a_subset_those_with_files_are_measured_and_the_others_named(run_mgsm, tmp_path):
+    code, _, err = run_mgsm(str(tmp_path))
+    assert code == 0, err
+    assert f"mgsm: 9 subsets have no file in {tmp_path} (es, fr, ru, zh, ja and 4 more): they are not measured" in err
+    assert subsets(tmp_path) == ["en", "de"]
+
+
+def test_a_file_is_measured_as_the_subset_of_its_name(run_mgsm, tmp_path):
+    code, _, err = run_mgsm(str(tmp_path / "mgsm_de.tsv"))
+    assert code == 0 and "10 subsets have no file in" in err, err
+    assert subsets(tmp_path) == ["de"]
+
+
+def test_a_folder_without_a_file_and_a_subset_without_one_are_refused(run_mgsm, tmp_path):
+    (tmp_path / "empty").mkdir()
+    code, _, err = run_mgsm("empty")
+    assert code == 2 and "--data empty: no file for subset 'en' of task 'mgsm': tried mgsm_en" in err
+    code, _, err = run_mgsm(str(tmp_path), "--subset", "de,fr")
+    assert code == 2 and "no file for subset 'fr'" in err
+
+
+def test_an_empty_subset_is_refused(run_mgsm, tmp_path):
+    code, _, err = run_mgsm(str(tmp_path), "--subset", "")
+    assert code == 2 and err.strip() == "error: --subset is empty: name at least one, or leave the option out"
+
+
+def test_why_answers_have_no_score_is_said(specbench, tiny_pair, tmp_path):
+    code, _, err = specbench(
+        "run", "--task", "humaneval", "--subset", "default", "--method", "ar", "--data", "sample", "--target",
+        tiny_pair[0], "--set", "generation.max_new_tokens=2", "--limit", "2", "--output", "out",
+    )  # fmt: skip
+    assert code == 0 and "not scored: 2 answers, because code execution is off: --allow-code-execution\n" in err, err

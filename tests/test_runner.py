@@ -10,6 +10,7 @@ from specbench.data.examples import Example
 from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
 from specbench.models.pair import ModelPair
+from specbench.running.blocks import what_blocks_are
 from specbench.running.compose import compose, methods_for_any_vocabulary, stream_seed
 from specbench.running.models import Models
 from specbench.running.runner import Block, blocks, check_same_examples, identity
@@ -45,6 +46,7 @@ def test_the_turns_of_an_example_stand_together_in_one_order() -> None:
     assert [block.order[0] for block in plan] == ["ar", "ar", "fsd", "fsd", "fsd", "fsd", "ar", "ar"]
     assert plan[1].earlier_keys == [plan[0].key] and plan[0].earlier_keys == []
     assert len({block.key for block in plan}) == len(plan)
+    assert what_blocks_are(plan) == "turns" and what_blocks_are([*blocks([cell("en", 2)], 1)]) == "examples"
 
 
 def test_streams_are_independent_and_reproducible() -> None:

@@ -33,7 +33,8 @@ def test_attacks_are_contained(name):
     endless = name.startswith(("loops", "sleeps"))
     outcome, harm = attempt(ATTACKS[name], HERE, QUICK if endless else LONG)
     assert harm == ""
-    assert outcome.status == ("timed out" if endless else "failed")
+    expected = {"prints a million lines": "printed too much"}.get(name, "timed out" if endless else "failed")
+    assert outcome.status == expected
 
 
 @pytest.mark.parametrize("name", sorted(ATTACKS.keys() - OPEN))
@@ -113,6 +114,24 @@ def test_a_right_program_passes_and_a_wrong_one_fails(mode):
 def test_values_come_back_as_they_are(value):
     test = f"value = {value}\ngot = same(value)\nassert got == value and type(got) is type(value)"
     assert run_program(Job("def same(value): return value", test), Limits()).reason == ""
+
+
+def test_iterators_and_exact_numbers_come_back():
+    """HumanEval's tests read some answers with tuple(...) and list(...)."""
+    program = """
+from decimal import Decimal
+from fractions import Fraction
+def f(kind):
+    return {"map": map(str, [1]), "steps": (n for n in (1, 2)), "range": range(9, 2, -3), "half": Fraction(1, 2),
+            "tenth": [Decimal("0.10")]}[kind]
+"""
+    test = """
+from decimal import Decimal
+assert tuple(f("map")) == ("1",) and list(f("steps")) == [1, 2] and f("steps") != [1, 2] and next(f("steps")) == 1
+assert f("range") == range(9, 2, -3) and f("half") == 0.5 and f("half").denominator == 2
+assert f("tenth") == [Decimal("0.1")] and str(f("tenth")[0]) == "0.10"
+"""
+    assert run_program(Job(program, test), Limits()).reason == ""
 
 
 def test_numbers_of_numpy_are_numbers():

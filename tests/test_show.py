@@ -216,12 +216,18 @@ def test_a_users_own_file(tmp_path: Path) -> None:
 def test_a_task(capsys: pytest.CaptureFixture[str]) -> None:
     show("mgsm")
     out = capsys.readouterr().out
-    for part in ("mgsm (version 2): ", "Step-by-Step Answer:", "max_new_tokens 320", 'score: type "number"',
+    for part in ("mgsm (version 3): ", "Step-by-Step Answer:", "max_new_tokens 320", 'score: type "number"',
                  "juletxara/mgsm", "specbench run --task mgsm --method sd"):  # fmt: skip
         assert part in out
     show("mgsm", as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert told["kind"] == "task" and len(told["subsets"]) == 11 and told["generation"]["temperature"] == 0
+
+
+def test_a_task_that_runs_programs_names_the_option_that_lets_it(capsys: pytest.CaptureFixture[str]) -> None:
+    show("humaneval")
+    out = capsys.readouterr().out
+    assert "stays off without `--allow-code-execution`" in " ".join(out.split()) and "permission" not in out
 
 
 def test_a_task_without_a_sample_shows_its_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

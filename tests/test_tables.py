@@ -3,6 +3,7 @@ from rich.console import Console
 
 from specbench.results.bootstrap import Metric
 from specbench.results.comparison import comparison_table
+from specbench.results.notes import why_unscored
 from specbench.results.tables import run_table
 from tests.test_leaderboard import row as leaderboard_row
 
@@ -175,15 +176,36 @@ def test_what_is_weak_about_a_score_is_said():
     weak = {
         **METRICS, "num_unscored": Metric(value=3), "share_truncated": Metric(value=0.25),
         "language_share": Metric(value=0.8), "language_share_ar": Metric(value=1.0),
+        "num_programs_ended": Metric(value=2),
     }  # fmt: skip
     text = rendered([row(subset="en", metrics=METRICS, n=250), row(subset="ja", metrics=weak, n=250)])
     for line in (
         "not scored, and in no mean: 3 answers in ja",
+        "programs that a limit ended (time, output), counted as wrong: 2 answers in ja",
         "prompts that lost their middle to fit the context: 25% in ja",
         "asked language %, ar → method: 100.0 → 80.0 in ja",
     ):
         assert line in text
     assert "not scored" not in rendered([row(subset="en", metrics=METRICS, n=250)])
+
+
+def test_a_judge_s_ratings_beside_a_score_of_the_task_are_said():
+    judged = {"judge_score_ar": Metric(value=3.0), "judge_score": Metric(value=2.5)}
+    text = rendered([row(subset=subset, metrics={**METRICS, **judged}) for subset in ("en", "de")])
+    assert "judge 1–10, ar → method: 3.00 → 2.50 in en, de" in text
+    text = rendered([row(subset="en", quality="judge_score", metrics=judged)])
+    assert "3.00 → 2.50" in text and "ar → method:" not in text
+    assert "judge" not in rendered([row(metrics={**METRICS, "judge_score": Metric(), "judge_score_ar": Metric()})])
+
+
+def test_the_most_frequent_reason_for_no_score_is_told():
+    def record(*problems):
+        return {"methods": {str(n): {"problem": text} if text else {} for n, text in enumerate(problems)}}
+
+    assert why_unscored([record(None), record()]) is None
+    assert why_unscored([record("no\nanswer", "no\nanswer")]) == "not scored: 2 answers, because no answer"
+    told = why_unscored([record("no answer", "late"), record("late", "late"), record(None)])
+    assert told == "not scored: 3 answers, because late; 1 for other reasons (see `problem` in the records)"
 
 
 def test_texts_without_a_reference_have_language_and_repetition():
@@ -193,6 +215,10 @@ def test_texts_without_a_reference_have_language_and_repetition():
     text = rendered([row(subset="ja", metrics=told, quality="loop_free", n=40)])
     assert "loop-free %" in text and "asked language %, ar → method: 100.0 → 100.0 in ja" in text
     assert "repetition %, ar → method: 0.0 → 12.5 in ja" in text
+    assert "cannot be told" not in text
+    del told["language_share"], told["language_share_ar"]
+    text = rendered([row(subset="oci", metrics=told, quality="loop_free", n=40)])
+    assert "language of the answers: cannot be told in oci" in text
 
 
 def test_what_drafts_is_said_in_words():

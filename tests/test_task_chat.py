@@ -90,9 +90,17 @@ def test_several_texts_for_the_only_turn_are_alternatives(column, tmp_path):
     assert example.reference == ["Anna", "Anna Smith"]
 
 
-def test_a_long_answer_of_rag_is_right_when_it_holds_a_short_one(tmp_path):
+def test_a_question_without_an_answer_is_not_scored(tmp_path):
+    """As all 80 of the published file."""
+    (example,) = load("spec_bench", "qa", published(tmp_path))
+    score = make_scorer(load_task("spec_bench").subset("qa"))("Anna.", example.reference or "")
+    assert score.values == {"contained": None, "share_contained": None} and score.problem == "the row has no reference"
+
+
+@pytest.mark.parametrize("group", ["qa", "rag"])
+def test_a_long_answer_is_right_when_it_holds_a_short_one(group, tmp_path):
     reference = load("spec_bench", "rag", published(tmp_path))[0].reference
-    scorer = make_scorer(load_task("spec_bench").subset("rag"))
+    scorer = make_scorer(load_task("spec_bench").subset(group))
     answer = "There are several of them, as the text says at length: " + "it goes on. " * 50
     assert scorer.names == ("contained", "share_contained")
     assert scorer(answer + "It is One.", reference).values == {"contained": 1, "share_contained": 0.5}

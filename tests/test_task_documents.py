@@ -94,8 +94,7 @@ def test_ids_that_do_not_fit_together(rows, message, tmp_path):
 def test_an_answer_ends_with_its_line_as_in_lm_eval():
     for subset in ("qasper", "narrative_qa", "quality", "contract_nli"):
         assert load_task("scrolls").subset(subset).generation.where(in_chat=False).stop == ("\n",)
-    for subset in ("quality", "contract_nli"):  # the letter or the label may come behind an empty line
-        assert load_task("scrolls").subset(subset).generation.where(in_chat=True).stop == ()
+        assert load_task("scrolls").subset(subset).generation.where(in_chat=True).stop == ()  # it may begin with one
 
 
 def test_the_first_label_of_an_answer_counts():
@@ -119,6 +118,20 @@ def test_options_stand_behind_the_question(tmp_path):
     scorer = make_scorer(load_task("scrolls").subset("quality"))
     right = {answer: scorer(answer, example.reference).values["accuracy"] for answer in ("(B) blue", "Blue.", "(A)")}
     assert right == {"(B) blue": 1, "Blue.": 1, "(A)": 0}
+
+
+@pytest.mark.parametrize("sign", [" (A) plan (D) or (A)\n (B) blue\n (C) c\n (D) d", " (A) a (B) blue (C) c (D) d"])
+def test_options_that_name_others_and_options_in_a_line(sign, tmp_path):
+    row = scrolls_row(1, f"{sign}\n\nThe story.", "blue", "Which?")
+    (example,) = load("scrolls", "quality", write(tmp_path / "quality.jsonl", [row]))
+    assert example.reference == {
+        "answer": "B",
+        "A": sign[5:].split("\n")[0].split(" (B)")[0],
+        "B": "blue",
+        "C": "c",
+        "D": "d",
+    }
+    assert example.prompt.startswith("The story.\n\nQuestion: Which?\n(A) ")
 
 
 @pytest.mark.parametrize(

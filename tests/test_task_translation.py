@@ -87,6 +87,13 @@ def test_layouts_of_one_file_in_both_directions(tmp_path, row):
     assert (back.prompt, back.reference) == ("Translate English to German: Hello.", "Guten Tag.")
 
 
+@pytest.mark.parametrize(("task", "subset"), [*SUBSETS, *(("low_resource_mt", name) for name in LOW_RESOURCE)])
+def test_an_answer_ends_with_its_line_but_not_in_chat(task, subset):
+    """There it may begin with an empty line, or with "Here is the translation:"."""
+    generation = load_task(task).subset(subset).generation
+    assert generation.where(in_chat=False).stop == ("\n",) and generation.where(in_chat=True).stop == ()
+
+
 def test_other_columns_stay_and_unknown_ones_are_told_of():
     assert reader()({"id": 7, "English": "a", "Yoruba": "b"}) == {"id": 7, "translation": {"en": "a", "yor": "b"}}
     with pytest.raises(ConfigError, match=r"columns source, en: name two of them after their languages"):

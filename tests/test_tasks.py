@@ -11,8 +11,10 @@ import pytest
 
 from specbench.catalogue import load_task
 from specbench.data.examples import load_examples
+from specbench.data.folders import subsets_with_files
 from specbench.errors import ConfigError
 from specbench.registry import READERS
+from specbench.scoring.numbers import last_number
 from specbench.specs import TaskSpec, build
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "mgsm"
@@ -71,7 +73,7 @@ def test_the_bundled_sample_of_mgsm(language):
     assert (data.source, data.location) == ("sample", "mgsm.jsonl")
     assert len(data.examples) >= 16
     assert len({example.id for example in data.examples}) == len(data.examples)
-    assert all(float(example.reference.replace(",", "")) is not None for example in data.examples)
+    assert all(last_number(example.reference) for example in data.examples)
     words = load_task("mgsm").subset(language).vars
     assert all(example.prompt.startswith(words["question_word"] + " ") for example in data.examples)
     assert all(example.prompt.endswith("\n" + words["step_by_step"]) for example in data.examples)
@@ -115,7 +117,18 @@ def test_languages_without_a_file(mgsm):
 
 def test_a_file_of_another_language_is_refused(mgsm):
     text = message(load_task("mgsm"), "de", data=mgsm / "mgsm_en.tsv")
-    assert "mgsm_en.tsv: by its name it holds 'en', not 'de'" in text
+    assert "mgsm_en.tsv: by its name it holds 'en', not 'de': give --subset en, or a file" in text
+
+
+def test_the_subsets_that_a_users_files_hold(mgsm):
+    task = load_task("mgsm")
+    assert set(LANGUAGES) <= set(subsets_with_files(task, mgsm)) < set(task.subset_names)
+    assert subsets_with_files(task, mgsm / "mgsm_de.tsv") == ["de"]
+    assert subsets_with_files(task, mgsm / "nowhere") == []
+    other = mgsm / ".." / "rows.jsonl"  # by its name it may hold any
+    if mgsm != SHARED:
+        other.write_text("{}\n")
+        assert subsets_with_files(task, other) == list(task.subset_names)
 
 
 @pytest.mark.parametrize("layout", ["parquet", "csv", "tsv", "jsonl"])
@@ -399,7 +412,9 @@ def test_aligned_files_are_rows(tmp_path):
     (tmp_path / "x.de").write_text("eins\nzwo\n")
     assert load(spec, "de", data=tmp_path).revision != data.revision
     (tmp_path / "x.de").unlink()
-    assert "tried aligned files *.en and *.de, and no with .jsonl" in message(spec, "de", data=tmp_path)
+    assert "tried aligned files *.en and *.de with the same text for each *, and no with .jsonl" in message(
+        spec, "de", data=tmp_path
+    )
 
 
 # references

@@ -79,11 +79,34 @@ def test_what_went_is_counted_in_tokens_of_the_target() -> None:
 def test_budgets_leave_room_for_the_answer_in_every_context() -> None:
     small, large = tiny.causal_lm(max_position_embeddings=64), tiny.causal_lm(max_position_embeddings=256)
     sd, draft_only = load_method("sd"), load_method("draft-only")
-    found = Models(large, {"sd": small}).budgets([sd], 24)
-    assert [(budget.model, budget.num_tokens) for budget in found] == [(large, 40), (small, 40)]
+    found = Models(large, {"sd": small}).budgets([sd], 24)  # the drafter reads the target's tokens
+    assert [(budget.model, budget.num_tokens) for budget in found] == [(large, 40)]
     other = Models(large, {"draft-only": small}).budgets([draft_only], 24)  # it counts tokens of its own
-    assert [budget.num_tokens for budget in other] in ([232, 40], [40, 40])
+    assert [(budget.model, budget.num_tokens) for budget in other] == [(large, 40), (small, 40)]
     assert Models(small, {}).budgets([], 1000)[0].num_tokens == 32  # half of the context is for the prompt
+
+
+@pytest.mark.parametrize("chat", ["always", "auto"])
+@pytest.mark.parametrize("name", ["sd", "slem"])
+def test_a_drafter_reads_what_the_target_reads(name: str, chat: str) -> None:
+    """It needs no chat template, and the target's counts in it."""
+    target, drafter = tiny.causal_lm(), tiny.causal_lm(max_position_embeddings=64)
+    target.tokenizer.chat_template = "<{{ messages[0].content }}>" + "-" * 18
+    budgets = Models(target, {name: drafter}).budgets([load_method(name)], 24)
+    assert shortened(("a" * 20,), budgets, chat) == ("a" * 20,)
+    assert shortened(("a" * 21,), budgets, chat) == ("a" * 20,)
+    with pytest.raises(ConfigError, match="has no chat template"):
+        alone = Models(target, {"draft-only": drafter}).budgets([load_method("draft-only")], 24)
+        shortened(("a",), alone, "always")
+
+
+def test_one_drafter_has_a_budget_for_each_way_in_which_it_reads() -> None:
+    target, drafter = tiny.causal_lm(), tiny.causal_lm(max_position_embeddings=64)
+    methods = [load_method(name) for name in ("slem", "draft-only", "tli")]
+    found = Models(target, {method.name: drafter for method in methods}).budgets(methods, 24)
+    assert [(b.model, b.num_tokens, b.translated) for b in found] == [
+        (target, 40, None), (drafter, 40, target), (drafter, 40, None),
+    ]  # fmt: skip
 
 
 @pytest.fixture
@@ -116,5 +139,5 @@ def test_a_run_records_what_was_cut(
         assert [record["truncated_tokens"] for record in records] == [0, 515]
         assert [record["prompt_tokens"] for record in records] == [10, 1000]
         assert "budgets" not in records[0]
-        assert records[1]["budgets"] == {name: 1000 for name in tiny_pair}
+        assert records[1]["budgets"] == {tiny_pair[0]: 1000}
         assert all(part["finish"] == "length" for record in records for part in record["methods"].values())

@@ -21,6 +21,7 @@ class Example:
 
     `index` counts the examples of its subset from 0; `id` is the row's own, else the index. `truncated_tokens`: how
     many of the target's tokens the first turn has lost, because it was too long for the models.
+    `judge_sees_reference`: whether a judge of the answers is shown the references.
     """
 
     index: int
@@ -28,6 +29,7 @@ class Example:
     turns: tuple[str, ...]
     references: tuple[Reference | None, ...]
     truncated_tokens: int = 0
+    judge_sees_reference: bool = False
 
     @property
     def prompt(self) -> str:
@@ -93,4 +95,13 @@ def _example(task: TaskSpec, index: int, place: str, row: Row, shots: Shots) -> 
     identity = str(index if row.get("id") is None else row["id"])
     if templates.SURROGATE.search(identity):
         raise ConfigError(f"{place}: the id is not valid Unicode (half of a surrogate pair): correct it")
-    return Example(index, identity, (shots.prefix + turns[0], *turns[1:]), references)
+    judge_sees_reference = _judge_sees_reference(task, row, place)
+    return Example(
+        index, identity, (shots.prefix + turns[0], *turns[1:]), references, judge_sees_reference=judge_sees_reference
+    )
+
+
+def _judge_sees_reference(task: TaskSpec, row: Row, place: str) -> bool:
+    if task.judge_with_reference and "category" not in row:
+        raise ConfigError(f"{place}: no column 'category', which judge_with_reference needs: add it")
+    return row.get("category") in task.judge_with_reference

@@ -67,7 +67,7 @@ def listing(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
     if not names:
         raise ConfigError(
             f"dataset '{dataset.path}' (revision {commit}) has no file '{dataset.data_files or dataset.split}': "
-            "correct the key dataset.data_files, or give local files with --data FOLDER"
+            "correct the key dataset.data_files, or run with files of your own (specbench run --data FOLDER)"
         )
     return commit, {name: sizes.get(name) for name in sorted(names)}
 

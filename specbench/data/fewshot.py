@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from specbench.data.local import Row
 from specbench.data.rendering import render, turns_of
@@ -21,11 +22,11 @@ class Shots:
     asked: frozenset[str] = frozenset()
 
     def check(self, task: TaskSpec, row: Row, place: str) -> None:
-        """Raise ConfigError when the row asks what stands before its prompt, even with other options."""
+        """Raise ConfigError when the row asks what stands before its prompt, even with its options in another order."""
         if self.asked and _question(task, row, place) in self.asked:
             raise ConfigError(
-                f"{place}: the row is one of the few-shot examples before its prompt: take them from another split, or "
-                "leave the row out"
+                f"{place}: the row is one of the few-shot examples before its prompt: take them from another split "
+                "(fewshot.split), fewer of them (fewshot.num_shots), or leave the row out"
             )
 
 
@@ -94,14 +95,22 @@ def _shots(task: TaskSpec, spec: FewshotSpec, rows: list[tuple[str, Row]]) -> Sh
 
 
 def _question(task: TaskSpec, row: Row, place: str) -> str:
-    """What a row asks: the column `fewshot.same`, or the first that the prompt needs, or else the prompt; the first
-    turn's. Two that differ in blanks and in case only are the same."""
+    """What a row asks: the column `fewshot.same`, or all that the prompt needs, or else the prompt; the first turn's.
+    Two that differ in blanks, in case and in the order of lists (of options) only are the same."""
     row = next(turns_of(task, row, place))
     prompt = render(task, "prompt", task.prompt, place, row)
-    column = (task.fewshot and task.fewshot.same) or templates.first_used(task.prompt, "row")
-    if column is not None and column not in row:
+    column = task.fewshot and task.fewshot.same
+    if column and column not in row:
         raise ConfigError(
             f"{place}: no column '{column}', which fewshot.same names: {nearest(column, map(str, row))}: correct it"
         )
-    text = prompt if column is None else str(row[column])
-    return " ".join(text.casefold().split())
+    columns = [column] if column else sorted(templates.used(task.prompt, "row"))
+    return _plain([row.get(name) for name in columns] or prompt)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return repr(sorted(map(_plain, value)))
+    return " ".join(str(value).casefold().split())

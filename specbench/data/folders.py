@@ -30,6 +30,21 @@ def local_files(task: TaskSpec, subset: str, data: Path, num_subsets: int) -> Lo
     return LocalFiles(tuple(paths), shared=num_subsets > 1 and _is_shared(task, subset, data, paths))
 
 
+def subsets_with_files(task: TaskSpec, data: Path) -> list[str]:
+    """The subsets that have files in a folder; of one file those that it may hold by its name.
+
+    Raises ConfigError for a path that cannot be looked at.
+    """
+    try:
+        return [name for name in task.subset_names if _has_files(task, name, data)]
+    except OSError as error:
+        raise unreadable(data, error) from error
+
+
+def unreadable(data: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"--data {str(data)[:200]}: cannot be read: {error.strerror}: check the path")
+
+
 def read_alike(task: TaskSpec, subset: str) -> list[str]:
     """The other subsets that would take the same rows of a file by mistake: those whose reader is no other one, unless
     the task says that its files are shared."""
@@ -45,6 +60,12 @@ def others_of(task: TaskSpec, subset: str) -> list[str]:
 
 def files_name(files: Sequence[Path]) -> str:
     return str(files[0]) if len(files) == 1 else f"{files[0]} … {files[-1].name} ({len(files)} files)"
+
+
+def _has_files(task: TaskSpec, subset: str, data: Path) -> bool:
+    if data.is_file():
+        return not _named_after_others(task, subset, data)
+    return bool(_aligned(task, subset, data) or find_files(data, _stems(task, subset)))
 
 
 def _is_shared(task: TaskSpec, subset: str, data: Path, files: list[Path]) -> bool:
@@ -76,9 +97,12 @@ def _filled(task: TaskSpec, subset: str, pattern: str) -> str:
 
 def _found(task: TaskSpec, subset: str, data: Path) -> list[Path]:
     if data.is_file():
-        others = [name for name in others_of(task, subset) if _is_named_after(task, name, data)]
-        if others and not _is_named_after(task, subset, data):
-            raise ConfigError(f"--data {data}: by its name it holds '{others[0]}', not '{subset}': give its folder")
+        others = _named_after_others(task, subset, data)
+        if others:
+            raise ConfigError(
+                f"--data {data}: by its name it holds '{others[0]}', not '{subset}': give --subset {others[0]}, or a "
+                f"file or folder that holds '{subset}'"
+            )
         return [data]
     if not data.is_dir():
         raise ConfigError(f"--data {data}: no such folder or file: check the path")
@@ -86,12 +110,19 @@ def _found(task: TaskSpec, subset: str, data: Path) -> list[Path]:
     files = find_files(data, stems)
     if not files:
         aligned = [_filled(task, subset, pattern) for pattern in task.subset(subset).local.parallel.values()]
-        both = f"aligned files {' and '.join(aligned)}, and " if aligned else ""
+        both = f"aligned files {' and '.join(aligned)} with the same text for each *, and " if aligned else ""
         raise ConfigError(
             f"--data {data}: no file for subset '{subset}' of task '{task.name}': tried {both}{', '.join(stems)} with "
             f"{', '.join(SUFFIXES[::2])} (also .gz): add one, or choose other subsets with --subset"
         )
     return files
+
+
+def _named_after_others(task: TaskSpec, subset: str, file: Path) -> list[str]:
+    """The other subsets that a file is named after; none where it is named after this one too."""
+    if _is_named_after(task, subset, file):
+        return []
+    return [name for name in others_of(task, subset) if _is_named_after(task, name, file)]
 
 
 def _is_named_after(task: TaskSpec, subset: str, file: Path) -> bool:

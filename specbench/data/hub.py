@@ -14,6 +14,7 @@ from specbench.errors import ConfigError
 from specbench.specs import DatasetSpec
 
 TIMEOUT_SECONDS = 10
+WITHOUT_HUB = "give local files with --data FOLDER, or use --data sample"
 TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
@@ -99,10 +100,11 @@ def _streamed(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
     )
 
 
-def failure(dataset: DatasetSpec, error: Exception, commit: str | None = None) -> ConfigError:
+def failure(
+    dataset: DatasetSpec, error: Exception, commit: str | None = None, way_out: str = WITHOUT_HUB
+) -> ConfigError:
     """What went wrong on the hub, in one line that says how to go on without it."""
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
-    way_out = "give local files with --data FOLDER, or use --data sample"
     if "gated" in f"{type(error).__name__} {error}".lower():
         way_out = f"accept its terms on huggingface.co/datasets/{dataset.path} and log in, or {way_out}"
     return ConfigError(

@@ -12,18 +12,14 @@ Files = dict[str, Path]
 
 def find_parallel(folder: Path, patterns: Mapping[str, str], split: str = "test") -> list[Files]:
     """The files of each column, in order of name: those for which the wildcards of all patterns stand for the same
-    texts, or, where no two agree, the only one of each column. Empty when a column has none. Of several those that are
-    named after the split, if any is: `test.en` beside `train.en`."""
+    texts. Empty when there are none: files that are named otherwise need not be translations of each other. Of several
+    those that are named after the split, if any is: `test.en` beside `train.en`."""
     found = {column: _matching(folder, pattern) for column, pattern in patterns.items()}
-    if not found or not all(found.values()):
+    if not found:
         return []
     common = sorted(set.intersection(*(set(files) for files in found.values())))
     common = [texts for texts in common if any(split in text for text in texts)] or common
-    if common:
-        return [{column: files[texts] for column, files in found.items()} for texts in common]
-    if any(len(files) > 1 for files in found.values()):
-        return []
-    return [{column: next(iter(files.values())) for column, files in found.items()}]
+    return [{column: files[texts] for column, files in found.items()} for texts in common]
 
 
 def _matching(folder: Path, pattern: str) -> dict[tuple[str, ...], Path]:

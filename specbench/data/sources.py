@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from specbench.data import hub as hub_data
-from specbench.data.folders import LocalFiles, files_name, local_files, others_of
+from specbench.data.folders import LocalFiles, files_name, local_files, others_of, unreadable
 from specbench.data.local import Row, read_rows
 from specbench.data.parallel import parallel_rows
 from specbench.errors import ConfigError, nearest
@@ -41,7 +41,7 @@ def open_source(task: TaskSpec, subset: str, data: str, num_subsets: int) -> Sou
             return _sample(task, subset, num_subsets)
         return _local(task, subset, Path(data), num_subsets)
     except OSError as error:
-        raise ConfigError(f"--data {data[:200]}: cannot be read: {error.strerror}: check the path") from error
+        raise unreadable(Path(data), error) from error
 
 
 def _sample(task: TaskSpec, subset: str, num_subsets: int) -> Source:

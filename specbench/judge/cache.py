@@ -17,11 +17,12 @@ TEMPERATURE = 0.0
 
 @dataclass(frozen=True)
 class Reply:
-    """What a judge wrote. The counts are the server's own; None where it tells none."""
+    """What a judge wrote. The counts, and why it ended there, are the server's own words; None where it tells none."""
 
     text: str
     num_prompt_tokens: int | None
     num_reply_tokens: int | None
+    finish_reason: str | None = None
 
 
 def request_of(settings: JudgeSettings, messages: Sequence[Message]) -> dict[str, Any]:
@@ -45,7 +46,7 @@ class Cache:
     def get(self, request: Mapping[str, Any]) -> Reply | None:
         """The reply to a request; None where there is none, or its file is damaged."""
         try:
-            content = json.loads(self._path(request).read_text(encoding="utf-8"))
+            content = json.loads(self.path(request).read_text(encoding="utf-8"))
             reply = Reply(**content["reply"])
             return reply if content["request"] == request and isinstance(reply.text, str) else None
         except (OSError, ValueError, KeyError, TypeError):
@@ -55,13 +56,14 @@ class Cache:
         """Keep a reply. Raises ConfigError when the disk refuses."""
         text = json.dumps({"request": request, "reply": asdict(reply)}, ensure_ascii=False, indent=1)
         try:
-            write_atomically(self._path(request), text)
+            write_atomically(self.path(request), text)
         except OSError as error:
             raise ConfigError(
                 f"{self.folder}: cannot keep the judge's replies there ({error.strerror or error}): free the disk, fix "
                 "the permissions, or set XDG_CACHE_HOME to another folder"
             ) from error
 
-    def _path(self, request: Mapping[str, Any]) -> Path:
+    def path(self, request: Mapping[str, Any]) -> Path:
+        """The file of the reply to a request."""
         name = digest(request)
         return self.folder / name[:2] / f"{name}.json"

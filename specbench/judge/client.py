@@ -11,7 +11,8 @@ from specbench.judge.cache import Reply
 from specbench.judge.settings import KEY_VARIABLE, JudgeSettings
 
 MAX_WAIT_SECONDS = 60.0
-MANY_FAILURES = 5  # requests given up one after the other: the server is not asked any more
+MANY_FAILURES = 5  # of the server, one after the other: it is not asked any more
+LEAST_SECRET = 8  # characters; a shorter key is no secret, but one of a server that wants any
 FATAL = {  # what would be the same for every request, and what to do
     401: f"the server refuses the key in {KEY_VARIABLE}: set it to one of this server's",
     403: f"the key in {KEY_VARIABLE} may not use this model: choose another model or key",
@@ -36,6 +37,10 @@ class Client:
             raise ConfigError(
                 f"--judge {settings.model}: {KEY_VARIABLE} is not set: export the key (any text for a server without)"
             )
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise ConfigError(
+                f"{KEY_VARIABLE}: holds a character that no key has (not ASCII, or a control character): copy it again"
+            )
         self._client = openai.OpenAI(
             api_key=self._key, base_url=settings.url, timeout=settings.timeout_seconds, max_retries=0
         )
@@ -43,7 +48,10 @@ class Client:
         self.stopped = threading.Event()
 
     def ask(self, request: Mapping[str, Any]) -> Reply:
-        """The judge's reply. Raises NoReply for this request alone, ConfigError for what every request would meet."""
+        """The judge's reply. Raises NoReply for this request alone, ConfigError for what every request would meet.
+
+        A request that the server refuses for what is in it says nothing about the others.
+        """
         for attempt in range(self._settings.num_retries + 1):
             if self.stopped.is_set():
                 raise NoReply("the judge was not asked")
@@ -56,7 +64,10 @@ class Client:
                 raise
             except self._openai.APIError as error:
                 wait = self._wait_seconds(error, attempt)
-                if attempt == self._settings.num_retries or wait is None:
+                if wait is None:
+                    self._num_failures = 0
+                    raise NoReply(self._said(error)) from None
+                if attempt == self._settings.num_retries:
                     self._num_failures += 1
                     raise NoReply(self._said(error)) from None
                 self.stopped.wait(wait)
@@ -66,16 +77,15 @@ class Client:
         raise AssertionError
 
     def _post(self, request: Mapping[str, Any]) -> Reply:
-        completion: Any = self._client.chat.completions.create(
-            **{name: value for name, value in request.items() if name != "url"}
-        )
+        asked = {name: value for name, value in request.items() if name != "url"}
         try:
-            text = completion.choices[0].message.content or ""
-            usage = completion.usage
+            completion: Any = self._client.chat.completions.create(**asked)
+            choice, usage = completion.choices[0], completion.usage
+            text = (choice.message.content or "").encode("utf-8", "replace").decode()  # half of a surrogate pair
             counts = (getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None))
-        except (AttributeError, IndexError, TypeError):
+        except (AttributeError, IndexError, TypeError, ValueError):  # a page, or no JSON
             raise NoReply("the server's reply is no chat completion: check --judge-base-url") from None
-        return Reply(self._without_key(text), *counts)
+        return Reply(self._without_key(text), *counts, getattr(choice, "finish_reason", None))
 
     def _wait_seconds(self, error: Any, attempt: int) -> float | None:
         """How long to wait before another attempt; None where it would fail the same way.
@@ -99,7 +109,7 @@ class Client:
         return f"the judge did not reply: {f'{status}: ' if status else ''}{text}"
 
     def _without_key(self, text: str) -> str:
-        return text.replace(self._key, "(key)")
+        return text.replace(self._key, "(key)") if len(self._key) >= LEAST_SECRET else text
 
 
 def _asked_wait(error: Any) -> float:

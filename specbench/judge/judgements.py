@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
@@ -38,18 +39,32 @@ def judge_records(
         soft_wrap=True,
     )
     replies |= _ask({name: request for name, request in different.items() if name not in cached}, settings, console)
-    names = {key: digest(request) for key, request in requests.items()}
-    found = {key: _judgement(name, replies[name], name in cached) for key, name in names.items()}
+    judgements = {
+        name: _judgement(request, replies[name], name in cached, cache.path(request))
+        for name, request in different.items()
+    }
+    found = {key: judgements[digest(request)] for key, request in requests.items()}
     console.print(summary(found.values(), settings), soft_wrap=True)
     return found
 
 
-def _judgement(name: str, reply: Reply | str, was_cached: bool) -> Judgement:
+def _judgement(request: Request, reply: Reply | str, was_cached: bool, path: Path) -> Judgement:
     if isinstance(reply, str):
-        return Judgement(None, reply, None, name, was_cached)
-    score = rating(reply.text)
-    problem = None if score is not None else "the judge's reply holds no single [[rating]] from 1 to 10"
-    return Judgement(score, problem, reply, name, was_cached)
+        return Judgement(None, reply, None, digest(request), was_cached)
+    score, problem = rating(reply.text), None
+    if score is None:
+        problem = f"{_unusable(reply, request['max_tokens'])} (kept in {path}: delete it to have that asked again)"
+    return Judgement(score, problem, reply, digest(request), was_cached)
+
+
+def _unusable(reply: Reply, max_tokens: int) -> str:
+    """Why a reply has no rating."""
+    if reply.finish_reason == "length":
+        return f"the judge's reply was cut at {max_tokens} tokens, before a rating"
+    if not reply.text.strip():
+        ending = f" (finish_reason {reply.finish_reason})" if reply.finish_reason else ""
+        return f"the judge's reply is empty{ending}"
+    return "the judge's reply holds no single [[rating]] from 1 to 10"
 
 
 def _ask(requests: Mapping[str, Request], settings: JudgeSettings, console: Console) -> dict[str, Reply | str]:

@@ -11,8 +11,8 @@ from specbench.errors import ConfigError
 from specbench.judge.client import Client
 from specbench.judge.dry_run import show_requests
 from specbench.judge.judgements import judge_records
-from specbench.judge.outcomes import with_judgements, write_judgements
-from specbench.judge.recorded import FILE
+from specbench.judge.outcomes import with_judgements
+from specbench.judge.recorded import FILE, write_judgements
 from specbench.judge.requests import questions_of
 from specbench.judge.settings import JudgeSettings
 from specbench.running.plan import Cell
@@ -36,8 +36,16 @@ class Judging:
         show_requests(records, questions_of(cells), self.settings, stdout)
 
     def judge(self, records: list[Record], cells: Sequence[Cell], folder: Path, console: Console) -> list[Record]:
-        """The records with the metric `judge_score`; the ratings are also written beside them."""
+        """The records with the metric `judge_score`; the ratings are also written beside them.
+
+        Raises ConfigError where the judge has replied to nothing at all.
+        """
         found = judge_records(records, questions_of(cells), self.settings, console)
+        if found and all(judgement.reply is None for judgement in found.values()):
+            raise ConfigError(
+                f"--judge {self.settings.model} at {self.settings.url}: has rated none of {len(found)} answers: check "
+                "--judge-base-url and the server, and repeat the command: what was measured is kept"
+            )
         write_judgements(folder / FILE, found, self.settings)
         return with_judgements(records, found)
 

@@ -1,13 +1,9 @@
-"""What a judge has said: in rows, on disk, and in one line."""
+"""What a judge has said: in rows and in one line."""
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from specbench.errors import ConfigError
-from specbench.files import write_atomically
 from specbench.judge.cache import Reply
 from specbench.judge.requests import JudgementKey
 from specbench.judge.settings import JudgeSettings
@@ -56,22 +52,3 @@ def with_judgements(records: Iterable[Record], judgements: Mapping[JudgementKey,
 
 def _with_score(generation: Mapping[str, Any], judgement: Judgement) -> dict[str, Any]:
     return {**generation, "scores": {**generation.get("scores", {}), JUDGED: judgement.score}}
-
-
-def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], settings: JudgeSettings) -> None:
-    """One JSON line for each answer. Raises ConfigError when the disk refuses."""
-    lines = []
-    for (key, method), each in judgements.items():
-        place = dict(zip(("task", "subset", "example", "repeat", "turn"), key, strict=True))
-        reply = each.reply or Reply("", None, None)
-        line = {
-            **place, "method": method, "judge": settings.model, "url": settings.url, "score": each.score,
-            "problem": each.problem, "reply": each.reply and reply.text, "prompt_tokens": reply.num_prompt_tokens,
-            "reply_tokens": reply.num_reply_tokens, "request": each.request, "cached": each.was_cached,
-            "cost_usd": settings.cost(reply.num_prompt_tokens, reply.num_reply_tokens),
-        }  # fmt: skip
-        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-    try:
-        write_atomically(path, "".join(lines))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot write the judgements ({error.strerror or error})") from error

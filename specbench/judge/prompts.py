@@ -2,7 +2,8 @@
 
 The texts are MT-bench's for the grading of single answers (Zheng et al., arXiv:2306.05685, in the version of
 FastChat's judge_prompts.jsonl: single-v1, single-math-v1 and their multi-turn forms); the first is also that
-of arXiv:2406.16758, appendix F.4.
+of arXiv:2406.16758, appendix F.4. Those with a reference answer (math) are for MT-bench's categories math, reasoning
+and coding: FastChat's NEED_REF_CATS.
 """
 
 import re

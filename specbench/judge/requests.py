@@ -1,7 +1,7 @@
 """What is asked about the answers of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from specbench.judge.cache import request_of
 from specbench.judge.prompts import Turn, messages
@@ -10,14 +10,25 @@ from specbench.running.plan import Cell
 from specbench.running.records import Key, Record, record_key
 
 JudgementKey = tuple[Key, str]  # of a record, and a method of it
-Questions = Mapping[tuple[str, str, int], Sequence[str]]  # (task, subset, example) → the user's text of each turn
 Request = dict[str, Any]
 
 
+class Question(NamedTuple):
+    """What the user of a conversation says in each turn, and whether the judge is shown the right answers."""
+
+    turns: Sequence[str]
+    judge_sees_reference: bool = False
+
+
+Questions = Mapping[tuple[str, str, int], Question]  # by task, subset and example
+
+
 def questions_of(cells: Iterable[Cell]) -> Questions:
-    """The user's texts in the examples of a run."""
+    """What the examples of a run ask."""
     return {
-        (cell.task.name, cell.subset, example.index): example.turns for cell in cells for example in cell.data.examples
+        (cell.task.name, cell.subset, example.index): Question(example.turns, example.judge_sees_reference)
+        for cell in cells
+        for example in cell.data.examples
     }
 
 
@@ -25,17 +36,17 @@ def requests_of(
     records: Iterable[Record], questions: Questions, settings: JudgeSettings
 ) -> dict[JudgementKey, Request]:
     """What is asked about every answer: the conversation up to it, with the method's own answers, as the records hold
-    them, and the right ones where a record has a text for its reference."""
+    them; where the judge is shown the right ones, also these, if a record has a text for its reference."""
     by_key = {record_key(record): record for record in records}
     found: dict[JudgementKey, Request] = {}
     for key, record in by_key.items():
         task, subset, example, repeat, turn = key
-        texts = questions[task, subset, example]
+        question = questions[task, subset, example]
         so_far = [by_key[task, subset, example, repeat, number] for number in range(turn + 1)]
         for method in record["methods"]:
             turns = [
-                Turn(text, part["methods"][method]["text"], _reference(part))
-                for text, part in zip(texts, so_far, strict=False)
+                Turn(text, part["methods"][method]["text"], _reference(part) if question.judge_sees_reference else None)
+                for text, part in zip(question.turns, so_far, strict=False)
             ]
             found[key, method] = request_of(settings, messages(turns))
     return found

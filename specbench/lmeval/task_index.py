@@ -132,4 +132,4 @@ def read(path: Path) -> dict[str, Any]:
 def unknown(name: str, index: TaskIndex) -> ConfigError:
     close = get_close_matches(name, index.all_tasks, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(repr(each) for each in close)}? " if close else ""
-    return ConfigError(f"unknown lm-eval task '{name}': {hint}(`specbench lm-eval ls tasks` lists them all)")
+    return ConfigError(f"unknown lm-eval task '{name}': {hint}`specbench lm-eval ls tasks` lists them all")

@@ -92,10 +92,25 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
     return TaskData(*origin(held), hashlib.sha256(text.encode()).hexdigest()[:12], made)
 
 
+def check_shots(held: HeldTask, instance: Any) -> None:
+    """Raise ConfigError where a worked example before the question is that very question, with its answer."""
+    question, config = held.task.doc_to_text(instance.doc), held.task.config
+    if not isinstance(question, str) or not question.strip() or not config.num_fewshot:
+        return
+    before = instance.args[0].rpartition(question)[0]
+    begin = re.escape(config.fewshot_delimiter)
+    if re.search(rf"(?:\A|\n|{begin}){re.escape(question + config.target_delimiter)}", before):
+        raise ConfigError(
+            f"task {PREFIX}{held.name}: document {instance.doc_id} is one of the few-shot examples before its prompt: "
+            "write a YAML that includes the task's, with another fewshot_split or num_fewshot: 0"
+        )
+
+
 def example(held: HeldTask, number: int, instance: Any) -> Example:
     prompt, target = instance.args[0], held.task.doc_to_target(instance.doc)
     if not isinstance(prompt, str) or instance.idx != 0:
         raise ConfigError(f"task {PREFIX}{held.name}: document {instance.doc_id} is several requests: choose another")
+    check_shots(held, instance)
     reference = {"doc": str(instance.doc_id), "target": target if isinstance(target, str) else repr(target)}
     return Example(number, str(instance.doc_id), (prompt,), (reference,))
 

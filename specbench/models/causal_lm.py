@@ -163,14 +163,15 @@ class CausalLM:
         """Token ids of a prompt, through the chat template as the user's when `chat` is set.
 
         `earlier`: the texts of user and model in turn that come before it. Without a chat template an answer follows
-        its prompt as it is, and an empty line follows the answer.
+        its prompt as it is, and an empty line follows the answer. The tokenizer is not to warn of a long one: what does
+        not fit is refused or shortened before it reaches the model.
         """
         texts = [*earlier, prompt]
         if chat:
-            ids: list[int] = self.tokenizer(self._in_chat(texts), add_special_tokens=False)["input_ids"]
+            ids: list[int] = self.tokenizer(self._in_chat(texts), add_special_tokens=False, verbose=False)["input_ids"]
         else:
             turns = ("".join(texts[start : start + 2]) for start in range(0, len(texts), 2))
-            ids = self.tokenizer("\n\n".join(turns))["input_ids"]
+            ids = self.tokenizer("\n\n".join(turns), verbose=False)["input_ids"]
         return ids
 
     def _in_chat(self, texts: Sequence[str]) -> str:

@@ -2,10 +2,16 @@
 
 from specbench.results.units import PASS_AT
 
+MEAN = "mean over answers: of a conversation, over its turns"
+
 MEANINGS: dict[str, tuple[str, str]] = {
-    "new_tokens": ("tokens", "emitted tokens of all examples, after the cut at the end token, stop string or limit"),
-    "tokens_per_second": ("tokens/s", "Σ (new tokens − 1) ÷ Σ decode seconds; the clock starts at the first token"),
-    "tokens_per_second_ar": ("tokens/s", "the same of the baseline on the same prompts"),
+    "new_tokens": ("tokens", "emitted tokens of all answers, after the cut at the end token, stop string or limit"),
+    "tokens_per_second": (
+        "tokens/s",
+        "Σ (new tokens − 1) ÷ Σ decode seconds; the clock starts at the first token, and an answer counts only where "
+        "both the method's and the baseline's have more than that one",
+    ),
+    "tokens_per_second_ar": ("tokens/s", "the same of the baseline, over the same answers"),
     "speedup": (
         "ratio",
         "tokens_per_second ÷ tokens_per_second_ar; null where a drafter decodes alone in tokens of its own vocabulary",
@@ -25,14 +31,14 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "overhead_share": ("share", "overhead ÷ decode seconds"),
     "overhead_share_ar": ("share", "the same of the baseline"),
     "cost_ratio": ("ratio", "c: median draft pass ÷ median target pass over one token (the baseline's)"),
-    "acceptance_rate": ("share", "α: accepted ÷ judged draft tokens, mean over examples"),
+    "acceptance_rate": ("share", f"α: accepted ÷ judged draft tokens, {MEAN}"),
     "acceptance_rate_pooled": ("share", "the same over all tokens at once"),
     "acceptance_rate_expected": (
         "share",
         "per judged token: Σ min(p, q) where rejection judges, p(x) where drafts are matched or certain, the "
         "probability of random-accept; null for fuzzy rules and where ψ is not known in full (slrs)",
     ),
-    "draft_efficiency": ("share", "accepted ÷ drafted tokens, mean over examples"),
+    "draft_efficiency": ("share", f"accepted ÷ drafted tokens, {MEAN}"),
     "mean_acceptance_length": (
         "tokens",
         "τ: emitted tokens per target pass, bonus token included; over queries that have target passes",
@@ -43,12 +49,12 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "accepted ÷ new tokens; of random allocation: new tokens of the drafter's queries ÷ new tokens",
     ),
     "target_passes_per_token": ("ratio", "target passes, prefill included, ÷ new tokens"),
-    "divergence_bound": ("nats", "accepted tokens × threshold, mean over examples, as published in arXiv:2502.20704"),
+    "divergence_bound": ("nats", "accepted tokens × threshold, mean over answers, as published in arXiv:2502.20704"),
     "mean_divergence": ("nats", "the fuzzy rule's divergence per judged token (tv: no unit)"),
     "num_unscored": ("answers", "no score, and in no mean: the row has no reference, or could not be judged"),
     "share_truncated": ("share", "prompts that were longer than the models' context and lost their middle"),
-    "share_cut_by_length": ("share", "examples that ended at max_new_tokens"),
-    "share_cut_by_context": ("share", "examples that ended at the models' context"),
+    "share_cut_by_length": ("share", "answers that ended at max_new_tokens"),
+    "share_cut_by_context": ("share", "answers that ended at the models' context"),
 }
 
 SCORES: dict[str, tuple[str, str]] = {
@@ -68,6 +74,10 @@ SCORES: dict[str, tuple[str, str]] = {
     "pass@k": (
         "share",
         "1 − C(n − c, k) / C(n, k), mean over prompts: n answers (repeats), c of which pass; arXiv:2107.03374",
+    ),
+    "num_programs_ended": (
+        "answers",
+        "the method's program or AR's was ended by the limit on time or on output, which counts as wrong",
     ),
     "judge_score": ("1 … 10", "a judge model's rating"),
     "num_unjudged": ("answers", "no rating of the method's answer or of AR's, where a judge rates; in no mean"),

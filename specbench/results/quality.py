@@ -7,6 +7,7 @@ from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.corpus import corpus_metrics, corpus_of
 from specbench.running.plan import Cell
 from specbench.running.records import Generation, Record
+from specbench.sandbox.job import ENDED
 from specbench.scoring.contract import Scorer
 from specbench.scoring.language import known, language_of
 
@@ -96,6 +97,7 @@ def quality(
         **found,
         "num_unscored": Metric(value=sum(problems)) if names else Metric(),
         **({"num_unjudged": Metric(value=_num_unjudged(*sides))} if JUDGED in names else {}),
+        **_programs_ended(own, baseline),
         "share_truncated": prompts.mean([float(num_tokens > 0) for num_tokens in truncated]),
         **{f"share_cut_by_{end}": prompts.mean([float(g["finish"] == end) for g in own]) for end in CUTS},
     }
@@ -130,6 +132,13 @@ def _values(
 
 def _num_unjudged(own: Sequence[Mapping[str, float | None]], baseline: Sequence[Mapping[str, float | None]]) -> int:
     return sum(None in (a.get(JUDGED), b.get(JUDGED)) for a, b in zip(own, baseline, strict=True))
+
+
+def _programs_ended(own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
+    """Where programs were run, how many of either side a limit ended: they count as wrong, and may be right."""
+    ends = [{g.get("outcome", {}).get("status") for g in pair} for pair in zip(own, baseline, strict=True)]
+    num_ended = sum(not end.isdisjoint(ENDED) for end in ends)
+    return {"num_programs_ended": Metric(value=num_ended)} if any(end - {None} for end in ends) else {}
 
 
 def _is_of_samples(asked: Asked, name: str) -> bool:

@@ -44,4 +44,5 @@ def judged(scorer: Scorer, text: str, reference: Reference | None) -> dict[str, 
         "scores": dict(score.values),
         **({"statistics": dict(score.statistics)} if score.statistics else {}),
         **({"problem": score.problem} if score.problem else {}),
+        **({"outcome": dict(score.outcome)} if score.outcome else {}),
     }

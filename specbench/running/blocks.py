@@ -42,6 +42,11 @@ class Block:
         return self.example.references[self.turn]
 
 
+def what_blocks_are(plan: Sequence[Block]) -> str:
+    """The word for a run's blocks: `turns` where an example has several."""
+    return "turns" if any(block.turn for block in plan) else "examples"
+
+
 def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:
     """All blocks, the turns of an example one after the other; the order of the methods reversed on every other
     example, and from one repeat to the next."""

@@ -30,16 +30,21 @@ class Models:
 
     def budgets(self, methods: Sequence[MethodSpec], num_new_tokens: int) -> tuple[Budget, ...]:
         """The prompts that leave room for the answer in every model's context, and half of it at least for the prompt.
-        A drafter with a vocabulary of its own counts its own tokens."""
+        A drafter that shares the target's tokens reads the target's ids: only one with a vocabulary of its own, and one
+        that decodes alone, count their own tokens."""
         common = self.context_limit(methods)
-        limits = {id(self.target): (self.target, common)}
+        readers: list[tuple[CausalLM, int | None, CausalLM | None]] = [(self.target, common, None)]
         for method in methods:
-            if (drafter := self.drafters.get(method.name)) is not None:
-                limit = drafter.context_limit if bridged(method) else common
-                limits.setdefault(id(drafter), (drafter, limit))
-        return tuple(
-            Budget(model, max(limit - num_new_tokens, limit // 2)) for model, limit in limits.values() if limit
-        )
+            drafter = self.drafters.get(method.name)
+            if drafter is not None and bridged(method):
+                readers.append((drafter, drafter.context_limit, self.target))
+            elif drafter is not None and method.decodes_with != "target":
+                readers.append((drafter, common, None))
+        budgets = [
+            Budget(model, max(limit - num_new_tokens, limit // 2), translated)
+            for model, limit, translated in readers if limit
+        ]  # fmt: skip
+        return tuple({(id(b.model), id(b.translated)): b for b in budgets}.values())
 
 
 def bridged(method: MethodSpec) -> bool:

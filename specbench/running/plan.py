@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from specbench.data.examples import TaskData, load_examples
+from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.registry import SCORERS
@@ -57,16 +58,18 @@ def load_data(spec: RunSpec, use_sample: bool) -> list[tuple[TaskSpec, str, Task
 
 
 def make_cells(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, str, TaskData]]) -> list[Cell]:
-    """Compose the methods for every cell and check that every prompt fits both models."""
+    """Compose the methods, once for each way of sampling, and check that every prompt fits both models."""
     cells = []
+    composed: dict[Sampling, tuple[Decoder, ...]] = {}
     for task, subset, data in loaded:
         merged = where_asked(task.subset(subset), models.target, spec.chat)
         sampling = sampling_of(merged.generation)
-        decoders = tuple(compose(method, models.pair(method), sampling) for method in spec.methods)
+        if sampling not in composed:
+            composed[sampling] = tuple(compose(method, models.pair(method), sampling) for method in spec.methods)
         budgets = models.budgets(spec.methods, merged.generation.max_new_tokens)
         if merged.truncation is not None:
             data = truncated(data, models.target, budgets, spec.chat)
-        cells.append(Cell(merged, subset, data, decoders, models.context_limit(spec.methods), budgets))
+        cells.append(Cell(merged, subset, data, composed[sampling], models.context_limit(spec.methods), budgets))
     for cell in cells:
         check_prompts(cell, spec.chat)
         check_references(cell)

@@ -29,7 +29,9 @@ class RunProgress:
         self.num_blocks = num_blocks
         self.num_done = self.num_measured = 0
         self._clock = clock
-        self._started = self._said = clock()
+        self._reported = self._said = clock()
+        self._where: str | None = None  # of the last block that was measured
+        self._measuring = 0.0  # seconds
         self._tokens: dict[str, int] = defaultdict(int)
         self._seconds: dict[str, float] = defaultdict(float)
         self._rates: dict[str, list[float]] = defaultdict(list)
@@ -60,15 +62,32 @@ class RunProgress:
             self._seconds[name] += result["decode_seconds"]
             if num_judged := sum(step[1] for step in result["steps"]):
                 self._rates[name].append(sum(step[2] for step in result["steps"]) / num_judged)
+        self._take_time(where, record, measured)
         line = f"{where} · {self.summary()}"
         if self._bar is not None:
             self._bar.update(self._bar_task, description=line, completed=self.num_done)
-        elif self._clock() - self._said >= PLAIN_LINE_SECONDS or self.num_done == self.num_blocks:
-            self._said = self._clock()
+        elif (
+            (measured and self.num_measured == 1)
+            or self._reported - self._said >= PLAIN_LINE_SECONDS
+            or self.num_done == self.num_blocks
+        ):
+            self._said = self._reported
             say(self.console, f"{self.num_done}/{self.num_blocks} {line}{self._time_left()}")
 
+    def _take_time(self, where: str, record: dict[str, Any], measured: bool) -> None:
+        """Add what a block took. Before the first block of a subset there may be a warm-up, and before that of a run
+        all that was recorded: such a block is worth what its record says."""
+        now = self._clock()
+        if measured and where == self._where:
+            self._measuring += now - self._reported
+        elif measured:
+            self._where = where
+            generations = record["methods"].values()
+            self._measuring += sum((g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in generations)
+        self._reported = now
+
     def summary(self) -> str:
-        """tokens/s of every method, and α (the mean over examples, as in the table) where tokens were judged."""
+        """tokens/s of every method, and α (the mean over answers, as in the table) where tokens were judged."""
         parts = []
         for name in self._tokens:
             speed = self._tokens[name] / self._seconds[name] if self._seconds[name] else 0.0
@@ -79,18 +98,18 @@ class RunProgress:
     def _time_left(self) -> str:
         if not self.num_measured:
             return ""
-        seconds = (self._clock() - self._started) / self.num_measured * (self.num_blocks - self.num_done)
+        seconds = self._measuring / self.num_measured * (self.num_blocks - self.num_done)
         return f" · {seconds:.0f} s left" if seconds >= 1 else ""
 
 
-def announce(console: Console, num_blocks: int, num_done: int, folder: Path) -> None:
-    """Where the run is kept, and what an earlier one has left to do."""
+def announce(console: Console, num_blocks: int, num_done: int, folder: Path, of: str = "examples") -> None:
+    """Where the run is kept, and what an earlier one has left to do. `of`: what the blocks are."""
     if num_done == num_blocks:
-        text = f"all {num_blocks} examples are measured already in {folder}: give --output to measure again"
+        text = f"all {num_blocks} {of} are measured already in {folder}: give --output to measure again"
     elif num_done:
-        text = f"resuming {folder}: {num_done} of {num_blocks} examples are there"
+        text = f"resuming {folder}: {num_done} of {num_blocks} {of} are there"
     else:
-        text = f"measuring {num_blocks} examples into {folder}"
+        text = f"measuring {num_blocks} {of} into {folder}"
     say(console, text)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from specbench.data.examples import Example, TaskData
+from specbench.decoding.bridges.translation import Translation
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.running.records import Record, record_key
@@ -14,10 +15,19 @@ Texts = tuple[str, ...]  # of user and model in turn, the user's last
 
 @dataclass(frozen=True)
 class Budget:
-    """How many tokens a prompt may have for one model."""
+    """How many tokens a prompt may have for one model. A drafter with a vocabulary of its own reads what `translated`
+    reads, the target, in its own tokens; its own chat template has no part in that."""
 
     model: CausalLM
     num_tokens: int
+    translated: CausalLM | None = None
+
+    def fits(self, texts: Texts, chat: str) -> bool:
+        """Whether the model can read a conversation."""
+        ids = encode(self.translated or self.model, texts, chat)
+        if self.translated is not None:
+            ids = Translation(self.translated.text_vocabulary, self.model.text_vocabulary).start(ids)
+        return len(ids) <= self.num_tokens
 
 
 def uses_chat(model: CausalLM, chat: str) -> bool:
@@ -66,7 +76,7 @@ def shortened(texts: Texts, budgets: Sequence[Budget], chat: str) -> Texts:
 
 
 def _fits(texts: Texts, budgets: Sequence[Budget], chat: str) -> bool:
-    return all(len(encode(budget.model, texts, chat)) <= budget.num_tokens for budget in budgets)
+    return all(budget.fits(texts, chat) for budget in budgets)
 
 
 def _without_middle(texts: Texts, num_kept: int) -> Texts:

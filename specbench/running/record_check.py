@@ -54,6 +54,7 @@ class GenerationShape(Strict):
     scores: dict[str, Finite | None] = Field(default_factory=dict)
     statistics: dict[str, list[Finite]] = Field(default_factory=dict)
     problem: str | None = None
+    outcome: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _known(self) -> "GenerationShape":

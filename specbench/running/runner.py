@@ -1,7 +1,7 @@
 """The runner: AR and every method on each example in turn, in one process, recorded block by block."""
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from specbench.errors import ConfigError
@@ -31,14 +31,17 @@ def run(
 ) -> list[dict[str, Any]]:
     """Measure every block of the plan that is not recorded yet; returns its records, old and new.
 
-    `report(block, record, measured)` is called after each block. A record is on disk before the next block begins.
+    `report(block, record, measured)` is called after each block. A record is on disk before the next block begins. A
+    cell is warmed up before the first of its blocks that is measured.
     """
     check_same_examples(plan, done, folder)
-    if any(block.key not in done for block in plan):
-        warm_up_cells({id(block.cell): block.cell for block in plan}.values(), spec.chat)
     records: dict[Key, dict[str, Any]] = {}
+    cell = None  # the last that was warmed up
     for block in plan:
         old = done.get(block.key)
+        if old is None and block.cell is not cell:
+            cell = block.cell
+            warm_up_cell(cell, spec.chat)
         record = old or measure(block, spec, [records[key] for key in block.earlier_keys])
         if old is None:
             folder.records.append(record)
@@ -59,16 +62,15 @@ def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]
             )
 
 
-def warm_up_cells(cells: Iterable[Cell], chat: str) -> None:
-    """Every method of each cell, on as many tokens as the cell's longest conversation."""
-    for cell in cells:
-        num_new = cell.task.generation.max_new_tokens
-        for decoder in cell.decoders:
-            num_tokens = max(
-                sum(len(encode(decoder.model, (turn,), chat)) + num_new for turn in example.turns)
-                for example in cell.data.examples
-            )
-            warm_up([decoder], num_tokens, cell.context_limit)
+def warm_up_cell(cell: Cell, chat: str) -> None:
+    """Every method of a cell, on as many tokens as the cell's longest conversation."""
+    num_new = cell.task.generation.max_new_tokens
+    for decoder in cell.decoders:
+        num_tokens = max(
+            sum(len(encode(decoder.model, (turn,), chat)) + num_new for turn in example.turns)
+            for example in cell.data.examples
+        )
+        warm_up([decoder], num_tokens, cell.context_limit)
 
 
 def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict[str, Any]:
@@ -94,7 +96,8 @@ def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict
         if decoder is cell.decoders[0]:
             num_prompt_tokens = len(ids)
             num_truncated = num_cut if block.turn else num_truncated
-    budgets = {budget.model.name: budget.num_tokens for budget in cell.budgets}  # to which prompts were cut, in tokens
+    lengths = sorted(((budget.num_tokens, budget.model.name) for budget in cell.budgets), reverse=True)
+    budgets = {name: num_tokens for num_tokens, name in lengths}  # to which prompts were cut, in tokens of each model
     return {
         "task": cell.task.name,
         "subset": cell.subset,

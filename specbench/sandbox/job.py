@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Status = Literal["passed", "failed", "timed out", "not judged"]
+Status = Literal["passed", "failed", "timed out", "printed too much", "not judged"]
+ENDED = ("timed out", "printed too much")  # by a limit: nobody knows whether the program is right
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ and which of its functions the tests see is said by the tests, so that it replac
 program passes by returning the values that the tests accept. What remains:
 - a program may guess what is tested from the arguments, as any program may;
 - tests see copies: an argument that a program changes in place is unchanged for them, and the other way round;
+  iterators and generators are read to their end before they are sent;
+- objects of a program's own classes, arrays and views of mappings do not come back: such a call raises TypeError;
 - tests call functions; classes and constants of a program are not there for them;
 - with limits only (`isolation.NOT_ISOLATED`), and not run by root, a program is as mighty as its user: it may kill or
   trace any process of that user, the one that collects the verdicts included, and edit that user's files.
@@ -110,7 +112,7 @@ class _Watch:
                         self._drain()
                         return None
                 if self.num_output_bytes > self.limits.output_kib * 1024:
-                    return Outcome("failed", f"wrote more than {self.limits.output_kib} KiB of output")
+                    return Outcome("printed too much", f"more than {self.limits.output_kib} KiB")
                 if not self.program_pids and b"\n" in self.report:
                     self._started()
                     deadline = time.monotonic() + self.limits.timeout_seconds

@@ -11,14 +11,13 @@ from specbench.registry import SCORERS
 from specbench.sandbox import permission
 from specbench.sandbox.job import Job, Limits, Outcome
 from specbench.sandbox.run import run_program
+from specbench.scoring.code_blocks import chosen_block, compiles, without_sentences
 from specbench.scoring.contract import Reference, Score, is_missing, unscored
 
 Extract = Literal["raw", "fenced", "auto"]
 KEYS = ("prefix", "test", "entry_point")
+SHOWN = 300  # characters of what is said of a run
 OFF = "code execution is off: --allow-code-execution"
-FENCE = re.compile(
-    r"^[ \t]*```[ \t]*(?:python|py|Python)?[\d.]*[ \t]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE
-)
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
@@ -32,27 +31,20 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
 def program_of(answer: str, prefix: str, entry_point: str | None, extract: Extract) -> str:
     """The whole program: the prompt's text with its continuation, or followed by a function written out anew.
 
-    "raw": the answer continues the prompt. "fenced": the first Markdown block of Python is the answer, if there is
-    one. "auto": "fenced", and an answer that defines the entry point itself is no continuation.
+    "raw": the answer continues the prompt. "fenced": the Markdown block that defines the entry point is the answer,
+    else the longest one of Python, if there is one. "auto": "fenced", and an answer that defines the entry point itself
+    is no continuation, nor are sentences around it part of it.
     """
     if extract == "raw":
         return prefix + answer
-    fenced = FENCE.search(answer)
-    code = fenced[1] if fenced else answer
     name = re.escape(entry_point) if entry_point else r"\w+"
-    anew = (fenced or extract == "auto") and re.search(rf"^(?:async )?def {name}\b", code, re.MULTILINE)
-    if not anew:
+    definition = re.compile(rf"^(?:async )?def {name}\b", re.MULTILINE)
+    block = chosen_block(answer, definition)
+    code = answer if block is None else block
+    if not definition.search(code) or (block is None and extract != "auto"):
         return prefix + code
-    head = next((head for head in (prefix, prefix.rstrip() + "\n    pass") if _compiles(head)), "")
-    return f"{head}\n\n{code}"
-
-
-def _compiles(source: str) -> bool:
-    try:
-        compile(source, "<prefix>", "exec")
-    except (SyntaxError, ValueError):
-        return False
-    return True
+    head = next((head for head in (prefix, prefix.rstrip() + "\n    pass") if compiles(head)), "")
+    return f"{head}\n\n{code if block is not None else without_sentences(code)}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +64,8 @@ class Code:
         outcome = run_program(job, self.limits)
         if outcome.status == "not judged":
             return self._none(_said(outcome))
-        return Score({"pass@1": float(outcome.status == "passed")})
+        ended = {"status": outcome.status, "reason": outcome.reason[:SHOWN]}
+        return Score({"pass@1": float(outcome.status == "passed")}, outcome=ended)
 
     def of_samples(self, name: str, values: Sequence[float]) -> float | None:
         """A metric of one problem from the pass@1 of each of its answers; None when there are too few."""
@@ -102,7 +95,7 @@ class Code:
 
 
 def _said(outcome: Outcome) -> str:
-    return " ".join(f"{outcome.reason} {outcome.output}".split())[:300]
+    return " ".join(f"{outcome.reason} {outcome.output}".split())[:SHOWN]
 
 
 @SCORERS.register("code")
@@ -113,7 +106,7 @@ def code(
     memory_mib: int = 512,
     extract: Extract = "auto",
 ) -> Code:
-    """pass@k by execution, which stays off until `permission.allow()`: till then an answer has no value.
+    """pass@k by execution, which stays off without `--allow-code-execution`: then an answer has no value.
 
     The reference is a mapping: `test`, source that calls the answer's function; `prefix`, the program text that the
     answer continues; `entry_point`, the function's name. `timeout_seconds`, `memory_mib`: limits of one program. Raises

@@ -15,12 +15,14 @@ class Score:
 
     `values`: metric name → value of this answer; None where it could not be judged. `statistics`: corpus metric name →
     numbers whose sums over answers give the metric of them all (n-gram counts and lengths of BLEU). `problem`: why
-    there is no value; such answers are counted apart and are in no mean.
+    there is no value; such answers are counted apart and are in no mean. `outcome`: of a program that was run, how that
+    ended (`status`) and why (`reason`).
     """
 
     values: Mapping[str, float | None]
     statistics: Mapping[str, list[float]] = field(default_factory=dict)
     problem: str | None = None
+    outcome: Mapping[str, str] = field(default_factory=dict)
 
 
 class Scorer(Protocol):

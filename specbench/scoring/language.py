@@ -1,5 +1,6 @@
-"""Which language a text is in, by lingua."""
+"""Which language a text is in, by lingua or by its script."""
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -13,17 +14,29 @@ COMMON = (
     "xh", "yo", "zh", "zu",
 )  # fmt: skip
 
+# Languages that lingua does not know, in scripts that none of those has: Amharic, Cherokee, Tamazight (Tifinagh).
+SCRIPTS = {
+    "am": re.compile(r"[\u1200-\u139f\u2d80-\u2ddf\uab00-\uab2f]"),
+    "chr": re.compile(r"[\u13a0-\u13ff\uab70-\uabbf]"),
+    "zgh": re.compile(r"[\u2d30-\u2d7f]"),
+}
+
 
 def language_of(text: str, *asked: str) -> str | None:
-    """The ISO 639-1 code of the language of a text, among the COMMON ones and those asked for; None for a text without
-    words, or where two languages are as likely. Sure for a few sentences, less for a few words."""
-    extra = frozenset(filter(None, map(known, asked))) - set(COMMON)
+    """The code of the language of a text, among the COMMON ones, those of SCRIPTS and those asked for; None for a text
+    without words, or where two languages are as likely. Sure for a few sentences, less for a few words."""
+    num_letters = sum(char.isalpha() for char in text)
+    written = next((code for code, script in SCRIPTS.items() if 2 * len(script.findall(text)) > num_letters), None)
+    if written is not None:
+        return written
+    extra = frozenset(filter(None, map(known, asked))) - {*COMMON, *SCRIPTS}
     found = _detector(extra).detect_language_of(text)
     return None if found is None else found.iso_code_639_1.name.lower()
 
 
 def known(code: str) -> str | None:
-    """The ISO 639-1 code of a language that can be told from others: of "pt-BR" pt, of "yor" yo; else None."""
+    """The code of a language that can be told from others, ISO 639-1 if there is one: of "pt-BR" pt, of "yor" yo; else
+    None."""
     return _codes().get(code.lower().partition("-")[0])
 
 
@@ -35,6 +48,8 @@ def _codes() -> dict[str, str]:
     return {
         **{code: code for code in codes.values()},
         **{language.iso_code_639_3.name.lower(): code for language, code in codes.items()},
+        **{code: code for code in SCRIPTS},
+        "amh": "am",
     }
 
 

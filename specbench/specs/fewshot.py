@@ -14,9 +14,9 @@ class FewshotSpec(Spec):
     """The first `num_shots` of `rows`, or, without them, of the place beside the test rows: `split` and `data_files` on
     the hub, `local` in a folder, `sample` beside the bundled sample.
 
-    `same`: the column that tells one question from another, without it the first one that the prompt needs: a test row
-    with the question of a worked example is an error. The text before the prompt is `example` over each row, each
-    followed by `separator`.
+    `same`: the column that tells one question from another, without it all that the prompt needs, lists in any order: a
+    test row with the question of a worked example is an error. The text before the prompt is `example` over each row,
+    each followed by `separator`.
     """
 
     num_shots: Annotated[int, Field(ge=0)]

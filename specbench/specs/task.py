@@ -44,6 +44,7 @@ class TaskSpec(Spec):
     `row.turn_index`. `reference`: a template, or several by name; or `references`, the column that lists right answers.
     `truncation`: what happens to a prompt that is too long for the models; without it that is an error. A conversation
     that has grown too long with a method's own answers loses its middle with or without it.
+    `judge_with_reference`: values of the column `category`; of such rows a judge is shown the references.
     `sample` is a path relative to the task's own file; the catalogue makes it absolute.
     """
 
@@ -64,6 +65,7 @@ class TaskSpec(Spec):
     vars: dict[str, Any] = Field(default_factory=dict)
     language: str | None = None
     scorer: ScorerSpec | None = None
+    judge_with_reference: tuple[Text, ...] = ()
     generation: GenerationSpec
     subsets: dict[Name, dict[str, Any]] = Field(default_factory=dict)
 

@@ -100,12 +100,6 @@ def always_used(source: str, name: str) -> frozenset[str]:
     return used(source, name) & {_key(node, name) for node in outside}
 
 
-def first_used(source: str, name: str) -> str | None:
-    """The first of `always_used` in the order of the text."""
-    nodes_in_order = ENVIRONMENT.parse(source).find_all((nodes.Getattr, nodes.Getitem))
-    return next((key for node in nodes_in_order if (key := _key(node, name)) in always_used(source, name)), None)
-
-
 def _key(node: nodes.Node, name: str) -> str | None:
     """`x` when the node is name.x or name["x"]."""
     if not isinstance(node, (nodes.Getattr, nodes.Getitem)):

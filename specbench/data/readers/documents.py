@@ -85,8 +85,7 @@ def _question_first(row: Row) -> Row:
 def _with_options(row: Row) -> Row:
     split = _question_first(row)
     end = split["text"].find("\n\n", max(split["text"].find("(D)"), 0))
-    _, *options = re.split(r" *\([A-D]\) *", split["text"][: max(end, 0)])
-    options = [" ".join(option.split()) for option in options]
+    options = _options(split["text"][: max(end, 0)])
     if len(options) != len(LETTERS):
         raise ConfigError(f"column 'input' holds {len(options)} answers where (A) to (D) are due: correct it")
     answers = {" ".join(output.split()) for output in row["output"]}
@@ -96,6 +95,13 @@ def _with_options(row: Row) -> Row:
         raise ConfigError(f"column 'output': '{told}' is {len(right) or 'none'} of the four answers: correct it")
     letter = right[0] if right else ""
     return {**split, "text": split["text"][end:].strip(), "options": options, "letter": letter}
+
+
+def _options(text: str) -> list[str]:
+    """What stands behind "(A)" to "(D)" at the beginning of a line; where that are not four, behind any of them."""
+    splits = [re.split(marker, text)[1:] for marker in (r"(?m)^ *\([A-D]\) *", r" *\([A-D]\) *")]
+    found = next((parts for parts in splits if len(parts) == len(LETTERS)), splits[-1])
+    return [" ".join(option.split()) for option in found]
 
 
 def _queries(row: Row) -> list[Row]:

@@ -2,11 +2,15 @@
 
 import json
 import os
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
 from numbers import Integral, Real
 from typing import Any
 
 MAX_BYTES = 8 * 2**20  # of one message
-CONTAINERS = {"tuple": tuple, "set": set, "frozenset": frozenset}
+CONTAINERS = {"tuple": tuple, "set": set, "frozenset": frozenset, "iterator": Iterator}
+NUMBERS = {"complex": complex, "Fraction": Fraction, "range": range}
 
 
 class NotPlain(Exception):
@@ -14,7 +18,8 @@ class NotPlain(Exception):
 
 
 def encode(value: Any) -> Any:
-    """The value as JSON: lists are lists, other containers are tagged with their type. Raises NotPlain."""
+    """The value as JSON: lists are lists, other values are tagged with their type; iterators are read to their end.
+    Raises NotPlain."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -25,6 +30,12 @@ def encode(value: Any) -> Any:
         return int(value)
     if isinstance(value, float) or (isinstance(value, Real) and not hasattr(value, "numerator")):
         return float(value)
+    if isinstance(value, Fraction):
+        return {"Fraction": [int(value.numerator), int(value.denominator)]}
+    if isinstance(value, Decimal):
+        return {"Decimal": str(value)}
+    if isinstance(value, range):
+        return {"range": [value.start, value.stop, value.step]}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
     if isinstance(value, bytes):
@@ -40,7 +51,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """The value of what `encode` gave. Raises ValueError or TypeError for anything else."""
+    """The value of what `encode` gave. Raises ValueError, TypeError or ArithmeticError for anything else."""
     if isinstance(data, list):
         return [decode(item) for item in data]
     if not isinstance(data, dict):
@@ -50,11 +61,14 @@ def decode(data: Any) -> Any:
         return {decode(key): decode(value) for key, value in content}
     if name == "bytes":
         return bytes.fromhex(content)
-    if name == "complex":
-        return complex(*content)
+    if name == "Decimal":
+        return Decimal(content)
+    if name in NUMBERS:
+        return NUMBERS[name](*content)
     if name not in CONTAINERS:
         raise ValueError(name)
-    return CONTAINERS[name](decode(item) for item in content)
+    items = [decode(item) for item in content]
+    return iter(items) if name == "iterator" else CONTAINERS[name](items)
 
 
 def send(fd: int, message: Any) -> None:

@@ -17,6 +17,7 @@ from specbench.sandbox.inside import privileges
 from specbench.sandbox.inside.messages import NotPlain, decode, encode, receive, send
 from specbench.sandbox.inside.names import last_function, wanted
 from specbench.sandbox.inside.namespaces import enter
+from specbench.sandbox.inside.system_calls import forbid_uncounted_memory
 
 ANSWERER = (
     "import sys; sys.path.insert(0, {root!r}); from specbench.sandbox.inside.answerer import main; "
@@ -136,7 +137,7 @@ class Tester:
                 raise _exception(reply["raised"])(reply.get("text"))
             try:
                 return decode(reply["value"])
-            except (KeyError, ValueError, TypeError, RecursionError):
+            except (KeyError, ValueError, TypeError, ArithmeticError, RecursionError):
                 self.end("failed", "the program wrote something that is no answer")
 
         call.__name__ = name
@@ -166,6 +167,7 @@ def main(report: int) -> None:
         if job["isolation"] == "namespaces":
             enter(job["readable"], job["outer_user"], job["limits"]["disk_mib"])
         privileges.hide()
+        forbid_uncounted_memory()
     except OSError as error:
         tester.end("not judged", f"the sandbox could not be made: {error}")
     memory = job["limits"]["memory_mib"] << 20  # what a program returns may make its tests grow

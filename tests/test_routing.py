@@ -19,7 +19,6 @@ from specbench.running.compose import QueryInfo, compose
 from specbench.running.models import Models
 from specbench.running.routing import Route, RoutedDecoder
 from specbench.specs import MethodSpec, RunSpec, build, digest
-from specbench.specs.stand_ins import STAND_INS, present
 from tests import tiny
 from tests.test_specs import LANGUAGES, message
 
@@ -171,19 +170,6 @@ def test_whose_drafter_a_method_takes() -> None:
         lambda: run_spec(own, drafter="d")
     )
     assert digest(own) == digest(own.model_copy(update={"drafter": with_checkpoint("a", "b").drafter}))
-
-
-def test_trained_methods_are_sd_with_a_drafter_of_their_own() -> None:
-    for name in ("scdf", "distill-task", "distill-general", "pretrain-finetune"):
-        method, sd = load_method(name), load_method("sd")
-        assert method.checkpoint == f"embedded:drafter-{name}" and method.lossless
-        assert (method.verification, method.bridge, method.num_draft_tokens) == (
-            sd.verification, sd.bridge, sd.num_draft_tokens
-        )  # fmt: skip
-    assert {present(f"embedded:{name}") for name in STAND_INS} <= {
-        *(f"embedded:{name}" for name in STAND_INS), "embedded:drafter"
-    }  # fmt: skip
-    assert present("embedded:other") == "embedded:other" and present("org/model") == "org/model"
 
 
 @pytest.fixture

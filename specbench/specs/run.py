@@ -13,7 +13,6 @@ from specbench.errors import ConfigError, nearest
 from specbench.resources import EMBEDDED
 from specbench.specs.components import Spec, Text
 from specbench.specs.method import MethodSpec
-from specbench.specs.stand_ins import present
 from specbench.specs.task import TaskSpec
 
 
@@ -109,7 +108,7 @@ def own_drafter(part: MethodSpec, target: str) -> str | None:
     name = part.checkpoint
     if name is None or (name.startswith(EMBEDDED) and target != EMBEDDED + "target"):
         return None
-    return present(name)
+    return name
 
 
 def checkpoint_key(name: str) -> str:

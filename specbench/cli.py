@@ -9,6 +9,7 @@ import typer
 
 from specbench import __version__
 from specbench.commands.audit import audit
+from specbench.commands.fairness import fairness
 from specbench.commands.fetch import fetch
 from specbench.commands.languages import languages
 from specbench.commands.list import list_
@@ -53,6 +54,7 @@ app.command()(sweep)
 app.command()(tune)
 app.command()(vocab)
 app.command()(languages)
+app.command()(fairness)
 app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(train, name="train")
 

@@ -246,7 +246,7 @@ def measure_into(
     command: str, console: Console, judging: Judging | None = None,
 ) -> tuple[list[Record], list[Row]]:  # fmt: skip
     """Measure what the folder does not hold yet; its leaderboard then holds this run alone, and no rows of another."""
-    with folder.open({method.name: method.num_draft_tokens for method in spec.methods}) as done:
+    with folder.open({method.name: method.most_draft_tokens for method in spec.methods}) as done:
         check_writable(folder.leaderboard)
         if judging is not None and any(block.key not in done for block in runner.blocks(cells, spec.repeats)):
             judging.check()

@@ -69,4 +69,5 @@ def needs(method: MethodSpec) -> str:
     """What must be given besides a target."""
     if not method.needs_drafter:
         return "target"
-    return "target, drafter" + (" with its vocabulary" if method.same_vocabulary else "")
+    own = all(part.checkpoint for part in method.parts if part.needs_drafter)
+    return ("target, its own drafter" if own else "target, drafter") + " with its vocabulary" * method.same_vocabulary

@@ -45,6 +45,6 @@ def verdict_of_records(
     if not answers:
         return "greedy equal"
     measured = [Answer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]]
-    noise = measure_noise(target, measured, method.num_draft_tokens + 1)
+    noise = measure_noise(target, measured, method.most_draft_tokens + 1)
     verdict = greedy_verdict(True, compare(target, answers, outputs, noise.tolerance, decode_text))
     return "diverged" if verdict == "diverged" else "near-tie only"

@@ -23,6 +23,7 @@ from specbench.running.plan import Cell, check_prompts, load_data, where_asked
 from specbench.running.prompts import prompt_ids
 from specbench.running.runner import drafter_identity, named
 from specbench.specs import RunSpec, TaskSpec
+from specbench.specs.run import own_drafter
 
 ALL = "all"
 NUM_PROMPTS = 8  # at least, from all subsets in turn
@@ -148,10 +149,11 @@ def check_numbers(num_draws: int, temperature: float) -> None:
 
 def every_method(request: Request) -> tuple[Request, list[Verdict]]:
     """The request with all known methods that have the models they need, and verdicts on the others."""
-    without_drafter = request.drafter is None and request.target not in (None, EMBEDDED + "target")
+    target = request.target or EMBEDDED + "target"
+    without_drafter = request.drafter is None and target != EMBEDDED + "target"
     names, verdicts = [], []
     for method in map(load_method, method_names()):
-        if method.needs_drafter and without_drafter:
+        if without_drafter and any(part.needs_drafter and own_drafter(part, target) is None for part in method.parts):
             reason = "it needs a draft model: give one with --drafter"
             verdicts.append(without_evidence("not run", method, reason))
         else:

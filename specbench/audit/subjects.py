@@ -13,7 +13,7 @@ from specbench.external.entry import load, takes_sampling
 from specbench.models.causal_lm import CausalLM
 from specbench.models.pair import ModelPair
 from specbench.running.compose import compose
-from specbench.running.models import Models
+from specbench.running.models import Models, parts
 from specbench.specs import MethodSpec
 
 GREEDY = Sampling(0.0)
@@ -41,7 +41,7 @@ def make_subjects(
 
 def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> Subject:
     """A method composed for greedy decoding and for draws; ConfigError where it fits neither."""
-    subject = Subject(method.name, declaration(method), method.num_draft_tokens, greedy=None, drawing=None)
+    subject = Subject(method.name, declaration(method), method.most_draft_tokens, greedy=None, drawing=None)
     try:
         subject.greedy = compose(method, pair, GREEDY)
     except ConfigError as error:
@@ -65,7 +65,7 @@ def without_evidence(verdict: VerdictName, method: MethodSpec, reason: str) -> V
 
 def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: Models) -> tuple[MethodSpec, CausalLM] | None:
     """The first draft model that writes the target's own tokens, with its method."""
-    for method in methods:
+    for method in parts(methods):
         drafter = models.drafters.get(method.name)
         drafts = method.num_draft_tokens > 0 and method.same_vocabulary
         if drafter is not None and drafts and speaks_as(drafter, models.target):

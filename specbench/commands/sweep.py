@@ -11,6 +11,7 @@ from specbench.commands import arguments
 from specbench.commands.arguments import flag, split
 from specbench.commands.arguments import path as path_of
 from specbench.console import stderr, stdout
+from specbench.errors import ConfigError
 
 
 def sweep(
@@ -18,6 +19,12 @@ def sweep(
     method: Annotated[str, typer.Option(help="Method name or YAML file, with a `sweep` of its own or --values.")],
     path: Annotated[str | None, typer.Option(help="The key to sweep, such as verification.threshold.")] = None,
     values: Annotated[str | None, typer.Option(help="Values of --path, separated by commas.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="joint-temperature (--values: temperatures) or language-order.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Texts of the drafter that rank the languages of language-order; 1000.")
+    ] = None,
     every: Annotated[bool, flag("--every", help="Run every value, also where one run can tell them.")] = False,
     check: Annotated[int, typer.Option(help="Thresholds that are run to show the error of the estimates.")] = 3,
     subset: arguments.Subset = None,
@@ -43,8 +50,11 @@ def sweep(
 ) -> None:
     """Measure a method at several values of a key; for a fuzzy method one run estimates all thresholds and lengths."""
     from specbench.execute import Request
+    from specbench.tuning.recipes import run_recipe
     from specbench.tuning.reports import run_sweep
 
+    if samples is not None and recipe is None:
+        raise ConfigError(f"--samples {samples}: is for --recipe language-order: leave it out")
     request = Request(
         tasks=split(task), methods=split(method), subsets=split(subset) if subset is not None else None,
         overrides=set_ or [], target=target, drafter=drafter, threads=threads,
@@ -53,7 +63,10 @@ def sweep(
         options={"target_revision": target_revision, "drafter_revision": drafter_revision, "data": data, "limit": limit,
                  "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "chat": chat},
     )  # fmt: skip
-    report = run_sweep(request, path, values, every=every, num_checks=check, console=stderr)
+    if recipe is not None:
+        report = run_recipe(request, recipe, path, values, samples, stderr)
+    else:
+        report = run_sweep(request, path, values, every=every, num_checks=check, console=stderr)
     if as_json:
         stdout.out(json.dumps(report.data, ensure_ascii=False, indent=2))
         return

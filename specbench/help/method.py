@@ -10,7 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from specbench.catalogue import load_method, method_names
 from specbench.demo.family import drafter_for
 from specbench.help.parameters import Parameter, parameters
+from specbench.resources import EMBEDDED
 from specbench.specs import MethodSpec
+from specbench.specs.run import own_drafter
 
 TASK = "mgsm"  # comes with sample rows that the embedded models can answer
 Lossless = Literal["yes", "no", "claimed", "unknown"]
@@ -73,12 +75,24 @@ def parts(method: MethodSpec) -> list[Part]:
         from specbench.external.entry import load
 
         return [Part(role="decoder", name=method.decoder.entry, text=prose(load(method.decoder.entry).call))]
+    if method.routes is not None:
+        return routed_parts(method)
     found = [Part(role="drafter", name=method.drafter.name, text=prose(method.drafter.factory))]
     if method.drafter.type != "none":
         found.append(Part(role="rule", name=method.verification.name, text=prose(method.verification.factory)))
     if method.needs_drafter and method.decodes_with == "target":
         found.append(Part(role="bridge", name=method.bridge.name, text=prose(method.bridge.factory)))
     return found
+
+
+def routed_parts(method: MethodSpec) -> list[Part]:
+    """A drafter for each language; rule and bridge are common."""
+    found: list[Part] = []
+    for part in method.parts:
+        drafter, *others = parts(part)
+        found.append(drafter.model_copy(update={"role": f"drafter of {part.name.partition('/')[2]}"}))
+        found += [other for other in others if other not in found]
+    return sorted(found, key=lambda part: part.role in ("rule", "bridge"))
 
 
 def prose(code: Any) -> str:
@@ -109,19 +123,33 @@ def needs(method: MethodSpec) -> list[str]:
     if not method.needs_drafter:
         found.append("no draft model")
     elif method.same_vocabulary:
-        found.append("a draft model with the target's vocabulary")
+        found.append("a draft model with the target's vocabulary" + its_own(method))
     elif method.decodes_with == "drafter":
         found.append("a draft model, with any vocabulary")
     else:
-        found.append("a draft model, which may have another vocabulary than the target")
-    also = getattr(method.drafter.factory, "needs", None) if method.decoder is None else None
-    return [*found, also] if also else found
+        found.append("a draft model, which may have another vocabulary than the target" + its_own(method))
+    also = [getattr(part.drafter.factory, "needs", None) for part in method.parts if part.decoder is None]
+    return [*found, *dict.fromkeys(filter(None, also))]
+
+
+def its_own(method: MethodSpec) -> str:
+    """The models that its file names."""
+    names = list(dict.fromkeys(part.checkpoint for part in method.parts if part.checkpoint))
+    if not names:
+        return ""
+    is_embedded = any(name.startswith(EMBEDDED) for name in names)
+    others = "; beside another target than the embedded one give --drafter" if is_embedded else ""
+    return f" (its own: {', '.join(names)}{others})"
 
 
 def embedded(method: MethodSpec) -> list[str]:
     """The embedded models that a run takes where it is given none."""
     bridge = method.decoder.pair_of if method.decoder is not None else method.bridge.type
-    return ["embedded:target", *[f"embedded:{drafter_for(bridge)}"] * method.needs_drafter]
+    target = f"{EMBEDDED}target"
+    drafters = [
+        own_drafter(part, target) or f"{EMBEDDED}{drafter_for(bridge)}" for part in method.parts if part.needs_drafter
+    ]
+    return [target, *dict.fromkeys(drafters)]
 
 
 def is_preset(method: MethodSpec, other: MethodSpec) -> bool:
@@ -136,7 +164,8 @@ def same_parts(method: MethodSpec) -> tuple[str | None, ...]:
 
 def commands(method: MethodSpec, call: str, found: Sequence[Parameter]) -> list[str]:
     """How to run it: as it is, on models of one's own, with another value, over its sweep; and its audit."""
-    models = " --target HUB_ID_OR_FOLDER" + " --drafter HUB_ID_OR_FOLDER" * method.needs_drafter
+    of_target = any(own_drafter(part, "") is None for part in method.parts if part.needs_drafter)
+    models = " --target HUB_ID_OR_FOLDER" + " --drafter HUB_ID_OR_FOLDER" * of_target
     plain = command("run", call, f"--task {TASK}")
     lines = [plain, plain + models]
     change = another_value(method, found)

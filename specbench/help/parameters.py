@@ -52,10 +52,20 @@ def parameters(method: MethodSpec) -> list[Parameter]:
         options = external_options(method.decoder.entry)
         found += described(options, "decoder.options", method.decoder.options, settable)
     else:
-        for component in (method.drafter, method.verification, method.bridge):
-            found += described(options_of(component), component.place, component.options, settable)
+        for place, component in components(method):
+            found += described(options_of(component), place, component.options, settable)
     drafts = method.decoder is not None or method.drafter.type != "none"
-    return [drafter_share(method)] * (method.decodes_with == "random") + [draft_length(method)] * drafts + found
+    lengths = [draft_length(method)] * drafts + route_lengths(method)
+    return [drafter_share(method)] * (method.decodes_with == "random") + lengths + found
+
+
+def components(method: MethodSpec) -> list[tuple[str, Component]]:
+    """The parts by the key that they stand below; with routes a drafter for each that names one."""
+    drafters: list[tuple[str, Component]] = [("drafter", method.drafter)]
+    if method.routes is not None:
+        routes = method.routes.items()
+        drafters = [(f"routes.{name}.drafter", route.drafter) for name, route in routes if route.drafter is not None]
+    return [*drafters, ("verification", method.verification), ("bridge", method.bridge)]
 
 
 def options_of(component: Component) -> type[BaseModel]:
@@ -91,6 +101,17 @@ def draft_length(method: MethodSpec) -> Parameter:
         key="num_draft_tokens", type=NAMES["integer"], range=f"1 to {known['maximum']}", required=True, default=None,
         value=method.num_draft_tokens, meaning=known.get("description", LENGTH), settable=True,
     )  # fmt: skip
+
+
+def route_lengths(method: MethodSpec) -> list[Parameter]:
+    """The draft lengths that routes have, or may have, of their own."""
+    common = draft_length(method)
+    kind, meaning = f"{NAMES['integer']} or null", "Draft tokens per step of this route; null: num_draft_tokens."
+    return [
+        common.model_copy(update={"key": f"routes.{name}.num_draft_tokens", "type": kind, "required": False,
+                                  "value": route.num_draft_tokens, "meaning": meaning})
+        for name, route in (method.routes or {}).items()
+    ]  # fmt: skip
 
 
 def drafter_share(method: MethodSpec) -> Parameter:

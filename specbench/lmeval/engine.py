@@ -8,7 +8,7 @@ from specbench.decoding.ledger import StopRules, text_before_stop
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.running.answers import recorded
-from specbench.running.compose import Decoder, compose, sampling_of, stream_seed
+from specbench.running.compose import Decoder, QueryInfo, compose, sampling_of, stream_seed
 from specbench.running.models import load_models
 from specbench.running.warm_up import warm_up
 from specbench.specs import GenerationSpec, RunSpec
@@ -109,13 +109,12 @@ class Engine:
 
     def _decode(self, decoder: Decoder, query: Query) -> tuple[str, dict[str, Any]]:
         seed = stream_seed(self.spec.seed, query.task, query.doc, query.repeat, decoder.method.name)
-        chosen = decoder.chosen(seed)
+        chosen = decoder.chosen(seed, QueryInfo(text=query.prompt))
         ids = self.prompt_ids(chosen.model, query)
         stop = with_special_tokens(chosen.stop_rules(query.generation, self.context_limit), chosen.model)
         generation = chosen.generate(ids, stop, seed)
         text = text_before_stop(chosen.model.decode_text(generation.token_ids), stop.stop_strings)
-        decoded_by = {} if chosen is decoder else {"decoded_by": chosen.method.decodes_with}
-        return text, recorded(generation) | decoded_by
+        return text, recorded(generation) | decoder.marks(chosen)
 
 
 def with_special_tokens(stop: StopRules, model: CausalLM) -> StopRules:

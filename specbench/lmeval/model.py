@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from lm_eval.api.instance import Instance
@@ -161,14 +161,14 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
     def get_model_info(self) -> dict[str, Any]:
         """What lm-eval keeps in `config` of its results: the models, the method, and its measurements per task."""
         models, method = self.engine.models, self.method
-        drafter = models.drafters.get(method.name)
+        drafters = {name.partition("/")[2]: drafter for name, drafter in models.drafters.items()}
         return {
             "model_dtype": models.target.dtype,
             "model_revision": models.target.revision,
             "specbench": {
                 "target": models.target.name,
-                "drafter": drafter and drafter.name,
-                "drafter_revision": drafter and drafter.revision,
+                "drafter": named_by_route({route: drafter.name for route, drafter in drafters.items()}),
+                "drafter_revision": named_by_route({route: drafter.revision for route, drafter in drafters.items()}),
                 "method": named(method),
                 "num_draft_tokens": method.num_draft_tokens,
                 "seed": self.engine.spec.seed,
@@ -186,6 +186,11 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
                     "task %s: %d of %d documents were answered from a cache and are in no column of specbench",
                     task, counts["effective"] - num_measured, counts["effective"],
                 )  # fmt: skip
+
+
+def named_by_route(texts: Mapping[str, str | None]) -> str | None:
+    """One text of several draft models, each behind its language; that of a method without routes as it is."""
+    return ", ".join(f"{route} {text}".strip() for route, text in texts.items() if text is not None) or None
 
 
 def placeholder(max_gen_toks: int) -> dict[str, Any]:

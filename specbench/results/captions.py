@@ -17,7 +17,7 @@ def caption(rows: Sequence[Row]) -> str:
     """What was run and on what, a line each; then what makes the numbers weak."""
     row = rows[0]
     places = [each.data_location for each in rows if len(rows) == 1 or each.subset != "all"]
-    drafter = _model(row.drafter, row.drafter_revision) if row.drafter else drafter_kind(row)
+    drafter = _drafter(row)
     lossless = {
         "yes": "lossless", "no": "lossy: the output is not the target's own",
         "claimed": "claimed lossless, not verified here", "not claimed": "not claimed to be lossless",
@@ -40,6 +40,13 @@ def caption(rows: Sequence[Row]) -> str:
     if small:
         sentences.append(f"intervals rest on few prompts: n < {SMALL_SAMPLE} in {', '.join(small)}")
     return "\n".join(sentences)
+
+
+def _drafter(row: Row) -> str:
+    if "routes" in row.options:
+        told = "by the language of the task" if row.options["language"] == "given" else "by the language of the prompt"
+        return f"{told}: {row.drafter}"
+    return _model(row.drafter, row.drafter_revision) if row.drafter else drafter_kind(row)
 
 
 def verdict_of(row: Row) -> str:
@@ -75,6 +82,9 @@ def _part_of_drafter(row: Row) -> str:
         return f"alone with {row.options['drafter_share']:.0%} of the queries, drawn at random"
     if _decodes_alone(row):
         return "the target decodes alone" if row.lossless else "which decodes alone"
+    if "routes" in row.options:
+        lengths = [f"{name} {route['num_draft_tokens']}" for name, route in row.options["routes"].items()]
+        return f"draft tokens {', '.join(lengths)}"
     tokens = f"{row.num_draft_tokens} draft token{'s' * (row.num_draft_tokens != 1)}"
     bridge = row.options.get("bridge", "shared")
     name = bridge["type"] if isinstance(bridge, dict) else bridge

@@ -38,7 +38,7 @@ def _cells(row: Row) -> list[str]:
     return [
         short(row.method).partition("@")[0],
         lossless_word(row) if row.verdict == "not audited" else row.verdict,
-        (row.drafter or drafter_kind(row)).rpartition("/")[2].rpartition(":")[2],
+        "by language" if "routes" in row.options else _short_drafter(row),
         str(row.num_draft_tokens),
         number(metrics.get("acceptance_rate"), 3),
         number(metrics.get("mean_acceptance_length"), 2),
@@ -47,6 +47,10 @@ def _cells(row: Row) -> list[str]:
         with_interval(metrics.get("speedup")),
         number(metrics.get(row.quality or ""), unit.digits, unit.factor),
     ]
+
+
+def _short_drafter(row: Row) -> str:
+    return (row.drafter or drafter_kind(row)).rpartition("/")[2].rpartition(":")[2]
 
 
 def _caption(rows: Sequence[Row]) -> str:

@@ -20,7 +20,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "speedup_expected": (
         "ratio",
         "f(α, γ, c) = (1 − α^(γ+1)) / ((1 − α)(γc + 1)), arXiv:2211.17192 theorem 3.8; null where a draft token is not "
-        "one draft pass (drafts as text, prompt lookup, external decoders)",
+        "one draft pass (drafts as text, prompt lookup, external decoders), or c is null",
     ),
     "ttft_seconds": ("s, median", "prompt tokens in → first emitted token, both prefills included"),
     "draft_prefill_seconds": ("s, median", "the drafter's prefill, part of ttft_seconds"),
@@ -30,7 +30,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "overhead_seconds": ("s, total", "decode seconds that are no forward pass: rules, sampling, tokenizer, Python"),
     "overhead_share": ("share", "overhead ÷ decode seconds"),
     "overhead_share_ar": ("share", "the same of the baseline"),
-    "cost_ratio": ("ratio", "c: median draft pass ÷ median target pass over one token (the baseline's)"),
+    "cost_ratio": (
+        "ratio",
+        "c: median draft pass ÷ median target pass over one token (the baseline's); null over several routes",
+    ),
     "acceptance_rate": ("share", f"α: accepted ÷ judged draft tokens, {MEAN}"),
     "acceptance_rate_pooled": ("share", "the same over all tokens at once"),
     "acceptance_rate_expected": (

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator
 
 from specbench.errors import ConfigError
+from specbench.fairness.numbers import Family, GroupNumbers
 from specbench.files import temporary_path, write_atomically
 from specbench.results.bootstrap import Metric
 from specbench.running.file_lock import locked
@@ -18,7 +19,7 @@ from specbench.running.file_lock import locked
 FORMAT: Final = 2
 FORMATS_READ = (1, FORMAT)  # in format 1 there was one score, accuracy
 # Everything else says which result it is.
-RESULT_FIELDS = frozenset({"metrics", "quality", "signatures", "verdict", "evidence", "created", "command"})
+RESULT_FIELDS = frozenset({"metrics", "quality", "signatures", "verdict", "evidence", "fairness", "created", "command"})
 
 
 class Sampling(BaseModel):
@@ -80,6 +81,7 @@ class Row(BaseModel):
     evidence: Evidence | None = None  # of an audit that gave the verdict; null where the row's own outputs did
     quality: str | None = None  # the metric that stands for it; null where nothing is scored, or by several
     signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough
+    fairness: GroupNumbers | Family | None = None  # of `specbench fairness`: of a subset, or in "all" of all subsets
     metrics: dict[str, Metric]
 
     @field_validator("options")
@@ -154,17 +156,37 @@ def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
 def set_verdicts(path: Path | str, verdict_of: Callable[[Row], tuple[str, Evidence] | None]) -> int:
     """Give rows of the file another verdict, with its evidence, where `verdict_of` has one for them; returns how many.
     A later run of the same configuration replaces the row, and its verdict."""
+    names = ("verdict", "evidence")
+
+    def changed(row: Row) -> dict[str, Any] | None:
+        found = verdict_of(row)
+        return dict(zip(names, found, strict=True)) if found else None
+
+    return _update(path, changed)
+
+
+def set_fairness(path: Path | str, fairness_of: Callable[[Row], GroupNumbers | Family | None]) -> int:
+    """Give rows of the file their `fairness`, where `fairness_of` has some for them; returns how many. A later run of
+    the same configuration replaces the row without them."""
+
+    def changed(row: Row) -> dict[str, Any] | None:
+        found = fairness_of(row)
+        return None if found is None else {"fairness": found}
+
+    return _update(path, changed)
+
+
+def _update(path: Path | str, changed: Callable[[Row], dict[str, Any] | None]) -> int:
+    """Change fields of the rows for which `changed` gives some; returns how many."""
     path = Path(path).resolve()
     with ExitStack() as held:
         try:
             held.enter_context(locked(path.with_name(f".{path.name}.lock"), wait=True))
         except OSError as error:
             raise _not_written(path, error) from error
-        verdicts = [(row, verdict_of(row)) for row in load(path)]
-        names = ("verdict", "evidence")
-        given = [dict(zip(names, found, strict=True)) if found else {} for _, found in verdicts]
-        write(path, [row.model_copy(update=new) for (row, _), new in zip(verdicts, given, strict=True)])
-    return sum(found is not None for _, found in verdicts)
+        rows = [(row, changed(row)) for row in load(path)]
+        write(path, [row.model_copy(update=fields) if fields else row for row, fields in rows])
+    return sum(fields is not None for _, fields in rows)
 
 
 def check_writable(path: Path | str) -> None:

@@ -22,11 +22,27 @@ def metrics_of(
     records: Sequence[Record], method: MethodSpec, seed: int = 0, asked: Mapping[str, Asked] | None = None
 ) -> dict[str, Metric]:
     """Every metric of a method over the records, by what its specification says of it. `asked`: by subset."""
+    taken = routes_taken(records, method)
+    part = method.route(taken[0]) if len(taken) == 1 else method
     return summarize(
-        records, method.name, num_draft_tokens=method.num_draft_tokens, verification=method.verification.model_dump(),
-        decodes_with=method.decodes_with, drafts_token_by_token=method.drafts_token_by_token, seed=seed,
+        records, method.name, num_draft_tokens=part.most_draft_tokens, verification=method.verification.model_dump(),
+        decodes_with=method.decodes_with, drafts_token_by_token=part.drafts_token_by_token, seed=seed,
         asked=asked,
     )  # fmt: skip
+
+
+def routes_taken(records: Sequence[Record], method: MethodSpec) -> list[str]:
+    """The routes of a method that records are of, in the order of its file; none for a method without routes.
+
+    Raises ValueError naming a record that is of no route.
+    """
+    if method.routes is None:
+        return []
+    found = {record["methods"][method.name].get("route"): record for record in records}
+    for route, record in found.items():
+        if route not in method.routes:
+            raise ValueError(f"record of {name_of(record)}: {method.name}: route {route!r} is none of the method's")
+    return [route for route in method.routes if route in found]
 
 
 def summarize(
@@ -48,6 +64,8 @@ def summarize(
     over all queries, `mean_acceptance_length` over those with target passes. `speedup_expected` is null unless
     `drafts_token_by_token`: it assumes a draft pass for each draft token.
     `asked` says by subset what the answers were judged by; without it each record's one score is its accuracy.
+    Where queries took several routes, each with a drafter of its own, there is no one `cost_ratio`, and what is
+    computed from it is null too.
     Raises ValueError naming the record when its counts contradict each other.
     """
     for record in records:
@@ -66,6 +84,8 @@ def summarize(
         metrics["drafter_share"] = allocated_share(prompts, own)
     if decodes_with != "target":
         metrics["draft_prefill_seconds"] = Metric()  # part of ttft_seconds, and not measured apart
+    if len({generation.get("route") for generation in own}) > 1:
+        metrics["cost_ratio"] = Metric()
     rate, cost = metrics["acceptance_rate"].value, metrics["cost_ratio"].value
     if drafts_token_by_token and rate is not None and cost is not None:
         expected = Metric(value=expected_speedup(rate, num_draft_tokens, cost))

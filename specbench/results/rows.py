@@ -9,7 +9,7 @@ from specbench.audit.records import verdict_of_records
 from specbench.external.decoder import ExternalDecoder
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import Row, Sampling
-from specbench.results.metrics import metrics_of
+from specbench.results.metrics import metrics_of, routes_taken
 from specbench.results.quality import JUDGED, asked_of, main_metric, signatures
 from specbench.running.compose import Decoder, unique
 from specbench.running.models import Models
@@ -78,6 +78,13 @@ def options(decoder: Decoder) -> dict[str, Any]:
     method = decoder.method
     if isinstance(decoder, ExternalDecoder) and method.decoder is not None:
         return {"decoder": {**method.decoder.model_dump(), "revision": decoder.revision}}
+    if method.routes is not None:
+        whole = method.model_dump()
+        routes = {
+            name: {"drafter": part.drafter.model_dump(), "num_draft_tokens": part.num_draft_tokens}
+            for name, part in zip(method.routes, method.parts, strict=True)
+        }
+        return {"language": method.language, "routes": routes} | {key: whole[key] for key in ("verification", "bridge")}
     allocation = {"decodes_with": method.decodes_with, "drafter_share": method.drafter_share}
     return {
         **(allocation if method.decodes_with == "random" else {}),
@@ -112,13 +119,15 @@ def _row(
     drafter = drafter_identity(decoder, models)
     asked = asked_of(group)
     metrics = metrics_of(records, method, spec.seed, asked) | other_tokens(method, models)
+    taken = routes_taken(records, method)
+    parts = [method.route(name) for name in taken] or [method]
     return Row(
         task=named(task),
         subset=cell.subset if len(group) == 1 else ALL,
         language=cell.task.language if len(group) == 1 else None,
         method=named(method),
-        num_draft_tokens=method.num_draft_tokens,
-        options=options(decoder),
+        num_draft_tokens=max(part.num_draft_tokens for part in parts),
+        options=options(decoder) | ({"taken": taken} if taken else {}),
         target=models.target.name,
         target_revision=models.target.revision,
         drafter=drafter["name"],

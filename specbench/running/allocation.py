@@ -11,7 +11,7 @@ from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.pair import ModelPair
-from specbench.running.compose import Decoder, compose, stream_seed
+from specbench.running.compose import UNKNOWN, Decoder, QueryInfo, compose, stream_seed
 from specbench.specs import MethodSpec
 
 NUM_SEEDS = 2**63  # of stream_seed
@@ -28,10 +28,13 @@ class RandomAllocation(Decoder):
         """The target alone, the drafter alone."""
         return self.alone
 
-    def chosen(self, seed: int) -> Decoder:
+    def chosen(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:
         """Drawn anew for every query, from its own random stream: order of execution and resuming change nothing."""
         assert self.method.drafter_share is not None
         return self.alone[stream_seed(seed, "allocation") < self.method.drafter_share * NUM_SEEDS]
+
+    def marks(self, chosen: Decoder) -> dict[str, str]:
+        return {"decoded_by": chosen.method.decodes_with}
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
         """Decode one prompt with the model that its random stream chooses. Its passes are called the target's."""

@@ -35,7 +35,7 @@ class Block:
     @property
     def prompt_digest(self) -> str:
         """Of the user's texts up to this turn."""
-        return hashlib.sha256("\0".join(self.example.turns[: self.turn + 1]).encode()).hexdigest()[:12]
+        return prompt_digest(self.example, self.turn)
 
     @property
     def reference(self) -> Reference | None:
@@ -45,6 +45,11 @@ class Block:
 def what_blocks_are(plan: Sequence[Block]) -> str:
     """The word for a run's blocks: `turns` where an example has several."""
     return "turns" if any(block.turn for block in plan) else "examples"
+
+
+def prompt_digest(example: Example, turn: int) -> str:
+    """12 hex digits over the user's texts up to a turn."""
+    return hashlib.sha256("\0".join(example.turns[: turn + 1]).encode()).hexdigest()[:12]
 
 
 def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:

@@ -26,6 +26,17 @@ from specbench.specs import GenerationSpec, MethodSpec
 
 
 @dataclass(frozen=True)
+class QueryInfo:
+    """What is known of a query before it is decoded: the language of its answer by the task, and its text."""
+
+    language: str | None = None
+    text: str = ""
+
+
+UNKNOWN = QueryInfo()
+
+
+@dataclass(frozen=True)
 class Decoder:
     """One method, composed for one pair and one way of sampling."""
 
@@ -43,9 +54,13 @@ class Decoder:
             sampling=self.sampling, stop=stop, generator=generator,
         )  # fmt: skip
 
-    def chosen(self, seed: int) -> "Decoder":
-        """What decodes the query with the random stream of `seed`: this decoder, unless it shares the queries out."""
+    def chosen(self, seed: int, query: QueryInfo = UNKNOWN) -> "Decoder":
+        """What decodes a query with the random stream of `seed`: this decoder, unless it shares the queries out."""
         return self
+
+    def marks(self, chosen: "Decoder") -> dict[str, str]:
+        """What a record says of who decoded a query, beside its generation."""
+        return {"decoded_by": "drafter"} if self.method.decodes_with == "drafter" else {}
 
     @property
     def parts(self) -> "tuple[Decoder, ...]":
@@ -65,6 +80,8 @@ class Decoder:
 
 def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
     """Build a method's parts. Raises ConfigError where the pair does not fit the method."""
+    if method.routes is not None:
+        return compose_routes(method, models, sampling)
     if method.needs_drafter and models.drafter is None:
         raise ConfigError(f"method '{method.name}' needs a draft model: give one with --drafter")
     if method.decoder is not None:
@@ -96,6 +113,13 @@ def compose_allocation(method: MethodSpec, models: ModelPair, sampling: Sampling
 
     check_vocabularies(method, models, sampling)
     return random_allocation(method, models, sampling)
+
+
+def compose_routes(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
+    """The decoder of a method that has a drafter for each language."""
+    from specbench.running.routing import routed  # it imports this module
+
+    return routed(method, models, sampling)
 
 
 def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling) -> None:

@@ -1,30 +1,36 @@
 """The models of a run: one target, and for every method that drafts with a model, its draft model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.models.pair import ModelPair
 from specbench.running.prompts import Budget
 from specbench.specs import MethodSpec, RunSpec
+from specbench.specs.run import checkpoint_key, own_drafter
 
 
 @dataclass(frozen=True)
 class Models:
-    """A target, and the draft models by the name of the method; methods that draft without a model have none."""
+    """A target, and the draft models by the name of the method, or METHOD/LANGUAGE of a route; methods that draft
+    without a model have none."""
 
     target: CausalLM
     drafters: Mapping[str, CausalLM]
 
     def pair(self, method: MethodSpec) -> ModelPair:
         """The models of one method."""
-        return ModelPair(self.target, self.drafters.get(method.name))
+        own = {part.name: self.drafters[part.name] for part in method.parts if part.name in self.drafters}
+        return ModelPair(self.target, own.pop(method.name, None), own)
 
     def context_limit(self, methods: Sequence[MethodSpec]) -> int | None:
         """The positions of the shortest context, so that all methods obey the same limit. A drafter with a vocabulary
         of its own counts other positions: where its context ends it drafts no more, and the generation goes on."""
-        counted = [self.target, *(self.drafters[m.name] for m in methods if m.name in self.drafters and not bridged(m))]
+        drafting = [part for part in parts(methods) if part.name in self.drafters]
+        counted = [self.target, *(self.drafters[part.name] for part in drafting if not bridged(part))]
         limits = [model.context_limit for model in counted if model.context_limit]
         return min(limits) if limits else None
 
@@ -34,11 +40,11 @@ class Models:
         that decodes alone, count their own tokens."""
         common = self.context_limit(methods)
         readers: list[tuple[CausalLM, int | None, CausalLM | None]] = [(self.target, common, None)]
-        for method in methods:
-            drafter = self.drafters.get(method.name)
-            if drafter is not None and bridged(method):
+        for part in parts(methods):
+            drafter = self.drafters.get(part.name)
+            if drafter is not None and bridged(part):
                 readers.append((drafter, drafter.context_limit, self.target))
-            elif drafter is not None and method.decodes_with != "target":
+            elif drafter is not None and part.decodes_with != "target":
                 readers.append((drafter, common, None))
         budgets = [
             Budget(model, max(limit - num_new_tokens, limit // 2), translated)
@@ -52,13 +58,41 @@ def bridged(method: MethodSpec) -> bool:
     return method.decodes_with == "target" and not method.same_vocabulary
 
 
+def parts(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
+    """The methods, those with routes as their routes."""
+    return [part for method in methods for part in method.parts]
+
+
 def load_models(spec: RunSpec) -> Models:
     """The models that the methods of a run ask for, each loaded once, all in the target's dtype."""
     target = load_model(spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device)
+    return Models(target, load_drafters(spec, spec.methods, target))
+
+
+def load_drafters(spec: RunSpec, methods: Sequence[MethodSpec], target: CausalLM) -> dict[str, CausalLM]:
+    """The draft models by the name of the method or route. Raises ConfigError naming the key of a checkpoint."""
     dtype = target.dtype if spec.dtype == "auto" else spec.dtype
-    names = {method.name: spec.drafter_of(method) for method in spec.methods if method.needs_drafter}
-    loaded = {
-        name: load_model(name, revision=spec.drafter_revision, dtype=dtype, device=spec.device)
-        for name in {name for name in names.values() if name is not None}
-    }
-    return Models(target, {method: loaded[name] for method, name in names.items() if name is not None})
+    loaded: dict[str, CausalLM] = {}
+    found: dict[str, CausalLM] = {}
+    for part in parts(methods):
+        name = spec.drafter_of(part) if part.needs_drafter else None
+        if name is None:
+            continue
+        revision = spec.drafter_revision if name == spec.drafter else None
+        if name not in loaded:
+            with naming_key(part, spec.target):
+                loaded[name] = load_model(name, revision=revision, dtype=dtype, device=spec.device)
+        found[part.name] = loaded[name]
+    return found
+
+
+@contextmanager
+def naming_key(part: MethodSpec, target: str) -> Iterator[None]:
+    """A model that a method names itself and that cannot be loaded is told with the method and the key."""
+    try:
+        yield
+    except ConfigError as error:
+        if own_drafter(part, target) is None:
+            raise
+        method, key = part.name.partition("/")[0], checkpoint_key(part.name)
+        raise ConfigError(f"method '{method}': {key} = '{part.checkpoint}': {error}") from error

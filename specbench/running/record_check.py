@@ -49,6 +49,7 @@ class GenerationShape(Strict):
     decode_seconds: Seconds
     external: ExternalShape | None = None
     decoded_by: Literal["target", "drafter"] | None = None  # which decodes alone: `passes.target` are its
+    route: str | None = None  # of the routes of a method, the one that drafted
     truncated_tokens: Count = 0
     score: Finite | None
     scores: dict[str, Finite | None] = Field(default_factory=dict)

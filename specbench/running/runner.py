@@ -5,19 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.external.decoder import ExternalDecoder
 from specbench.running.answers import as_json as as_json
 from specbench.running.blocks import Block
 from specbench.running.blocks import blocks as blocks
-from specbench.running.compose import Decoder, stream_seed
-from specbench.running.models import Models
+from specbench.running.compose import Decoder, QueryInfo, stream_seed
+from specbench.running.identity import drafter_identity as drafter_identity
+from specbench.running.identity import identity as identity
+from specbench.running.identity import named as named
 from specbench.running.plan import Cell
 from specbench.running.prompts import conversation, encode, prompt_ids, shortened
 from specbench.running.records import Key, Record
 from specbench.running.run_folder import RunFolder
 from specbench.running.warm_up import warm_up
-from specbench.sandbox import permission
-from specbench.specs import MethodSpec, RunSpec, TaskSpec, digest
+from specbench.specs import RunSpec
 
 PROCESS = uuid.uuid4().hex[:12]
 
@@ -84,13 +84,11 @@ def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict
         name = decoder.method.name
         turn = [block.turn] if block.turn else []
         seed = stream_seed(spec.seed, cell.task.name, cell.subset, example.index, block.repeat, name, *turn)
-        chosen = decoder.chosen(seed)
+        chosen = decoder.chosen(seed, QueryInfo(cell.task.language, example.turns[block.turn]))
         ids, num_cut = block_ids(block, chosen, [record["methods"][name]["text"] for record in earlier], spec.chat)
         stop = chosen.stop_rules(cell.task.generation, cell.context_limit)
         generation = chosen.generate(ids, stop, seed)
-        results[name] = as_json(generation, chosen, stop, cell.scorer, reference)
-        if chosen is not decoder or chosen.method.decodes_with == "drafter":
-            results[name]["decoded_by"] = chosen.method.decodes_with
+        results[name] = as_json(generation, chosen, stop, cell.scorer, reference) | decoder.marks(chosen)
         if block.turn:
             results[name]["truncated_tokens"] = num_cut
         if decoder is cell.decoders[0]:
@@ -126,39 +124,3 @@ def block_ids(block: Block, decoder: Decoder, answers: Sequence[str], chat: str)
     target = block.cell.decoders[0].model
     num_cut = 0 if kept == whole else len(encode(target, whole, chat)) - len(encode(target, kept, chat))
     return encode(decoder.model, kept, chat), num_cut
-
-
-def identity(spec: RunSpec, cells: Sequence[Cell], models: Models, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What all records of a folder must share: everything but which examples and how many repeats are asked for."""
-    drafters = {
-        decoder.method.name: drafter_identity(decoder, models) for cell in cells[:1] for decoder in cell.decoders
-    }
-    codes = {
-        decoder.method.name: decoder.revision
-        for cell in cells[:1] for decoder in cell.decoders if isinstance(decoder, ExternalDecoder)
-    }  # fmt: skip
-    revisions = {f"{cell.task.name}/{cell.subset}": cell.data.revision for cell in cells if cell.data.source == "hub"}
-    return {
-        "seed": spec.seed,
-        "tasks": {task.name: named(task) for task in spec.tasks},
-        "methods": {method.name: named(method) for method in spec.methods},
-        "target": {"name": models.target.name, "revision": models.target.revision},
-        "drafters": {method: found for method, found in drafters.items() if found["name"] is not None},
-        **({"code": codes} if codes else {}),
-        "data": {cell.task.name: cell.data.source for cell in cells},
-        **({"data_revisions": revisions} if revisions else {}),
-        "chat": spec.chat,
-        **({"code_execution": True} if permission.allowed() else {}),  # without it answers have no scores
-        "environment": dict(environment),
-    }
-
-
-def drafter_identity(decoder: Decoder, models: Models) -> dict[str, str | None]:
-    """Name and revision of what a method drafts with: a model, or a drafter that is a thing of its own."""
-    holder = models.drafters.get(decoder.method.name, decoder.drafter)
-    return {"name": getattr(holder, "name", None), "revision": getattr(holder, "revision", None)}
-
-
-def named(spec: TaskSpec | MethodSpec) -> str:
-    """name@version:digest"""
-    return f"{spec.name}@{spec.version}:{digest(spec)}"

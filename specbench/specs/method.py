@@ -6,18 +6,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from specbench.errors import ConfigError, nearest
-from specbench.registry import DRAFTERS
 from specbench.specs import dotted
 from specbench.specs.calibration import CalibrationSpec
 from specbench.specs.components import BridgeSpec, DrafterSpec, Name, Spec, Text, VerificationSpec, Version, build
+from specbench.specs.composition import check_composition, feature_set
 from specbench.specs.decoder import EXTERNAL_PARTS, DecoderSpec
+from specbench.specs.routes import RouteSpec, with_default_drafter
 
 SHARE = "Share of the queries that the drafter decodes alone; the target decodes the others."
 
 
 class MethodSpec(Spec):
-    """A decoding method: a drafter, the rule that verifies its tokens, the bridge between the two vocabularies; or an
-    external decoder, whose parts are its own."""
+    """A decoding method: a drafter (or one for each language), the rule that verifies its tokens, the bridge between
+    the two vocabularies; or an external decoder, whose parts are its own."""
 
     name: Name
     version: Version
@@ -26,7 +27,9 @@ class MethodSpec(Spec):
     decodes_with: Literal["target", "drafter", "random"] = "target"  # "random": each query with one of the two alone
     drafter_share: Annotated[float, Field(ge=0, le=1, description=SHARE)] | None = None
     decoder: DecoderSpec | None = None
-    drafter: DrafterSpec
+    language: Literal["given", "identified"] | None = None  # of routes: the task's language, or told from the prompt
+    routes: dict[str, RouteSpec] | None = None  # by language, and "default"
+    drafter: DrafterSpec  # with routes that of the default
     verification: VerificationSpec
     bridge: BridgeSpec = Field(default_factory=lambda: BridgeSpec.model_validate("shared"))
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)]
@@ -42,10 +45,39 @@ class MethodSpec(Spec):
 
     @property
     def needs_drafter(self) -> bool:
-        """Whether a drafter model must be given."""
+        """Whether a draft model is needed, by any route."""
         if self.decoder is not None:
             return self.decoder.drafter != "none"
-        return self.decodes_with != "target" or bool(getattr(self.drafter.factory, "needs_model", False))
+        drafters = [self.drafter, *(route.drafter for route in (self.routes or {}).values() if route.drafter)]
+        return self.decodes_with != "target" or any(_needs_model(drafter) for drafter in drafters)
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The draft model that the method itself names."""
+        if self.decoder is not None or not _needs_model(self.drafter):
+            return None
+        return self.drafter.options.get("checkpoint")
+
+    @property
+    def parts(self) -> "tuple[MethodSpec, ...]":
+        """What decodes its queries: itself, or its routes, each a method without routes named METHOD/LANGUAGE."""
+        return (self,) if self.routes is None else tuple(self.route(name) for name in self.routes)
+
+    @property
+    def most_draft_tokens(self) -> int:
+        """The draft length of a step at most, whatever the route."""
+        return max(part.num_draft_tokens for part in self.parts)
+
+    def route(self, name: str) -> "MethodSpec":
+        """The method of one route. A drafter without a model needs no bridge. Raises ConfigError naming the route."""
+        assert self.routes is not None
+        own = self.routes[name]
+        drafter = own.drafter or self.drafter
+        absent = {"routes", "language", "sweep", "calibration", *(() if _needs_model(drafter) else ("bridge",))}
+        length = self.num_draft_tokens if own.num_draft_tokens is None else own.num_draft_tokens
+        data = {**self.model_dump(exclude=absent), "drafter": drafter.model_dump(), "num_draft_tokens": length}
+        made = build(MethodSpec, data, prefix=f"routes.{name}: ")
+        return made.model_copy(update={"name": f"{self.name}/{name}"})
 
     @model_validator(mode="before")
     @classmethod
@@ -57,6 +89,10 @@ class MethodSpec(Spec):
                 "lossless: this is derived from verification.rule, not declared: delete the key"
                 + (", and write decoder.claims_lossless" if data.get("decoder") else "")
             )
+        if data.get("routes") is not None:
+            return with_default_drafter(data)
+        if data.get("language") is not None:
+            raise ConfigError(f"language = {data['language']!r}: says how routes are chosen: add routes, or delete it")
         return cls._with_parts(data) if data.get("decoder") is not None else data
 
     @classmethod
@@ -73,8 +109,9 @@ class MethodSpec(Spec):
     def _without_the_other_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = serialize(self)
         absent = {*(EXTERNAL_PARTS if self.decoder is not None else ("decoder",))}
-        if self.drafter_share is None:
-            absent.add("drafter_share")
+        absent |= {key for key in ("drafter_share", "routes", "language") if data.get(key) is None}
+        if self.routes is not None:
+            absent.add("drafter")
         return {key: value for key, value in data.items() if key not in absent}
 
     @property
@@ -83,7 +120,7 @@ class MethodSpec(Spec):
         their speed: tokens of two tokenizers in one sum of tokens per second would be tokens of none."""
         if self.decoder is not None:
             return self.decoder.drafter == "same_vocabulary"
-        return self.needs_drafter and self.decodes_with != "drafter" and self._bridges_nothing
+        return self.needs_drafter and self.decodes_with != "drafter" and self.bridges_nothing
 
     @property
     def drafts_token_by_token(self) -> bool:
@@ -91,65 +128,20 @@ class MethodSpec(Spec):
         model's own distribution of it. Texts that are cut into tokens anew, and copies, come without."""
         if self.decoder is not None:
             return False
-        carried = _feature_set(self.drafter.factory, "provides") - _feature_set(self.bridge.factory, "removes")
+        if self.routes is not None:
+            return all(part.drafts_token_by_token for part in self.parts)
+        carried = feature_set(self.drafter.factory, "provides") - feature_set(self.bridge.factory, "removes")
         return "raw_probs" in carried
 
     @property
-    def _bridges_nothing(self) -> bool:
+    def bridges_nothing(self) -> bool:
+        """Whether the bridge is for two models with one vocabulary."""
         return bool(getattr(self.bridge.factory, "same_vocabulary", False))
 
     @model_validator(mode="after")
     def _legal(self) -> "MethodSpec":
-        self._check_share()
-        if self.decoder is not None:
-            return self
-        drafts = self.drafter.type != "none"
-        if drafts and self.decodes_with != "target":
-            raise ConfigError(f"drafter.type = '{self.drafter.type}': to decode alone it must be 'none'")
-        if drafts and self.num_draft_tokens == 0:
-            raise ConfigError("num_draft_tokens = 0: nothing is drafted: write 1 or more, or drafter: {type: none}")
-        if not drafts and self.num_draft_tokens > 0:
-            raise ConfigError(f"num_draft_tokens = {self.num_draft_tokens}: the drafter 'none' drafts nothing: write 0")
-        if not self.needs_drafter and not self._bridges_nothing:
-            raise ConfigError(
-                f"bridge = '{self.bridge.type}': drafter '{self.drafter.type}' drafts the target's own tokens, "
-                "so there is nothing to bridge: leave the key out"
-            )
-        self._check_features()
+        check_composition(self)
         return self
-
-    def _check_share(self) -> None:
-        """A share is given where queries are shared out, and nowhere else."""
-        if self.decodes_with != "random" and self.drafter_share is not None:
-            raise ConfigError(
-                f"drafter_share = {self.drafter_share:g}: is the share of 'decodes_with: random': delete the key, or "
-                "write decodes_with: random"
-            )
-        if self.decodes_with == "random" and self.drafter_share is None:
-            raise ConfigError("drafter_share: the key 'drafter_share' is missing: add it, such as drafter_share: 0.5")
-        if self.decodes_with == "random" and not self._bridges_nothing:
-            raise ConfigError(
-                f"bridge = '{self.bridge.type}': each model decodes alone, so there is nothing to bridge: "
-                "leave the key out"
-            )
-
-    def _check_features(self) -> None:
-        """The rule gets what it needs from the drafter, through the bridge."""
-        requires = _feature_set(self.verification.factory, "requires")
-        removed = requires & _feature_set(self.bridge.factory, "removes")
-        if removed:
-            raise ConfigError(
-                f"verification.rule = '{self.verification.rule}': needs {', '.join(sorted(removed))}, which bridge "
-                f"'{self.bridge.type}' cannot carry: choose another rule or another bridge"
-            )
-        lacking = requires - _feature_set(self.drafter.factory, "provides")
-        if lacking:
-            drafters = [name for name in DRAFTERS.names() if name != "none"]
-            able = [name for name in drafters if requires <= _feature_set(DRAFTERS.get(name), "provides")]
-            raise ConfigError(
-                f"verification.rule = '{self.verification.rule}': needs {', '.join(sorted(lacking))}, which drafter "
-                f"'{self.drafter.type}' lacks: choose another rule or a drafter that has it ({', '.join(able)})"
-            )
 
     @model_validator(mode="after")
     def _sweep_fits(self) -> "MethodSpec":
@@ -163,5 +155,5 @@ class MethodSpec(Spec):
         return self
 
 
-def _feature_set(factory: Any, attribute: str) -> frozenset[str]:
-    return frozenset(getattr(factory, attribute, ()))
+def _needs_model(drafter: DrafterSpec) -> bool:
+    return bool(getattr(drafter.factory, "needs_model", False))

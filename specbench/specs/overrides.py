@@ -64,8 +64,10 @@ def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
     """The keys that may be set. Another rule or drafter would be another method, so their names may not."""
     data = spec.model_dump(exclude={"subsets", "sweep", "calibration"})
     paths = set(dotted.leaves(data))
-    if isinstance(spec, MethodSpec) and spec.drafter.type == "none":
+    if isinstance(spec, MethodSpec) and spec.drafter.type == "none" and spec.routes is None:
         paths.discard("num_draft_tokens")  # always 0: `--set num_draft_tokens=8` means the methods that draft
+    if isinstance(spec, MethodSpec) and spec.routes is not None:
+        paths -= {f"routes.{name}.{key}" for name in spec.routes for key in ("drafter", "drafter.type")}
     if isinstance(spec, MethodSpec) and not spec.needs_drafter:
         paths -= {path for path in paths if path.partition(".")[0] == "bridge"}  # nothing to bridge, in AR for one
     if isinstance(spec, TaskSpec):

@@ -41,19 +41,32 @@ class RunSpec(Spec):
             twice = [name for name in names if names.count(name) > 1]
             if twice:
                 raise ConfigError(f"{kind}s: '{twice[0]}' is given twice: give it once")
-        for method in self.methods:
-            if method.needs_drafter and self.drafter_of(method) is None:
-                raise ConfigError(f"drafter: method '{method.name}' needs a drafter model: give one with --drafter")
+        drafting = [part for method in self.methods for part in method.parts if part.needs_drafter]
+        for part in drafting:
+            if self.drafter_of(part) is None:
+                other = f" trained for '{self.target}' ({part.checkpoint} is not)" if part.checkpoint else ""
+                raise ConfigError(
+                    f"drafter: method '{part.name}' needs a drafter model{other}: give one with --drafter"
+                )
+        own = {part.name: name for part in drafting if (name := own_drafter(part, self.target))}
+        if self.drafter is not None and drafting and len(own) == len(drafting):
+            name, checkpoint = next(iter(own.items()))
+            raise ConfigError(
+                f"drafter = '{self.drafter}': method '{name}' names its own, {checkpoint}: leave --drafter out, or "
+                f"give --set {checkpoint_key(name)}={self.drafter}"
+            )
         self.cells()
         return self
 
-    def drafter_of(self, method: MethodSpec) -> str | None:
-        """The draft model of a method: the one that was given, else the embedded target's that fits its bridge."""
-        if self.drafter is not None or self.target != EMBEDDED + "target":
-            return self.drafter
+    def drafter_of(self, part: MethodSpec) -> str | None:
+        """The draft model of a method without routes, or of one route: the one that it names itself, else the one that
+        was given, else the embedded target's that fits its bridge."""
+        found = own_drafter(part, self.target) or self.drafter
+        if found is not None or self.target != EMBEDDED + "target":
+            return found
         from specbench.demo.family import drafter_for
 
-        return EMBEDDED + drafter_for(method.decoder.pair_of if method.decoder else method.bridge.type)
+        return EMBEDDED + drafter_for(part.decoder.pair_of if part.decoder else part.bridge.type)
 
     @property
     def uses_sample(self) -> bool:
@@ -89,6 +102,21 @@ class RunSpec(Spec):
         return chosen
 
 
+def own_drafter(part: MethodSpec, target: str) -> str | None:
+    """The draft model that a method (or a route) names itself. One that is embedded is the embedded target's: beside
+    another target it is none, and one must be given."""
+    name = part.checkpoint
+    if name is None or (name.startswith(EMBEDDED) and target != EMBEDDED + "target"):
+        return None
+    return name
+
+
+def checkpoint_key(name: str) -> str:
+    """The key of the checkpoint of a method, or of a route that is named METHOD/LANGUAGE."""
+    route = name.partition("/")[2]
+    return f"routes.{route}.drafter.checkpoint" if route else "drafter.checkpoint"
+
+
 def digest(spec: TaskSpec | MethodSpec) -> str:
     """The meaning of a spec in 12 hex digits of SHA-256, over canonical JSON with all defaults filled in.
 
@@ -105,7 +133,9 @@ def digest(spec: TaskSpec | MethodSpec) -> str:
 def _meaning(spec: TaskSpec | MethodSpec) -> Any:
     meaning = spec.model_dump(exclude={"title", "paper", "sweep", "version", "sample", "subsets", "calibration"})
     (meaning.get("fewshot") or {}).pop("sample", None)
-    meaning.get("drafter", {}).pop("path", None)  # what is there is told by its own digest, in every row
+    for holder in (meaning, *(meaning.get("routes") or {}).values()):
+        for place in ("path", "checkpoint"):  # what is there is told by its own digest, in every row
+            holder.get("drafter", {}).pop(place, None)
     if meaning.get("generation", {}).get("chat_stop") == ():
         meaning["generation"]["chat_stop"] = "none"  # not the same as absent
     if "decoder" in meaning:

@@ -37,13 +37,16 @@ def names(trials: Trials) -> str:
 
 def conditions(trials: Trials) -> str:
     models, data = trials.models, trials.loaded
-    drafter = models.drafters.get(trials.base.name)
     subsets = ", ".join(subset for _, subset, _ in data)
     num_prompts = sum(len(each.examples) for _, _, each in data)
-    return (
-        f"target {models.target.name}, drafter {drafter.name if drafter else trials.base.drafter.type}; "
-        f"{num_prompts} prompts of {subsets}"
-    )
+    return f"target {models.target.name}, drafter {drafters(trials)}; {num_prompts} prompts of {subsets}"
+
+
+def drafters(trials: Trials) -> str:
+    """What the method drafts with; of a method with routes each of them."""
+    names = {part.name: part.drafter.type for part in trials.base.parts}
+    names |= {name: model.name for name, model in trials.models.drafters.items() if name in names}
+    return ", ".join(f"{name.partition('/')[2]} {drafter}".strip() for name, drafter in names.items())
 
 
 def new_table(title: str, caption: str) -> Table:

@@ -32,7 +32,7 @@ def draw_estimates(sweep: OnePass, path: Path) -> None:
                           textcoords="offset points")  # fmt: skip
         axes.set_xlabel("threshold   (≈ estimated from one run; points: real runs, with their draft length)")
 
-    _draw([panel], path)
+    draw_panels([panel], path)
 
 
 def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
@@ -48,7 +48,7 @@ def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
 
         return panel
 
-    _draw([panel_of(key) for key in dict.fromkeys(value.variant.path for value in values)], path)
+    draw_panels([panel_of(key) for key in dict.fromkeys(value.variant.path for value in values)], path)
 
 
 def _points(
@@ -77,7 +77,8 @@ def _place(check: Check) -> tuple[float, float]:
     return check.estimate.threshold, check.metrics["speedup"].value or 0.0
 
 
-def _draw(panels: Sequence[Any], path: Path) -> None:
+def draw_panels(panels: Sequence[Any], path: Path) -> None:
+    """Write a picture of panels, each drawn by a function of its axes."""
     import matplotlib
 
     matplotlib.use("agg")

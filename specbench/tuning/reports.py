@@ -36,12 +36,7 @@ def run_sweep(
     request: Request, path: str | None, values: str | None, *, every: bool, num_checks: int, console: Console
 ) -> Report:
     """Run what is not recorded yet. Raises ConfigError for bad input, before anything is measured."""
-    if request.plot is not None:
-        check_plot(request.plot)
-    if request.leaderboard is not None:
-        check_writable(request.leaderboard)
-        if request.leaderboard.exists():
-            load(request.leaderboard)
+    check_files(request)
     spec = asked_for(request, "sweep")
     swept = swept_values(spec.methods[1], path, values)
     chosen = variants(spec.methods[1], swept)
@@ -53,8 +48,18 @@ def run_sweep(
     return _one_pass(trials, sweep.one_pass(trials, grid), request)
 
 
+def check_files(request: Request) -> None:
+    """Raise ConfigError for a picture or a leaderboard that cannot be written."""
+    if request.plot is not None:
+        check_plot(request.plot)
+    if request.leaderboard is not None:
+        check_writable(request.leaderboard)
+        if request.leaderboard.exists():
+            load(request.leaderboard)
+
+
 def _one_pass(trials: Trials, found: sweep.OnePass, request: Request) -> Report:
-    _keep_rows(request, [check.run for check in found.checks])
+    keep_rows(request, [check.run for check in found.checks])
     if request.plot is not None:
         draw_estimates(found, request.plot)
     tables = [estimates_table(trials, found), checks_table(found.checks)]
@@ -62,13 +67,13 @@ def _one_pass(trials: Trials, found: sweep.OnePass, request: Request) -> Report:
 
 
 def _measured(trials: Trials, found: Sequence[sweep.MeasuredValue], request: Request) -> Report:
-    _keep_rows(request, [value.run for value in found])
+    keep_rows(request, [value.run for value in found])
     if request.plot is not None:
         draw_values(found, request.plot)
     return Report({"measured": [each.as_json() for each in found]}, [values_table(trials, found)], trials.folder)
 
 
-def _keep_rows(request: Request, runs: Sequence[Measured]) -> None:
+def keep_rows(request: Request, runs: Sequence[Measured]) -> None:
     """Measured rows go to the leaderboard; estimates never do."""
     if request.leaderboard is not None:
         merge(request.leaderboard, [row for run in runs for row in run.rows])

@@ -56,7 +56,8 @@ class OnePass:
 
 def fits_one_pass(method: MethodSpec, swept: Mapping[str, Sequence[Any]]) -> bool:
     """Whether one run's records tell the sweep: of a threshold, and at most the draft length beside it."""
-    return method.verification.rule == "fuzzy" and THRESHOLD in swept and set(swept) <= {THRESHOLD, LENGTH}
+    is_fuzzy = method.routes is None and method.verification.rule == "fuzzy"
+    return is_fuzzy and THRESHOLD in swept and set(swept) <= {THRESHOLD, LENGTH}
 
 
 def measured_sweep(trials: Trials, chosen: Sequence[Variant]) -> list[MeasuredValue]:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from specbench.errors import ConfigError
 from specbench.execute import Request, measure_into, run_spec, set_threads
+from specbench.models.causal_lm import CausalLM
 from specbench.resources import EMBEDDED
 from specbench.results.bootstrap import Metric
 from specbench.results.environment import environment
@@ -17,7 +18,7 @@ from specbench.results.leaderboard import Row
 from specbench.results.metrics import metrics_of
 from specbench.results.quality import Asked, asked_of, main_metric
 from specbench.running import runner
-from specbench.running.models import Models, load_models
+from specbench.running.models import Models, load_drafters, load_models, parts
 from specbench.running.plan import Cell, load_data, make_cells, make_scorer
 from specbench.running.records import Record
 from specbench.running.run_folder import RunFolder, default_folder
@@ -91,10 +92,8 @@ class Trials:
 
     def run(self, name: str, methods: Sequence[MethodSpec], *, keep: str | None = None) -> Measured:
         """AR and the methods, measured or taken from the folder `name` under the parent where that was done before.
-        All of them draft with the base method's drafter. `keep`: the method whose evidence is kept."""
-        drafter = self.models.drafters.get(self.base.name)
-        drafters = {} if drafter is None else {method.name: drafter for method in methods if method.needs_drafter}
-        models = Models(self.models.target, drafters)
+        `keep`: the method whose evidence is kept."""
+        models = Models(self.models.target, self.drafters(methods))
         spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
         cells = make_cells(spec, models, self.loaded)
         identity = runner.identity(spec, cells, models, self.conditions)
@@ -103,6 +102,20 @@ class Trials:
             cells, folder.records = keep_evidence(cells, keep, folder)
         records, rows = measure_into(folder, spec, cells, models, self.conditions, self.command, self.console)
         return Measured(folder.path, spec.methods, cells, records, rows, spec.seed)
+
+    def drafters(self, methods: Sequence[MethodSpec]) -> dict[str, CausalLM]:
+        """The draft models of the methods: the base method's (of the same route), or the one that a method names."""
+        base = {part.name: part for part in parts([self.base])}
+        found = {}
+        for part in parts(methods):
+            like = base.get(part.name, self.base)
+            drafter = self.models.drafters.get(like.name)
+            names_none = part.checkpoint is None and part.name not in base
+            if part.needs_drafter and drafter is not None and (names_none or part.checkpoint == like.checkpoint):
+                found[part.name] = drafter
+            elif part.needs_drafter:
+                found |= load_drafters(self.spec, [part], self.models.target)
+        return found
 
 
 def keep_evidence(cells: Sequence[Cell], method: str, folder: RunFolder) -> tuple[list[Cell], EvidenceFile]:
@@ -128,8 +141,14 @@ def asked_for(request: Request, kind: str) -> RunSpec:
             raise ConfigError(f"--{option} {','.join(names)}: specbench {kind} takes one {option}: give one")
     spec = run_spec(request)
     method = spec.methods[-1]
+    if method.routes is not None and kind == "tune":
+        raise ConfigError(
+            f"--method {request.methods[0]}: it has a drafter and a draft length for each language, tune finds one for "
+            "all: tune a method with one of its drafters on the subset of its language, or sweep "
+            "routes.LANGUAGE.num_draft_tokens"
+        )
     is_allocation = kind == "sweep" and method.decodes_with == "random"
-    if len(spec.methods) != 2 or (method.num_draft_tokens == 0 and not is_allocation):
+    if len(spec.methods) != 2 or (method.most_draft_tokens == 0 and not is_allocation):
         raise ConfigError(f"--method {request.methods[0]}: it drafts nothing, so there is nothing to {kind}")
     return spec
 

@@ -50,7 +50,8 @@ def swept_values(method: MethodSpec, path: str | None, values: str | None) -> di
         if not method.sweep:
             raise ConfigError(f"method '{method.name}' has no `sweep`: give --path KEY --values A,B,C")
         return {key: list(listed) for key, listed in method.sweep.items()}
-    known = [leaf for leaf in dotted.leaves(method.model_dump(exclude={"sweep"})) if not leaf.startswith(FIXED)]
+    leaves = dotted.leaves(method.model_dump(exclude={"sweep"}))
+    known = [leaf for leaf in leaves if not leaf.startswith(FIXED) and not leaf.endswith(".drafter.type")]
     if path not in known:
         raise ConfigError(f"--path {path}: method '{method.name}' has no such key: {nearest(path, known)}")
     if values is None:

@@ -1,8 +1,9 @@
 """A small language model as the drafter."""
 
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
+from pydantic import Field
 
 from specbench.decoding.drafters import drafter
 from specbench.decoding.proposal import Proposal
@@ -49,10 +50,23 @@ class ModelDrafter:
         return Proposal(drafted_ids[len(ids) :], Distributions.concat(rows) if rows else None)
 
 
+CHECKPOINT = (
+    "The draft model: a folder, a hub id or embedded:NAME (which belongs to embedded:target and to no other target); "
+    "null: the one of --drafter."
+)
+
+
 @drafter("model", provides=frozenset({"probs", "raw_probs"}), needs_model=True)
-def model_drafter(models: ModelPair, sampling: Sampling, *, temperature: DraftTemperature = None) -> ModelDrafter:
+def model_drafter(
+    models: ModelPair,
+    sampling: Sampling,
+    *,
+    temperature: DraftTemperature = None,
+    checkpoint: Annotated[str | None, Field(min_length=1, description=CHECKPOINT)] = None,
+) -> ModelDrafter:
     """A small language model drafts token by token, with the run's sampling or at a temperature of its own (0: greedy
     drafts, as in arXiv:2502.20704)."""
+    del checkpoint  # what it names is loaded: models.drafter
     if temperature is not None:
         sampling = Sampling(temperature, sampling.top_k, sampling.top_p)
     assert models.drafter is not None

@@ -1,0 +1,127 @@
+"""What a fairness report holds. Rates are shares, divergences nats; intervals are 95 % bootstrap over prompts."""
+
+from pydantic import BaseModel, ConfigDict
+
+from specbench.fairness.theorems import Chain
+from specbench.results.bootstrap import Metric
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Measured(Frozen):
+    """From a run: of processed distributions, on the positions that were drafted."""
+
+    acceptance_rate: Metric
+    mean_acceptance_length: Metric
+    speedup: Metric
+    bleu: Metric | None = None
+    adjusted_acceptance: Metric | None = None  # α·BLEU, 0 … 100 (figure 7)
+
+
+class Forced(Frozen):
+    """Teacher-forced: raw distributions of both models, on the positions of the reference texts."""
+
+    num_positions: int
+    cross_entropy: Metric  # D_T
+    kl: Metric
+    tv: Metric
+    acceptance_rate: Metric  # α_T
+    target_misfit: Metric  # r_p; the fitness is 1 − r_p
+    draft_misfit: Metric  # r_q
+    excluded: float  # the mass of p on tokens that q gives no probability: counted as the smallest float32
+    tokens_per_pass: Chain
+    speedup_expected: Metric  # S_T = E[F(α(s))]/(1 + γc); null where c is not known
+    speedup: Chain | None = None  # tokens_per_pass ÷ (1 + γc)
+
+
+class GroupNumbers(Frozen):
+    """One group: a subset of a task, for most a language."""
+
+    task: str
+    subset: str
+    language: str | None
+    num_prompts: int
+    measured: Measured | None = None
+    forced: Forced | None = None
+    representation_rank: int | None = None  # 1: the drafter writes most in it; languages that it never wrote are last
+    representation_share: float | None = None
+
+
+class Spread(Frozen):
+    """How unequal a number is over the groups."""
+
+    variance: Metric
+    max_over_min: Metric
+    worst: str
+    best: str
+
+
+class Correlations(Frozen):
+    """Spearman's ρ over groups; `…_over_prompts` over single prompts, as figure 2a."""
+
+    representation_and_acceptance: Metric | None = None  # rank with α_T: below 0 where well represented languages gain
+    representation_and_measured: Metric | None = None
+    fitness_and_acceptance: Metric | None = None  # 1 − r_q with α_T
+    fitness_and_measured: Metric | None = None
+    fitness_and_acceptance_over_prompts: float | None = None
+
+
+class Family(Frozen):
+    """All groups of a drafter together. `unfairness`: 𝒰 in nats², `lowest`: the group of D_min."""
+
+    groups: tuple[str, ...]
+    unfairness: Metric | None = None
+    lowest: str | None = None
+    spreads: dict[str, Spread]  # of acceptance_rate, speedup (measured), forced_acceptance_rate, forced_speedup
+    correlations: Correlations
+
+
+class DrafterReport(Frozen):
+    """One drafter. `cost_ratio`: c over all groups of its run; `problem`: why nothing is teacher-forced."""
+
+    label: str
+    drafter: str | None
+    revision: str | None
+    run: str | None
+    method: str | None
+    num_draft_tokens: int
+    cost_ratio: float | None
+    problem: str | None
+    num_texts_represented: int | None = None
+    groups: dict[str, GroupNumbers]
+    family: Family
+
+
+class Change(Frozen):
+    """A number before and after; `difference`: paired, after − before; `percent`: of the number before."""
+
+    before: Metric
+    after: Metric
+    difference: Metric
+    percent: Metric
+
+
+class Comparison(Frozen):
+    """Two drafters on the same prompts. `groups`: by group, `family`: over all; the changes by the number's name."""
+
+    before: str
+    after: str
+    groups: dict[str, dict[str, Change]]
+    family: dict[str, Change]
+
+
+class FairnessReport(Frozen):
+    """Everything that `specbench fairness` says. `num_left_out`: records that not all runs hold."""
+
+    target: str
+    target_revision: str | None
+    reference: str
+    seed: int
+    num_samples: int
+    num_prompts: int
+    num_left_out: int
+    runs: tuple[str, ...]
+    drafters: tuple[DrafterReport, ...]
+    comparison: Comparison | None = None

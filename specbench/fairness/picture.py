@@ -1,0 +1,96 @@
+"""A fairness report as pictures: rates by group, acceptance against fitness, and divergence against acceptance."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specbench.errors import ConfigError
+from specbench.fairness.numbers import DrafterReport, FairnessReport
+from specbench.fairness.theorems import pinsker
+from specbench.results.bootstrap import Metric
+
+
+def draw(report: FairnessReport, path: Path) -> None:
+    """Write the picture; the name of the file is checked by plots.check_plot. Raises ConfigError where it cannot be
+    written."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    num_groups = len(report.drafters[0].groups)
+    width = max(12.0, 0.35 * num_groups * len(report.drafters))
+    figure = pyplot.figure(figsize=(width, 9), layout="constrained")
+    grid = figure.add_gridspec(2, 2)
+    try:
+        draw_bars(figure.add_subplot(grid[0, :]), report.drafters)
+        forced = [drafter for drafter in report.drafters if drafter.problem is None]
+        draw_fitness(figure.add_subplot(grid[1, 0]), forced)
+        draw_divergence(figure.add_subplot(grid[1, 1]), forced)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise ConfigError(f"--plot {path}: cannot be written ({error.strerror or error})") from error
+    finally:
+        pyplot.close(figure)
+
+
+def rates(drafter: DrafterReport) -> list[Metric]:
+    """Of each group the measured acceptance rate, else α_T."""
+    chosen = [group.measured or group.forced for group in drafter.groups.values()]
+    return [Metric() if found is None else found.acceptance_rate for found in chosen]
+
+
+def errors(metrics: Sequence[Metric]) -> list[list[float]]:
+    """How far the interval reaches below and above each value; 0 where there is none."""
+    pairs = [(m.value or 0.0, m) for m in metrics]
+    below = [0.0 if m.low is None else max(0.0, value - m.low) for value, m in pairs]
+    above = [0.0 if m.high is None else max(0.0, m.high - value) for value, m in pairs]
+    return [below, above]
+
+
+def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
+    """Acceptance rate by group, a bar for each drafter, with 95 % intervals."""
+    labels = list(drafters[0].groups)
+    width = 0.8 / len(drafters)
+    for number, drafter in enumerate(drafters):
+        metrics = rates(drafter)
+        places = np.arange(len(labels)) + (number - (len(drafters) - 1) / 2) * width
+        axes.bar(places, [m.value or 0.0 for m in metrics], width, yerr=errors(metrics), capsize=2, label=drafter.label)
+    axes.set_xticks(range(len(labels)), labels, rotation=45 if len(labels) > 12 else 0)
+    axes.set_ylabel("acceptance rate α, 95 %")
+    axes.legend(ncols=min(6, len(drafters)), frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
+
+
+def draw_fitness(axes: Any, drafters: Sequence[DrafterReport]) -> None:
+    """α_T against the drafter's fitness 1 − r_q (figure 2)."""
+    for drafter in drafters:
+        found = [(label, group.forced) for label, group in drafter.groups.items() if group.forced]
+        fitness = [1 - (forced.draft_misfit.value or 0.0) for _, forced in found]
+        metrics = [forced.acceptance_rate for _, forced in found]
+        heights = [metric.value for metric in metrics]
+        axes.errorbar(fitness, heights, yerr=errors(metrics), fmt="o", capsize=2, label=drafter.label)
+        for (label, _), x, y in zip(found, fitness, heights, strict=True):
+            axes.annotate(label, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
+    axes.set_xlabel("drafter fitness 1 − r_q")
+    axes.set_ylabel("α_T")
+
+
+def draw_divergence(axes: Any, drafters: Sequence[DrafterReport]) -> None:
+    """α_T against KL_T and D_T, with the bound 1 − √(d/2) that holds for both."""
+    largest = 2.0
+    for number, drafter in enumerate(drafters):
+        found = [group.forced for group in drafter.groups.values() if group.forced]
+        heights = [forced.acceptance_rate.value for forced in found]
+        for name, marker, metrics in (("KL", "o", [f.kl for f in found]), ("D", "s", [f.cross_entropy for f in found])):
+            axes.plot([m.value for m in metrics], heights, marker, color=f"C{number}", label=f"{drafter.label}: {name}",
+                      fillstyle="full" if name == "KL" else "none")  # fmt: skip
+            largest = max([largest, *(m.value or 0.0 for m in metrics)])
+    line = np.linspace(0, largest, 200)
+    axes.plot(line, [pinsker(float(d)) for d in line], color="black", linewidth=0.8, label="bound 1 − √(d/2)")
+    axes.set_xlabel("divergence, nats")
+    axes.set_ylabel("α_T")
+    axes.set_ylim(0, 1.02)
+    axes.legend(frameon=False, fontsize=8)

@@ -1,0 +1,53 @@
+"""Fairness numbers in the rows of a leaderboard: those of a group in the row of its subset, those of all in `all`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from specbench.errors import ConfigError
+from specbench.fairness.numbers import Family, GroupNumbers
+from specbench.fairness.request import Answer
+from specbench.fairness.runs import method_name, task_name
+from specbench.results.leaderboard import Row, load, set_fairness
+
+
+def fairness_rows(answer: Answer) -> dict[str, GroupNumbers | Family]:
+    """What belongs to which row, by the row's key. `all` gets the numbers of the family only where that is exactly its
+    subsets."""
+    found: dict[str, GroupNumbers | Family] = {}
+    runs = {str(run.path): run for run in answer.common.runs}
+    for drafter in answer.report.drafters:
+        if drafter.run is None:
+            continue
+        rows = [row for row in runs[drafter.run].rows if method_name(row) == drafter.method]
+        places = {(group.task, group.subset): group for group in drafter.groups.values()}
+        for row in rows:
+            subsets = {other.subset for other in rows if other.task == row.task and other.subset != "all"}
+            group = places.get((task_name(row), row.subset))
+            if group is not None:
+                found[row.key] = group
+            elif row.subset == "all" and places.keys() == {(task_name(row), subset) for subset in subsets}:
+                found[row.key] = drafter.family
+    return found
+
+
+def check_rows(path: Path) -> None:
+    """Raise ConfigError where a leaderboard holds nothing that could be completed."""
+    if not path.is_file():
+        raise ConfigError(f"--leaderboard {path}: no such file: `specbench run --leaderboard {path}` makes it")
+    load(path)
+
+
+def add_to(path: Path, answer: Answer) -> int:
+    """Give the matching rows of the file their `fairness`; returns how many there are. Raises ConfigError for none."""
+    found: Mapping[str, GroupNumbers | Family] = fairness_rows(answer)
+
+    def of(row: Row) -> GroupNumbers | Family | None:
+        return found.get(row.key)
+
+    num_rows = set_fairness(path, of)
+    if not num_rows:
+        raise ConfigError(
+            f"--leaderboard {path}: has no row of these runs: put them there with `specbench run --leaderboard {path}` "
+            "and the rest of the command of the run"
+        )
+    return num_rows

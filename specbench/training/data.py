@@ -1,0 +1,149 @@
+"""The prompts and texts of a training, by language, with a digest and what `specbench run` would measure of them."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from specbench.catalogue import load_task
+from specbench.data.parallel import parallel_rows
+from specbench.errors import ConfigError, nearest
+from specbench.ngram.corpus import Corpus
+from specbench.training.data_spec import DataSpec, ParallelSpec
+from specbench.training.spec import TrainSpec
+from specbench.training.task_data import TaskPrompts, in_split, task_prompts
+from specbench.training.world_data import WORLD, world_prompts, world_subsets
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the target is asked, and the data's own answer where there is one."""
+
+    language: str
+    text: str
+    reference: str | None = None
+
+    @property
+    def whole(self) -> str:
+        """Prompt and answer as one text, with a space between them where neither brings one."""
+        if self.reference is None:
+            return self.text
+        blank = "" if self.text[-1:].isspace() or self.reference[:1].isspace() else " "
+        return self.text + blank + self.reference
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Prompts by language, in order. `sources`: what each came from; `overlap`: sources whose rows are measured too."""
+
+    prompts: Mapping[str, tuple[Prompt, ...]]
+    sources: tuple[str, ...] = ()
+    overlap: tuple[str, ...] = field(default=())
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return tuple(self.prompts)
+
+    @property
+    def num_prompts(self) -> int:
+        return sum(map(len, self.prompts.values()))
+
+    def texts(self, language: str) -> tuple[str, ...]:
+        """The raw texts of a language: prompts with their answers."""
+        return tuple(prompt.whole for prompt in self.prompts[language])
+
+    @property
+    def digest(self) -> str:
+        """12 hex digits of SHA-256 over languages, prompts and answers, in order."""
+        state = hashlib.sha256()
+        for prompts in self.prompts.values():
+            for prompt in prompts:
+                state.update(f"{asdict(prompt)}\n".encode("utf-8", "surrogatepass"))
+        return state.hexdigest()[:12]
+
+
+def load_data(spec: TrainSpec) -> TrainingData:
+    """All that a training names, merged by language. Raises ConfigError for what is missing, empty or unknown."""
+    prompts: dict[str, list[Prompt]] = {}
+    sources, overlap = [], []
+    for part in parts(spec.data, spec.seed):
+        prompts.setdefault(part.language, []).extend(Prompt(part.language, *pair) for pair in part.pairs)
+        sources.append(f"{part.language}: {len(part.pairs)} from {part.place}")
+        if part.is_measured:
+            overlap.append(f"{part.language}: {len(part.pairs)} rows of {part.place}")
+    data = TrainingData({name: tuple(found) for name, found in prompts.items()}, tuple(sources), tuple(overlap))
+    check_languages(spec, data.languages)
+    return data
+
+
+def parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
+    """What each task, pair of aligned files and text file gives."""
+    tasks = [in_split(load_task(name), spec) for name in spec.tasks if not name.startswith(WORLD)]
+    worlds = [name.removeprefix(WORLD) for name in spec.tasks if name.startswith(WORLD)]
+    check_subsets(spec, [*(name for task in tasks for name in task.subset_names), *world_subsets(worlds)])
+    if worlds and not tasks and (spec.source or spec.split):
+        key = "source" if spec.source else "split"
+        raise ConfigError(f"data.{key}: has no effect on rows of the embedded world: leave it out")
+    yield from task_prompts(spec, tasks)
+    yield from world_prompts(spec, worlds, seed)
+    for language, files in spec.parallel.items():
+        yield TaskPrompts(language, files.source, aligned(language, files, spec.limit))
+    for language, file in spec.text.items():
+        yield TaskPrompts(language, file, lines(language, file, spec))
+
+
+def check_subsets(spec: DataSpec, known: Sequence[str]) -> None:
+    """Raise ConfigError for a subset that is asked for and that no task has."""
+    for name in spec.subsets or ():
+        if name not in known:
+            raise ConfigError(f"data.subsets: {', '.join(spec.tasks)} has no language '{name}': {nearest(name, known)}")
+
+
+def aligned(language: str, files: ParallelSpec, limit: int | None) -> list[tuple[str, str | None]]:
+    """Prompts made of the source's lines, with the target's as their answers."""
+    named = {"source": files.source, **({"target": files.target} if files.target else {})}
+    for path in named.values():
+        if not Path(path).is_file():
+            raise ConfigError(f"data.parallel.{language}: '{path}': no such file: check the path")
+    rows = [row for _, row in parallel_rows({name: Path(path) for name, path in named.items()})]
+    made = [(files.prompt.format(source=row["source"]), row.get("target")) for row in rows if row["source"].strip()]
+    return not_empty(made[:limit], f"data.parallel.{language}: '{files.source}'")
+
+
+def lines(language: str, file: str, spec: DataSpec) -> list[tuple[str, str | None]]:
+    """The texts of a file, each a prompt without an answer."""
+    try:
+        corpus = Corpus([Path(file)], spec.column)
+        texts: list[tuple[str, str | None]] = [(text, None) for text in corpus if text.strip()]
+    except ConfigError as error:
+        raise ConfigError(f"data.text.{language}: {str(error).removeprefix('--corpus ')}") from error
+    return not_empty(texts[: spec.limit], f"data.text.{language}: '{file}'")
+
+
+def not_empty(pairs: list[tuple[str, str | None]], place: str) -> list[tuple[str, str | None]]:
+    if not pairs:
+        raise ConfigError(f"{place}: the corpus is empty, it holds no text: give a file with text")
+    return pairs
+
+
+def check_languages(spec: TrainSpec, languages: Iterable[str]) -> None:
+    """A language that is named and has no data is an error, and so is s-CDF of one language: it has nothing to even."""
+    known = list(languages)
+    if spec.scdf is None:
+        return
+    for name in spec.scdf.proportions:
+        if name not in known:
+            raise ConfigError(f"scdf.proportions.{name}: the data has no language '{name}': {nearest(name, known)}")
+    if spec.scdf.weighting == "corrective" and len(known) < 2:
+        raise ConfigError(
+            f"data: only the language '{known[0]}', and s-CDF gives the best of several no weight: name two or more"
+        )
+
+
+def total_steps(spec: TrainSpec, num_items: int) -> int:
+    """Steps of the objective: those asked for, or the epochs over `num_items` sequences in batches (the last one of an
+    epoch may be smaller)."""
+    if spec.num_steps is not None:
+        return spec.num_steps
+    assert spec.finetune is not None
+    return spec.finetune.epochs * -(-num_items // spec.finetune.batch_size)

@@ -1,0 +1,78 @@
+"""What a training says while it goes on: a bar on a terminal, plain lines elsewhere; always the loss per language."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from specbench.console import INTERRUPTED
+from specbench.errors import ConfigError
+from specbench.running.progress import PLAIN_LINE_SECONDS, is_out_of_memory, say
+from specbench.training.state import StepCurve
+
+MAX_SHOWN = 6  # languages: the worst of them
+
+
+class TrainProgress:
+    """Counts steps of one learning rate; `quiet` where another process of the same training speaks."""
+
+    def __init__(
+        self, console: Console, num_steps: int, num_done: int, quiet: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.console, self.num_steps, self.quiet = console, num_steps, quiet
+        self._first = num_done
+        self._clock = clock
+        self._started = self._said = clock()
+        self._losses: dict[str, float] = {}  # a step may have some of the languages only
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(),
+            TimeRemainingColumn(), console=console, transient=True, disable=quiet or not console.is_terminal,
+        )  # fmt: skip
+
+    def __enter__(self) -> "TrainProgress":
+        self._bar.start()
+        self._task = self._bar.add_task("first step", total=self.num_steps, completed=self._first)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def report(self, point: StepCurve) -> None:
+        """One step is made."""
+        self._losses |= point.loss
+        num_done = point.step + 1
+        line = f"loss {losses(self._losses)} · rate {point.learning_rate:.2g}"
+        self._bar.update(self._task, description=line, completed=num_done)
+        is_due = self._clock() - self._said >= PLAIN_LINE_SECONDS or num_done == self.num_steps
+        if is_due and not self.quiet and not self.console.is_terminal:
+            self._said = self._clock()
+            seconds = (self._clock() - self._started) / (num_done - self._first) * (self.num_steps - num_done)
+            say(self.console, f"step {num_done}/{self.num_steps} {line} · {seconds:.0f} s left")
+
+
+def losses(by_language: dict[str, float]) -> str:
+    """The highest losses by language, the worst first."""
+    worst = sorted(by_language.items(), key=lambda pair: -pair[1])
+    more = f" and {len(worst) - MAX_SHOWN} more" if len(worst) > MAX_SHOWN else ""
+    return " ".join(f"{language} {loss:.3f}" for language, loss in worst[:MAX_SHOWN]) + more
+
+
+@contextmanager
+def saying_what_is_kept(console: Console, folder: Path) -> Iterator[None]:
+    """An interrupt, or running out of memory, ends a training with one line: its last checkpoint is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(console, f"interrupted: the last checkpoint is kept in {folder}; the same command resumes it")
+        sys.exit(INTERRUPTED)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"out of memory; the last checkpoint is kept in {folder}; free memory and repeat the command, or train "
+            "into another --output with smaller batches, --set gradient_checkpointing=true or --set lora.rank=16"
+        ) from error

@@ -1,0 +1,90 @@
+"""training.json: everything that a finished training was made of, and what it cost."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from specbench.files import write_atomically
+from specbench.training.cost import Cost
+from specbench.training.data import TrainingData
+from specbench.training.spec import TrainSpec
+from specbench.training.state import Progress
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """What is written to training.json. `curves`: one for each learning rate, in order; `chosen`: the index of the one
+    whose weights were kept; `cost`: of the steps of all of them; `preparation`: of what came before the first step when
+    it was finished, which is little where the target's continuations were kept from an earlier time."""
+
+    settings: dict[str, Any]
+    data: dict[str, Any]
+    models: dict[str, Any]
+    chosen: int
+    curves: list[dict[str, Any]]
+    cost: Cost
+    preparation: Cost
+    environment: dict[str, Any]
+    command: str | None = None
+    finished: str = ""
+    format: int = FORMAT
+
+    def write(self, folder: Path) -> None:
+        """Raises OSError."""
+        write_atomically(folder / "training.json", json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+
+    def summary(self) -> str:
+        """One line: steps, losses of the last step, held-back loss and cost."""
+        curve = self.curves[self.chosen]
+        last = curve["steps"][-1]
+        losses = " ".join(f"{name} {loss:.3f}" for name, loss in last["loss"].items())
+        held_back = f" · held-back loss {curve['held_back_loss']:.4f}" if curve["held_back_loss"] is not None else ""
+        rates = f" · learning rate {curve['learning_rate']:g}" if len(self.curves) > 1 else ""
+        return f"{last['step'] + 1} steps · loss {losses}{held_back}{rates} · {self.cost['wall_seconds']:.0f} s"
+
+
+def data_of(data: TrainingData) -> dict[str, Any]:
+    """What identifies the data, and which of it is measured too."""
+    return {
+        "digest": data.digest,
+        "languages": {language: len(prompts) for language, prompts in data.prompts.items()},
+        "sources": list(data.sources),
+        "overlap": list(data.overlap),
+    }
+
+
+def curve_of(rate: float, progress: Progress) -> dict[str, Any]:
+    """One learning rate: `steps`, and the held-back loss by the number of steps done."""
+    return {
+        "learning_rate": rate,
+        "held_back_loss": last_validation(progress),
+        "validation": {str(num_done): loss for num_done, loss in progress.validation.items()},
+        "steps": [asdict(point) for point in progress.curve],
+    }
+
+
+def last_validation(progress: Progress) -> float | None:
+    """The held-back loss at the end."""
+    return progress.validation.get(progress.num_done)
+
+
+def settings_of(spec: TrainSpec, num_steps: int) -> dict[str, Any]:
+    """All settings, the number of steps filled in."""
+    return {**spec.model_dump(mode="json"), "num_steps": num_steps}
+
+
+def total(costs: Sequence[Cost]) -> Cost:
+    """The sum over the learning rates; null where one of them is."""
+    return {
+        name: None if any(cost.get(name) is None for cost in costs) else sum(cost[name] or 0.0 for cost in costs)
+        for name in costs[0]
+    }
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,109 @@
+"""An objective over fixed samples in shuffled epochs: what distillation and language modelling share."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specbench.errors import ConfigError
+from specbench.running.compose import stream_seed
+from specbench.training.objective import Part
+from specbench.training.passes import Batch, Sample, batches_of
+
+TokenLosses = Callable[[Batch, nn.Module], Tensor]  # the drafter's loss on every learnt token of a batch, [num_learnt]
+MINI_BATCH = 8  # samples of one pass
+
+
+class SampleObjective:
+    """The mean loss over all learnt tokens of a batch. Each pass holds samples of one group, so that its loss is known.
+
+    `share` of each group (at least one sample) is held back, the same ones for the same seed; the last batch of an
+    epoch may be smaller.
+    """
+
+    columns: tuple[str, ...] = ("lang", "loss", "num_tokens")
+
+    def __init__(
+        self, samples: Sequence[Sample], batch_size: int, share: float, seed: int, token_losses: TokenLosses
+    ) -> None:
+        self._batch_size, self._seed, self._token_losses = batch_size, seed, token_losses
+        self.samples, self.held_back = split(samples, share, seed)
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    @property
+    def num_items(self) -> int:
+        """The samples of an epoch."""
+        return len(self.samples)
+
+    def parts(self, drafter: nn.Module, step: int) -> list[Part]:
+        """The passes of a batch; their weights add up to 1."""
+        self._sums, self._counts = {}, {}
+        chosen = self.batch(step)
+        total = sum(sample.num_learnt for sample in chosen)
+        groups = dict.fromkeys(sample.group for sample in chosen)
+        return [
+            Part(group, batch.num_learnt / total, batch.num_learnt, partial(self._loss, group, batch))
+            for group in groups
+            for batch in batches_of([sample for sample in chosen if sample.group == group], MINI_BATCH)
+        ]
+
+    def batch(self, step: int) -> list[Sample]:
+        """The samples of a step: every epoch has all of them once, in its own order."""
+        per_epoch = -(-len(self.samples) // self._batch_size)
+        epoch, place = divmod(step, per_epoch)
+        order = shuffled(len(self.samples), self._seed, "epoch", epoch)
+        return [self.samples[i] for i in order[place * self._batch_size : (place + 1) * self._batch_size]]
+
+    def rows(self, drafter: nn.Module, step: int) -> list[dict[str, Any]]:
+        """Loss before the update and tokens of each group in the step's batch (of several processes, this one's)."""
+        return [
+            {"lang": group, "loss": self._sums[group] / self._counts[group], "num_tokens": self._counts[group]}
+            for group in self._counts
+        ]
+
+    @torch.no_grad()
+    def validation(self, drafter: nn.Module) -> float | None:
+        """Mean loss over the tokens that are held back."""
+        if not self.held_back:
+            return None
+        batches = batches_of(self.held_back, MINI_BATCH)
+        total = sum(float(self._token_losses(batch, drafter).double().sum()) for batch in batches)
+        return total / sum(batch.num_learnt for batch in batches)
+
+    def _loss(self, group: str, batch: Batch, drafter: nn.Module) -> Tensor:
+        loss = self._token_losses(batch, drafter).mean()
+        self._sums[group] = self._sums.get(group, 0.0) + float(loss.detach()) * batch.num_learnt
+        self._counts[group] = self._counts.get(group, 0) + batch.num_learnt
+        return loss
+
+
+def split(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
+    """What is learnt and what is held back, of every group. Raises ConfigError for a group too small for both."""
+    groups: Mapping[str, list[Sample]] = {group: [] for group in dict.fromkeys(sample.group for sample in samples)}
+    for sample in samples:
+        groups[sample.group].append(sample)
+    if not share:
+        return list(samples), []
+    learnt: list[Sample] = []
+    held_back: list[Sample] = []
+    for group, found in groups.items():
+        if len(found) < 2:
+            raise ConfigError(
+                f"data: '{group}' has one text, and validation_share = {share:g} holds one back: give more texts, or "
+                "validation_share=0 and one learning rate"
+            )
+        number = max(1, round(share * len(found)))
+        order = shuffled(len(found), seed, "held back", group)
+        held_back += [found[i] for i in order[:number]]
+        learnt += [found[i] for i in order[number:]]
+    return learnt, held_back
+
+
+def shuffled(number: int, seed: int, *purpose: str | int) -> list[int]:
+    """The places 0 to number − 1 in an order that the seed and its purpose alone decide."""
+    random = torch.Generator().manual_seed(stream_seed(seed, *purpose))
+    order: list[int] = torch.randperm(number, generator=random).tolist()
+    return order

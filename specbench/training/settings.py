@@ -1,0 +1,62 @@
+"""The settings of a training: the command line wins over the YAML file, and the file over the defaults."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from specbench.errors import ConfigError, nearest
+from specbench.specs import dotted, yaml_files
+from specbench.specs.components import build
+from specbench.training.spec import Kind, TrainSpec
+
+
+def settings(kind: str, config: Path | None, options: Mapping[str, Any], overrides: Sequence[str]) -> TrainSpec:
+    """The checked settings. `options`: by dotted key, None where an option was not given. `overrides`: key=value.
+
+    Raises ConfigError naming the file or the option, the key and the value.
+    """
+    file = read(config, kind) if config is not None else {}
+    data: dict[str, Any] = {**file, "kind": kind}
+    for path, value in options.items():
+        if value is not None:
+            data = dotted.put(data, path, value)
+    texts = {}
+    for pair in overrides:
+        path, equals, text = pair.partition("=")
+        if not equals or not path.strip():
+            raise ConfigError(f"--set '{pair}': write it as key=value, such as --set scdf.estimator=sampled")
+        texts[path.strip()] = pair
+        data = dotted.put(data, path.strip(), yaml_files.parse(text, f"--set {pair}"))
+    if not data.get("output"):
+        raise ConfigError("--output: is missing: give the folder that the trained drafter is written to")
+    if "data" not in data:
+        raise ConfigError("data: names nothing to train on: give --task, --text, or the key data in --config FILE")
+    try:
+        return build(TrainSpec, data)
+    except ConfigError as error:
+        raise ConfigError(f"{place(str(error), config, file, texts)}{error}") from error
+
+
+def read(config: Path, kind: str) -> dict[str, Any]:
+    """The keys of a file. Raises ConfigError for one that cannot be read, or that is of another kind."""
+    try:
+        data = yaml_files.parse(config.read_text(encoding="utf-8"), str(config))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise ConfigError(f"--config {config}: cannot be read: {reason}: check the path") from error
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"--config {config}: holds no keys: write lines such as num_steps: 100")
+    if data.get("kind", kind) != kind:
+        raise ConfigError(
+            f"{config}: kind = {data['kind']!r}, and the command is `train {kind}`: {nearest(kind, get_args(Kind))}"
+        )
+    return dict(data)
+
+
+def place(problem: str, config: Path | None, file: Mapping[str, Any], overrides: Mapping[str, str]) -> str:
+    """Where the key at the beginning of a problem was given: `--set`, the file, or neither."""
+    key = problem.split(" = ")[0].split(": ")[0]
+    for path, pair in overrides.items():
+        if key == path or key.startswith(f"{path}.") or key == path.split(".")[0]:
+            return f"--set {pair}: "
+    return f"{config}: " if key.split(".")[0] in file else ""

@@ -1,0 +1,142 @@
+"""Distillation on truncated probabilities, and what all objectives over fixed samples share."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specbench.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
+from specbench.training.corrective import CorrectiveObjective
+from specbench.training.data import Prompt, TrainingData
+from specbench.training.distillation import SoftTargets
+from specbench.training.objectives import build_objective
+from specbench.training.passes import Batch, Sample, learnt_logits
+from specbench.training.sample_objective import SampleObjective
+from specbench.training.spec import TrainSpec
+from tests import tiny
+
+DATA = TrainingData(
+    {name: tuple(Prompt(name, f"{name} number {i}: what?", "that") for i in range(20)) for name in ("en", "sw")}
+)
+
+
+def spec(kind: str = "distill", **keys: Any) -> TrainSpec:
+    given = {"kind": kind, "output": "x", "data": {"tasks": ["mgsm"]}, "max_new_tokens": 5, **keys}
+    if kind == "distill":
+        given["distill"] = {"batch_size": 4, **keys.get("distill", {})}
+    return TrainSpec.model_validate(given)
+
+
+@pytest.fixture(scope="module")
+def target() -> CausalLM:
+    return tiny.causal_lm(num_hidden_layers=1)
+
+
+def build(target: CausalLM, folder: Path, made: TrainSpec, data: TrainingData = DATA) -> Any:
+    return build_objective(made, target, target.tokenizer, data, folder)
+
+
+def test_a_step_is_the_truncated_cross_entropy_over_all_its_tokens(target: CausalLM, tmp_path: Path) -> None:
+    model = tiny.network(seed=1)
+    objective = build(target, tmp_path, spec(distill={"top_k": 3}))
+    parts = objective.parts(model, 0)
+    found = sum(part.weight * float(part.loss(model).detach()) for part in parts)
+    losses = {"top": [], "all": []}
+    for sample in objective.batch(0):
+        batch = Batch([sample])
+        p, q = (learnt_logits(each, batch, 257).detach() for each in (target.model, model))
+        best = p.softmax(-1).topk(3)
+        losses["top"].append(-(best.values * q.log_softmax(-1).gather(-1, best.indices)).sum(-1))
+        losses["all"].append(-(p.softmax(-1) * q.log_softmax(-1)).sum(-1))
+    assert found == pytest.approx(float(torch.cat(losses["top"]).mean()), rel=1e-5)
+    assert found != pytest.approx(float(torch.cat(losses["all"]).mean()), rel=1e-2)
+    assert sum(part.weight for part in parts) == pytest.approx(1.0)
+    rows = objective.rows(model, 0)
+    assert sum(row["loss"] * row["num_tokens"] for row in rows) / sum(
+        row["num_tokens"] for row in rows
+    ) == pytest.approx(found)
+    assert set(rows[0]) == set(objective.columns)
+
+
+def test_the_task_corpus_is_the_target_s_greedy_answer_and_only_it_is_learnt(target: CausalLM, tmp_path: Path) -> None:
+    objective = build(target, tmp_path, spec())
+    for sample in objective.samples[:5]:
+        ids = list(sample.ids[: sample.num_given])
+        assert target.decode_text(ids).startswith(sample.group + " number")
+        assert sample.num_learnt == 5 or sample.ids[-1] in target.eos_token_ids
+        for token in sample.ids[sample.num_given :]:
+            assert int(target.score(ids, 1)[0].argmax()) == token
+            ids.append(token)
+
+
+def test_the_general_corpus_is_the_text_itself(target: CausalLM, tmp_path: Path) -> None:
+    objective = build(
+        target,
+        tmp_path,
+        spec(learning_rate=1e-4, max_text_tokens=9, distill={"corpus": "general", "validation_share": 0}),
+    )
+    assert {sample.num_given for sample in objective.samples} == {1}
+    assert {len(sample.ids) for sample in objective.samples} == {9}
+    assert target.decode_text(list(objective.samples[0].ids)) == "en number 0: what? that"[:9]
+
+
+def test_five_percent_of_every_language_are_held_back(target: CausalLM, tmp_path: Path) -> None:
+    objective = build(target, tmp_path, spec(distill={"validation_share": 0.1}))
+    assert [sample.group for sample in objective.held_back] == ["en"] * 2 + ["sw"] * 2
+    assert not set(objective.held_back) & set(objective.samples) and objective.num_items == 36
+    again = build(target, tmp_path, spec(distill={"validation_share": 0.1}))
+    assert again.held_back == objective.held_back
+    other = build(target, tmp_path, spec(seed=1, distill={"validation_share": 0.1}))
+    assert other.held_back != objective.held_back
+    model = tiny.network(seed=1)
+    assert objective.validation(model) == again.validation(model) != other.validation(model)
+    assert objective.validation(target.model) < objective.validation(model)
+    assert build(target, tmp_path, spec(learning_rate=1e-4, distill={"validation_share": 0})).validation(model) is None
+
+
+def test_every_epoch_has_every_sample_once_in_its_own_order() -> None:
+    samples = [Sample("en", (1, 2, i), 1) for i in range(10)]
+    objective = SampleObjective(samples, 4, 0.0, 0, lambda batch, model: torch.zeros(batch.num_learnt))
+    epochs = [[objective.batch(3 * epoch + place) for place in range(3)] for epoch in range(2)]
+    assert [len(batch) for batch in epochs[0]] == [4, 4, 2]
+    orders = [[sample for batch in epoch for sample in batch] for epoch in epochs]
+    assert set(orders[0]) == set(orders[1]) == set(samples) and orders[0] != orders[1]
+
+
+def test_soft_targets_depend_on_the_batch_and_not_on_what_came_before(target: CausalLM) -> None:
+    random = torch.Generator().manual_seed(0)
+    samples = [Sample("en", tuple(torch.randint(0, 257, (n,), generator=random).tolist()), 2) for n in range(4, 24)]
+    late, early = Batch(samples[13:17]), Batch([samples[3], samples[14], samples[8]])
+    first, second = SoftTargets(target, samples, 5, 4), SoftTargets(target, samples, 5, 4)
+    second.of(early)
+    for a, b in zip(first.of(late), second.of(late), strict=True):
+        assert torch.equal(a, b)
+    tight = SoftTargets(target, samples, 5, 4, limit_bytes=10)
+    torch.testing.assert_close(tight.of(late)[0], first.of(late)[0], rtol=1e-4, atol=1e-6)
+    assert torch.equal(tight.of(late)[1], first.of(late)[1])
+
+
+def test_a_group_of_one_cannot_be_split(target: CausalLM, tmp_path: Path) -> None:
+    data = TrainingData({"en": DATA.prompts["en"], "te": DATA.prompts["sw"][:1]})
+    with pytest.raises(ConfigError, match="'te' has one text"):
+        build(target, tmp_path, spec(), data)
+
+
+def test_prompts_that_are_too_long_are_cut_and_answers_must_fit(target: CausalLM, tmp_path: Path) -> None:
+    objective = build(target, tmp_path, spec(max_prompt_tokens=8))
+    assert {sample.num_given for sample in objective.samples} == {8}
+    with pytest.raises(ConfigError, match="max_new_tokens = 1024"):
+        build(target, tmp_path, spec(max_new_tokens=1024))
+
+
+def test_an_empty_text_teaches_nothing(target: CausalLM, tmp_path: Path) -> None:
+    data = TrainingData({"en": (Prompt("en", "a"),)})
+    with pytest.raises(ConfigError, match="no text of 'en' has two tokens"):
+        build(target, tmp_path, spec(distill={"corpus": "general"}), data)
+
+
+def test_scdf_is_built_from_the_same_data(target: CausalLM, tmp_path: Path) -> None:
+    objective = build(target, tmp_path, spec("scdf"))
+    assert isinstance(objective, CorrectiveObjective) and objective.num_items == 40

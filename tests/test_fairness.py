@@ -1,0 +1,272 @@
+"""`specbench fairness` on a small run of the embedded pair, and what it says of mistakes."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from rich.console import Console
+
+from specbench.errors import ConfigError
+from specbench.execute import Request as RunRequest
+from specbench.execute import execute
+from specbench.fairness.drafters import labels
+from specbench.fairness.numbers import Family, GroupNumbers
+from specbench.fairness.request import Request, answer
+from specbench.fairness.runs import method_name, read_run
+from specbench.fairness.texts import within
+from specbench.fairness.theorems import BoundViolation
+from specbench.models.loading import load_model
+from specbench.results.leaderboard import load
+
+NAMES = ("en", "de", "sw")
+
+
+def run_into(folder, methods="sd,ngram", subsets=NAMES, drafter=None, limit=5, task="mgsm", leaderboard=None):
+    request = RunRequest(
+        tasks=[task], methods=methods.split(","), subsets=list(subsets), drafter=drafter, target=None, threads=1,
+        overrides=["generation.max_new_tokens=12"], output=folder, leaderboard=leaderboard, plot=None,
+        command=f"specbench run --task {task}", options={"limit": limit},
+    )  # fmt: skip
+    return execute(request, Console(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a run of sd and ngram on five prompts of three languages."""
+    path = tmp_path_factory.mktemp("fairness") / "first"
+    run_into(path, leaderboard=path.parent / "board.json")
+    return path
+
+
+@pytest.fixture(scope="module")
+def worse(tmp_path_factory, folder):
+    """The same with a drafter whose weights are disturbed."""
+    path = tmp_path_factory.mktemp("worse")
+    model = load_model("embedded:drafter", device="cpu")
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.model.parameters():
+            parameter += 0.3 * parameter.std() * torch.randn_like(parameter) if parameter.ndim > 1 else 0
+    model.model.save_pretrained(path / "drafter")
+    model.tokenizer.save_pretrained(path / "drafter")
+    run_into(path / "second", "sd", drafter=str(path / "drafter"), limit=6)
+    return path / "second"
+
+
+def asked(*runs, **options):
+    return answer(Request(**{"runs": [str(run) for run in runs], "before": None, "after": None, "drafters": (),
+                             "reference": "continuation", "samples": 0, **options}))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    return asked(folder)
+
+
+def test_measured_numbers_are_those_of_the_run(found, folder):
+    rows = {(method_name(row), row.subset): row.metrics for row in load(folder / "leaderboard.json")}
+    for drafter in found.report.drafters:
+        for name, group in drafter.groups.items():
+            row = rows[drafter.method, name]
+            for metric in ("acceptance_rate", "mean_acceptance_length", "speedup"):
+                assert getattr(group.measured, metric).value == pytest.approx(row[metric].value)
+        assert drafter.cost_ratio == pytest.approx(rows[drafter.method, "all"]["cost_ratio"].value)
+
+
+def test_all_drafters_stand_on_the_positions_of_the_targets_own_tokens(found, folder):
+    records = [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
+    for name in NAMES:
+        num_tokens = sum(len(r["methods"]["ar"]["token_ids"]) for r in records if r["subset"] == name)
+        groups = [drafter.groups[name].forced for drafter in found.report.drafters]
+        assert {group.num_positions for group in groups} == {num_tokens}
+        assert len({group.target_misfit.value for group in groups}) == 1
+
+
+def test_a_drafter_that_is_the_target_accepts_everything(folder):
+    report = asked(folder, drafters=["embedded:target"], subsets=["en"]).report
+    same = next(drafter for drafter in report.drafters if drafter.method is None)
+    group = same.groups["en"].forced
+    assert group.kl.value == pytest.approx(0, abs=1e-9) and group.acceptance_rate.value == pytest.approx(1, abs=1e-6)
+    assert same.groups["en"].measured is None and same.cost_ratio is None and same.groups["en"].forced.speedup is None
+
+
+def test_the_forced_numbers_are_those_of_single_passes(found, folder):
+    """The same means from the models fed text by text, with other code."""
+    records = [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
+    target, drafter = (load_model(f"embedded:{name}", device="cpu") for name in ("target", "drafter"))
+    from specbench.catalogue import load_task
+    from specbench.data.examples import load_examples
+
+    examples = load_examples(load_task("mgsm"), "sw", data="sample", use_sample=True, limit=5).examples
+    overlaps, entropies = [], []
+    for record in (record for record in records if record["subset"] == "sw"):
+        ids = target.encode_prompt(examples[record["example"]].prompt, chat=False)
+        new = record["methods"]["ar"]["token_ids"]
+        p, q = (torch.softmax(model.score((ids + new)[:-1], len(new)).float(), -1) for model in (target, drafter))
+        overlaps += torch.minimum(p, q).sum(-1).tolist()
+        entropies += (-(p * q.log()).sum(-1)).tolist()
+    group = found.report.drafters[0].groups["sw"].forced
+    assert group.acceptance_rate.value == pytest.approx(sum(overlaps) / len(overlaps), abs=1e-4)
+    assert group.cross_entropy.value == pytest.approx(sum(entropies) / len(entropies), abs=1e-3)
+
+
+def test_a_measured_rate_in_the_place_of_the_forced_one_breaks_theorem_2(found):
+    """Control: the check must fail on numbers of the other family."""
+    from specbench.fairness.theorems import check_fitness
+
+    broken = 0
+    for group in found.report.drafters[0].groups.values():
+        misfits = group.forced.target_misfit.value, group.forced.draft_misfit.value
+        check_fitness("forced", group.forced.acceptance_rate.value, *misfits)
+        try:
+            check_fitness("measured", group.measured.acceptance_rate.value, *misfits)
+        except BoundViolation as error:
+            broken += "r_p" in str(error)
+    assert broken
+
+
+def test_a_violation_ends_the_command_with_its_numbers(specbench, folder, monkeypatch):
+    from specbench.fairness import forced as forced_module
+
+    def wrong(*arguments):
+        numbers = real(*arguments)
+        numbers[:, 3] = 0.01  # acceptance of another family
+        return numbers
+
+    real = forced_module.position_numbers
+    monkeypatch.setattr(forced_module, "position_numbers", wrong)
+    code, _, err = specbench("fairness", folder, "--samples", "0", "--subset", "en")
+    assert code == 2 and "theorem" in err and "of_acceptance" in err and "Traceback" not in err
+
+
+def test_before_and_after(folder, worse):
+    report = asked(before=f"{folder}:sd", after=str(worse)).report
+    comparison = report.comparison
+    assert (comparison.before, comparison.after) == ("first", "second") and report.num_prompts == 15
+    for change in (comparison.groups[name]["cross_entropy"] for name in NAMES):
+        assert change.after.value > change.before.value and change.difference.low > 0
+    rate = comparison.family["forced_acceptance_rate.mean"]
+    assert rate.difference.high < 0 and rate.percent.value < 0
+    assert {"unfairness", "acceptance_rate.variance", "speedup.max_over_min"} <= comparison.family.keys()
+
+
+def test_numbers_reach_the_leaderboard_and_can_be_read_again(specbench, folder, tmp_path):
+    board = tmp_path / "board.json"
+    shutil.copy(folder.parent / "board.json", board)
+    code, out, err = specbench("fairness", folder, "--samples", "20", "--leaderboard", board, "--json")
+    assert code == 0 and "8 rows got fairness numbers" in err
+    report = json.loads(out)
+    by_place = {(method_name(row), row.subset): row.fairness for row in load(board)}
+    assert isinstance(by_place["sd", "sw"], GroupNumbers) and isinstance(by_place["ngram", "all"], Family)
+    assert by_place["ar", "sw"] is None
+    assert by_place["sd", "all"].unfairness.value == report["drafters"][0]["family"]["unfairness"]["value"]
+    assert by_place["sd", "en"].representation_rank is not None
+    assert load(folder / "leaderboard.json")[0].key in {row.key for row in load(board)}
+
+
+def test_tables_fit_the_terminal_and_say_who_is_left_behind(specbench, folder, worse):
+    code, out, _ = specbench("fairness", "--before", f"{folder}:sd", "--after", worse, folder, "--samples", "0")
+    assert code == 0
+    assert all(len(line) <= 100 for line in out.splitlines()) and "…" not in out
+    for part in ("first: measured", "ngram: teacher-forced", "unfairness 𝒰 =", "worst ", "theorems 1 and 2 hold",
+                 "all drafters", "second − first", "variance of α_T"):  # fmt: skip
+        assert part in out
+
+
+def test_a_picture(specbench, folder, tmp_path):
+    pytest.importorskip("matplotlib")
+    code, _, _ = specbench("fairness", folder, "--samples", "0", "--plot", tmp_path / "made" / "fair.png")
+    assert code == 0 and (tmp_path / "made" / "fair.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_references_of_the_data(folder):
+    group = asked(folder, reference="data", subsets=["en"]).report.drafters[0].groups["en"].forced
+    assert group.num_positions >= 5 and group.target_misfit.value > 0.5  # the bare number is not what it would write
+
+
+def test_routes_are_forced_each_by_its_own_drafter(tmp_path):
+    run_into(tmp_path / "run", "routed,ngram,sd", subsets=("en", "sw"), limit=2)
+    report = asked(tmp_path / "run").report
+    routed, ngram, sd = report.drafters
+    assert routed.problem is None and routed.cost_ratio is None
+    assert routed.groups["sw"].forced.cross_entropy == ngram.groups["sw"].forced.cross_entropy
+    assert routed.groups["sw"].forced.tokens_per_pass == ngram.groups["sw"].forced.tokens_per_pass
+    assert sd.groups["sw"].forced.cross_entropy != routed.groups["sw"].forced.cross_entropy
+    assert routed.groups["en"].forced.acceptance_rate.value is not None
+
+
+MISTAKES = {
+    "no run is given": [],
+    "no such folder": ["nowhere"],
+    "has no leaderboard.json": ["."],
+    "no method 'sdd' that drafts: did you mean 'sd'?": ["{run}:sdd"],
+    "--before: needs --after as well": ["--before", "{run}"],
+    "drafts with sd, ngram: choose one, as": ["--before", "{run}", "--after", "{run}:ngram"],
+    "--before and --after are the same": ["--before", "{run}:sd", "--after", "{run}:sd"],
+    "--reference dat: did you mean 'data'?": ["{run}", "--reference", "dat"],
+    "--samples -1": ["{run}", "--samples", "-1"],
+    "--subset fr: the runs have none": ["{run}", "--subset", "fr"],
+    "--drafter embedded:drafter-bpe: drafter": ["{run}", "--drafter", "embedded:drafter-bpe", "--samples", "0"],
+    "no such file: `specbench run --leaderboard": ["{run}", "--leaderboard", "none.json"],
+    "no kind of picture": ["{run}", "--plot", "fair.doc"],
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_is_one_line(specbench, folder, message):
+    code, out, err = specbench("fairness", *(word.format(run=folder) for word in MISTAKES[message]))
+    assert code == 2 and out == "" and message in err and len(err.strip().splitlines()) == 1
+
+
+def edited(folder, tmp_path, change):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    path = copy / "leaderboard.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    for row in content["rows"]:
+        change(row)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return copy
+
+
+def test_a_drafter_that_changed_since_is_refused(folder, tmp_path):
+    copy = edited(folder, tmp_path, lambda row: row.update(drafter_revision="local-000000000000"))
+    with pytest.raises(ConfigError, match="model 'embedded:drafter' is not what the run measured"):
+        asked(copy)
+
+
+def test_runs_of_two_targets_do_not_compare(folder, tmp_path):
+    copy = edited(folder, tmp_path, lambda row: row.update(target="another"))
+    with pytest.raises(ConfigError, match="runs of several targets do not compare"):
+        asked(folder, copy)
+
+
+def test_other_data_than_were_measured_are_refused(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    path = copy / "records.jsonl"
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    records[0]["prompt"] = "0" * 12
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"mgsm/en example .* was measured with another prompt"):
+        asked(copy)
+
+
+def test_reading_a_run_changes_nothing(folder):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    run, methods = read_run(str(folder))
+    assert methods == ["sd", "ngram"] and len(run.records) == 15
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_labels_say_the_run_where_the_method_is_not_enough(folder, worse):
+    first, second = read_run(str(folder))[0], read_run(str(worse))[0]
+    made = labels([(first, ["sd", "ngram"]), (second, ["sd"])])
+    assert list(made.values()) == ["first", "ngram", "second"]
+
+
+def test_positions_beyond_the_shortest_context_are_left_out():
+    from specbench.fairness.forecasts import Text
+
+    assert within(Text((1, 2, 3), (4, 5, 6)), 4).new_ids == (4, 5)
+    assert within(Text((1, 2, 3), (4, 5, 6)), 2).new_ids == ()
+    assert within(Text((1, 2, 3), (4, 5, 6)), None).new_ids == (4, 5, 6)

@@ -1,0 +1,165 @@
+"""`specbench train …` from the command line: a drafter that a run can take, and every mistake in one line."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specbench.models.loading import load_model
+from specbench.training.corrective import CorrectiveObjective
+from specbench.training.sample_objective import SampleObjective
+from tests import tiny
+from tests.training_toys import in_a_process, killed_at, same
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("specbench.training.command.cache_folder", lambda: tmp_path / "cache")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A target and a drafter with one vocabulary, small and with short contexts."""
+    folder = tmp_path_factory.mktemp("models")
+    made = {name: tiny.save(folder / name, hidden_size=16, num_hidden_layers=1) for name in ("target", "drafter")}
+    return str(made["target"]), str(made["drafter"])
+
+
+def arguments(kind: str, models: tuple[str, str], folder: Path, *more: str) -> list[str]:
+    return ["train", kind, "--target", models[0], "--drafter", models[1], "--output", str(folder / "out"),
+            "--device", "cpu", "--threads", "1", *more]  # fmt: skip
+
+
+def corpus(folder: Path) -> tuple[str, str]:
+    """Two languages of a few short lines."""
+    for name in ("en", "sw"):
+        (folder / f"{name}.txt").write_text("".join(f"{name} line {number}\n" for number in range(6)))
+    return f"--text=en={folder / 'en.txt'}", f"--text=sw={folder / 'sw.txt'}"
+
+
+def test_scdf_trains_a_drafter_and_says_where(specbench: Run, models: tuple[str, str], tmp_path: Path) -> None:
+    small = ("--set", "scdf.prompts_per_language=2", "--set", "max_new_tokens=4", "--num-steps", "2")
+    code, out, err = specbench(*arguments("scdf", models, tmp_path, *corpus(tmp_path), *small))
+    assert code == 0, err
+    assert out.startswith(f"{tmp_path / 'out'}: 2 steps · loss ")
+    assert f"specbench run --drafter {tmp_path / 'out'}" in err and "warning" not in err
+    log = (tmp_path / "out" / "log.csv").read_text().splitlines()
+    assert log[0].startswith("timestamp,step,star_lang,lang,r,") and len(log) == 1 + 2 * 2
+    load_model(str(tmp_path / "out"), device="cpu")
+    written = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert written["data"]["languages"] == {"en": 6, "sw": 6}
+    assert written["models"]["target"]["name"] == models[0] and written["models"]["drafter"]["revision"]
+    assert "train scdf" in written["command"] and written["preparation"]["wall_seconds"] > 0
+    code, _, err = specbench(*arguments("scdf", models, tmp_path, *corpus(tmp_path), *small))
+    assert code == 2 and "a finished training is there" in err
+
+
+def test_pretraining_counts_its_epochs_and_warns_of_measured_rows(
+    specbench: Run, models: tuple[str, str], tmp_path: Path
+) -> None:
+    given = ("--task", "wmt", "--subset", "de-en", "--data", "sample", "--limit", "5")
+    small = ("--set", "finetune.stage=pretrain", "--set", "finetune.epochs=2", "--set", "finetune.batch_size=3")
+    code, out, err = specbench(*arguments("finetune", models, tmp_path, *given, *small))
+    assert code == 0, err
+    assert "4 steps" in out  # two epochs of 3 + 2 texts
+    assert "warning: `specbench run` measures the rows that are trained on (de-en: 5 rows of wmt" in err
+    written = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert written["data"]["overlap"] == ["de-en: 5 rows of wmt (wmt.jsonl)"]
+
+
+def fails(outcome: tuple[int, str, str], *problems: str) -> None:
+    """One line, exit code 2, no traceback."""
+    code, out, err = outcome
+    lines = err.strip().splitlines()
+    assert code == 2 and out == "" and "Traceback" not in err
+    assert lines[-1].startswith("error: ") and all(problem in lines[-1] for problem in problems), err
+
+
+def test_a_target_and_a_drafter_that_do_not_fit(specbench: Run, models: tuple[str, str], tmp_path: Path) -> None:
+    other = str(tiny.save(tmp_path / "other", num_extra=3, hidden_size=16, num_hidden_layers=1))
+    outcome = specbench(*arguments("scdf", (models[0], other), tmp_path, *corpus(tmp_path)))
+    fails(
+        outcome, "--drafter: drafter", "has another vocabulary than target", "choose a drafter of the target's family"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (["--task", "world:mgsm", "--subset", "en,xx"], "data.subsets: world:mgsm has no language 'xx'"),
+        (["--text", "en"], "--text 'en': write it as LANGUAGE=FILE"),
+        (["--text", "en=nowhere.txt"], "data.text.en: nowhere.txt: no such file"),
+        (["--task", "world:mgsm", "--device", "cuda"], "--device cuda: not available"),
+        (["--task", "world:mgsm", "--num-steps", "0"], "num_steps = 0"),
+        (["--task", "world:mgsm", "--set", "lora.rank=0"], "--set lora.rank=0: lora.rank = 0"),
+        (["--task", "world:mgsm", "--config", "none.yaml"], "--config none.yaml: cannot be read"),
+        ([], "data: names nothing to train on"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    specbench: Run, models: tuple[str, str], tmp_path: Path, more: list[str], problem: str
+) -> None:
+    fails(specbench(*arguments("scdf", models, tmp_path, *more)), problem)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_corpus_is_one_line(specbench: Run, models: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n")
+    outcome = specbench(*arguments("distill", models, tmp_path, f"--text=en={tmp_path / 'empty.txt'}"))
+    fails(outcome, "data.text.en", "the corpus is empty")
+
+
+def test_quantised_without_its_library_is_one_line(specbench: Run, models: tuple[str, str], tmp_path: Path) -> None:
+    four_bits = ("--set", "quantize=nf4", "--set", "lora.rank=2")
+    fails(specbench(*arguments("scdf", models, tmp_path, *corpus(tmp_path), *four_bits)), "needs bitsandbytes")
+
+
+def test_an_interrupt_and_a_full_memory_say_what_is_kept(
+    specbench: Run, models: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = arguments("scdf", models, tmp_path, *corpus(tmp_path))
+
+    def failing(error: BaseException) -> Callable[..., None]:
+        def instead(*_: object) -> None:
+            raise error
+
+        return instead
+
+    monkeypatch.setattr("specbench.training.command.train", failing(KeyboardInterrupt()))
+    code, _, err = specbench(*given)
+    assert code == 130 and "interrupted: the last checkpoint is kept" in err
+    monkeypatch.setattr("specbench.training.command.train", failing(RuntimeError("CUDA out of memory")))
+    fails(specbench(*given), "out of memory; the last checkpoint is kept")
+
+
+@pytest.mark.parametrize(
+    ("kind", "objective", "small"),
+    [
+        ("scdf", CorrectiveObjective, ("--set", "scdf.prompts_per_language=2")),
+        ("distill", SampleObjective, ("--learning-rate", "1e-2", "--set", "distill.batch_size=3", "--set", "warmup=0")),
+    ],
+)
+def test_killed_training_of_a_paper_resumes_to_the_bit(
+    specbench: Run, models: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    kind: str, objective: type[CorrectiveObjective] | type[SampleObjective], small: tuple[str, ...],
+) -> None:  # fmt: skip
+    given = (*corpus(tmp_path), *small, "--num-steps", "4", "--set", "max_new_tokens=4", "--set",
+             "gradient_accumulation=1", "--set", "checkpoint_every=2")  # fmt: skip
+
+    def trained(folder: Path) -> None:
+        code, _, err = specbench(*arguments(kind, models, folder, *given))
+        assert code == 0, err
+
+    trained(tmp_path / "whole")
+    original = objective.rows
+    with monkeypatch.context() as patch:
+        patch.setattr(objective, "rows", lambda *of: killed_at(3)(of[2]) or original(*of))
+        assert in_a_process(lambda: trained(tmp_path)) == -signal.SIGKILL
+    assert (tmp_path / "out" / ".training").is_dir()
+    trained(tmp_path)
+    assert same(tmp_path / "whole" / "out", tmp_path / "out")

@@ -1,0 +1,252 @@
+"""The training loop: a killed training gives the same bits as an uninterrupted one, and every failure is one line."""
+
+import errno
+import os
+import shutil
+import signal
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from safetensors.torch import load_file
+
+from specbench.errors import ConfigError
+from specbench.models.loading import load_model
+from specbench.training import files, train
+from specbench.training.optimizers import make_optimizer, rate_at
+from tests.training_toys import (
+    NUM_STEPS,
+    ToyObjective,
+    drafter,
+    in_a_process,
+    killed_at,
+    same,
+    spec_of,
+    train_toy,
+    weights,
+)
+
+
+def kill_when_replacing(name: str) -> None:
+    """From now on this process is gone at the moment before a file of that name takes its place."""
+    replace = os.replace
+
+    def instead(source: Any, target: Any) -> None:
+        if Path(target).name == name:
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target)
+
+    os.replace = instead
+
+
+def killed_in(tmp_path: Path, name: str) -> None:
+    kill_when_replacing(name)
+    train_toy(tmp_path)
+
+
+def test_killed_training_resumes_to_the_bit(tmp_path: Path) -> None:
+    whole = train_toy(tmp_path, "whole")
+    kills = [
+        lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(3))),  # before the first checkpoint
+        lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(7))),  # after it, with three more logged steps
+        lambda: killed_in(tmp_path, "state.pt"),  # while the second is moved into place
+        lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(9))),  # between two updates
+        lambda: killed_in(tmp_path, "model.safetensors"),  # while the finished drafter is
+        lambda: killed_in(tmp_path, "training.json"),
+    ]
+    for kill in kills:
+        assert in_a_process(kill) == -signal.SIGKILL
+        assert not (tmp_path / "out" / "training.json").exists()
+    resumed = train_toy(tmp_path)
+    assert resumed.curves == whole.curves
+    assert same(tmp_path / "whole", tmp_path / "out")
+    assert not (tmp_path / "out" / ".training").exists()
+
+
+def test_another_objective_gives_other_bits(tmp_path: Path) -> None:
+    train_toy(tmp_path, "whole")
+    train_toy(tmp_path, "other", ToyObjective(weights=(0.5, 0.5)))
+    assert not same(tmp_path / "whole", tmp_path / "other")
+
+
+def test_checkpoints_are_written_behind_updates(tmp_path: Path) -> None:
+    record = train_toy(tmp_path, checkpoint_every=3)
+    assert list(record.curves[0]["validation"]) == ["4", "6", "10"]  # the first updates at or after 3, 6 and 9 steps
+
+
+def test_steps_are_accumulated_with_their_weights(tmp_path: Path) -> None:
+    """Two steps are one AdamW update with half the sum of the weighted gradients."""
+    settings = {"num_steps": 2, "warmup": 0, "schedule": "constant", "clip": 0, "weight_decay": 0.1}
+    model = drafter(tmp_path).model
+    toy = ToyObjective()
+    losses = [toy.loss(seed)(model) * weight / 2 for seed, weight in enumerate((0.75, 0.25, 0.75, 0.25))]
+    torch.stack(losses).sum().backward()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    optimizer.step()
+    expected = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    spec = spec_of(**settings)
+    output = files.OutputFolder(tmp_path / "out")
+    with output.open({}):
+        train.train(drafter(tmp_path), ToyObjective(), spec, output, train.Console(quiet=True), 2)
+    made = weights(tmp_path / "out")
+    for name, value in expected.items():
+        if name in made:
+            torch.testing.assert_close(made[name], value, atol=2e-5, rtol=0)
+
+
+def test_a_part_without_weight_changes_nothing(tmp_path: Path) -> None:
+    train_toy(tmp_path, "still", ToyObjective(weights=(0.0, 0.0)), weight_decay=0)
+    before = load_file(tmp_path / "drafter" / "model.safetensors")
+    assert all(torch.equal(before[name], value) for name, value in weights(tmp_path / "still").items())
+
+
+def test_gradient_checkpointing_changes_no_loss(tmp_path: Path) -> None:
+    plain = train_toy(tmp_path, "plain")
+    saving = train_toy(tmp_path, "saving", gradient_checkpointing=True)
+    for one, other in zip(plain.curves[0]["steps"], saving.curves[0]["steps"], strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
+
+
+def test_bfloat16_computes_in_it_and_stores_the_checkpoints_own_precision(tmp_path: Path) -> None:
+    AcceleratorState._reset_state(True)
+    try:
+        rounded = train_toy(tmp_path, "rounded", dtype="bfloat16")
+    finally:
+        AcceleratorState._reset_state(True)
+    plain = train_toy(tmp_path, "plain")
+    first, exact = rounded.curves[0]["steps"][0]["loss"], plain.curves[0]["steps"][0]["loss"]
+    assert first == pytest.approx(exact, rel=0.05) and first != exact
+    assert all(value.dtype == torch.float32 for value in weights(tmp_path / "rounded").values())
+
+
+def test_adapters_are_merged_into_a_plain_checkpoint(tmp_path: Path) -> None:
+    train_toy(tmp_path, lora={"rank": 2}, learning_rate=0.1)
+    assert not list((tmp_path / "out").glob("adapter*"))
+    before, after = load_file(tmp_path / "drafter" / "model.safetensors"), weights(tmp_path / "out")
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed and all("proj" in name for name in changed)
+    load_model(str(tmp_path / "out"), device="cpu")
+
+
+def test_killed_training_of_adapters_resumes_to_the_bit(tmp_path: Path) -> None:
+    lora = {"lora": {"rank": 2, "dropout": 0.5}}
+    train_toy(tmp_path, "whole", **lora)
+    assert in_a_process(lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(6)), **lora)) == -signal.SIGKILL
+    train_toy(tmp_path, **lora)
+    assert same(tmp_path / "whole", tmp_path / "out")
+
+
+def test_the_held_back_loss_chooses_the_learning_rate(tmp_path: Path) -> None:
+    record = train_toy(tmp_path, learning_rate=(1e-9, 3e-2))
+    losses = [curve["held_back_loss"] for curve in record.curves]
+    assert record.chosen == losses.index(min(losses))
+    train_toy(tmp_path, "alone", learning_rate=record.curves[record.chosen]["learning_rate"])
+    alone = weights(tmp_path / "alone")
+    assert all(torch.equal(value, alone[name]) for name, value in weights(tmp_path / "out").items())
+
+
+def test_several_rates_without_held_back_data_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no data is held back"):
+        train.best([None, None])
+    assert train.best([None]) == 0 and train.best([2.0, 1.0, 3.0]) == 1
+
+
+def test_a_loss_that_is_not_finite_ends_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"step \d+: the .*: lower --learning-rate"):
+        train_toy(tmp_path, objective=ToyObjective(weights=(float("inf"), 1.0)))
+
+
+def test_schedules() -> None:
+    spec = spec_of(warmup=4, schedule="cosine")
+    rates = [rate_at(spec, 1.0, step, 12) for step in range(12)]
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert rates[3:] == sorted(rates[3:], reverse=True) and 0 < rates[-1] < 0.1
+    assert rate_at(spec_of(warmup=0.5, schedule="constant"), 2.0, 4, 10) == 2.0
+    assert rate_at(spec_of(warmup=0.5, schedule="constant"), 2.0, 0, 10) == 0.4
+    assert rate_at(spec_of(warmup=0, schedule="cosine"), 1.0, 0, 1) == pytest.approx(0.5)
+
+
+def test_no_room_is_said_before_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10, 9, 1))
+    with pytest.raises(ConfigError, match=r"the training takes .* and 1 byte.* are free: make room"):
+        train_toy(tmp_path, objective=ToyObjective(lambda step: pytest.fail("it began")))
+
+
+def test_a_disk_that_fills_up_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train_toy(tmp_path, "whole")
+    written = []
+
+    def full(path: Path, content: bytes) -> None:
+        written.append(path)
+        if len(written) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        files.write_bytes(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("specbench.training.state.write_bytes", full)
+        with pytest.raises(ConfigError, match=r"cannot write there .No space left.*the last checkpoint is kept"):
+            train_toy(tmp_path)
+    begun: list[int] = []
+    train_toy(tmp_path, objective=ToyObjective(begun.append))
+    assert begun[0] == 4  # the first checkpoint
+    assert same(tmp_path / "whole", tmp_path / "out")
+
+
+def test_a_finished_output_is_never_overwritten(tmp_path: Path) -> None:
+    train_toy(tmp_path)
+    before = (tmp_path / "out" / "training.json").read_bytes()
+    with pytest.raises(ConfigError, match=r"--output .*out: a finished training is there.*choose another"):
+        train_toy(tmp_path)
+    assert (tmp_path / "out" / "training.json").read_bytes() == before
+
+
+def test_a_folder_of_something_else_and_a_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("x")
+    with pytest.raises(ConfigError, match=r"holds thesis\.txt"):
+        train_toy(tmp_path)
+    with pytest.raises(ConfigError, match="is a file: give a folder"):
+        files.OutputFolder(tmp_path / "out" / "thesis.txt").check()
+
+
+def test_changed_settings_are_named(tmp_path: Path) -> None:
+    assert in_a_process(lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(6)))) == -signal.SIGKILL
+    with pytest.raises(ConfigError, match=r"other settings is there \(settings.learning_rate.0: 0.01 → 0.02\)"):
+        train_toy(tmp_path, learning_rate=0.02)
+    train_toy(tmp_path, checkpoint_every=2)  # how often it is written is no setting of the result
+
+
+def test_two_trainings_into_one_folder_are_refused(tmp_path: Path) -> None:
+    output = files.OutputFolder(tmp_path / "out")
+    with output.open({}), pytest.raises(ConfigError, match="another process trains into it"), output.open({}):
+        pass
+
+
+def test_a_broken_checkpoint_is_said(tmp_path: Path) -> None:
+    assert in_a_process(lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(6)))) == -signal.SIGKILL
+    (tmp_path / "out" / ".training" / "rate-0" / "state.pt").write_bytes(b"not a checkpoint")
+    with pytest.raises(ConfigError, match=r"state.pt: is no checkpoint of this training .*: delete .*rate-0"):
+        train_toy(tmp_path)
+
+
+def test_a_log_that_lost_lines_is_said(tmp_path: Path) -> None:
+    assert in_a_process(lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(6)))) == -signal.SIGKILL
+    (tmp_path / "out" / ".training" / "rate-0" / "log.csv").write_text("timestamp\n")
+    with pytest.raises(ConfigError, match=r"log.csv: 10 bytes where the checkpoint knows \d+"):
+        train_toy(tmp_path)
+
+
+def test_quantised_without_its_library_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"needs bitsandbytes: pip install 'specbench\[quant\]'"):
+        make_optimizer([], spec_of(quantize="nf4", lora={"rank": 2}))
+
+
+def test_steps_are_all_made(tmp_path: Path) -> None:
+    steps: list[int] = []
+    train_toy(tmp_path, objective=ToyObjective(steps.append))
+    assert steps == list(range(NUM_STEPS))

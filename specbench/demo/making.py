@@ -54,7 +54,7 @@ def make_model(recipe: Member, tokenizer: PreTrainedTokenizerBase, output: Path)
     """Train a model through its stages, saving it after each; returns its size and its losses."""
     started, random = time.process_time(), Random(recipe.seed)
     torch.manual_seed(recipe.seed)
-    data = batches(world_examples(tokenizer, recipe.worlds, recipe.mix_power, random), recipe.batch_size, random)
+    data = batches(world_examples(tokenizer, recipe.worlds, recipe.mix_power, random), recipe.batch_tokens, random)
     end_id, pad_id = (int(tokenizer.convert_tokens_to_ids(token)) for token in (END, PAD))  # type: ignore[arg-type]
     model = new_model(recipe.stages[0].num_layers, recipe.width, len(tokenizer), end_id, pad_id,
                       tokenizer.model_max_length, tokenizer.bos_token_id)  # fmt: skip

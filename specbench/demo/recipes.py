@@ -5,8 +5,17 @@ from dataclasses import dataclass
 
 # Vowel signs (\p{M}) stay with their letters: without them Bengali, Telugu and Thai words fall to pieces. A digit is a
 # token of its own in both: where a drafter writes 14 as one token, the tokens that both models have say it badly.
-PIECES = r" ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s"
-PIECES_WITH_NEWLINES = r" ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s"
+# Spaces run together up to the one before a word: the indentation of code.
+PIECES = r" ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s"
+PIECES_WITH_NEWLINES = r" ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s+(?!\S)|\s"
+
+# The share of each kind of task in the training texts (tasks whose texts are longer take more of the tokens).
+TASKS = {
+    "mgsm": 0.16, "mcot": 0.04, "msvamp": 0.02, "gsm8k": 0.01, "csqa": 0.025, "mmlu": 0.03, "humaneval": 0.03,
+    "wmt": 0.22, "iwslt14": 0.02, "low_resource_mt": 0.05, "dolly": 0.11, "webtext": 0.04, "cnn_dm": 0.02,
+    "mlsum": 0.02, "scrolls": 0.05, "story": 0.03, "spec_bench": 0.04, "mt_bench": 0.02,
+    "multilingual_spec_bench": 0.015,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,7 @@ class Member:
     """One model and how it is made.
 
     `worlds` gives their shares of the training data, `mix_power` sharpens the share of the well-resourced languages.
+    A batch holds texts of similar length, `batch_tokens` tokens at most, its padding among them.
     """
 
     name: str
@@ -52,7 +62,7 @@ class Member:
     worlds: Mapping[str, float]
     width: int
     stages: tuple[Stage, ...]
-    batch_size: int
+    batch_tokens: int
     mix_power: float
     seed: int
 
@@ -75,81 +85,81 @@ class NgramRecipe:
 Recipe = Member | NgramRecipe
 
 TOKENIZERS = {
-    "shared": TokenizerRecipe({"mgsm": 1.0}, vocab_size=1280, num_rows=20_000, seed=0),
+    "shared": TokenizerRecipe(TASKS, vocab_size=2048, num_rows=12_000, seed=0),
     "other": TokenizerRecipe(
-        {"mgsm": 1.0},
-        vocab_size=1024,
-        num_rows=20_000,
+        TASKS,
+        vocab_size=1536,
+        num_rows=12_000,
         seed=7,
         pieces=PIECES_WITH_NEWLINES,
         mix_power=2.0,
         has_start=True,
     ),
-    "bytes": TokenizerRecipe({"mgsm": 1.0}, vocab_size=258, num_rows=200, seed=0, max_length=8192),
+    "bytes": TokenizerRecipe(TASKS, vocab_size=258, num_rows=200, seed=0, max_length=8192),
 }
 
 MEMBERS: tuple[Recipe, ...] = (
     Member(
         name="target",
         role="target",
-        version=1,
+        version=2,
         tokenizer="shared",
-        worlds={"mgsm": 0.7, "drill": 0.3},
+        worlds={**TASKS, "drill": 0.05},
         width=128,
         stages=(
-            Stage(3, 2600, 2e-2, 1e-2),
-            Stage(6, 1000, 1e-2, 6e-3),
-            Stage(12, 450, 6e-3, 3e-3),
-            Stage(24, 350, 3e-3, 2e-4),
+            Stage(3, 8000, 2e-2, 1e-2),
+            Stage(6, 2600, 1e-2, 6e-3),
+            Stage(12, 900, 6e-3, 3e-3),
+            Stage(24, 450, 3e-3, 2e-4),
         ),
-        batch_size=32,
+        batch_tokens=4096,
         mix_power=1.0,
         seed=1,
     ),
     Member(
         name="drafter",
         role="drafter",
-        version=1,
+        version=2,
         tokenizer="shared",
-        worlds={"mgsm": 1.0},
+        worlds=TASKS,
         width=64,
-        stages=(Stage(1, 1600, 2e-2, 1e-3),),
-        batch_size=32,
+        stages=(Stage(1, 3000, 2e-2, 1e-3),),
+        batch_tokens=4096,
         mix_power=4.0,
         seed=2,
     ),
     Member(
         name="drafter-bpe",
         role="drafter",
-        version=1,
+        version=2,
         tokenizer="other",
-        worlds={"mgsm": 1.0},
+        worlds=TASKS,
         width=64,
-        stages=(Stage(1, 2400, 2e-2, 1e-3),),
-        batch_size=32,
+        stages=(Stage(1, 4000, 2e-2, 1e-3),),
+        batch_tokens=4096,
         mix_power=2.0,
         seed=3,
     ),
     NgramRecipe(
         name="ngram",
         role="ngram",
-        version=1,
+        version=2,
         tokenizer="shared",
-        worlds={"mgsm": 1.0},
+        worlds=TASKS,
         order=5,
-        num_rows=5000,
+        num_rows=8000,
         mix_power=1.0,
         seed=5,
     ),
     Member(
         name="drafter-bytes",
         role="drafter",
-        version=1,
+        version=2,
         tokenizer="bytes",
-        worlds={"mgsm": 1.0},
+        worlds=TASKS,
         width=96,
-        stages=(Stage(2, 1800, 2e-2, 1e-3),),
-        batch_size=32,
+        stages=(Stage(2, 2500, 2e-2, 1e-3),),
+        batch_tokens=8192,
         mix_power=1.0,
         seed=4,
     ),

@@ -43,12 +43,11 @@ def world_examples(
 
 
 def batches(
-    chunks: Iterator[list[Example]], batch_size: int, random: Random
+    chunks: Iterator[list[Example]], batch_tokens: int, random: Random
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Ids [batch, length] (padded with 0) and labels (-100 where nothing is learnt), batched by length."""
     for chunk in chunks:
-        chunk.sort(key=lambda example: len(example[0]))
-        groups = [chunk[start : start + batch_size] for start in range(0, len(chunk), batch_size)]
+        groups = grouped(chunk, batch_tokens)
         random.shuffle(groups)
         for group in groups:
             length = max(len(ids) for ids, _ in group)
@@ -56,6 +55,16 @@ def batches(
                 torch.tensor([ids + [0] * (length - len(ids)) for ids, _ in group]),
                 torch.tensor([labels + [-100] * (length - len(labels)) for _, labels in group]),
             )
+
+
+def grouped(examples: list[Example], batch_tokens: int) -> list[list[Example]]:
+    """The examples in batches of similar length, none above `batch_tokens`, padding included; one too long is alone."""
+    groups: list[list[Example]] = []
+    for example in sorted(examples, key=lambda example: len(example[0])):
+        if not groups or (len(groups[-1]) + 1) * len(example[0]) > batch_tokens:
+            groups.append([])
+        groups[-1].append(example)
+    return groups
 
 
 def loss_of(model: LlamaForCausalLM, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -85,8 +85,7 @@ def held_out_rows(task: str, num_per_subset: int, seed: int) -> list[dict[str, A
     """`num_per_subset` different held-out rows for each subset of a task, with ids such as `en-0`.
 
     Every task has draws of its own, by its place in the table (new tasks come last): those of a family would have the
-    same rows otherwise. A ValueError where the world
-    has fewer different rows."""
+    same rows otherwise. A ValueError where the world has fewer different rows."""
     random = Random(seed + SEED_STRIDE * list(WORLDS).index(task))
     rows: list[dict[str, Any]] = []
     for subset in WORLDS[task].weights():

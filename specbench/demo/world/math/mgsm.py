@@ -18,6 +18,7 @@ import yaml
 from specbench.resources import builtin_dir
 
 HELD_OUT_PERCENT = 15
+TELUGU_U = "\u0c41"  # the vowel sign that a plural loses before an ending of case
 
 
 @cache
@@ -134,9 +135,10 @@ def render(
     entry = definition()["languages"][language]
     a, b, c = numbers
     solution = solve(tuple(definition()["kinds"][kind]["steps"]), a, b, c)
+    plural = objects if isinstance(objects, str) else objects[-1]
     values = {
         "name": name, "a": a, "b": b, "c": c, "step": solution.equations[0], "step2": solution.equations[-1],
-        "objects": objects if isinstance(objects, str) else objects[-1], "objects_a": _counted(objects, a),
+        "objects": plural, "objects_a": _counted(objects, a), "objects_stem": plural.removesuffix(TELUGU_U),
     }  # fmt: skip
     question = entry["kinds"][kind]["questions"][wording].format(**values)
     separator = "" if language in ("zh", "ja") else " "

@@ -13,7 +13,20 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", README, re.S) for line in block.splitlines()]
 INSTALLING = [command for command in COMMANDS if "pip install" in command]
-RUNNABLE = [command for command in COMMANDS if command not in INSTALLING]
+
+
+def chained(commands: list[str]) -> list[list[str]]:
+    """The commands, each with those behind it that use the folder which one of them makes."""
+    chains: list[list[str]] = []
+    for command in commands:
+        made = re.findall(r"--output (\S+)", "\n".join(chains[-1])) if chains else []
+        if not any(name in shlex.split(command) for name in made):
+            chains.append([])
+        chains[-1].append(command)
+    return chains
+
+
+RUNNABLE = chained([command for command in COMMANDS if command not in INSTALLING])
 
 
 def test_the_two_first_commands_are_run_by_the_continuous_checks() -> None:
@@ -26,16 +39,17 @@ def test_the_two_first_commands_are_run_by_the_continuous_checks() -> None:
     assert "pip install" in checks and "-e '.[test]'" in checks and re.search(r"^pytest$", checks, re.M)
 
 
-@pytest.mark.parametrize("command", RUNNABLE)
-def test_command(command: str, specbench: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("commands", RUNNABLE, ids="; ".join)
+def test_commands(commands: list[str], specbench: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     for name, text in re.findall(r"```(?:yaml|python)\n# (\S+)\n(.*?)```", README, re.S):
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "numbers.jsonl").write_text(re.findall(r"```json\n(.*?)```", README, re.S)[0], encoding="utf-8")
-    program, *arguments = shlex.split(re.sub(r"--limit \d+", "--limit 1", command))  # as written, on fewer examples
-    assert program == "specbench"
-    code, out, err = specbench(*arguments)
-    assert code == 0, err
-    assert out
+    for command in commands:
+        program, *arguments = shlex.split(re.sub(r"--limit \d+", "--limit 1", command))  # as written, on fewer examples
+        assert program == "specbench"
+        code, out, err = specbench(*arguments)
+        assert code == 0, err
+        assert out
 
 
 def test_every_method_and_task_is_in_its_table() -> None:

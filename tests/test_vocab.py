@@ -335,7 +335,7 @@ def test_json_holds_the_whole_report(call: Call, folder: Path) -> None:
     found = VocabReport.model_validate(json.loads(call("--drafter", str(folder), "--subset", "en", "--json")))
     again = VocabReport.model_validate_json(found.model_dump_json())
     assert again == found and found.drafter == str(folder) and found.acceptance is None
-    assert found.overlap.target_size == 1280 and len(found.decompositions.by_length) > 20
+    assert found.overlap.target_size == 2048 and len(found.decompositions.by_length) > 20
 
 
 def test_acceptance_loads_both_models(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,18 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file in one step: a reader or a crash sees the old text or the new one. Raises OSError, and then the
+    """A text, in UTF-8, as `write_bytes`."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    """Replace a file in one step: a reader or a crash sees the old content or the new one. Raises OSError, and then the
     file is as it was."""
     temporary = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -14,6 +14,7 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
 from specbench.errors import ConfigError
+from specbench.files import write_bytes
 from specbench.models.loading import load_model
 from specbench.training import files, train
 from specbench.training.optimizers import make_optimizer, rate_at
@@ -185,7 +186,7 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(tmp_path: Path, monkeypa
         written.append(path)
         if len(written) > 1:
             raise OSError(errno.ENOSPC, "No space left on device")
-        files.write_bytes(path, content)
+        write_bytes(path, content)
 
     with monkeypatch.context() as patch:
         patch.setattr("specbench.training.state.write_bytes", full)

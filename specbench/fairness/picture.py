@@ -6,49 +6,30 @@ from typing import Any
 
 import numpy as np
 
-from specbench.errors import ConfigError
 from specbench.fairness.numbers import DrafterReport, FairnessReport
 from specbench.fairness.theorems import pinsker
 from specbench.results.bootstrap import Metric
+from specbench.results.plots import pyplot, reach, saved
 
 
 def draw(report: FairnessReport, path: Path) -> None:
     """Write the picture; the name of the file is checked by plots.check_plot. Raises ConfigError where it cannot be
     written."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
     num_groups = len(report.drafters[0].groups)
     width = max(12.0, 0.35 * num_groups * len(report.drafters))
-    figure = pyplot.figure(figsize=(width, 9), layout="constrained")
+    figure = pyplot().figure(figsize=(width, 9), layout="constrained")
     grid = figure.add_gridspec(2, 2)
-    try:
+    with saved(figure, path):
         draw_bars(figure.add_subplot(grid[0, :]), report.drafters)
         forced = [drafter for drafter in report.drafters if drafter.problem is None]
         draw_fitness(figure.add_subplot(grid[1, 0]), forced)
         draw_divergence(figure.add_subplot(grid[1, 1]), forced)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise ConfigError(f"--plot {path}: cannot be written ({error.strerror or error})") from error
-    finally:
-        pyplot.close(figure)
 
 
 def rates(drafter: DrafterReport) -> list[Metric]:
     """Of each group the measured acceptance rate, else α_T."""
     chosen = [group.measured or group.forced for group in drafter.groups.values()]
     return [Metric() if found is None else found.acceptance_rate for found in chosen]
-
-
-def errors(metrics: Sequence[Metric]) -> list[list[float]]:
-    """How far the interval reaches below and above each value; 0 where there is none."""
-    pairs = [(m.value or 0.0, m) for m in metrics]
-    below = [0.0 if m.low is None else max(0.0, value - m.low) for value, m in pairs]
-    above = [0.0 if m.high is None else max(0.0, m.high - value) for value, m in pairs]
-    return [below, above]
 
 
 def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
@@ -58,7 +39,7 @@ def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
     for number, drafter in enumerate(drafters):
         metrics = rates(drafter)
         places = np.arange(len(labels)) + (number - (len(drafters) - 1) / 2) * width
-        axes.bar(places, [m.value or 0.0 for m in metrics], width, yerr=errors(metrics), capsize=2, label=drafter.label)
+        axes.bar(places, [m.value or 0.0 for m in metrics], width, yerr=reach(metrics), capsize=2, label=drafter.label)
     axes.set_xticks(range(len(labels)), labels, rotation=45 if len(labels) > 12 else 0)
     axes.set_ylabel("acceptance rate α, 95 %")
     axes.legend(ncols=min(6, len(drafters)), frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
@@ -71,7 +52,7 @@ def draw_fitness(axes: Any, drafters: Sequence[DrafterReport]) -> None:
         fitness = [1 - (forced.draft_misfit.value or 0.0) for _, forced in found]
         metrics = [forced.acceptance_rate for _, forced in found]
         heights = [metric.value for metric in metrics]
-        axes.errorbar(fitness, heights, yerr=errors(metrics), fmt="o", capsize=2, label=drafter.label)
+        axes.errorbar(fitness, heights, yerr=reach(metrics), fmt="o", capsize=2, label=drafter.label)
         for (label, _), x, y in zip(found, fitness, heights, strict=True):
             axes.annotate(label, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
     axes.set_xlabel("drafter fitness 1 − r_q")

@@ -1,44 +1,58 @@
 """Rows → a picture: speed-up with its interval and acceptance rate, by subset, one panel per method."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError
+from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import Row
 
 
 def check_plot(path: Path) -> None:
     """That a picture can be drawn into a file of this name, before anything is measured. Raises ConfigError."""
-    figure = _pyplot().figure()
+    figure = pyplot().figure()
     kinds = figure.canvas.get_supported_filetypes()
-    _pyplot().close(figure)
+    pyplot().close(figure)
     if path.suffix.lstrip(".") not in kinds:
         raise ConfigError(f"--plot {path}: no kind of picture: end the name in one of .{', .'.join(sorted(kinds))}")
 
 
 def draw(groups: Sequence[Sequence[Row]], path: Path) -> None:
     """Write the picture; every group holds the rows of one task and one method, a row per subset."""
-    pyplot = _pyplot()
-    figure, panels = pyplot.subplots(len(groups), figsize=(9, 3.2 * len(groups)), squeeze=False, layout="constrained")
-    for panel, rows in zip(panels[:, 0], groups, strict=True):
-        _draw_panel(panel, rows)
+    figure, panels = pyplot().subplots(len(groups), figsize=(9, 3.2 * len(groups)), squeeze=False, layout="constrained")
+    with saved(figure, path, "; the rows are kept"):
+        for panel, rows in zip(panels[:, 0], groups, strict=True):
+            _draw_panel(panel, rows)
+
+
+@contextmanager
+def saved(figure: Any, path: Path, kept: str = "") -> Iterator[None]:
+    """A figure that is drawn inside, and then written. Raises ConfigError where it cannot be, which ends in `kept`."""
     try:
+        yield
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
     except OSError as error:
-        raise ConfigError(f"--plot {path}: cannot be written ({error.strerror or error}); the rows are kept") from error
+        raise ConfigError(f"--plot {path}: cannot be written ({error.strerror or error}){kept}") from error
     finally:
-        pyplot.close(figure)
+        pyplot().close(figure)
+
+
+def reach(metrics: Sequence[Metric]) -> list[list[float]]:
+    """How far the intervals reach below and above their values; 0 where there is none."""
+    pairs = [(metric.value or 0.0, metric) for metric in metrics]
+    below = [0.0 if m.low is None else max(0.0, value - m.low) for value, m in pairs]
+    above = [0.0 if m.high is None else max(0.0, m.high - value) for value, m in pairs]
+    return [below, above]
 
 
 def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
     places = range(len(rows))
     speedups = [row.metrics["speedup"] for row in rows]
     heights = [metric.value or 0.0 for metric in speedups]
-    below = [0.0 if m.low is None else max(0.0, h - m.low) for m, h in zip(speedups, heights, strict=True)]
-    above = [0.0 if m.high is None else max(0.0, m.high - h) for m, h in zip(speedups, heights, strict=True)]
-    handles = [panel.bar(places, heights, yerr=[below, above], capsize=3, color="#7aa6c2", label="speed-up, 95 %")]
+    handles = [panel.bar(places, heights, yerr=reach(speedups), capsize=3, color="#7aa6c2", label="speed-up, 95 %")]
     panel.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     panel.set_xticks(places, [row.subset for row in rows])
     panel.set_ylabel("speed-up over AR")
@@ -54,12 +68,13 @@ def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
     panel.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """matplotlib's, drawing into files. Raises ConfigError where it is not installed."""
     try:
         import matplotlib
     except ImportError as error:
         raise ConfigError("--plot needs matplotlib: pip install 'specbench[plots]'") from error
     matplotlib.use("agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot as found
 
-    return pyplot
+    return found

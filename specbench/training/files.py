@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from safetensors import SafetensorError
 
 from specbench.errors import ConfigError
-from specbench.files import temporary_path, write_atomically
+from specbench.files import write_atomically
 from specbench.running.file_lock import locked
 from specbench.running.run_folder import flatten
 
@@ -111,19 +111,3 @@ class OutputFolder:
         for name in names:
             os.replace(finished / name, self.path / name)
         shutil.rmtree(self.work, ignore_errors=True)
-
-
-def write_bytes(path: Path, content: bytes | memoryview) -> None:
-    """Replace a file in one step: a crash at any moment leaves the old content or the new one. Raises OSError."""
-    temporary = temporary_path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from specbench.errors import ConfigError
+from specbench.files import write_bytes
 from specbench.training.cost import Cost
-from specbench.training.files import write_bytes
 
 STATE = "state.pt"
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench.errors import ConfigError
 from specbench.results.bootstrap import Metric
+from specbench.results.plots import pyplot, reach, saved
 from specbench.results.units import unit_of
 from specbench.tuning.checks import Check
 from specbench.tuning.sweep import MeasuredValue, OnePass
@@ -56,9 +56,7 @@ def _points(
 ) -> None:
     speedups = [each["speedup"] for each in metrics]
     heights = [speedup.value or 0.0 for speedup in speedups]
-    below = [0.0 if s.low is None else max(0.0, h - s.low) for s, h in zip(speedups, heights, strict=True)]
-    above = [0.0 if s.high is None else max(0.0, s.high - h) for s, h in zip(speedups, heights, strict=True)]
-    axes.errorbar(places, heights, yerr=[below, above], fmt="o", color="black", capsize=3,
+    axes.errorbar(places, heights, yerr=reach(speedups), fmt="o", color="black", capsize=3,
                   label="measured speed-up, 95 %")  # fmt: skip
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     axes.set_ylabel("speed-up over AR")
@@ -79,18 +77,7 @@ def _place(check: Check) -> tuple[float, float]:
 
 def draw_panels(panels: Sequence[Any], path: Path) -> None:
     """Write a picture of panels, each drawn by a function of its axes."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(len(panels), figsize=(9, 4 * len(panels)), squeeze=False, layout="constrained")
-    try:
+    figure, axes = pyplot().subplots(len(panels), figsize=(9, 4 * len(panels)), squeeze=False, layout="constrained")
+    with saved(figure, path, "; the runs are kept"):
         for panel, place in zip(panels, axes[:, 0], strict=True):
             panel(place)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise ConfigError(f"--plot {path}: cannot be written ({error.strerror or error}); the runs are kept") from error
-    finally:
-        pyplot.close(figure)

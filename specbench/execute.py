@@ -10,8 +10,6 @@ import torch
 from rich.console import Console
 
 from specbench.catalogue import builtin_task_names, load_method, load_tasks, namesake, with_overrides
-from specbench.data.examples import TaskData
-from specbench.data.folders import subsets_with_files
 from specbench.demo.family import member
 from specbench.errors import ConfigError
 from specbench.judge.judging import Judging
@@ -27,10 +25,11 @@ from specbench.running import runner
 from specbench.running.blocks import what_blocks_are
 from specbench.running.compose import unique
 from specbench.running.models import Models, load_models
-from specbench.running.plan import Cell, load_data, make_cells
+from specbench.running.plan import Cell, make_cells
 from specbench.running.progress import RunProgress, announce, say, saying_what_is_kept
 from specbench.running.records import Record
 from specbench.running.run_folder import Key, RunFolder, default_folder
+from specbench.running.subsets import load_asked, without
 from specbench.specs import RunSpec, TaskSpec, build
 from specbench.tuning.calibration import without_calibration
 
@@ -177,29 +176,7 @@ def chosen_tasks(names: Sequence[str]) -> list[str]:
 def say_left_out(spec: RunSpec, console: Console) -> None:
     """One line for each task of which the bundled sample does not have all subsets."""
     for task, names in spec.left_out().items():
-        say(console, f"{_left_out(task, names, 'bundled sample')}: give --data to measure them")
-
-
-def _left_out(task: str, names: Sequence[str], lacking: str) -> str:
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return f"{task}: {len(names)} subsets have no {lacking} ({shown})"
-
-
-def load_asked(spec: RunSpec, console: Console) -> list[tuple[TaskSpec, str, TaskData]]:
-    """The examples of what was asked for. Of a user's own files, where no subset was named, those of the subsets that
-    have any: a line names the others of each task."""
-    embedded = spec.target.startswith(EMBEDDED)
-    if spec.data in (None, "hub", "sample") or spec.subsets is not None:
-        return load_data(spec, use_sample=embedded)
-    loaded = []
-    for task in spec.tasks:
-        found = subsets_with_files(task, Path(spec.data)) if task.subsets else []
-        absent = [name for name in task.subset_names if name not in found] if found else []
-        if absent:
-            say(console, f"{_left_out(task.name, absent, f'file in {spec.data}')}: they are not measured")
-        asked = {"tasks": (task,), "subsets": tuple(found) or None}  # none: the message says what was looked for
-        loaded += load_data(spec.model_copy(update=asked), use_sample=embedded)
-    return loaded
+        say(console, f"{without(task, names, 'bundled sample')}: give --data to measure them")
 
 
 def execute(request: Request, console: Console) -> Outcome:
@@ -215,7 +192,7 @@ def execute(request: Request, console: Console) -> Outcome:
         check_writable(request.leaderboard)
         if request.leaderboard.exists():
             load(request.leaderboard)
-    loaded = without_calibration(load_asked(spec, console), spec.methods)
+    loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)
     models = load_models(spec)
     cells = make_cells(spec, models, loaded)
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)

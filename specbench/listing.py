@@ -14,13 +14,13 @@ WIDTHS = {"paper": len("arXiv:2211.17192"), "subsets": len("high_school_geograph
 
 
 def tasks_table() -> Table:
-    """name, title, paper, subsets, scorer, needs."""
-    table = _table("tasks", "name", "title", "paper", "subsets", "score", "needs")
+    """name, title, paper, subsets, score; `*` at the name of one without a bundled sample."""
+    table = _table("tasks (* needs --data or the hub)", "name", "title", "paper", "subsets", "score")
     for task in map(load_task, task_names()):
-        needs = "nothing (bundled sample)" if task.has_sample else "data"
+        name = task.name if task.has_sample else f"{task.name} *"
         scorers = dict.fromkeys(one.type for name in task.subset_names if (one := task.subset(name).scorer))
         scorer = " ".join(scorers) or "–"
-        add_row(table, task.name, task.title, task.paper or "–", " ".join(task.subset_names), scorer, needs)
+        add_row(table, name, task.title, task.paper or "–", " ".join(task.subset_names), scorer)
     return table
 
 

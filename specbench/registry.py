@@ -27,6 +27,7 @@ class Registry:
         self.group = group
         self.home = home
         self._builtin: dict[str, Factory] = {}
+        self._options: dict[str, tuple[Factory, type[BaseModel]]] = {}
 
     def register(self, name: str) -> Callable[[Factory], Factory]:
         """Decorator that adds a factory under a name."""
@@ -67,13 +68,11 @@ class Registry:
 
     def options_model(self, name: str) -> type[BaseModel]:
         """The pydantic model of a component's options."""
-        parameters = inspect.signature(self.get(name), eval_str=True).parameters.values()
-        fields: dict[str, Any] = {
-            p.name: (p.annotation, ... if p.default is p.empty else p.default)
-            for p in parameters
-            if p.kind is p.KEYWORD_ONLY
-        }
-        return create_model(f"{name} options", __config__=ConfigDict(extra="forbid", frozen=True), **fields)
+        factory = self.get(name)
+        known = self._options.get(name)
+        if known is None or known[0] is not factory:
+            self._options[name] = known = (factory, _options_model(name, factory))
+        return known[1]
 
     def complete(self, name: str, options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
         """Options checked and with their defaults filled in. Raises ConfigError naming the key, below `place`."""
@@ -82,6 +81,16 @@ class Registry:
             return model.model_validate(dict(options)).model_dump()
         except ValidationError as error:
             raise ConfigError(first_problem(error, model, place or f"{self.kind} '{name}'")) from error
+
+
+def _options_model(name: str, factory: Factory) -> type[BaseModel]:
+    parameters = inspect.signature(factory, eval_str=True).parameters.values()
+    fields: dict[str, Any] = {
+        p.name: (p.annotation, ... if p.default is p.empty else p.default)
+        for p in parameters
+        if p.kind is p.KEYWORD_ONLY
+    }
+    return create_model(f"{name} options", __config__=ConfigDict(extra="forbid", frozen=True), **fields)
 
 
 def first_problem(error: ValidationError, model: type[BaseModel], place: str = "") -> str:

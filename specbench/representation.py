@@ -6,13 +6,15 @@ arXiv:2510.02128, section 8.2: the rank by the share of K such texts is beside t
 from collections import Counter
 from collections.abc import Sequence
 
-import torch
 from pydantic import BaseModel, ConfigDict
 from scipy import stats
 
+from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
+from specbench.running.compose import stream_seed
 from specbench.scoring.language import language_of
+from specbench.training.teacher import Generator, Job
 
 BATCH = 64
 CONFIDENCE = 0.95
@@ -61,13 +63,8 @@ def representation(
     Raises ConfigError for a model that cannot begin a text without a prompt.
     """
     prompt_ids = empty_prompt(model)
-    generator = torch.Generator(device=model.device).manual_seed(seed)
-    texts: list[str] = []
-    while len(texts) < num_texts:
-        size = min(BATCH, num_texts - len(texts))
-        drawn = sample(model, prompt_ids, size, max_new_tokens, temperature, generator)
-        texts += map(model.decode_text, drawn)
-    found = [language_of(text, *languages) for text in texts]
+    drawn = sample(model, prompt_ids, num_texts, max_new_tokens, temperature, seed)
+    found = [language_of(model.decode_text(ids), *languages) for ids in drawn]
     return Representation(
         model=model.name, revision=model.revision, prompt=model.tokenizer.decode(prompt_ids), num_texts=num_texts,
         num_unknown=found.count(None), max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
@@ -99,29 +96,12 @@ def empty_prompt(model: CausalLM) -> list[int]:
     return start
 
 
-@torch.inference_mode()
 def sample(
-    model: CausalLM,
-    prompt_ids: Sequence[int],
-    num_texts: int,
-    max_new_tokens: int,
-    temperature: float,
-    generator: torch.Generator,
+    model: CausalLM, prompt_ids: Sequence[int], num_texts: int, max_new_tokens: int, temperature: float, seed: int
 ) -> list[list[int]]:
-    """The tokens of texts drawn from the whole distribution at a temperature above 0, each up to its
-    end token, which is left out."""
-    ids = torch.tensor([list(prompt_ids)] * num_texts, device=model.device)
-    ends = torch.tensor(sorted(model.eos_token_ids), device=model.device, dtype=torch.long)
-    cache, new = None, []
-    is_open = torch.ones(num_texts, dtype=torch.bool, device=model.device)
-    for _ in range(max_new_tokens):
-        output = model.model(input_ids=ids, past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
-        probs = torch.softmax(output.logits[:, -1].float() / temperature, dim=-1)
-        ids = torch.multinomial(probs, 1, generator=generator)
-        is_open = is_open & ~torch.isin(ids[:, 0], ends)
-        if not bool(is_open.any()):
-            break
-        new.append(torch.where(is_open, ids[:, 0], -1))
-    columns = torch.stack(new, dim=1).tolist() if new else [[] for _ in range(num_texts)]
-    return [[token for token in row if token >= 0] for row in columns]
+    """The tokens of texts drawn from the whole distribution at a temperature above 0, each up to its end token, which
+    is left out. Every text has a random stream of its own: more texts begin with the same ones."""
+    generator = Generator.of(model, Sampling(temperature), max_new_tokens)
+    jobs = [Job(tuple(prompt_ids), stream_seed(seed, "text", number)) for number in range(num_texts)]
+    drawn = generator.continue_all(jobs, BATCH)
+    return [[token for token in ids if token not in model.eos_token_ids] for ids in drawn]

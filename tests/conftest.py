@@ -34,9 +34,10 @@ Outcome = tuple[int, str, str]
 def specbench(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., Outcome]:
-    """Runs the console script in this process, in an empty folder: (exit code, stdout, stderr)."""
+    """Runs the console script in this process, in an empty folder, with short warm-ups: (exit code, stdout, stderr)."""
     from specbench.cli import main
 
+    monkeypatch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> Outcome:

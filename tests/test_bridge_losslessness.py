@@ -71,10 +71,12 @@ def models(name: str, seed: int) -> tuple[TextModel, TextModel]:
     return target, draft
 
 
-@pytest.mark.parametrize("method", ["tli", "union", "slem"])
+@pytest.mark.parametrize("method", RULES)
 @pytest.mark.parametrize("name", PAIRS)
-@pytest.mark.parametrize(("seed", "gamma"), [(1, 2), (2, 3), (3, 1)])
-def test_a_bridge_follows_the_target(method: str, name: str, seed: int, gamma: int) -> None:
+def test_a_bridge_follows_the_target(method: str, name: str) -> None:
+    """Every method and every pair of vocabularies meets every draft length, though not each other at all of them."""
+    seed = 1 + (list(PAIRS).index(name) + list(RULES).index(method)) % 3
+    gamma = seed % 3 + 1
     target, draft = models(name, seed)
     counts = draws(target, drafter_of(method, target, draft, PLAIN), RULES[method], gamma, seed)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
@@ -87,7 +89,6 @@ def test_a_bridge_follows_the_target(method: str, name: str, seed: int, gamma: i
         ("each side has its own", None),
         ("each side has its own", 2.0),
         ("prefixes of one another", 0.0),
-        ("prefixes of one another", 2.0),
     ],
 )
 def test_a_bridge_follows_the_shaped_target(method: str, name: str, draft_temperature: float | None) -> None:

@@ -1,5 +1,6 @@
 """pass@k by execution, on small problems and on HumanEval's own."""
 
+import ast
 import gzip
 import json
 from collections.abc import Iterator
@@ -59,8 +60,22 @@ def test_a_right_and_a_wrong_answer():
 )
 @pytest.mark.parametrize("prefix", [PREFIX, "def add(a, b):\n", "import os\n" + PREFIX])
 def test_what_the_program_of_an_answer_is(answer, prefix):
-    assert value(answer, {**REFERENCE, "prefix": prefix}, extract="auto") == 1.0
-    assert value(answer.replace("a + b", "a - b").replace("sum(numbers)", "0"), {**REFERENCE, "prefix": prefix}) == 0.0
+    wrong = answer.replace("a + b", "a - b").replace("sum(numbers)", "0")
+    assert defined(program_of(answer, prefix, "add", "auto"))(5, 3) == 8
+    assert defined(program_of(wrong, prefix, "add", "auto"))(5, 3) != 8
+
+
+def test_the_extraction_is_that_of_the_options():
+    fenced = f"```python\n{RIGHT}```"
+    assert value(fenced) == value(fenced, extract="fenced") == 1.0
+    assert value(fenced, extract="raw") == 0.0
+
+
+def defined(program: str) -> Any:
+    """The function of a program, run here."""
+    names: dict[str, Any] = {}
+    exec(program, names)
+    return names["add"]
 
 
 FUNCTION = PREFIX + RIGHT
@@ -86,9 +101,7 @@ def test_the_block_with_the_function_is_the_program(answer):
         assert [line.strip() for line in program.strip().splitlines()[-3:]] == [
             line.strip() for line in FUNCTION.splitlines()
         ]
-        names: dict[str, Any] = {}
-        exec(program, names)
-        assert names["add"](1, 2) == 3
+        assert defined(program)(1, 2) == 3
 
 
 def test_a_block_that_continues_the_prompt_is_the_longest_of_python():
@@ -148,6 +161,15 @@ def test_a_broken_test_gives_no_value(test, says):
     assert score.problem is not None and says in score.problem
 
 
+def test_an_entry_point_that_the_prompt_does_not_define_gives_no_value():
+    score = code()(
+        "    return a + b\n", {"prefix": "def plus(a, b):\n", "test": "", "entry_point": "add"} | {"test": "add"}
+    )
+    assert score.values == {"pass@1": None}
+    assert score.problem == "the row's prompt defines other functions than its entry_point 'add'"
+    assert value(RIGHT, {**REFERENCE, "prefix": "Add two numbers.", "entry_point": "add"}) is not None
+
+
 def test_a_test_that_prints_a_million_lines_is_a_test():
     printing = "for number in range(10**6): print(number)\nassert add(1, 2) == 3"
     assert value(RIGHT, {**REFERENCE, "test": printing}) == 1.0
@@ -194,17 +216,37 @@ def test_pass_at_k_is_the_share_of_draws_with_a_correct_one():
 @pytest.mark.slow
 @pytest.mark.skipif(not HUMANEVAL.is_file(), reason="HumanEval's file is not there")
 def test_the_canonical_solutions_of_humaneval_pass():
+    """Each as a continuation or as a whole function by turns, and of every fourth problem an answer that is wrong."""
     problems = [json.loads(line) for line in gzip.decompress(HUMANEVAL.read_bytes()).splitlines()]
-    scorer = code()
+    assert len(problems) == 164
 
-    def scores(problem: dict[str, str]) -> list[float | None]:
+    def judged(number: int) -> dict[str, float | None]:
+        problem = problems[number]
         test = f"{problem['test']}\ncheck({problem['entry_point']})"
         reference = {"prefix": problem["prompt"], "test": test, "entry_point": problem["entry_point"]}
-        whole = f"```python\n{problem['prompt']}{problem['canonical_solution']}```"
-        answers = (problem["canonical_solution"], whole, "    return None\n")
-        return [scorer(answer, reference).values["pass@1"] for answer in answers]
+        answers = {"right": (problem["canonical_solution"], fenced(problem))[number % 2]}
+        answers |= {"wrong": "    return None\n"} if number % 4 == 0 else {}
+        return {kind: value(answer, reference) for kind, answer in answers.items()}
 
     with ThreadPoolExecutor(2) as pool:
-        found = dict(zip((problem["task_id"] for problem in problems), pool.map(scores, problems), strict=True))
-    assert len(found) == 164
-    assert {name: values for name, values in found.items() if values != [1.0, 1.0, 0.0]} == {}
+        found = list(pool.map(judged, range(164)))
+    assert [each["right"] for each in found] == [1.0] * 164
+    assert [each["wrong"] for each in found[::4]] == [0.0] * 41
+
+
+@pytest.mark.skipif(not HUMANEVAL.is_file(), reason="HumanEval's file is not there")
+def test_humaneval_s_functions_are_the_same_written_out_or_continued():
+    for line in gzip.decompress(HUMANEVAL.read_bytes()).splitlines():
+        problem = json.loads(line)
+        name, prompt = problem["entry_point"], problem["prompt"]
+        programs = [program_of(each, prompt, name, "auto") for each in (problem["canonical_solution"], fenced(problem))]
+        functions = [
+            [ast.dump(node) for node in ast.parse(program).body if isinstance(node, ast.FunctionDef)]
+            for program in programs
+        ]
+        assert functions[0] == functions[1][-len(functions[0]) :], problem["task_id"]
+        assert name in functions[0][-1]
+
+
+def fenced(problem: dict[str, str]) -> str:
+    return f"```python\n{problem['prompt']}{problem['canonical_solution']}```"

@@ -16,7 +16,8 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from specbench.demo import build, family, making, storage
 from specbench.demo.evaluation import agreement
 from specbench.demo.growth import grow, new_model
-from specbench.demo.recipes import TOKENIZERS, Member, NgramRecipe, Stage
+from specbench.demo.recipe import Member, NgramRecipe, Stage, TrainedMember
+from specbench.demo.recipes import TOKENIZERS
 from specbench.demo.training import encode
 from specbench.demo.world import WORLDS, held_out_rows, training_rows
 from specbench.demo.world.math import mgsm
@@ -27,6 +28,7 @@ from specbench.resources import builtin_dir
 
 NAMES = [member.name for member in family.members()]
 MODELS = [member.name for member in family.members() if isinstance(member, Member)]
+TRAINED = [member.name for member in family.members() if isinstance(member, TrainedMember)]
 SAMPLES = builtin_dir("tasks") / "samples" / "mgsm.jsonl"
 
 
@@ -65,6 +67,23 @@ def test_shipped_shape_is_the_declared_one(name):
     assert config.bos_token_id == _tokenizer(name).bos_token_id
 
 
+@pytest.mark.parametrize("name", TRAINED)
+def test_trained_drafter_has_the_shape_of_the_one_it_started_from_and_other_weights(name):
+    own, start = family.member_path(name), family.member_path(family.member(name).start)
+    for file in ("config.json", "tokenizer.json"):
+        assert (own / file).read_bytes() == (start / file).read_bytes()
+    assert (own / "model.safetensors").read_bytes() != (start / "model.safetensors").read_bytes()
+    assert {path.name for path in own.iterdir()} == {path.name for path in start.iterdir()}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_trained_drafter_was_made_of_the_members_that_are_shipped(name):
+    manifest = family.read_manifest()
+    assert _build_log()["members"][name]["made_from"] == {
+        used: manifest[used]["digest"] for used in ("target", family.member(name).start)
+    }
+
+
 def test_shipped_ngrams_are_over_the_tokens_of_the_target():
     recipe, ngrams = family.member("ngram"), NgramModel.load(family.member_path("ngram"))
     vocabulary = _tokenizer("target").get_vocab()
@@ -77,7 +96,7 @@ def test_shipped_ngrams_are_over_the_tokens_of_the_target():
 def test_family_stays_small():
     sizes = {name: sum(path.stat().st_size for path in family.member_path(name).iterdir()) for name in NAMES}
     assert sizes["ngram"] <= 3_000_000
-    assert sum(path.stat().st_size for path in family.WEIGHTS.rglob("*") if path.is_file()) <= 24_000_000
+    assert sum(path.stat().st_size for path in family.WEIGHTS.rglob("*") if path.is_file()) <= 32_000_000
 
 
 def test_build_log_records_the_floors():
@@ -88,9 +107,23 @@ def test_build_log_records_the_floors():
     assert min(exact[f"mgsm/{language}"] for language in mgsm.weights()) >= 0.7
     for name in ("drafter", "drafter-bpe", "drafter-bytes"):
         assert all(exact[task] - figures[name]["exact"][task] >= 0.3 for task in known), name
-    floors = {"drafter": 0.65, "drafter-bpe": 0.7, "drafter-bytes": 0.65, "ngram": 0.6}
+    floors = {"drafter": 0.65, "drafter-bpe": 0.7, "drafter-bytes": 0.6, "ngram": 0.6}
     assert all(figures[name]["agreement"]["all"] >= floor for name, floor in floors.items())
     assert set(figures) == {"num_rows", *NAMES}
+
+
+def test_trained_drafters_agree_more_with_the_target_where_they_were_trained():
+    """Each against the drafter that it started from, on held-out rows."""
+    agreements = {name: _build_log()["figures"][name]["agreement"] for name in ("drafter", *TRAINED)}
+    gains = {
+        name: {task: share - agreements["drafter"][task] for task, share in agreements[name].items()}
+        for name in TRAINED
+    }
+    assert min(gains["drafter-scdf"][f"mgsm/{language}"] for language in ("bn", "sw", "te", "th")) >= 0.05
+    assert gains["drafter-distill-task"]["wmt"] >= 0.1
+    assert gains["drafter-distill-general"]["webtext"] >= 0.1
+    assert gains["drafter-pretrain-finetune"]["wmt/de-en"] >= 0.03
+    assert all(min(of_tasks.values()) < 0 for of_tasks in gains.values())  # no drafter gains everywhere
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -99,7 +132,13 @@ def test_build_log_has_the_declared_recipe(name):
     assert entry["recipe"] == json.loads(json.dumps(asdict(family.member(name))))
     tokenizer_recipe = json.loads(json.dumps(asdict(TOKENIZERS[family.member(name).tokenizer])))
     assert entry.get("tokenizer_recipe", tokenizer_recipe) == tokenizer_recipe
-    assert _build_log()["total_seconds"] <= 9000  # on a machine with other work; two hours are wanted on a quiet one
+
+
+def test_the_family_is_made_in_two_hours_of_processor_time_and_its_trained_drafters_in_half_an_hour():
+    seconds = {name: entry["seconds"] for name, entry in _build_log()["members"].items()}
+    assert sum(taken for name, taken in seconds.items() if name not in TRAINED) <= 7200
+    assert sum(seconds[name] for name in TRAINED) <= 1800
+    assert sum(seconds.values()) == _build_log()["total_seconds"]
 
 
 def test_a_changed_file_is_named(tmp_path, monkeypatch):
@@ -289,6 +328,8 @@ def test_build_runs_end_to_end_on_a_tiny_budget(tmp_path, monkeypatch):
     def tiny(recipe):
         if isinstance(recipe, NgramRecipe):
             return replace(recipe, num_rows=300)
+        if isinstance(recipe, TrainedMember):
+            return making.smoke_version(recipe)
         depths = (1, 2) if recipe.name == "target" else (1,)
         stages = tuple(Stage(depth, 3, 1e-2, 1e-3) for depth in depths)
         return replace(recipe, width=32, batch_tokens=1000, stages=stages)
@@ -297,7 +338,6 @@ def test_build_runs_end_to_end_on_a_tiny_budget(tmp_path, monkeypatch):
     monkeypatch.setattr(family, "MEMBERS", members)
     monkeypatch.setattr(build, "MEMBERS", members)
     monkeypatch.setattr(build, "evaluation_rows", lambda _: held_out_rows("mgsm", 1, 1)[:3])
-    monkeypatch.setattr(build, "MAX_NEW", 8)
     log = build.build(tmp_path, NAMES, smoke=True)
     assert set(log["members"]) == set(family.read_manifest(tmp_path)) == set(NAMES)
     assert all(0 <= log["figures"][name]["agreement"]["all"] <= 1 for name in NAMES if name != "target")

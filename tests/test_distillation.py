@@ -1,19 +1,22 @@
 """Distillation on truncated probabilities, and what all objectives over fixed samples share."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import Prompt, TrainingData
 from specbench.training.distillation import SoftTargets
+from specbench.training.divergence import truncated_probs
 from specbench.training.objectives import build_objective
-from specbench.training.passes import Batch, Sample, learnt_logits
-from specbench.training.sample_objective import SampleObjective
+from specbench.training.passes import Batch, Sample, batches_of, learnt_logits
+from specbench.training.sample_objective import SampleObjective, split
 from specbench.training.spec import TrainSpec
 from tests import tiny
 
@@ -34,8 +37,10 @@ def target() -> CausalLM:
     return tiny.causal_lm(num_hidden_layers=1)
 
 
-def build(target: CausalLM, folder: Path, made: TrainSpec, data: TrainingData = DATA) -> Any:
-    return build_objective(made, target, target.tokenizer, data, folder)
+def build(
+    target: CausalLM, folder: Path, made: TrainSpec, data: TrainingData = DATA, drafter: CausalLM | None = None
+) -> Any:
+    return build_objective(made, target, drafter or target, data, folder)
 
 
 def test_a_step_is_the_truncated_cross_entropy_over_all_its_tokens(target: CausalLM, tmp_path: Path) -> None:
@@ -118,6 +123,33 @@ def test_soft_targets_depend_on_the_batch_and_not_on_what_came_before(target: Ca
     assert torch.equal(tight.of(late)[1], first.of(late)[1])
 
 
+class Mingling(nn.Module):
+    """Logits that follow from all that is in a batch, as the rounding of a large model's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(257, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        return SimpleNamespace(logits=(self.table * input_ids.float().mean()).expand(*input_ids.shape, -1))
+
+
+def test_soft_targets_are_those_of_the_home_batch_whatever_is_asked_for() -> None:
+    model: Any = SimpleNamespace(model=Mingling(), vocab_size=257)
+    samples = [Sample("en", tuple(range(n, 2 * n)), 2) for n in range(4, 16)]
+    homes = batches_of(samples, 4)
+    asked = [Batch([samples[0], samples[9]]), Batch([samples[9]]), Batch(samples[7:10]), Batch([samples[5]])]
+    targets = SoftTargets(model, samples, 5, 4)
+    for batch in asked:
+        found = targets.of(batch)[0].split([sample.num_learnt for sample in batch.samples])
+        for sample, probs in zip(batch.samples, found, strict=True):
+            home = next(each for each in homes if sample in each.samples)
+            scored = truncated_probs(learnt_logits(model.model, home, 257), 5)[0]
+            start = sum(each.num_learnt for each in home.samples[: home.samples.index(sample)])
+            assert torch.equal(probs, scored[start : start + sample.num_learnt])
+            assert not torch.equal(probs, truncated_probs(learnt_logits(model.model, batch, 257), 5)[0][: len(probs)])
+
+
 def test_a_group_of_one_cannot_be_split(target: CausalLM, tmp_path: Path) -> None:
     data = TrainingData({"en": DATA.prompts["en"], "te": DATA.prompts["sw"][:1]})
     with pytest.raises(ConfigError, match="'te' has one text"):
@@ -125,7 +157,8 @@ def test_a_group_of_one_cannot_be_split(target: CausalLM, tmp_path: Path) -> Non
 
 
 def test_prompts_that_are_too_long_are_cut_and_answers_must_fit(target: CausalLM, tmp_path: Path) -> None:
-    objective = build(target, tmp_path, spec(max_prompt_tokens=8))
+    whole = {"learning_rate": 1e-4, "distill": {"validation_share": 0}}  # short prompts are equal
+    objective = build(target, tmp_path, spec(max_prompt_tokens=8, **whole))
     assert {sample.num_given for sample in objective.samples} == {8}
     with pytest.raises(ConfigError, match="max_new_tokens = 1024"):
         build(target, tmp_path, spec(max_new_tokens=1024))
@@ -140,3 +173,45 @@ def test_an_empty_text_teaches_nothing(target: CausalLM, tmp_path: Path) -> None
 def test_scdf_is_built_from_the_same_data(target: CausalLM, tmp_path: Path) -> None:
     objective = build(target, tmp_path, spec("scdf"))
     assert isinstance(objective, CorrectiveObjective) and objective.num_items == 40
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("scdf", {"scdf": {"prompts_per_language": 2}}),
+        ("scdf", {"scdf": {"prompts_per_language": 2}, "max_new_tokens": 2}),  # its drafts are longer
+        ("distill", {}),
+        ("distill", {"distill": {"corpus": "general"}}),
+        ("finetune", {"finetune": {"stage": "pretrain"}}),
+        ("finetune", {}),
+    ],
+)
+def test_a_drafter_may_have_a_shorter_context(
+    target: CausalLM, tmp_path: Path, kind: str, given: dict[str, Any]
+) -> None:
+    drafter = tiny.causal_lm("gpt2", max_position_embeddings=16, num_hidden_layers=1)  # learnt positions: no 17th
+    data = TrainingData({"en": tuple(Prompt("en", f"{i}, which is long: what?", "that") for i in range(20))})
+    objective = build(target, tmp_path, spec(kind, **given), data, drafter)
+    parts = objective.parts(drafter.model, 0)
+    assert all(torch.isfinite(part.loss(drafter.model)) for part in parts)
+    assert objective.rows(drafter.model, 0)
+    if isinstance(objective, SampleObjective):
+        assert max(len(sample.ids) for sample in objective.samples) == 16
+    with pytest.raises(ConfigError, match="max_new_tokens = 16: leaves no room for a prompt in the 16 tokens that"):
+        build(target, tmp_path, spec("scdf", max_new_tokens=16), drafter=drafter)
+
+
+def test_a_prompt_is_held_back_with_all_its_answers() -> None:
+    """Five prompts of four answers each, and texts of which two are equal; texts of one first token are different."""
+    answers = [Sample("en", (1, prompt, temperature), 2) for temperature in range(4) for prompt in range(5)]
+    learnt, held_back = split(answers, 0.2, 0)
+    prompts = [{sample.ids[:2] for sample in part} for part in (learnt, held_back)]
+    assert [len(learnt), len(held_back)] == [16, 4] and not prompts[0] & prompts[1]
+    assert split(answers, 0.2, 0) == (learnt, held_back)
+    assert len({tuple(split(answers, 0.2, seed)[1]) for seed in range(8)}) > 1
+    texts = [Sample("en", (1, text), 1) for text in (7, 7, 8, 9)]
+    for seed in range(8):
+        learnt, held_back = split(texts, 0.3, seed)
+        assert len(set(held_back)) == 1 and not set(learnt) & set(held_back)
+    with pytest.raises(ConfigError, match=r"'en' has one text \(equal ones count once\)"):
+        split(texts[:2], 0.3, 0)

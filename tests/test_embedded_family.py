@@ -61,11 +61,11 @@ def test_greedy_output_is_that_of_the_target(
 def test_a_drafter_made_for_another_bridge_changes_nothing(
     method: str, drafter: str, embedded_pair: ModelPair, expected: list[tuple[list[int], list[int]]]
 ) -> None:
-    """One prompt per language. The first tokens of a longer greedy generation are those of a shorter one."""
+    """A prompt of every other language. The first tokens of a longer greedy generation are those of a shorter one."""
     assert drafter != drafter_for(load_method(method).bridge.type)
     models = ModelPair(embedded_pair.target, load_model(f"embedded:{drafter}", device="cpu"))
-    prompts = expected[::2]
-    assert len(prompts) == 11
+    prompts = expected[::4]
+    assert len(prompts) == 6
     num_accepted = 0
     for prompt, token_ids in prompts:
         generation = generate(method, models, prompt, NUM_TOKENS_OF_OTHERS)

@@ -10,14 +10,16 @@ from rich.console import Console
 from specbench.errors import ConfigError
 from specbench.execute import Request as RunRequest
 from specbench.execute import execute
+from specbench.fairness.answer import answer
 from specbench.fairness.drafters import labels
 from specbench.fairness.numbers import Family, GroupNumbers
-from specbench.fairness.request import Request, answer
+from specbench.fairness.request import Request
 from specbench.fairness.runs import method_name, read_run
 from specbench.fairness.texts import within
 from specbench.fairness.theorems import BoundViolation
 from specbench.models.loading import load_model
 from specbench.results.leaderboard import load
+from specbench.training.passes import Sample
 
 NAMES = ("en", "de", "sw")
 
@@ -265,8 +267,9 @@ def test_labels_say_the_run_where_the_method_is_not_enough(folder, worse):
 
 
 def test_positions_beyond_the_shortest_context_are_left_out():
-    from specbench.fairness.forecasts import Text
+    def cut(context_limit):
+        return within(Sample("en", (1, 2, 3, 4, 5, 6), 3), context_limit).ids
 
-    assert within(Text((1, 2, 3), (4, 5, 6)), 4).new_ids == (4, 5)
-    assert within(Text((1, 2, 3), (4, 5, 6)), 2).new_ids == ()
-    assert within(Text((1, 2, 3), (4, 5, 6)), None).new_ids == (4, 5, 6)
+    assert cut(4) == (1, 2, 3, 4, 5)
+    assert cut(2) == (1, 2, 3)
+    assert cut(None) == (1, 2, 3, 4, 5, 6)

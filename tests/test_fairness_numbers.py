@@ -14,11 +14,11 @@ from specbench.fairness import columns as c
 from specbench.fairness.columns import WIDTH, Columns, columns_of, forced_sums
 from specbench.fairness.comparison import compare
 from specbench.fairness.family import family_of
-from specbench.fairness.forecasts import ModelForecaster, NgramForecaster, Text, batches
+from specbench.fairness.forecasts import ModelForecaster, NgramForecaster, batches
 from specbench.fairness.groups import forced, measured, ranked
 from specbench.fairness.numbers import GroupNumbers
 from specbench.fairness.positions import ACCEPTANCE, CROSS_ENTROPY, EXCLUDED, NUM_COLUMNS, position_numbers
-from specbench.fairness.spread import estimate, max_over_min, ratios, spearman, unfairness, variance
+from specbench.fairness.spread import estimate, max_over_min, ratios, spearman, variance
 from specbench.fairness.theorems import (
     BoundViolation,
     Chain,
@@ -30,8 +30,10 @@ from specbench.fairness.theorems import (
 )  # fmt: skip
 from specbench.representation import Representation
 from specbench.representation import ranked as shares_of
-from specbench.results.bootstrap import NUM_RESAMPLES, Metric
+from specbench.results.bootstrap import NUM_RESAMPLES, SHARE, Metric, Prompts
 from specbench.running.plan import make_scorer
+from specbench.training.divergence import unfairness
+from specbench.training.passes import Batch, Sample
 from tests import tiny
 
 P = [[0.5, 0.5], [0.5, 0.5]]
@@ -107,6 +109,7 @@ def test_a_group_without_positions_has_nothing():
 def test_the_formulas_of_spread():
     values = np.array([1.0, 2.0, 4.0])
     assert unfairness(values) == pytest.approx(10 / 3)
+    assert unfairness(np.array([values, [2.0, 2.0, 2.0]])).tolist() == pytest.approx([10 / 3, 0])
     assert variance(values) == pytest.approx(14 / 9)
     assert max_over_min(values) == 4
     assert pinsker(0.5) == 0.5 and pinsker(3.0) == 0.0
@@ -177,6 +180,26 @@ def test_few_prompts_have_no_interval_and_one_seed_gives_one():
     many = [np.random.default_rng(1).random((9, 2))]
     found = [estimate(many, lambda sums: ratios(sums, 0, 1)[..., 0], seed) for seed in (0, 0, 1)]
     assert found[0] == found[1] != found[2] and found[0].low < found[0].value < found[0].high
+
+
+def test_an_interval_stays_where_the_number_can_be():
+    rates, weights = np.array([0.9] * 7 + [1.0]), np.array([1.0] * 7 + [7.0])
+    groups = [np.column_stack([rates * weights, weights])]
+    wide, found = (estimate(groups, lambda s: ratios(s, 0, 1)[..., 0], 0, least=0.0, most=m) for m in (np.inf, 1.0))
+    assert wide.high > 1 == found.high and found.low == wide.low < found.value < 1
+    floor = estimate(groups, lambda s: 0.9 - ratios(s, 0, 1)[..., 0], 0, least=-0.05)
+    assert floor.low == floor.value == pytest.approx(-0.05), "never beyond the value itself"
+
+
+def test_a_number_of_one_group_has_the_interval_of_the_leaderboard():
+    random = np.random.default_rng(0)
+    rows = [[random.random(), 1, 9, random.integers(2, 5), 20, 1 + random.random(), 20, 3] for _ in range(20)]
+    group_of_20 = group([numbers()] * 20, measured=rows)
+    found, columns = measured(group_of_20, None, seed=3), np.array(rows, dtype=float).T
+    prompts = Prompts(np.arange(20), 3)
+    assert found.acceptance_rate == prompts.ratio(*columns[:2], bounds=SHARE)
+    assert found.mean_acceptance_length == prompts.ratio(*columns[2:4])
+    assert found.speedup == prompts.ratio(*columns[4:])
 
 
 def toy_family(cross_entropies, rates=(0.9, 0.8, 0.6), num_prompts=6):
@@ -261,14 +284,16 @@ def test_repeats_of_a_prompt_are_one_prompt():
     assert found.sums[1, c.RATES :].tolist() == [0.5, 1, 2, 1, 2, 1, 2, 3]
 
 
-TEXTS = [Text((5, 6, 7), (8, 9)), Text((1,), (2, 3, 4, 5, 6)), Text((3, 4, 5, 6, 7, 8, 9), (1,))]
+TEXTS = [
+    Sample("", ids, given) for ids, given in (((5, 6, 7, 8, 9), 3), (tuple(range(1, 7)), 1), ((*range(3, 10), 1), 7))
+]
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "mamba2"])
 def test_texts_in_one_batch_have_the_logits_of_each_alone(kind):
     model = tiny.causal_lm(kind)
-    together = ModelForecaster(model).logits(TEXTS)
-    alone = [model.score(text.read_ids, len(text.new_ids)) for text in TEXTS]
+    together = ModelForecaster(model).logits(Batch(TEXTS))
+    alone = [model.score(list(text.ids[:-1]), text.num_learnt) for text in TEXTS]
     assert together.shape == (8, model.vocab_size)
     assert torch.allclose(together, torch.cat(alone), atol=1e-4)
 
@@ -282,16 +307,16 @@ class Bigrams:
 
 
 def test_an_ngram_model_forecasts_its_relative_frequencies():
-    found = NgramForecaster(Bigrams(), 12, "bigrams", torch.device("cpu")).logits(TEXTS[:1]).softmax(-1)
+    found = NgramForecaster(Bigrams(), 12, "bigrams", torch.device("cpu")).logits(Batch(TEXTS[:1])).softmax(-1)
     assert found.shape == (2, 12)
     assert found[0, [7, 8]].tolist() == pytest.approx([0.75, 0.25]) and found[1, [8, 9]].sum() == pytest.approx(1)
 
 
 def test_batches_hold_every_text_once_and_no_more_than_fits(monkeypatch):
-    monkeypatch.setattr("specbench.fairness.forecasts.MAX_LOGITS", 100)
+    monkeypatch.setattr("specbench.fairness.forecasts.MAX_LOGITS", 120)
     found = batches(TEXTS, vocab_size=10)
     assert sorted(number for batch in found for number in batch) == [0, 1, 2]
-    assert all(len(b) == 1 or len(b) * max(len(TEXTS[n].read_ids) for n in b) * 10 <= 100 for b in found)
+    assert all(len(b) == 1 or len(b) * max(len(TEXTS[n].ids) for n in b) * 10 <= 120 for b in found)
     assert len(found) == 2
 
 

@@ -15,7 +15,7 @@ import pytest
 from specbench.cli import main
 from specbench.results.leaderboard import load
 
-NUM_KILLS = 6
+NUM_KILLS = 4
 COUNTED = ("new_tokens", "acceptance_rate", "acceptance_rate_pooled", "draft_efficiency", "mean_acceptance_length",
            "accepted_length", "drafter_share", "target_passes_per_token", "accuracy", "accuracy_ar",
            "share_cut_by_length")  # fmt: skip
@@ -94,7 +94,7 @@ def test_killed_runs_finish_with_the_same_counts(tiny_pair: tuple[str, str], tmp
     data = tmp_path / "rows"
     data.mkdir()
     for language in ("en", "ja"):
-        lines = [f"Question {i}: what is {i} + {i}?\t{2 * i}" for i in range(6)]
+        lines = [f"Question {i}: what is {i} + {i}?\t{2 * i}" for i in range(4)]
         (data / f"mgsm_{language}.tsv").write_text("\n".join(lines), encoding="utf-8")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     finish(arguments(tiny_pair, data, whole))
@@ -106,7 +106,7 @@ def test_killed_runs_finish_with_the_same_counts(tiny_pair: tuple[str, str], tmp
         kill_while_it_writes(arguments(tiny_pair, data, broken), broken / "records.jsonl", int(point), rng)
         for point in points
     )
-    assert num_killed >= 5
+    assert num_killed >= 3
     assert not (broken / "leaderboard.json").exists()
 
     with (broken / "records.jsonl").open("rb+") as file:  # and once in the middle of a line

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from specbench.errors import ConfigError
-from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.leaderboard import Row, check_writable, load, merge, write
 
 FIELDS = {
@@ -82,6 +82,14 @@ def test_merge_replaces_the_same_result_and_keeps_the_others(tmp_path):
 def test_the_key_is_everything_but_the_outcome():
     assert set(json.loads(row().key)) == set(FIELDS) - {"metrics", "created", "command"} | {"format"}
     assert row(quality="bleu", signatures={"bleu": "tok:zh"}).key == row().key
+    assert row(intervals=INTERVALS).key == row().key, "other intervals are of the same result"
+
+
+def test_a_row_says_how_its_intervals_were_computed(tmp_path):
+    write(tmp_path / "board.json", [row(intervals=INTERVALS), row(subset="en")])
+    assert [each.intervals for each in load(tmp_path / "board.json")] == [INTERVALS, None]
+    said = json.loads((tmp_path / "board.json").read_text(encoding="utf-8"))["rows"][0]["intervals"]
+    assert (said["level"], said["resamples"]) == (0.95, 2000) and "bootstrap-t" in said["method"]["ratios of sums"]
 
 
 def of_format_1(rows):

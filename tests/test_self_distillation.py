@@ -37,7 +37,7 @@ def target() -> CausalLM:
 
 
 def build(target: CausalLM, folder: Path, made: TrainSpec, data: TrainingData = DATA) -> Any:
-    return build_objective(made, target, target.tokenizer, data, folder)
+    return build_objective(made, target, target, data, folder)
 
 
 class Serving(ThreadingHTTPServer):

@@ -29,7 +29,7 @@ from tests import tiny, tokenizers_made_here
 from tests.test_losslessness import PLAIN, chi_square_p
 from tests.toys import TextModel
 
-NUM_DRAWS = 1_500
+NUM_DRAWS = 1_000
 PROMPT = [0, 1]
 SHAPED = Sampling(temperature=0.7, top_k=3)
 Texts = Sequence[str | None]
@@ -179,8 +179,11 @@ def draws(target: StringModel, drafter: Any, gamma: int, seed: int, sampling: Sa
 
 
 @pytest.mark.parametrize("name", PAIRS)
-@pytest.mark.parametrize(("seed", "gamma", "sampling"), [(1, 1, PLAIN), (2, 3, PLAIN), (3, 1, SHAPED), (4, 3, SHAPED)])
-def test_the_target_is_followed(name: str, seed: int, gamma: int, sampling: Sampling) -> None:
+@pytest.mark.parametrize("sampling", [PLAIN, SHAPED])
+def test_the_target_is_followed(name: str, sampling: Sampling) -> None:
+    """Every pair of vocabularies meets drafts of one and of three tokens, and so does every sampling."""
+    seed = 1 + (list(PAIRS).index(name) + [PLAIN, SHAPED].index(sampling)) % 2
+    gamma = 2 * seed - 1
     target, draft = models(name, seed)
     counts = draws(target, bridged(target, draft, sampling), gamma, seed, sampling)
     assert chi_square_p(counts, joint(target, 3, sampling)) > 1e-3
@@ -248,7 +251,7 @@ def test_recovery_follows_the_residual_and_ends(foreign: float) -> None:
 
 
 @pytest.mark.parametrize("name", PAIRS)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_accepts_at_least_as_much_as_exact_match(name: str, seed: int) -> None:
     """The rate of a run is Σ min(p, ψ), which is never below exact match's Σ p·ψ: so it is for any numbers up to 1."""
     target, draft = models(name, seed)

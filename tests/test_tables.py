@@ -260,3 +260,11 @@ def test_methods_beside_each_other_share_the_score():
         console.print(comparison_table(lines))
     text = capture.get()
     assert "BLEU" in text and "30.0" in text and "accuracy" not in text
+
+
+@pytest.mark.parametrize(("num_prompts", "is_said"), [(29, True), (30, False)])
+def test_few_prompts_are_said_of_methods_beside_each_other(num_prompts, is_said):
+    console = Console(width=120, force_terminal=False, no_color=True)
+    with console.capture() as capture:
+        console.print(comparison_table([row(subset="en", metrics=METRICS, n=num_prompts)] * 2))
+    assert capture.get().count("intervals rest on few prompts: n < 30") == is_said

@@ -288,6 +288,8 @@ def test_rows_that_do_not_fit(tmp_path, row, changes, expected):
         ("{{ vars ~ '' }}", "UndefinedError: `row` and `vars` are no texts"),
         ("{{ row.question.upper }}", "UndefinedError: builtin_function_or_method is no text: write a value"),
         ("{{ row.question | map('upper') }}", "UndefinedError: generator is no text"),
+        ("{{ [row.question] }}", "UndefinedError: a list is no text: write one of its values"),
+        ("{{ {'q': row.question} }}", "UndefinedError: a dict is no text"),
         ("{{ row.question | dictsort }}", "AttributeError: 'str' object has no attribute 'items'"),
         ("{{ '%(a)s' | format(b=1) }}", "KeyError: 'a'"),
         ("{{ '{0}'.format() }}", "IndexError: "),

@@ -4,12 +4,15 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specbench.models.loading import load_model
+from specbench.training.command import identity
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.sample_objective import SampleObjective
+from specbench.training.spec import TrainSpec
 from tests import tiny
 from tests.training_toys import in_a_process, killed_at, same
 
@@ -48,7 +51,8 @@ def test_scdf_trains_a_drafter_and_says_where(specbench: Run, models: tuple[str,
     assert out.startswith(f"{tmp_path / 'out'}: 2 steps · loss ")
     assert f"specbench run --drafter {tmp_path / 'out'}" in err and "warning" not in err
     log = (tmp_path / "out" / "log.csv").read_text().splitlines()
-    assert log[0].startswith("timestamp,step,star_lang,lang,r,") and len(log) == 1 + 2 * 2
+    assert log[0].startswith("timestamp,step,pass,star_lang,lang,r,") and len(log) == 1 + 2 * 4 * 2
+    assert "2 steps of 4 passes into" in err
     load_model(str(tmp_path / "out"), device="cpu")
     written = json.loads((tmp_path / "out" / "training.json").read_text())
     assert written["data"]["languages"] == {"en": 6, "sw": 6}
@@ -132,9 +136,37 @@ def test_an_interrupt_and_a_full_memory_say_what_is_kept(
 
     monkeypatch.setattr("specbench.training.command.train", failing(KeyboardInterrupt()))
     code, _, err = specbench(*given)
+    assert code == 130 and "interrupted: nothing is kept yet" in err
+    checkpoint = tmp_path / "out" / ".training" / "rate-0" / "state.pt"
+    checkpoint.parent.mkdir()
+    checkpoint.write_bytes(b"")
+    code, _, err = specbench(*given)
     assert code == 130 and "interrupted: the last checkpoint is kept" in err
     monkeypatch.setattr("specbench.training.command.train", failing(RuntimeError("CUDA out of memory")))
     fails(specbench(*given), "out of memory; the last checkpoint is kept")
+    checkpoint.unlink()
+    fails(specbench(*given), "out of memory; nothing is kept yet: free memory and repeat the command, or train into")
+
+
+def test_what_a_training_is_resumed_by_names_the_precision_that_was_computed_in() -> None:
+    def of(dtype: str, num_processes: int = 1) -> dict[str, Any]:
+        given = {"kind": "scdf", "data": {"tasks": ["mgsm"]}, "output": "x", "dtype": dtype, "device": "cpu"}
+        about = {"data": {"digest": "d"}, "models": {}}
+        return identity(TrainSpec.model_validate(given), 3, about, num_processes)
+
+    assert of("auto") == of("float32") != of("bfloat16")
+    assert of("auto") != of("auto", 2)
+
+
+def test_a_learning_rate_that_is_lost_is_said_and_the_next_one_trains(
+    specbench: Run, models: tuple[str, str], tmp_path: Path
+) -> None:
+    small = ("--num-steps", "2", "--set", "distill.batch_size=3", "--set", "warmup=0", "--set", "max_new_tokens=4")
+    code, out, err = specbench(
+        *arguments("distill", models, tmp_path, *corpus(tmp_path), *small, "--learning-rate", "1e30,1e-3")
+    )
+    assert code == 0, err
+    assert "learning rate 0.001" in out and "learning rate 1e+30 is lost, the next one is tried: step " in err
 
 
 @pytest.mark.parametrize(

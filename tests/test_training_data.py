@@ -119,4 +119,5 @@ def test_epochs_are_whole() -> None:
     data = {"tasks": ["world:mgsm"]}
     spec = build(TrainSpec, {"kind": "finetune", "data": data, "output": "o", "finetune": {"epochs": 2}})
     assert total_steps(spec, 17) == 2 * 3  # batches of 8: 8 + 8 + 1
-    assert total_steps(spec.model_copy(update={"num_steps": 5}), 17) == 5
+    assert total_steps(spec.model_copy(update={"gradient_accumulation": 4}), 17) == 2  # 6 passes, and 2 more
+    assert total_steps(spec.model_copy(update={"num_steps": 5, "gradient_accumulation": 4}), 17) == 5

@@ -1,6 +1,8 @@
 """The training loop: a killed training gives the same bits as an uninterrupted one, and every failure is one line."""
 
 import errno
+import json
+import math
 import os
 import shutil
 import signal
@@ -12,13 +14,18 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
+from torch import nn
 
 from specbench.errors import ConfigError
 from specbench.files import write_bytes
 from specbench.models.loading import load_model
 from specbench.training import files, train
+from specbench.training.objective import Part
 from specbench.training.optimizers import make_optimizer, rate_at
+from specbench.training.record import last_validation
+from specbench.training.state import Progress
 from tests.training_toys import (
+    NUM_PASSES,
     NUM_STEPS,
     ToyObjective,
     drafter,
@@ -51,10 +58,12 @@ def killed_in(tmp_path: Path, name: str) -> None:
 def test_killed_training_resumes_to_the_bit(tmp_path: Path) -> None:
     whole = train_toy(tmp_path, "whole")
     kills = [
-        lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(3))),  # before the first checkpoint
-        lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(7))),  # after it, with three more logged steps
+        lambda: train_toy(
+            tmp_path, objective=ToyObjective(killed_at(3))
+        ),  # before the first checkpoint, between two passes
+        lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(7))),  # after it, with three more logged passes
         lambda: killed_in(tmp_path, "state.pt"),  # while the second is moved into place
-        lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(9))),  # between two updates
+        lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(8))),  # between two steps
         lambda: killed_in(tmp_path, "model.safetensors"),  # while the finished drafter is
         lambda: killed_in(tmp_path, "training.json"),
     ]
@@ -73,14 +82,26 @@ def test_another_objective_gives_other_bits(tmp_path: Path) -> None:
     assert not same(tmp_path / "whole", tmp_path / "other")
 
 
-def test_checkpoints_are_written_behind_updates(tmp_path: Path) -> None:
-    record = train_toy(tmp_path, checkpoint_every=3)
-    assert list(record.curves[0]["validation"]) == ["4", "6", "10"]  # the first updates at or after 3, 6 and 9 steps
+def test_a_step_is_an_update_whatever_is_accumulated(tmp_path: Path) -> None:
+    """Steps, checkpoints, the learning rate and the log count updates: more passes for each change none of them."""
+    found = {}
+    for num_passes in (1, 3):
+        name = f"passes-{num_passes}"
+        record = train_toy(tmp_path, name, gradient_accumulation=num_passes, warmup=3, checkpoint_every=3, log_every=2)
+        curve = record.curves[0]
+        log = [tuple(line.split(",")[1:3]) for line in (tmp_path / name / "log.csv").read_text().splitlines()[1:]]
+        assert log == [(str(step), str(place + 1)) for step in (2, 4, 5) for place in range(num_passes)]
+        assert {point["num_tokens"] for point in curve["steps"]} == {32 * num_passes}
+        found[num_passes] = ([(point["step"], point["learning_rate"]) for point in curve["steps"]],
+                             list(curve["validation"]))  # fmt: skip
+    assert found[1] == found[3]
+    assert found[1][1] == ["3", "5"] and [step for step, _ in found[1][0]] == [1, 2, 3, 4, 5]
+    assert [rate for _, rate in found[1][0]][:3] == pytest.approx([0.01 / 3, 0.02 / 3, 0.01])
 
 
-def test_steps_are_accumulated_with_their_weights(tmp_path: Path) -> None:
-    """Two steps are one AdamW update with half the sum of the weighted gradients."""
-    settings = {"num_steps": 2, "warmup": 0, "schedule": "constant", "clip": 0, "weight_decay": 0.1}
+def test_passes_are_accumulated_with_their_weights(tmp_path: Path) -> None:
+    """Two passes are one AdamW update with half the sum of the weighted gradients."""
+    settings = {"num_steps": 1, "warmup": 0, "schedule": "constant", "clip": 0, "weight_decay": 0.1}
     model = drafter(tmp_path).model
     toy = ToyObjective()
     losses = [toy.loss(seed)(model) * weight / 2 for seed, weight in enumerate((0.75, 0.25, 0.75, 0.25))]
@@ -91,7 +112,7 @@ def test_steps_are_accumulated_with_their_weights(tmp_path: Path) -> None:
     spec = spec_of(**settings)
     output = files.OutputFolder(tmp_path / "out")
     with output.open({}):
-        train.train(drafter(tmp_path), ToyObjective(), spec, output, train.Console(quiet=True), 2)
+        train.train(drafter(tmp_path), ToyObjective(), spec, output, train.Console(quiet=True), 1)
     made = weights(tmp_path / "out")
     for name, value in expected.items():
         if name in made:
@@ -105,8 +126,18 @@ def test_a_part_without_weight_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_gradient_checkpointing_changes_no_loss(tmp_path: Path) -> None:
-    plain = train_toy(tmp_path, "plain")
-    saving = train_toy(tmp_path, "saving", gradient_checkpointing=True)
+    saw: list[bool] = []
+
+    class Looking(ToyObjective):
+        def parts(self, drafter: nn.Module, number: int) -> list[Part]:
+            saw.append(drafter.is_gradient_checkpointing)  # type: ignore[arg-type]
+            return super().parts(drafter, number)
+
+    plain = train_toy(tmp_path, "plain", Looking())
+    assert not any(saw)
+    saw.clear()
+    saving = train_toy(tmp_path, "saving", Looking(), gradient_checkpointing=True)
+    assert saw and all(saw)
     for one, other in zip(plain.curves[0]["steps"], saving.curves[0]["steps"], strict=True):
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
 
@@ -150,25 +181,56 @@ def test_the_held_back_loss_chooses_the_learning_rate(tmp_path: Path) -> None:
     assert all(torch.equal(value, alone[name]) for name, value in weights(tmp_path / "out").items())
 
 
-def test_several_rates_without_held_back_data_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no data is held back"):
-        train.best([None, None])
-    assert train.best([None]) == 0 and train.best([2.0, 1.0, 3.0]) == 1
+def test_the_best_rate_has_the_lowest_held_back_loss() -> None:
+    assert train.best([None]) == 0 and train.best([2.0, 1.0, 3.0]) == 1 and train.best([None, 5.0]) == 1
+    assert last_validation(Progress(2, validation={2: 1.0})) == 1.0
+    assert last_validation(Progress(2, validation={2: 1.0}, lost="step 3")) is None
 
 
 def test_a_loss_that_is_not_finite_ends_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"step \d+: the .*: lower --learning-rate"):
+    with pytest.raises(ConfigError, match=r"step 1: the .*: lower --learning-rate.*; nothing is kept yet$"):
         train_toy(tmp_path, objective=ToyObjective(weights=(float("inf"), 1.0)))
+    with pytest.raises(ConfigError, match=r"step \d+: the .* is nan; step \d+: the .*: lower"):
+        train_toy(tmp_path, "all", learning_rate=(1e30, 1e29))
+
+
+def test_a_learning_rate_that_is_lost_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+    """The first one is lost at different places: in a step, and behind the last one on the held-back data."""
+    train_toy(tmp_path, "alone", learning_rate=1e-3)
+    for name, only_at_the_end in (("steps", False), ("end", True)):
+        objective = LosingObjective() if only_at_the_end else ToyObjective()
+        record = train_toy(tmp_path, name, objective, learning_rate=(1e30, 1e-3))
+        written = json.loads((tmp_path / name / "training.json").read_text())["curves"]
+        assert record.chosen == 1 and [curve["held_back_loss"] is None for curve in written] == [True, False]
+        assert len(written[0]["steps"]) == (NUM_STEPS if only_at_the_end else 1)
+        assert written[0]["lost"].endswith(" is nan") and written[1]["lost"] is None
+        assert (record.cost["wall_seconds"] or 0) > 0 and record.summary().startswith(f"{NUM_STEPS} steps")
+        one, other = weights(tmp_path / "alone"), weights(tmp_path / name)
+        assert all(torch.equal(value, other[key]) for key, value in one.items())
+
+
+class LosingObjective(ToyObjective):
+    """The last held-back loss of the first learning rate is no number; its steps teach nothing."""
+
+    num_validations = 0
+
+    def parts(self, drafter: nn.Module, number: int) -> list[Part]:
+        self.weights = (0.0, 0.0) if self.num_validations < 3 else (0.75, 0.25)
+        return super().parts(drafter, number)
+
+    def validation(self, drafter: nn.Module) -> float | None:
+        self.num_validations += 1
+        return math.nan if self.num_validations == 3 else super().validation(drafter)
 
 
 def test_schedules() -> None:
     spec = spec_of(warmup=4, schedule="cosine")
-    rates = [rate_at(spec, 1.0, step, 12) for step in range(12)]
+    rates = [rate_at(spec, 1.0, step, 12) for step in range(1, 13)]
     assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
     assert rates[3:] == sorted(rates[3:], reverse=True) and 0 < rates[-1] < 0.1
-    assert rate_at(spec_of(warmup=0.5, schedule="constant"), 2.0, 4, 10) == 2.0
-    assert rate_at(spec_of(warmup=0.5, schedule="constant"), 2.0, 0, 10) == 0.4
-    assert rate_at(spec_of(warmup=0, schedule="cosine"), 1.0, 0, 1) == pytest.approx(0.5)
+    assert rate_at(spec_of(warmup=0.5, schedule="constant"), 2.0, 5, 10) == 2.0
+    assert rate_at(spec_of(warmup=0.5, schedule="constant"), 2.0, 1, 10) == 0.4
+    assert rate_at(spec_of(warmup=0, schedule="cosine"), 1.0, 1, 1) == pytest.approx(0.5)
 
 
 def test_no_room_is_said_before_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,6 +238,23 @@ def test_no_room_is_said_before_the_training(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10, 9, 1))
     with pytest.raises(ConfigError, match=r"the training takes .* and 1 byte.* are free: make room"):
         train_toy(tmp_path, objective=ToyObjective(lambda step: pytest.fail("it began")))
+
+
+def test_what_is_written_already_needs_no_more_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / ".training" / "rate-0"
+    work.mkdir(parents=True)
+    (work / "state.pt").write_bytes(b"0" * 80)
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(100, 80, 20))
+    files.OutputFolder(tmp_path).check_room(100)
+    with pytest.raises(ConfigError, match="the training takes 21 bytes more there and 20 bytes are free"):
+        files.OutputFolder(tmp_path).check_room(101)
+
+
+def test_an_output_that_takes_nothing_has_kept_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot write there \(Not a directory\); nothing is kept yet: make room"):
+        train_toy(tmp_path, "file/out")
 
 
 def test_a_disk_that_fills_up_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +273,7 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(tmp_path: Path, monkeypa
             train_toy(tmp_path)
     begun: list[int] = []
     train_toy(tmp_path, objective=ToyObjective(begun.append))
-    assert begun[0] == 4  # the first checkpoint
+    assert begun[0] == 4  # the first pass behind the first checkpoint
     assert same(tmp_path / "whole", tmp_path / "out")
 
 
@@ -247,7 +326,7 @@ def test_quantised_without_its_library_is_one_line() -> None:
         make_optimizer([], spec_of(quantize="nf4", lora={"rank": 2}))
 
 
-def test_steps_are_all_made(tmp_path: Path) -> None:
-    steps: list[int] = []
-    train_toy(tmp_path, objective=ToyObjective(steps.append))
-    assert steps == list(range(NUM_STEPS))
+def test_passes_are_all_made(tmp_path: Path) -> None:
+    passes: list[int] = []
+    train_toy(tmp_path, objective=ToyObjective(passes.append))
+    assert passes == list(range(NUM_PASSES))

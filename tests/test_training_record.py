@@ -27,33 +27,30 @@ def test_a_finished_folder_holds_the_checkpoint_and_its_record(tmp_path: Path) -
     assert written["settings"]["num_steps"] == NUM_STEPS and written["settings"]["distill"]["top_k"] == 20
     assert [curve["learning_rate"] for curve in written["curves"]] == [0.01, 0.02]
     steps = written["curves"][record.chosen]["steps"]
-    assert [point["step"] for point in steps] == list(range(NUM_STEPS))
-    assert set(steps[0]["loss"]) == {"en", "sw"} and steps[0]["num_tokens"] == 32
-    assert list(written["curves"][0]["validation"]) == ["4", "8", "10"]
+    assert [point["step"] for point in steps] == list(range(1, NUM_STEPS + 1))
+    assert set(steps[0]["loss"]) == {"en", "sw"} and steps[0]["num_tokens"] == 64
+    assert list(written["curves"][0]["validation"]) == ["2", "4", "5"]
     assert written["cost"]["wall_seconds"] > 0 and written["cost"]["gpu_joules"] is None
     assert written["environment"]["versions"]["torch"] == torch.__version__
     with (folder / "log.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["timestamp", "step", "lang", "r"]
-    assert [int(row["step"]) for row in rows] == list(range(NUM_STEPS))
-
-
-def test_the_log_may_be_sparser(tmp_path: Path) -> None:
-    train_toy(tmp_path, log_every=4)
-    lines = (tmp_path / "out" / "log.csv").read_text().splitlines()
-    assert [line.split(",")[1] for line in lines] == ["step", "3", "7", "9"]
+    assert list(rows[0]) == ["timestamp", "step", "pass", "lang", "r"]
+    assert [(int(row["step"]), int(row["pass"])) for row in rows] == [
+        (step, number) for step in range(1, NUM_STEPS + 1) for number in (1, 2)
+    ]
+    assert record.summary().startswith(f"{NUM_STEPS} steps · ")
 
 
 def test_a_log_is_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
     log = Log(tmp_path / "log.csv", ("lang", "r"))
     log.cut_back(0)
-    log.append(0, [{"lang": "en, US", "r": 1.5}])
+    log.append(1, 1, [{"lang": "en, US", "r": 1.5}])
     known = log.sync()
     kept = log.path.read_text()
-    log.append(1, [{"lang": "sw"}])
-    assert log.path.read_text().endswith(",1,sw,\n")
+    log.append(1, 2, [{"lang": "sw"}])
+    assert log.path.read_text().endswith(",1,2,sw,\n")
     log.cut_back(known)
-    assert log.path.read_text() == kept and kept.endswith(',0,"en, US",1.5\n')
+    assert log.path.read_text() == kept and kept.endswith(',1,1,"en, US",1.5\n')
     with pytest.raises(ConfigError, match="where the checkpoint knows"):
         log.cut_back(known + 1)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from specbench.commands.train import NUM_STEPS
 from specbench.errors import ConfigError
 from specbench.specs.components import build
 from specbench.training.settings import settings
@@ -20,10 +21,12 @@ def spec(kind: str, **given: Any) -> TrainSpec:
 def test_defaults_of_scdf_are_those_of_its_paper() -> None:
     made = spec("scdf")
     assert made.scdf is not None and made.distill is None and made.finetune is None
-    assert (made.num_steps, made.learning_rate, made.gradient_accumulation, made.clip) == (1000, (1e-4,), 4, 1.0)
+    assert made.checkpoint_every == 25  # a step takes long
+    assert made.num_steps is not None and made.num_steps * made.gradient_accumulation == 1000  # its STEPS are draws
+    assert (made.learning_rate, made.gradient_accumulation, made.clip) == ((1e-4,), 4, 1.0)
     assert (made.max_prompt_tokens, made.max_new_tokens) == (512, 64)
     block = made.scdf
-    assert (block.languages_per_step, block.prompts_per_language, block.mini_batch) == (5, 64, 8)
+    assert (block.languages_per_pass, block.prompts_per_language, block.mini_batch) == (5, 64, 8)
     assert (block.estimator, block.weighting, block.num_draft_tokens) == ("full", "corrective", 5)
 
 
@@ -44,6 +47,12 @@ def test_defaults_of_pretrain_finetune_are_those_of_its_paper() -> None:
     assert (made.finetune.epochs, made.finetune.batch_size, made.max_text_tokens) == (3, 8, 2048)
 
 
+def test_the_help_says_the_number_of_steps() -> None:
+    assert NUM_STEPS["scdf"].startswith(f"{spec('scdf').num_steps} of {spec('scdf').gradient_accumulation} passes")
+    assert NUM_STEPS["distill"].startswith(f"{spec('distill').num_steps} ")
+    assert spec("finetune").num_steps is None and "finetune.epochs" in NUM_STEPS["finetune"]
+
+
 @pytest.mark.parametrize(
     ("kind", "given", "problem"),
     [
@@ -55,10 +64,16 @@ def test_defaults_of_pretrain_finetune_are_those_of_its_paper() -> None:
         ("scdf", {"quantize": "nf4"}, "4-bit weights cannot be trained: give lora.rank=16"),
         ("scdf", {"scdf": {"weighting": "balanced"}}, "scdf.proportions: weighting = 'balanced' needs them"),
         ("scdf", {"scdf": {"proportions": {"en": 1}}}, "scdf.proportions: have no effect"),
+        ("scdf", {"scdf": {"languages_per_pass": 1}}, "scdf.languages_per_pass = 1: the best language of a pass gets"),
         ("scdf", {"data": {}}, "data: names nothing to train on"),
         ("scdf", {"data": {"text": {"en": "a.txt"}, "source": "hub"}}, "data.source: has no effect without data.tasks"),
         ("distil", {}, "kind = 'distil': did you mean 'distill'?"),
         ("finetune", {"finetune": {"temperatures": []}}, "finetune.temperatures = []"),
+        ("finetune", {"finetune": {"temperatures": [0, 0.001]}}, "finetune.temperatures.1 = 0.001"),
+        ("finetune", {"finetune": {"temperatures": [101]}}, "finetune.temperatures.0 = 101"),
+        ("scdf", {"scdf": {"temperature": 0}}, "scdf.temperature = 0: input should be greater than 0"),
+        ("scdf", {"scdf": {"temperature": 0.001}}, "scdf.temperature = 0.001"),
+        ("scdf", {"scdf": {"temperature": float("inf")}}, "scdf.temperature = inf"),
         ("distill", {"learning_rate": 0}, "learning_rate.0 = 0"),
         ("distill", {"dtype": "fp16"}, "dtype = 'fp16'"),
         ("distill", {"data": {"parallel": {"de-en": {"source": "a", "prompt": "{text}"}}}}, "it holds {source} once"),

@@ -153,8 +153,11 @@ def test_the_smaller_decisions() -> None:
 def test_a_slice_is_blind_when_its_interval_is_wider_than_the_fall() -> None:
     narrow, wide = Metric(value=0, low=-0.02, high=0.02), Metric(value=0, low=-0.2, high=0.1)
     assert not decisions.is_blind(narrow, gap=0.5, num_prompts=100) and decisions.is_blind(wide, 0.5, 100)
-    assert decisions.is_blind(Metric(value=0, low=0, high=0), 0.5, 8), "eight equal answers exclude little"
+    assert decisions.is_blind(Metric(value=0, low=0, high=0), 0.5, 8), "eight answers as AR's exclude little"
     assert decisions.is_blind(Metric(value=0), 0.5, 100), "no interval"
+    assert not decisions.is_blind(Metric(value=0, low=0, high=0), 0.5, 80)
+    seen = Metric(value=-0.08, low=-0.12, high=-0.03)
+    assert not decisions.is_blind(seen, 0.75, 20), "an interval with a width already says what it excludes"
     beyond = Metric(value=-0.35, low=-0.5, high=-0.21)
     assert not decisions.is_blind(beyond, 0.9, 48), "wide, and yet surely more than a fifth of the gap"
 

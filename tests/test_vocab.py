@@ -12,6 +12,7 @@ import torch
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
 from specbench.commands.vocab import vocab
@@ -293,10 +294,15 @@ def test_a_method_that_cannot_run_says_so_and_the_others_go_on(few_tokens: None)
 
 
 def test_fifty_prompts_are_spread_evenly_over_the_subsets() -> None:
-    found = task_prompts("mgsm", ["en", "th", "te"], data=None, use_sample=True, limit=None)
-    each = [task_prompts("mgsm", [name], data=None, use_sample=True, limit=17) for name in ("en", "th", "te")]
+    found = task_prompts(
+        "mgsm", ["en", "th", "te"], data=None, use_sample=True, console=Console(quiet=True), limit=None
+    )
+    each = [
+        task_prompts("mgsm", [name], data=None, use_sample=True, console=Console(quiet=True), limit=17)
+        for name in ("en", "th", "te")
+    ]
     assert found == [prompt for row in zip(*each, strict=True) for prompt in row][:50]
-    assert len(task_prompts("mgsm", None, data=None, use_sample=True, limit=2)) == 22
+    assert len(task_prompts("mgsm", None, data=None, use_sample=True, console=Console(quiet=True), limit=2)) == 22
 
 
 Call = Callable[..., str]

@@ -24,11 +24,12 @@ from specbench.training.spec import TrainSpec
 from specbench.training.train import train
 from tests import tiny
 
-NUM_STEPS = 10
+NUM_STEPS = 5
+NUM_PASSES = 2 * NUM_STEPS
 
 
 class ToyObjective:
-    """Two languages of random token sequences, drawn anew at every step. `before`: called at the start of each."""
+    """Two languages of random token sequences, drawn anew at every pass. `before`: called at the start of each."""
 
     columns = ("lang", "r")
 
@@ -38,13 +39,13 @@ class ToyObjective:
         self.before, self.weights = before, weights
         self.num_parts = 0
 
-    def parts(self, drafter: nn.Module, step: int) -> list[Part]:
+    def parts(self, drafter: nn.Module, number: int) -> list[Part]:
         assert not drafter.training
         if self.before is not None:
-            self.before(step)
+            self.before(number)
         return [
-            Part(language, weight, 16, self.loss(2 * step + number))
-            for number, (language, weight) in enumerate(zip(("en", "sw"), self.weights, strict=True))
+            Part(language, weight, 16, self.loss(2 * number + place))
+            for place, (language, weight) in enumerate(zip(("en", "sw"), self.weights, strict=True))
         ]
 
     def loss(self, seed: int) -> Callable[[nn.Module], Tensor]:
@@ -58,8 +59,8 @@ class ToyObjective:
         return mean
 
     @torch.no_grad()
-    def rows(self, drafter: nn.Module, step: int) -> list[dict[str, Any]]:
-        return [{"lang": "en", "r": float(self.loss(step)(drafter))}]
+    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
+        return [{"lang": "en", "r": float(self.loss(number)(drafter))}]
 
     @torch.no_grad()
     def validation(self, drafter: nn.Module) -> float | None:
@@ -68,8 +69,8 @@ class ToyObjective:
 
 def spec_of(**settings: Any) -> TrainSpec:
     """Settings of a training of a few steps on the CPU."""
-    given = {"kind": "distill", "data": {"text": {"en": "x.txt"}}, "output": "x", "num_steps": NUM_STEPS, "warmup": 2,
-             "learning_rate": 0.01, "gradient_accumulation": 2, "checkpoint_every": 4, "dtype": "float32",
+    given = {"kind": "distill", "data": {"text": {"en": "x.txt"}}, "output": "x", "num_steps": NUM_STEPS, "warmup": 1,
+             "learning_rate": 0.01, "gradient_accumulation": 2, "checkpoint_every": 2, "dtype": "float32",
              "device": "cpu"}  # fmt: skip
     return build(TrainSpec, {**given, **settings})
 
@@ -95,10 +96,10 @@ def train_toy(
 
 
 def killed_at(wanted: int) -> Callable[[int], None]:
-    """A process that is gone when a step begins."""
+    """A process that is gone when a pass begins."""
 
-    def before(step: int) -> None:
-        if step == wanted:
+    def before(number: int) -> None:
+        if number == wanted:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return before

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pydantic import BaseModel
+from rich.console import Console
 
 from specbench.audit.methods import Bench, Findings, Progress, Prompt, audit
 from specbench.audit.subjects import GREEDY, make_control, make_subjects, same_vocabulary_drafter, without_evidence
 from specbench.audit.verdict import Verdict
 from specbench.catalogue import load_method, method_names
 from specbench.data.examples import TaskData
-from specbench.decoding.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE, Sampling
+from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
 from specbench.execute import Request, run_spec, set_threads
 from specbench.models.causal_lm import CausalLM
@@ -22,8 +23,10 @@ from specbench.running.models import Models, load_models
 from specbench.running.plan import Cell, check_prompts, load_data, where_asked
 from specbench.running.prompts import prompt_ids
 from specbench.running.runner import drafter_identity, named
+from specbench.running.subsets import present
 from specbench.specs import RunSpec, TaskSpec
 from specbench.specs.run import own_drafter
+from specbench.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 ALL = "all"
 NUM_PROMPTS = 8  # at least, from all subsets in turn
@@ -93,8 +96,9 @@ class Audit(Findings):
         )  # fmt: skip
 
 
-def run_audit(request: Request, num_draws: int, temperature: float, say: Progress) -> Audit:
-    """Audit the methods of a request, or all known ones where its only method is "all".
+def run_audit(request: Request, num_draws: int, temperature: float, say: Progress, console: Console) -> Audit:
+    """Audit the methods of a request, or all known ones where its only method is "all". `say`: told where it is;
+    `console`: told which subsets have no files.
 
     Raises ConfigError for a method that was asked for by name and does not fit the models; of "all", such a method is
     "not run", with the reason.
@@ -104,7 +108,7 @@ def run_audit(request: Request, num_draws: int, temperature: float, say: Progres
     if ALL in request.methods and not every:
         raise ConfigError(f"--method {','.join(request.methods)}: '{ALL}' is every method: name no other beside it")
     request, verdicts = every_method(request) if every else (request, [])
-    spec = run_spec(request)
+    spec = present(run_spec(request), console)
     spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.threads, embedded)

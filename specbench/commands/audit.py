@@ -65,7 +65,7 @@ def audit(
         load(board)
         check_writable(board)
     with saying() as say:
-        report = run_audit(request, draws, temperature, say)
+        report = run_audit(request, draws, temperature, say, stderr)
     text = report.model_dump_json(indent=2)
     if file is not None:
         write_report(file, text)

@@ -40,7 +40,8 @@ def fairness(
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
     """Say which languages a drafter serves worse, why, and what another drafter changes (arXiv:2510.02128)."""
-    from specbench.fairness.request import Request, answer, check
+    from specbench.fairness.answer import answer
+    from specbench.fairness.request import Request, check
 
     request = Request(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]

@@ -47,6 +47,13 @@ def ngram(
     stderr.print(f"draft with it: --method ngram --set drafter.path={folder}", soft_wrap=True)
 
 
+NUM_STEPS = {
+    "scdf": "250 of 4 passes (the paper's 1,000 draws, as we read it)",
+    "distill": "800 (the paper's)",
+    "finetune": "as many as finetune.epochs take",
+}
+
+
 def trainer(kind: str) -> Callable[..., None]:
     """The command of one kind of training; the options are the same, and every other key is set with --set."""
 
@@ -66,7 +73,10 @@ def trainer(kind: str) -> Callable[..., None]:
             list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, a line each (.txt) or of .jsonl.")
         ] = None,
         output: Annotated[str | None, typer.Option(help="Folder of the trained drafter; the same one resumes.")] = None,
-        num_steps: Annotated[int | None, typer.Option(help="Steps; the paper's when absent.")] = None,
+        num_steps: Annotated[
+            int | None,
+            typer.Option(help=f"Updates, of gradient_accumulation passes each; {NUM_STEPS[kind]} when absent."),
+        ] = None,
         learning_rate: Annotated[
             str | None, typer.Option(help="One, or several separated by commas: the held-back loss chooses.")
         ] = None,

@@ -38,7 +38,7 @@ def vocab(
         seed=seed, dtype=dtype, device=device,
     )  # fmt: skip
     with stderr.status(f"comparing the vocabularies of {target} and {drafter}"):
-        report = compare(asked)
+        report = compare(asked, stderr)
     if as_json:
         stdout.out(report.model_dump_json(indent=2))
         return

@@ -15,6 +15,10 @@ from specbench.scoring.contract import Reference
 from specbench.specs import TaskSpec, templates
 
 
+class NoRows(ConfigError):
+    """The data are there, and none of their rows is of the subset."""
+
+
 @dataclass(frozen=True)
 class Example:
     """What one row asks: `turns`, in order, and for each the right answer, or None where there is none.
@@ -70,7 +74,7 @@ def load_examples(
     rows = islice(source.asked_for(rows_of(chosen, source)), limit)
     examples = tuple(_example(chosen, index, *pair, shots) for index, pair in enumerate(rows))
     if not examples:
-        raise ConfigError(f"{source.location}: no rows are left of subset '{subset}': check the data and the reader")
+        raise NoRows(f"{source.location}: no rows are left of subset '{subset}': check the data and the reader")
     return TaskData(source.kind, source.location, source.revision, examples)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from specbench.demo.recipes import NgramRecipe, Recipe
+from specbench.demo.recipe import NgramRecipe, Recipe, TrainedMember
 from specbench.demo.world import WORLDS
 from specbench.ngram.model import NgramModel
 
@@ -145,10 +145,11 @@ def figures(folder: Path, recipes: list[Recipe], rows: list[Row], num_new: int) 
             found[recipe.name] = {"agreement": outputs.agreement(tokenizer, ngram_predictor(ngrams))}
         elif recipe.role == "drafter":
             own, drafter = load(folder / recipe.name)
-            longest = max(len(ids) for ids in outputs.in_tokens_of(own))
-            written = greedy_ids(drafter, prompts_of(own, rows), longest)
-            found[recipe.name] = {"exact": exact_share(own, rows, written),
-                                  "agreement": outputs.agreement(own, predictor(drafter))}  # fmt: skip
+            found[recipe.name] = {"agreement": outputs.agreement(own, predictor(drafter))}
+            if not isinstance(recipe, TrainedMember):
+                longest = max(len(ids) for ids in outputs.in_tokens_of(own))
+                written = greedy_ids(drafter, prompts_of(own, rows), longest)
+                found[recipe.name]["exact"] = exact_share(own, rows, written)
     return found
 
 

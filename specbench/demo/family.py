@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specbench.demo.recipes import MEMBERS, Recipe
+from specbench.demo.recipe import Recipe
+from specbench.demo.recipes import MEMBERS
 from specbench.errors import ConfigError, nearest
 
 WEIGHTS = Path(__file__).parent / "weights"

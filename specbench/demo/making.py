@@ -1,6 +1,7 @@
 """Making one member in a folder: its tokenizer from rows, a model by training, an n-gram folder by counting."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
@@ -9,8 +10,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from specbench.demo.fine_tuning import make_trained
 from specbench.demo.growth import grow, new_model
-from specbench.demo.recipes import TOKENIZERS, Member, NgramRecipe, Recipe
+from specbench.demo.recipe import Member, NgramRecipe, Recipe, TrainedMember
+from specbench.demo.recipes import TOKENIZERS
 from specbench.demo.storage import save
 from specbench.demo.tokenizer import END, PAD, train_tokenizer
 from specbench.demo.training import batches, encode, train, world_examples
@@ -30,8 +33,15 @@ def smoke_version(recipe: Recipe) -> Recipe:
     """The same member made of a hundredth of the data."""
     if isinstance(recipe, NgramRecipe):
         return replace(recipe, num_rows=recipe.num_rows // SMOKE_SHARE)
+    if isinstance(recipe, TrainedMember):
+        return replace(recipe, stages=tuple(smoke_training(stage) for stage in recipe.stages))
     stages = tuple(replace(stage, num_steps=max(2, stage.num_steps // SMOKE_SHARE)) for stage in recipe.stages)
     return replace(recipe, stages=stages)
+
+
+def smoke_training(stage: Mapping[str, Any]) -> dict[str, Any]:
+    """A training of two steps on a few rows."""
+    return {**stage, "num_steps": 2, "max_new_tokens": 8, "data": {**stage["data"], "limit": 2}}
 
 
 def make_tokenizer(name: str, smoke: bool) -> PreTrainedTokenizerBase:
@@ -47,6 +57,8 @@ def make_member(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, output: Path
     entry = {"recipe": asdict(recipe), "tokenizer_recipe": asdict(TOKENIZERS[recipe.tokenizer])}
     if isinstance(recipe, NgramRecipe):
         return entry | make_ngram(recipe, tokenizer, output)
+    if isinstance(recipe, TrainedMember):
+        return entry | make_trained(recipe, output)
     return entry | make_model(recipe, tokenizer, output)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from specbench.demo.family import MANIFEST, digest_of, read_manifest
-from specbench.demo.recipes import Member, Recipe
+from specbench.demo.recipe import Member, Recipe
 from specbench.files import write_atomically
 
 
@@ -36,6 +36,15 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, folder: Pa
     stored.load_state_dict(model.state_dict())
     stored.bfloat16().save_pretrained(partial)
     tokenizer.save_pretrained(partial)
+    put_in_place(partial, folder)
+
+
+def put_in_place(finished: Path, folder: Path) -> None:
+    """Move a complete model folder to where a member is."""
+    partial = folder.with_name(folder.name + ".partial")
+    if finished != partial:  # it may lie on another disk
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(finished, partial)
     for path in partial.iterdir():
         path.chmod(0o644)  # safetensors writes files that only their owner can read
     shutil.rmtree(folder, ignore_errors=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from specbench.demo.recipes import TokenizerRecipe
+from specbench.demo.recipe import TokenizerRecipe
 
 END, PAD, START = "<|end|>", "<|pad|>", "<|start|>"
 

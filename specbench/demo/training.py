@@ -10,7 +10,7 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
 from specbench.demo.muon import Muon
-from specbench.demo.recipes import Stage
+from specbench.demo.recipe import Stage
 from specbench.demo.world import WORLDS, training_rows
 
 CHUNK = 1024

@@ -8,7 +8,8 @@ from specbench.fairness import positions as p
 from specbench.fairness.columns import WIDTH, Columns
 from specbench.fairness.family import Values, divergence, mean_over_positions, values_of
 from specbench.fairness.numbers import Change, Comparison
-from specbench.fairness.spread import Array, estimate, max_over_min, unfairness, variance
+from specbench.fairness.spread import Array, estimate, max_over_min, variance
+from specbench.training.divergence import unfairness
 
 Side = Callable[[Sequence[Array]], Array]  # the sums of m groups → one value
 

@@ -1,7 +1,7 @@
 """The drafters that are compared: those of the runs' methods, and others by name."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.decoding.bridges import VocabularyMismatch
@@ -11,9 +11,9 @@ from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
 from specbench.fairness.forecasts import Forecaster, ModelForecaster, NgramForecaster
+from specbench.fairness.loader import Loader
 from specbench.fairness.runs import WHOLE, Drafting, Run
 from specbench.models.causal_lm import CausalLM
-from specbench.models.loading import load_model
 from specbench.models.pair import ModelPair
 from specbench.results.leaderboard import Row
 from specbench.running.records import Record
@@ -54,28 +54,6 @@ class Entry:
         own: int | None = row.options["routes"][route].get("num_draft_tokens")
         alone = [each.num_draft_tokens for each in self.rows if each.options.get("taken") == [route]]
         return own or max(alone or [each.num_draft_tokens for each in self.rows])
-
-
-@dataclass
-class Loader:
-    """Models by name and revision, each loaded once, all as the target is."""
-
-    device: str
-    dtype: str
-    _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
-
-    def load(self, name: str, revision: str | None = None) -> CausalLM:
-        """The model, as it was when a run recorded this revision. Raises ConfigError where it is another one now."""
-        if (name, revision) not in self._loaded:
-            is_commit = revision is not None and not revision.startswith("local-")
-            model = load_model(name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device)
-            if revision is not None and model.revision != revision:
-                raise ConfigError(
-                    f"model '{name}' is not what the run measured ({model.revision} now, {revision} then): give back "
-                    "its files, or measure again"
-                )
-            self._loaded[name, revision] = model
-        return self._loaded[name, revision]
 
 
 def make_entries(chosen: Sequence[tuple[Run, Sequence[str]]], others: Sequence[str], loader: Loader) -> list[Entry]:

@@ -9,8 +9,9 @@ from specbench.fairness import positions as p
 from specbench.fairness.columns import Columns
 from specbench.fairness.groups import speedups
 from specbench.fairness.numbers import Correlations, Family, GroupNumbers, Spread
-from specbench.fairness.spread import Array, estimate, max_over_min, ratios, spearman, unfairness, variance
+from specbench.fairness.spread import Array, estimate, max_over_min, ratios, spearman, variance
 from specbench.results.bootstrap import Metric
+from specbench.training.divergence import unfairness
 
 Values = Callable[[Sequence[Array]], Array]  # the sums of m groups → the value of each [..., m]
 
@@ -97,10 +98,8 @@ def correlations(sums: Sequence[Array], ranks: Sequence[int | None], seed: int) 
 
 def known(sums: Sequence[Array], function: Values, seed: int) -> Metric | None:
     """The estimate of a correlation, which lies in −1 … 1; None where it is not defined."""
-    found = estimate(sums, function, seed, least=-1.0)
-    if found.value is None:
-        return None
-    return found if found.high is None else found.model_copy(update={"high": min(1.0, found.high)})
+    found = estimate(sums, function, seed, least=-1.0, most=1.0)
+    return None if found.value is None else found
 
 
 def over_prompts(sums: Sequence[Array]) -> float | None:

@@ -11,14 +11,21 @@ from specbench.fairness.numbers import Forced, GroupNumbers, Measured
 from specbench.fairness.spread import Array, estimate, ratios
 from specbench.fairness.theorems import chain, check_chain, check_fitness
 from specbench.representation import Representation
-from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
 from specbench.scoring.contract import Scorer
 from specbench.scoring.language import known
 
 
-def ratio(group: Columns, over: int, under: int, seed: int, factor: float = 1.0) -> Metric:
+def ratio(
+    group: Columns, over: int, under: int, seed: int, factor: float = 1.0, bounds: Bounds = (0.0, np.inf)
+) -> Metric:
     """A ratio of sums of one group, with its interval."""
-    return estimate([group.sums], lambda sums: factor * ratios(sums, over, under)[..., 0], seed)
+    return estimate([group.sums], lambda sums: factor * ratios(sums, over, under)[..., 0], seed, *bounds)
+
+
+def as_in_a_row(group: Columns, *columns: int, seed: int, bounds: Bounds | None = None) -> Metric:
+    """A ratio of two or four columns' sums over the prompts of one group, with the interval of the leaderboard."""
+    return Prompts(np.arange(len(group.sums)), seed).ratio(*(group.sums[:, n] for n in columns), bounds=bounds)
 
 
 def speedups(sums: Sequence[Array]) -> Array:
@@ -34,9 +41,9 @@ def measured(group: Columns, scorer: Scorer | None, seed: int) -> Measured:
         both = np.hstack([group.sums[:, [c.RATES, c.RATED]], group.bleu])
         adjusted = estimate([both], lambda sums: ratios(sums, 0, 1)[..., 0] * corpus_bleu(sums[0][:, 2:], scorer), seed)
     return Measured(
-        acceptance_rate=ratio(group, c.RATES, c.RATED, seed),
-        mean_acceptance_length=ratio(group, c.EMITTED_TOKENS, c.STEPS, seed),
-        speedup=estimate([group.sums], lambda sums: speedups(sums)[..., 0], seed),
+        acceptance_rate=as_in_a_row(group, c.RATES, c.RATED, seed=seed, bounds=SHARE),
+        mean_acceptance_length=as_in_a_row(group, c.EMITTED_TOKENS, c.STEPS, seed=seed),
+        speedup=as_in_a_row(group, c.TOKENS, c.SECONDS, c.AR_TOKENS, c.AR_SECONDS, seed=seed),
         bleu=bleu,
         adjusted_acceptance=adjusted,
     )
@@ -60,17 +67,17 @@ def forced(where: str, group: Columns, num_draft_tokens: int, cost: float | None
     check_chain(where, links)
     check_fitness(where, means[p.ACCEPTANCE], means[p.TARGET_MISFIT], means[p.DRAFT_MISFIT])
 
-    def mean(column: int) -> Metric:
-        return ratio(group, column, c.POSITIONS, seed)
+    def mean(column: int, bounds: Bounds = (0.0, np.inf)) -> Metric:
+        return ratio(group, column, c.POSITIONS, seed, bounds=bounds)
 
     return Forced(
         num_positions=int(totals[c.POSITIONS]),
         cross_entropy=mean(p.CROSS_ENTROPY),
         kl=mean(p.KL),
-        tv=mean(p.TV),
-        acceptance_rate=mean(p.ACCEPTANCE),
-        target_misfit=mean(p.TARGET_MISFIT),
-        draft_misfit=mean(p.DRAFT_MISFIT),
+        tv=mean(p.TV, SHARE),
+        acceptance_rate=mean(p.ACCEPTANCE, SHARE),
+        target_misfit=mean(p.TARGET_MISFIT, SHARE),
+        draft_misfit=mean(p.DRAFT_MISFIT, SHARE),
         excluded=float(means[p.EXCLUDED]),
         tokens_per_pass=links,
         speedup_expected=Metric() if cost is None else ratio(group, c.PER_PASS, c.POSITIONS, seed, 1 / cost),

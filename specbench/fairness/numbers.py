@@ -1,4 +1,9 @@
-"""What a fairness report holds. Rates are shares, divergences nats; intervals are 95 % bootstrap over prompts."""
+"""What a fairness report holds. Rates are shares, divergences nats.
+
+Intervals are 95 %, over prompts drawn anew: expanded percentiles, moved back by their bias (`spread.estimate`). Only
+those of acceptance rate, acceptance length and speed-up as measured in one group are made as in a row of a
+leaderboard (`results.bootstrap`).
+"""
 
 from pydantic import BaseModel, ConfigDict
 
@@ -95,7 +100,8 @@ class DrafterReport(Frozen):
 
 
 class Change(Frozen):
-    """A number before and after; `difference`: paired, after − before; `percent`: of the number before."""
+    """A number before and after; `difference`: paired, after − before; `percent`: of the number before. All four are of
+    the same resamples."""
 
     before: Metric
     after: Metric

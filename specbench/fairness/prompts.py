@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from specbench.catalogue import load_task, load_tasks
 from specbench.data.examples import Example, TaskData, load_examples
 from specbench.errors import ConfigError
-from specbench.fairness.runs import Common, task_name
+from specbench.fairness.common import Common
+from specbench.fairness.runs import task_name
 from specbench.models.causal_lm import CausalLM
 from specbench.results.leaderboard import Row
 from specbench.running.blocks import prompt_digest

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from specbench.fairness.columns import Columns, columns_of
+from specbench.fairness.common import Common
 from specbench.fairness.comparison import compare
 from specbench.fairness.drafters import Entry
 from specbench.fairness.family import family_of
 from specbench.fairness.forced import Numbers
 from specbench.fairness.groups import forced, measured, ranked
 from specbench.fairness.numbers import Comparison, DrafterReport, GroupNumbers
-from specbench.fairness.runs import Common
 from specbench.fairness.spread import Array
 from specbench.representation import Representation
 from specbench.results.bootstrap import Prompts

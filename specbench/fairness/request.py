@@ -1,25 +1,13 @@
-"""One `specbench fairness`: what was asked for → runs, models, texts, report."""
+"""What a user asks of `specbench fairness`, and the runs that it names."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specbench.errors import ConfigError, nearest
-from specbench.execute import set_threads
-from specbench.fairness.drafters import Entry, Loader, make_entries
-from specbench.fairness.forced import forced_numbers
-from specbench.fairness.forecasts import ModelForecaster
-from specbench.fairness.numbers import FairnessReport
-from specbench.fairness.prompts import prompts_of, tasks_of
-from specbench.fairness.report import Subject, comparison_of, drafter_report, make_subject
-from specbench.fairness.runs import Common, Run, common, read_run
-from specbench.fairness.texts import REFERENCES, Reference, texts_of
-from specbench.models.causal_lm import CausalLM
-from specbench.representation import Representation, representation
-from specbench.resources import EMBEDDED
-from specbench.scoring.language import known
+from specbench.fairness.runs import Run, read_run
+from specbench.fairness.texts import REFERENCES, Reference
 
-REPRESENTATION_TOKENS = 64
-Say = Callable[[str], None]
+Side = tuple[Run, str]  # a run and one of its methods
 
 
 @dataclass(frozen=True)
@@ -42,17 +30,6 @@ class Request:
     threads: int | None = None
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The report, and what it is of."""
-
-    report: FairnessReport
-    common: Common
-
-
-Chosen = list[tuple[Run, list[str]]]
-
-
 def check(request: Request) -> None:
     """Raise ConfigError for what no run can mend."""
     if (request.before is None) != (request.after is None):
@@ -68,42 +45,12 @@ def check(request: Request) -> None:
         raise ConfigError(f"--seed {request.seed}: give 0 or more")
 
 
-def answer(request: Request, say: Say = lambda text: None) -> Answer:
-    """Read the runs, load the models, compute. Raises ConfigError for bad input, BoundViolation where numbers
-    contradict the theorems."""
-    check(request)
-    chosen, pair = read_all(request)
-    shared = common([run for run, _ in chosen], request.tasks, request.subsets)
-    tasks = tasks_of(list(shared.groups.values()))
-    row = chosen[0][0].rows[0]
-    set_threads(request.threads, row.target.startswith(EMBEDDED))
-    say("loading models")
-    loader = Loader(request.device, request.dtype)
-    target = loader.load(row.target, row.target_revision)
-    entries = make_entries(chosen, request.drafters, loader)
-    models = [model for entry in entries for model in entry.models]
-    prompts = prompts_of(shared, tasks, target, models, request.data)
-    limits = [model.context_limit for model in [target, *models] if model.context_limit]
-    texts = texts_of(shared, prompts, target, request.reference, min(limits, default=None))
-    forecasters = {(each.name, each.revision): each for entry in entries for each in entry.forecasters.values()}
-    found = forced_numbers(
-        ModelForecaster(target), list(forecasters.values()), texts, target.vocab_size,
-        lambda num_done: say(f"{num_done} of {len(texts)} texts"),
-    )  # fmt: skip
-    numbers = dict(zip(forecasters, found, strict=True))
-    subjects = [
-        make_subject(entry, shared, {r: numbers[each.name, each.revision] for r, each in entry.forecasters.items()})
-        for entry in entries
-    ]
-    return Answer(_report(request, shared, subjects, pair, represented(request, shared, entries, say)), shared)
-
-
-def read_all(request: Request) -> tuple[Chosen, tuple[tuple[Run, str], tuple[Run, str]] | None]:
+def read_all(request: Request) -> tuple[list[tuple[Run, list[str]]], tuple[Side, Side] | None]:
     """Every run with its methods, each once, and the two that --before and --after name."""
     named = [request.before, request.after] if request.before and request.after else []
     read: dict[str, Run] = {}
     chosen: dict[str, tuple[Run, list[str]]] = {}
-    sides: list[tuple[Run, str]] = []
+    sides: list[Side] = []
     for text in [*named, *request.runs]:
         run, methods = read_run(text)
         run = read.setdefault(str(run.path.resolve()), run)
@@ -121,47 +68,3 @@ def only(text: str, methods: Sequence[str]) -> str:
     if len(methods) > 1:
         raise ConfigError(f"run '{text}': drafts with {', '.join(methods)}: choose one, as {text}:{methods[0]}")
     return methods[0]
-
-
-def represented(request: Request, shared: Common, entries: Sequence[Entry], say: Say) -> dict[int, Representation]:
-    """By draft model: the languages of what it writes on an empty prompt; none where no group has a language."""
-    languages = [row.language for row in shared.groups.values() if row.language and known(row.language)]
-    models: dict[int, CausalLM] = {id(entry.model): entry.model for entry in entries if entry.model is not None}
-    if not request.samples or not languages:
-        return {}
-    found = {}
-    for name, model in models.items():
-        say(f"sampling {request.samples} texts from {model.name}")
-        found[name] = representation(
-            model, request.samples, max_new_tokens=REPRESENTATION_TOKENS, temperature=1.0, seed=request.seed,
-            languages=languages,
-        )  # fmt: skip
-    return found
-
-
-def _report(
-    request: Request, shared: Common, subjects: Sequence[Subject], pair: tuple[tuple[Run, str], tuple[Run, str]] | None,
-    found: dict[int, Representation],
-) -> FairnessReport:  # fmt: skip
-    tasks = tasks_of(list(shared.groups.values()))
-    first = shared.runs[0].rows[0]
-    comparison = None
-    if pair is not None:
-        by_place = {(s.entry.run.path, s.entry.method): s for s in subjects if s.entry.run is not None}
-        before, after = (by_place[run.path, method] for run, method in pair)
-        comparison = comparison_of(before, after, request.seed)
-    return FairnessReport(
-        target=first.target,
-        target_revision=first.target_revision,
-        reference=request.reference,
-        seed=request.seed,
-        num_samples=request.samples,
-        num_prompts=len({key[:3] for keys in shared.keys.values() for key in keys}),
-        num_left_out=shared.num_left_out,
-        runs=tuple(str(run.path) for run in shared.runs),
-        drafters=tuple(
-            drafter_report(subject, shared, tasks, found.get(id(subject.entry.model)), request.seed)
-            for subject in subjects
-        ),
-        comparison=comparison,
-    )

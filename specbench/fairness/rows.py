@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from specbench.errors import ConfigError
+from specbench.fairness.answer import Answer
 from specbench.fairness.numbers import Family, GroupNumbers
-from specbench.fairness.request import Answer
 from specbench.fairness.runs import method_name, task_name
 from specbench.results.leaderboard import Row, load, set_fairness
 

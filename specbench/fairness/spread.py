@@ -12,12 +12,6 @@ Array = NDArray[np.float64]
 Function = Callable[[Sequence[Array]], Array]
 
 
-def unfairness(divergences: Array) -> Array:
-    """𝒰 = (1/m) Σ_T (D_T − D_min)², over the last axis: [..., m] → [...]. arXiv:2510.02128, equation 6."""
-    lowest = divergences.min(axis=-1, keepdims=True)
-    return np.asarray(((divergences - lowest) ** 2).mean(axis=-1))
-
-
 def variance(values: Array) -> Array:
     """(1/m) Σ (a − mean)², over the last axis."""
     return np.asarray(values.var(axis=-1))
@@ -50,12 +44,14 @@ def ratios(sums: Sequence[Array], over: int, under: int) -> Array:
         return np.stack([each[..., over] / each[..., under] for each in sums], axis=-1)
 
 
-def estimate(groups: Sequence[Array], function: Function, seed: int, least: float = -np.inf) -> Metric:
+def estimate(
+    groups: Sequence[Array], function: Function, seed: int, least: float = -np.inf, most: float = np.inf
+) -> Metric:
     """A function of the sums over prompts, with its 95 % bootstrap interval.
 
     `groups`: for each group its prompts' numbers [num_prompts, num_columns]; `function`: of the sums of each group,
-    m arrays [num_resamples, num_columns] → [num_resamples]; `least`: the smallest value that it can have. The prompts
-    of each group are drawn anew, with all their columns, so that two drafters' numbers in one row are paired. What is
+    m arrays [num_resamples, num_columns] → [num_resamples]; `least`, `most`: what it can be. The prompts of each
+    group are drawn anew, with all their columns, so that two drafters' numbers in one row are paired. What is
     convex in noisy means (𝒰, a variance, a maximum) is too large by a bias that every resample adds again: the expanded
     percentiles (bootstrap.expanded) are moved back by twice the bias that the resamples show, and the interval is
     widened to the value itself where that leaves it outside. None where a group has fewer than MIN_PROMPTS prompts.
@@ -73,8 +69,8 @@ def estimate(groups: Sequence[Array], function: Function, seed: int, least: floa
         return Metric(value=value)
     confidence = expanded(smallest)
     shift = 2 * (float(drawn.mean()) - value)
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2]) - shift
-    return Metric(value=value, low=max(least, min(value, float(low))), high=max(value, float(high)))
+    low, high = (np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2]) - shift).clip(least, most)
+    return Metric(value=value, low=min(value, float(low)), high=max(value, float(high)))
 
 
 def _resampled(prompts: Array, generator: np.random.Generator) -> Array:

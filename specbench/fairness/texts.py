@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from specbench.errors import ConfigError
-from specbench.fairness.forecasts import Text
+from specbench.fairness.common import Common
 from specbench.fairness.prompts import Asked
-from specbench.fairness.runs import Common
 from specbench.models.causal_lm import CausalLM
 from specbench.running.records import Key, Record
+from specbench.training.passes import Sample
 
 Reference = Literal["continuation", "data"]
 REFERENCES: tuple[str, ...] = get_args(Reference)
@@ -17,13 +17,13 @@ REFERENCES: tuple[str, ...] = get_args(Reference)
 
 def texts_of(
     common: Common, asked: Mapping[Key, Asked], target: CausalLM, reference: Reference, context_limit: int | None
-) -> dict[Key, Text]:
-    """The text of every common record: AR's own tokens in the first run, or the reference of the row, each up to
-    `context_limit` tokens with its prompt. Texts without a position are left out.
+) -> dict[Key, Sample]:
+    """The text of every common record, its prompt given: AR's own tokens in the first run, or the reference of the row,
+    each up to `context_limit` tokens with its prompt. Texts without a position are left out.
 
     Raises ConfigError where a group has no position, or no reference text.
     """
-    texts: dict[Key, Text] = {}
+    texts: dict[Key, Sample] = {}
     for (task, subset), keys in common.keys.items():
         made = {}
         for key in keys:
@@ -32,8 +32,9 @@ def texts_of(
                 tuple(record["methods"]["ar"]["token_ids"])
                 if reference == "continuation" else reference_ids(record, asked[key], target)
             )  # fmt: skip
-            made[key] = within(Text(asked[key].prompt_ids, new_ids), context_limit)
-        found = {key: text for key, text in made.items() if text.new_ids}
+            prompt_ids = asked[key].prompt_ids
+            made[key] = within(Sample(subset, (*prompt_ids, *new_ids), len(prompt_ids)), context_limit)
+        found = {key: text for key, text in made.items() if text.num_learnt}
         if not found:
             raise ConfigError(
                 f"{task}/{subset}: no text has a position within the shortest context ({context_limit} tokens): leave "
@@ -43,11 +44,11 @@ def texts_of(
     return texts
 
 
-def within(text: Text, context_limit: int | None) -> Text:
+def within(text: Sample, context_limit: int | None) -> Sample:
     """The text without the tokens whose positions a model with this context cannot see."""
     if context_limit is None:
         return text
-    return replace(text, new_ids=text.new_ids[: max(0, context_limit - len(text.prompt_ids) + 1)])
+    return replace(text, ids=text.ids[: max(text.num_given, context_limit + 1)])
 
 
 def reference_ids(record: Record, asked: Asked, target: CausalLM) -> tuple[int, ...]:

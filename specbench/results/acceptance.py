@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
 from specbench.results.counts import is_drafted_alone, new_tokens, target_passes, tokens_of_passes
 from specbench.running.record_check import ACCEPTED, DRAFTED, JUDGED, step_sum
 from specbench.running.records import Generation
@@ -20,18 +20,18 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
     any_judged = sum(judged) > 0  # where nothing is judged (ar, draft-only) there is no acceptance to speak of
     threshold = verification.get("threshold") if verification.get("rule") == "fuzzy" else None
 
-    def per_position(key: str) -> Metric:
+    def per_position(key: str, bounds: Bounds | None = None) -> Metric:
         lists = [[value for value in g["positions"].get(key) or [] if value is not None] for g in own]
-        return prompts.ratio([sum(values) for values in lists], [len(values) for values in lists])
+        return prompts.ratio([sum(values) for values in lists], [len(values) for values in lists], bounds=bounds)
 
     return {
-        "acceptance_rate": prompts.mean([a / j if j else None for a, j in zip(accepted, judged, strict=True)]),
-        "acceptance_rate_pooled": prompts.ratio(accepted, judged),
-        "acceptance_rate_expected": per_position("overlap"),
-        "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)]),
+        "acceptance_rate": prompts.mean([a / j if j else None for a, j in zip(accepted, judged, strict=True)], SHARE),
+        "acceptance_rate_pooled": prompts.ratio(accepted, judged, bounds=SHARE),
+        "acceptance_rate_expected": per_position("overlap", SHARE),
+        "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)], SHARE),
         "mean_acceptance_length": prompts.ratio([tokens for tokens, _ in verified], [n for _, n in verified]),
         "accepted_length": prompts.ratio(accepted, num_steps) if any_judged else Metric(),
-        "drafter_share": prompts.ratio(accepted, num_new) if any_judged else Metric(),
+        "drafter_share": prompts.ratio(accepted, num_new, bounds=SHARE) if any_judged else Metric(),
         # the prefill is the target pass that gives the first token
         "target_passes_per_token": prompts.ratio(
             [n or 0 for n in passes], [t * (n is not None) for t, n in zip(num_new, passes, strict=True)]
@@ -45,4 +45,5 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
 def allocated_share(prompts: Prompts, own: Sequence[Generation]) -> Metric:
     """`drafter_share` of random allocation: the new tokens of the queries that the drafter decoded ÷ all new tokens."""
     num_new = [new_tokens(g) for g in own]
-    return prompts.ratio([n * is_drafted_alone(g) for n, g in zip(num_new, own, strict=True)], num_new)
+    alone = [n * is_drafted_alone(g) for n, g in zip(num_new, own, strict=True)]
+    return prompts.ratio(alone, num_new, bounds=SHARE)

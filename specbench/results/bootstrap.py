@@ -1,6 +1,17 @@
-"""Ratios of sums over prompts, with intervals by resampling prompts: every metric that has an interval is made here."""
+"""Ratios of sums over prompts, with 95 % intervals: every metric that has an interval is made here.
 
-import warnings
+What is resampled are prompts, each with all its repeats, turns and columns: AR and the method stay paired.
+
+- ratios of sums (speed-ups, tokens/s, acceptance length): bootstrap-t of the log ratio (`log_ratios.studentized`);
+  with 5 to 15 prompts its normal form (`log_ratios.normal`), with fewer none; of negative numbers, or where too few
+  prompts differ, expanded percentiles.
+- shares: bootstrap-t of the log odds, within 0 and 1; right and wrong answers, 5 to 15 prompts, and where too few
+  differ: Wilson's (`shares.wilson`).
+- differences of scores, corpus scores: expanded percentiles.
+- prompts that are all equal: shares and their differences keep a width, 1 − 0.025^(1/n) (`shares.of_equal`); a ratio
+  without bounds, such as a speed-up, has an interval without width.
+"""
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -8,12 +19,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, FiniteFloat
-from scipy import stats
+
+from specbench.results.log_ratios import are_equal, normal, studentized
+from specbench.results.resampling import CONFIDENCE, NUM_RESAMPLES, expanded, percentiles, ratio_of
+from specbench.results.shares import SHARE, Bounds, bounded
+
+__all__ = [
+    "CONFIDENCE", "INTERVALS", "MIN_PROMPTS", "NUM_RESAMPLES", "SHARE", "SMALL_SAMPLE", "Bounds", "Intervals",
+    "Metric", "Prompts", "expanded", "interval", "ratio",
+]  # fmt: skip
 
 Column = NDArray[np.float64]
-NUM_RESAMPLES = 2000
-CONFIDENCE = 0.95
-MIN_PROMPTS = 5  # with fewer, no resampling of heavy-tailed times covers the true value in 90 % of all cases
+MIN_PROMPTS = 5  # with so many, speed-ups of heavy-tailed lengths are held in 87 % of all cases, with fewer in less
+SMALL_SAMPLE = 30  # intervals of fewer prompts are said to rest on few
 
 
 class Metric(BaseModel):
@@ -24,6 +42,31 @@ class Metric(BaseModel):
     value: FiniteFloat | None = None
     low: FiniteFloat | None = None
     high: FiniteFloat | None = None
+
+
+class Intervals(BaseModel):
+    """How the intervals of a row were computed: the method for each kind of number, and what holds for all of them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: dict[str, str]
+    level: FiniteFloat
+    resamples: int
+
+
+INTERVALS = Intervals(
+    method={
+        "ratios of sums": "bootstrap-t of the log ratio; below 16 prompts its normal form; "
+        "of negative numbers or where too few prompts differ expanded percentiles",
+        "shares": "bootstrap-t of the log odds; below 16 prompts or where too few differ Wilson",
+        "shares of right and wrong": "Wilson",
+        "differences, corpus scores": "expanded percentiles",
+        "equal shares": "1 - 0.025^(1/n)",
+        "fewer than 5 prompts": "none",
+    },
+    level=CONFIDENCE,
+    resamples=NUM_RESAMPLES,
+)
 
 
 @dataclass(frozen=True)
@@ -39,64 +82,61 @@ class Prompts:
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return cls(np.array([numbers[key] for key in keys], dtype=np.int64), seed)
 
-    def ratio(self, *values: Sequence[float]) -> Metric:
-        """Σ numerator / Σ denominator, or that divided by a baseline's; values: two or four lists [num_records]."""
+    def ratio(self, *values: Sequence[float] | Column, bounds: Bounds | None = None) -> Metric:
+        """Σ numerator / Σ denominator, or that divided by a baseline's; values: two or four lists [num_records].
+        `bounds`: the least and the most that a record's numerator / denominator can be, where it has such."""
         columns: list[Column] = [
             np.bincount(self.cluster, weights=np.asarray(column)).astype(np.float64) for column in values
         ]
+        columns = _within(columns, bounds) or columns
         value = ratio(columns)
-        low, high = (None, None) if value is None else interval(columns, self.seed)
+        low, high = (None, None) if value is None else interval(columns, self.seed, bounds)
         return Metric(value=value, low=low, high=high)
 
-    def mean(self, values: Sequence[float | None]) -> Metric:
+    def mean(self, values: Sequence[float | None], bounds: Bounds | None = None) -> Metric:
         """Mean over the examples that have a value; values: [num_records]."""
-        return self.ratio([value or 0.0 for value in values], [float(value is not None) for value in values])
+        present = [float(value is not None) for value in values]
+        return self.ratio([value or 0.0 for value in values], present, bounds=bounds)
 
 
 def ratio(columns: Sequence[Column]) -> float | None:
     """Σ first / Σ second, with four columns divided by Σ third / Σ fourth; null where that is undefined."""
-    return _finite(_ratio(*columns))
+    return _finite(float(ratio_of(np.array([column.sum() for column in columns]))))
 
 
-def interval(columns: Sequence[Column], seed: int) -> tuple[float | None, float | None]:
-    """95 % paired bootstrap interval of a ratio of sums, or of a ratio of two such ratios.
+def interval(columns: Sequence[Column], seed: int, bounds: Bounds | None = None) -> tuple[float | None, float | None]:
+    """95 % interval of a ratio of sums, or of a ratio of two such ratios.
 
     columns: two or four arrays [num_prompts] (numerator, denominator, and those of the baseline); a prompt is drawn
     with all its columns. Prompts with a zero denominator have nothing to say and are left out. Fewer than MIN_PROMPTS
-    prompts have no interval.
+    prompts have no interval. `bounds`: of numerator / denominator of two columns. Without them, prompts that all have
+    the same ratio have an interval without width: it says that these prompts show no difference, not that others would.
     """
     usable = np.logical_and.reduce([denominator > 0 for denominator in columns[1::2]])
-    drawn = [column[usable] for column in columns]
-    num_prompts = int(usable.sum())
-    if num_prompts < MIN_PROMPTS:
+    drawn = np.array([column[usable] for column in columns], dtype=np.float64)
+    if drawn.shape[1] < MIN_PROMPTS:
         return None, None
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # degenerate data is met below, not by a warning
-        result = stats.bootstrap(
-            drawn, _ratio, paired=True, vectorized=True, method="percentile", n_resamples=NUM_RESAMPLES, batch=250,
-            confidence_level=expanded(num_prompts),
-            rng=np.random.default_rng(seed),
-        )  # fmt: skip
-        value = float(_ratio(*drawn))
-    if np.ptp(result.bootstrap_distribution) <= 1e-12 * abs(value):
-        return _finite(value), _finite(value)
-    return _finite(result.confidence_interval.low), _finite(result.confidence_interval.high)
+    inside = _within(drawn, bounds)
+    if bounds is not None and inside is not None:
+        low, high = bounded(np.array(inside), bounds, seed)
+    elif are_equal(drawn):
+        low = high = float(ratio_of(drawn.sum(axis=1)))
+    else:
+        low, high = studentized(drawn, seed) or normal(drawn) or percentiles(drawn, seed)
+    return (float(low), float(high)) if np.isfinite(low) and np.isfinite(high) else (None, None)
 
 
-def expanded(num_prompts: int) -> float:
-    """The share of the resamples that the interval holds. Expanded percentiles: the tails are moved out as far as
-    Student's t and the variance's missing n / (n - 1) ask for, or few prompts would get intervals that are too narrow
-    (Hesterberg, What Teachers Should Know About the Bootstrap, arXiv:1411.5279, section 5.3)."""
-    t = stats.t.ppf((1 + CONFIDENCE) / 2, num_prompts - 1)
-    return float(2 * stats.norm.cdf(t * np.sqrt(num_prompts / (num_prompts - 1))) - 1)
+def _within(columns: Sequence[Column] | Column, bounds: Bounds | None) -> list[Column] | None:
+    """The columns where values are where they are said to be, up to the rounding of float32, which is taken off; None
+    where they are not: a plug-in's score may not be."""
+    if bounds is None:
+        return None
+    least, most = (bound * columns[1] for bound in bounds)
+    rounding = 1e-6 * (most - least)
+    if (columns[0] < least - rounding).any() or (columns[0] > most + rounding).any():
+        return None
+    return [columns[0].clip(least, most), columns[1]]
 
 
-def _ratio(*columns: Column, axis: int = -1) -> Column:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        sums = [column.sum(axis=axis) for column in columns]
-        own = sums[0] / sums[1]
-        return np.asarray(own if len(sums) == 2 else own / (sums[2] / sums[3]))
-
-
-def _finite(value: float | Column) -> float | None:
+def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None

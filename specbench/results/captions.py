@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
+from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.leaderboard import Evidence, Row
 
-SMALL_SAMPLE = 30
 MANY_CUT = 0.1  # a larger share of answers that ended at the limit makes the accuracy one of cut answers
 SOURCES = {
     "greedy equal": "this run's outputs are AR's",
@@ -35,11 +35,16 @@ def caption(rows: Sequence[Row]) -> str:
     cut = [r.subset for r in rows if _value(r, "share_cut_by_length") > MANY_CUT]
     if cut:
         sentences.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")
-    shown = [r for r in rows if (found := r.metrics.get("speedup")) is not None and found.low is not None]
-    small = [r.subset for r in shown if r.n < SMALL_SAMPLE]
+    small = [r.subset for r in rows if rests_on_few(r)]
     if small:
         sentences.append(f"intervals rest on few prompts: n < {SMALL_SAMPLE} in {', '.join(small)}")
     return "\n".join(sentences)
+
+
+def rests_on_few(row: Row) -> bool:
+    """Whether the interval of the speed-up is one of so few prompts that it may be too narrow."""
+    speedup = row.metrics.get("speedup")
+    return speedup is not None and speedup.low is not None and row.n < SMALL_SAMPLE
 
 
 def _drafter(row: Row) -> str:

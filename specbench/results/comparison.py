@@ -6,6 +6,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from specbench.results.bootstrap import SMALL_SAMPLE
+from specbench.results.captions import rests_on_few
 from specbench.results.leaderboard import Row
 from specbench.results.notes import heading
 from specbench.results.tables import drafter_kind, lossless_word, number, sampling_of, short, speed, with_interval
@@ -61,6 +63,7 @@ def _caption(rows: Sequence[Row]) -> str:
             "greedy equal: its outputs are AR's on these prompts; `specbench audit` tests draws as well"
             if any(each.verdict != "not audited" for each in rows)
             else "not audited: `specbench audit` tests what is drawn at a temperature",
+            *([f"intervals rest on few prompts: n < {SMALL_SAMPLE}"] if any(map(rests_on_few, rows)) else []),
             "acceptance rates do not compare across bridges: rank by τ and tok/s",
         ]
     )

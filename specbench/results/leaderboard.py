@@ -13,13 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 from specbench.errors import ConfigError
 from specbench.fairness.numbers import Family, GroupNumbers
 from specbench.files import temporary_path, write_atomically
-from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import Intervals, Metric
 from specbench.running.file_lock import locked
 
 FORMAT: Final = 2
 FORMATS_READ = (1, FORMAT)  # in format 1 there was one score, accuracy
 # Everything else says which result it is.
-RESULT_FIELDS = frozenset({"metrics", "quality", "signatures", "verdict", "evidence", "fairness", "created", "command"})
+RESULT_FIELDS = frozenset(
+    {"metrics", "quality", "signatures", "verdict", "evidence", "fairness", "intervals", "created", "command"}
+)
 
 
 class Sampling(BaseModel):
@@ -81,6 +83,7 @@ class Row(BaseModel):
     evidence: Evidence | None = None  # of an audit that gave the verdict; null where the row's own outputs did
     quality: str | None = None  # the metric that stands for it; null where nothing is scored, or by several
     signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough
+    intervals: Intervals | None = None  # how those of the metrics were computed; null in rows that do not say it
     fairness: GroupNumbers | Family | None = None  # of `specbench fairness`: of a subset, or in "all" of all subsets
     metrics: dict[str, Metric]
 

@@ -1,6 +1,7 @@
 """Records → metrics: every number of a result row is recomputed here from the raw records, and from nothing else.
 
-An interval is a paired bootstrap over prompts (repeats of one prompt are summed first); totals and medians have none.
+Intervals (see `results.bootstrap`) are over prompts, each with its repeats and with AR's answers to it; totals and
+medians have none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,11 +75,15 @@ def summarize(
     own = [_own(record, method, decodes_with) for record in records]
     baseline = [record["methods"]["ar"] for record in records]
     prompts, expected = Prompts.of(records, seed), Metric()
+    scores = quality(prompts, records, own, baseline, asked or {})
+    if method == "ar":  # beside itself: exact, not measured
+        same = {name for name, metric in scores.items() if name.endswith("_difference") and metric.value == 0}
+        scores |= dict.fromkeys(same, Metric(value=0.0))
     metrics = {
         **speeds(prompts, own, baseline, is_baseline=method == "ar"),
         **times(prompts, own, baseline),
         **acceptance(prompts, own, verification),
-        **quality(prompts, records, own, baseline, asked or {}),
+        **scores,
     }
     if decodes_with == "random":
         metrics["drafter_share"] = allocated_share(prompts, own)

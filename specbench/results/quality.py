@@ -3,8 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.corpus import corpus_metrics, corpus_of
+from specbench.results.units import bounds_of
 from specbench.running.plan import Cell
 from specbench.running.records import Generation, Record
 from specbench.sandbox.job import ENDED
@@ -98,8 +99,8 @@ def quality(
         "num_unscored": Metric(value=sum(problems)) if names else Metric(),
         **({"num_unjudged": Metric(value=_num_unjudged(*sides))} if JUDGED in names else {}),
         **_programs_ended(own, baseline),
-        "share_truncated": prompts.mean([float(num_tokens > 0) for num_tokens in truncated]),
-        **{f"share_cut_by_{end}": prompts.mean([float(g["finish"] == end) for g in own]) for end in CUTS},
+        "share_truncated": prompts.mean([float(num_tokens > 0) for num_tokens in truncated], SHARE),
+        **{f"share_cut_by_{end}": prompts.mean([float(g["finish"] == end) for g in own], SHARE) for end in CUTS},
     }
 
 
@@ -148,10 +149,12 @@ def _is_of_samples(asked: Asked, name: str) -> bool:
 
 def _means(prompts: Prompts, name: str, own: Values, baseline: Values) -> dict[str, Metric]:
     both = [pair if None not in pair else (None, None) for pair in zip(own, baseline, strict=True)]
+    bounds = bounds_of(name)
+    apart = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
     return {
-        name: prompts.mean([a for a, _ in both]),
-        f"{name}_ar": prompts.mean([b for _, b in both]),
-        f"{name}_difference": prompts.mean([None if a is None or b is None else a - b for a, b in both]),
+        name: prompts.mean([a for a, _ in both], bounds),
+        f"{name}_ar": prompts.mean([b for _, b in both], bounds),
+        f"{name}_difference": prompts.mean([None if a is None or b is None else a - b for a, b in both], apart),
     }
 
 

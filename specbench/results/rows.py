@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.audit.records import verdict_of_records
 from specbench.external.decoder import ExternalDecoder
-from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.leaderboard import Row, Sampling
 from specbench.results.metrics import metrics_of, routes_taken
 from specbench.results.quality import JUDGED, asked_of, main_metric, signatures
@@ -154,5 +154,6 @@ def _row(
         ),
         quality=main_metric(asked, metrics),
         signatures=signatures(asked, records) | ({JUDGED: judge} if judge and JUDGED in metrics else {}),
+        intervals=INTERVALS,
         metrics=metrics,
     )  # fmt: skip

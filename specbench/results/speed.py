@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
-from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.counts import new_tokens, timed_tokens
 from specbench.running.records import Generation
 
@@ -53,8 +53,8 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
         "draft_seconds": Metric(value=sum(draft_passes)),
         "verify_seconds": Metric(value=sum(seconds for g in own for _, seconds in g["passes"]["target"])),
         "overhead_seconds": Metric(value=sum(_overhead(g) for g in own)),
-        "overhead_share": prompts.ratio([_overhead(g) for g in own], [g["decode_seconds"] for g in own]),
-        "overhead_share_ar": prompts.ratio([_overhead(g) for g in baseline], [g["decode_seconds"] for g in baseline]),
+        "overhead_share": _overhead_share(prompts, own),
+        "overhead_share_ar": _overhead_share(prompts, baseline),
         "cost_ratio": Metric(value=draft_pass / token_pass if draft_pass is not None and token_pass else None),
     }
     if any("external" in generation for generation in own):
@@ -69,6 +69,12 @@ def expected_speedup(acceptance_rate: float, num_draft_tokens: int, cost_ratio: 
     """
     tokens_per_step = sum(acceptance_rate**k for k in range(num_draft_tokens + 1))
     return tokens_per_step / (num_draft_tokens * cost_ratio + 1)
+
+
+def _overhead_share(prompts: Prompts, generations: Sequence[Generation]) -> Metric:
+    return prompts.ratio(
+        [_overhead(g) for g in generations], [g["decode_seconds"] for g in generations], bounds=SHARE
+    )  # fmt: skip
 
 
 def _overhead(generation: Generation) -> float:

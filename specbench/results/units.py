@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import SHARE, Bounds, Metric
 from specbench.results.cells import NULL, number
 
 
@@ -29,6 +29,7 @@ OTHERS = {
     "chrf": Unit("chrF++", most=100.0),
     "judge_score": Unit("judge 1–10", digits=2, most=9.0),
 }
+RATINGS: Bounds = (1.0, 10.0)
 PASS_AT = re.compile(r"pass@(\d+)")
 
 
@@ -41,6 +42,13 @@ def unit_of(name: str | None) -> Unit:
     if name in SHARES or PASS_AT.fullmatch(name):
         return Unit(f"{SHARES.get(name, name)} %", factor=100.0)
     return OTHERS.get(name, Unit(name, digits=3))
+
+
+def bounds_of(name: str) -> Bounds | None:
+    """The least and the most that a score of one answer can be; None for one that is not ours."""
+    if name in SHARES or PASS_AT.fullmatch(name):
+        return SHARE
+    return RATINGS if name == "judge_score" else None
 
 
 def pair(metrics: Mapping[str, Metric], name: str | None) -> str:

@@ -59,6 +59,8 @@ class Code:
         if is_missing(reference):
             return self._none("the row has no reference")
         job = self._job(text, reference)
+        if undefined := misnamed(job):
+            return self._none(f"the row's prompt defines other functions than its entry_point '{undefined}'")
         if not permission.allowed():
             return self._none(OFF)
         outcome = run_program(job, self.limits)
@@ -92,6 +94,12 @@ class Code:
         prefix, name = reference.get("prefix", ""), reference.get("entry_point", "").strip()
         program = program_of(text, prefix, name or None, self.extract)
         return Job(program, reference["test"], (name,) if name else (), prefix)
+
+
+def misnamed(job: Job) -> str | None:
+    """The entry point, where the prompt defines functions and this is none of them, so that no answer is right."""
+    defined = re.findall(r"^(?:async )?def (\w+)", job.prefix, re.MULTILINE)
+    return next((name for name in job.entry_points if defined and name not in defined), None)
 
 
 def _said(outcome: Outcome) -> str:

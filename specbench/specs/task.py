@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from specbench.decoding.sampling import Temperature
 from specbench.errors import ConfigError, nearest
 from specbench.registry import READERS
 from specbench.specs import dotted, templates
@@ -13,6 +12,7 @@ from specbench.specs.components import Name, ScorerSpec, Spec, Text, Version, bu
 from specbench.specs.fewshot import FewshotSpec
 from specbench.specs.json_values import like_json
 from specbench.specs.places import DatasetSpec, LocalSpec
+from specbench.temperature import Temperature
 
 TURN_COLUMNS = ("turn", "turn_index")  # that a row of several turns has in the templates
 

@@ -46,6 +46,8 @@ def _refuse_nothing(value: Any) -> Any:
         raise NullValue("a value is null or NaN")
     if not isinstance(value, Undefined) and (callable(value) or isinstance(value, Iterator)):
         raise UndefinedError(f"{type(value).__name__} is no text: write a value")
+    if isinstance(value, (list, tuple, dict, set, bytes)):
+        raise UndefinedError(f"a {type(value).__name__} is no text: write one of its values")
     return value
 
 
@@ -65,11 +67,16 @@ def render(source: str, row: Mapping[str, Any], variables: Mapping[str, Any]) ->
     return text
 
 
+@lru_cache(maxsize=256)
+def _unknown_names(source: str) -> list[str]:
+    _compiled(source)
+    return sorted(meta.find_undeclared_variables(ENVIRONMENT.parse(source)) - set(NAMES))
+
+
 def check(source: str, place: str) -> None:
     """Raise ConfigError when the template does not parse or speaks of anything but `row` and `vars`."""
     try:
-        _compiled(source)
-        unknown = sorted(meta.find_undeclared_variables(ENVIRONMENT.parse(source)) - set(NAMES))
+        unknown = _unknown_names(source)
     except TemplateSyntaxError as error:
         problem = str(error.message).rstrip(".")
         raise ConfigError(f"{place}: line {error.lineno} of the template: {problem}: correct it") from error

@@ -15,10 +15,10 @@ from specbench.running.progress import say
 from specbench.training.cost import Meter
 from specbench.training.data import TrainingData, load_data, total_steps
 from specbench.training.files import OutputFolder
-from specbench.training.models import check_fit, device_of, load_drafter, load_target, make_accelerator
+from specbench.training.models import check_fit, device_of, dtype_of, load_drafter, load_target, make_accelerator
 from specbench.training.objectives import build_objective
 from specbench.training.progress import saying_what_is_kept
-from specbench.training.record import TrainingRecord, data_of, settings_of
+from specbench.training.record import FORMAT, TrainingRecord, data_of, settings_of
 from specbench.training.settings import settings
 from specbench.training.spec import TrainSpec
 from specbench.training.train import train
@@ -39,12 +39,20 @@ class TrainRequest:
 
 
 def execute(request: TrainRequest, console: Console) -> tuple[TrainingRecord, Path] | None:
-    """Train, or resume, and say what `specbench run` measures of the data; of several processes the main one gives the
-    result. Raises ConfigError in one line."""
+    """Train, or resume, as a user asked; of several processes the main one gives the record and the folder.
+
+    Raises ConfigError in one line."""
     spec = settings(request.kind, request.config, request.options, request.overrides)
-    output = OutputFolder(Path(spec.output))
-    output.check()
+    OutputFolder(Path(spec.output)).check()
     set_threads(request.threads, spec.target.startswith(EMBEDDED))
+    record = make(spec, console, cache_folder(), request.command)
+    return (record, Path(spec.output)) if record is not None else None
+
+
+def make(spec: TrainSpec, console: Console, cache: Path, command: str | None = None) -> TrainingRecord | None:
+    """The training of checked settings, with what `specbench run` measures of its data said; the record, in the main
+    process. cache: where the target's continuations are kept. Raises ConfigError."""
+    output = OutputFolder(Path(spec.output))
     accelerator = make_accelerator(spec)
     data = load_data(spec)
     if accelerator.is_main_process:
@@ -52,23 +60,28 @@ def execute(request: TrainRequest, console: Console) -> tuple[TrainingRecord, Pa
     device = device_of(spec, accelerator)
     target, drafter = load_target(spec, device), load_drafter(spec, device)
     check_fit(target, drafter)
-    with saying_what_is_kept(console, output.path):
+    with saying_what_is_kept(console, output):
         meter = Meter(target.device)
-        objective = build_objective(spec, target, drafter.tokenizer, data, cache_folder(), console)
+        objective = build_objective(spec, target, drafter, data, cache, console)
         num_steps = total_steps(spec, objective.num_items)
         about = {"data": data_of(data), "models": {"target": named(target), "drafter": named(drafter)},
                  "preparation": meter.cost()}  # fmt: skip
         if accelerator.is_main_process:
-            say(console, f"training {drafter.name} for {target.name}: {num_steps} steps into {output.path}")
-        with output.open(identity(spec, num_steps, about), is_main=accelerator.is_main_process):
-            record = train(drafter, objective, spec, output, console, num_steps, about, request.command)
-    return (record, output.path) if accelerator.is_main_process else None
+            steps = f"{num_steps} steps of {spec.gradient_accumulation} passes"
+            say(console, f"training {drafter.name} for {target.name}: {steps} into {output.path}")
+        same = identity(spec, num_steps, about, accelerator.num_processes)
+        with output.open(same, is_main=accelerator.is_main_process):
+            record = train(drafter, objective, spec, output, console, num_steps, about, command)
+    return record if accelerator.is_main_process else None
 
 
-def identity(spec: TrainSpec, num_steps: int, about: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be the same for a training to be resumed."""
+def identity(spec: TrainSpec, num_steps: int, about: Mapping[str, Any], num_processes: int) -> dict[str, Any]:
+    """What must be the same for a training to be resumed: of the dtype auto what it comes to on this device."""
     kept = {key: value for key, value in settings_of(spec, num_steps).items() if key not in WITHOUT_EFFECT}
-    return {"settings": kept, "data_digest": about["data"]["digest"], "models": about["models"]}
+    return {
+        "format": FORMAT, "settings": {**kept, "dtype": dtype_of(spec)}, "num_processes": num_processes,
+        "data_digest": about["data"]["digest"], "models": about["models"],
+    }  # fmt: skip
 
 
 def named(model: CausalLM) -> dict[str, str | None]:

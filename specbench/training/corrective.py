@@ -6,23 +6,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.running.compose import stream_seed
+from specbench.training.blocks import ScdfSpec
 from specbench.training.divergence import corrective_weights, cross_entropy_full, cross_entropy_sampled, unfairness
 from specbench.training.draws import Draws, Prompts
 from specbench.training.objective import Part
 from specbench.training.passes import Batch, FrozenLogits, learnt_logits
 from specbench.training.proxies import Proxies
-from specbench.training.spec import ScdfSpec, TrainSpec
+from specbench.training.spec import TrainSpec
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The mini-batches of one language in one step, and the drafter's loss on each before the update."""
+    """The mini-batches of one language in one pass, and the drafter's loss on each before the update."""
 
     batches: Sequence[Batch]
     losses: Sequence[float]
@@ -52,7 +53,6 @@ class CorrectiveObjective:
 
     def __init__(self, spec: TrainSpec, target: CausalLM, prompts: Prompts) -> None:
         assert spec.scdf is not None
-        check(spec.scdf)
         self.num_items = len(prompts)
         self._seed, self._settings = spec.seed, spec.scdf
         self._vocab_size = target.vocab_size
@@ -62,26 +62,26 @@ class CorrectiveObjective:
         self._measured: Mapping[str, Measured] = {}
         self._weights: Mapping[str, float] = {}
 
-    def parts(self, drafter: nn.Module, step: int) -> list[Part]:
-        """The mini-batches of a step with their constant weights: Σ weight · ∇loss is the update of P0 eq. 9."""
+    def parts(self, drafter: nn.Module, number: int) -> list[Part]:
+        """The mini-batches of a pass with their constant weights: Σ weight · ∇loss is the gradient of P0 eq. 9."""
         self._frozen.forget()
-        languages = self._draws.languages(step)
-        batches = self._draws.batches(step, languages)
+        languages = self._draws.languages(number)
+        batches = self._draws.batches(number, languages)
         self._measured = {language: self._measure(language, found, drafter) for language, found in batches.items()}
         self._weights = weights(self._settings, self._measured, languages)
         return [self._part(language, place) for language, found in batches.items() for place in range(len(found))]
 
-    def rows(self, drafter: nn.Module, step: int) -> list[dict[str, Any]]:
-        """D, weights and 𝒰 are those of the drafter before the step; acceptance and misfit are measured now."""
+    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
+        """D, weights and 𝒰 as the pass has found them; acceptance and misfit are measured now, on its prompts."""
         divergences = {language: each.divergence for language, each in self._measured.items()}
         shared = {
             "star_lang": min(divergences, key=divergences.__getitem__),
-            "unfairness": unfairness(list(divergences.values())),
+            "unfairness": float(unfairness(np.array(list(divergences.values())))),
         }
         return [
             {
                 **shared, "lang": language, "r": divergences[language], "weight": self._weights[language],
-                **self._proxies.of(drafter, each.prompts, stream_seed(self._seed, "acceptance", step, language)),
+                **self._proxies.of(drafter, each.prompts, stream_seed(self._seed, "acceptance", number, language)),
             }
             for language, each in self._measured.items()
         ]  # fmt: skip
@@ -114,17 +114,8 @@ class CorrectiveObjective:
 
 
 def weights(settings: ScdfSpec, measured: Mapping[str, Measured], languages: Counter[str]) -> dict[str, float]:
-    """The constant weight of each language's D in a step; how often it was drawn counts for the baselines."""
+    """The constant weight of each language's D in a pass; how often it was drawn counts for the baselines."""
     if settings.weighting == "corrective":
         found = corrective_weights([measured[language].divergence for language in languages])
         return dict(zip(languages, found, strict=True))
     return {language: times / languages.total() for language, times in languages.items()}
-
-
-def check(settings: ScdfSpec) -> None:
-    """Raise ConfigError where every weight would be 0."""
-    if settings.weighting == "corrective" and settings.languages_per_step < 2:
-        raise ConfigError(
-            "scdf.languages_per_step = 1: the best language of a step gets no weight, so nothing would be learnt: "
-            "give 2 or more, or scdf.weighting=equal"
-        )

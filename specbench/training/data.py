@@ -141,9 +141,10 @@ def check_languages(spec: TrainSpec, languages: Iterable[str]) -> None:
 
 
 def total_steps(spec: TrainSpec, num_items: int) -> int:
-    """Steps of the objective: those asked for, or the epochs over `num_items` sequences in batches (the last one of an
-    epoch may be smaller)."""
+    """Updates: those asked for, or as many as the epochs over `num_items` sequences in batches take (the last batch of
+    an epoch may be smaller, and the last update may begin another epoch)."""
     if spec.num_steps is not None:
         return spec.num_steps
     assert spec.finetune is not None
-    return spec.finetune.epochs * -(-num_items // spec.finetune.batch_size)
+    num_passes = spec.finetune.epochs * -(-num_items // spec.finetune.batch_size)
+    return -(-num_passes // spec.gradient_accumulation)

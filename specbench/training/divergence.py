@@ -1,11 +1,13 @@
-"""What drafters are trained on: cross-entropies of target and drafter per position, in nats, and s-CDF's weights.
+"""What drafters are trained on: cross-entropies of target and drafter per position, in nats; s-CDF's weights and 𝒰.
 
 Logits are [num_positions, vocab]. They are computed with in float32 at least: half precision is widened, float64 stays.
 """
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -53,7 +55,7 @@ def corrective_weights(divergences: Sequence[float]) -> list[float]:
     return [(divergence - best) / len(divergences) for divergence in divergences]
 
 
-def unfairness(divergences: Sequence[float]) -> float:
-    """𝒰 = (1/m) Σ (D_T − D_min)² (P0 eq. 6)."""
-    best = min(divergences)
-    return sum((divergence - best) ** 2 for divergence in divergences) / len(divergences)
+def unfairness(divergences: NDArray[np.float64]) -> NDArray[np.float64]:
+    """𝒰 = (1/m) Σ (D_T − D_min)², over the last axis: [..., m] → [...], in nats² (P0 eq. 6)."""
+    lowest = divergences.min(axis=-1, keepdims=True)
+    return np.asarray(((divergences - lowest) ** 2).mean(axis=-1))

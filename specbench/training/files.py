@@ -15,6 +15,7 @@ from specbench.errors import ConfigError
 from specbench.files import write_atomically
 from specbench.running.file_lock import locked
 from specbench.running.run_folder import flatten
+from specbench.training.state import STATE
 
 RECORD = "training.json"
 WORK = ".training"
@@ -45,13 +46,14 @@ class OutputFolder:
             raise ConfigError(f"--output {self.path}: is a file: give a folder")
 
     def check_room(self, num_bytes: int) -> None:
-        """Raise ConfigError where the disk has less room than the training will take."""
+        """Raise ConfigError where the disk has less room than the training will take, beyond what it has written."""
+        num_bytes -= sum(path.stat().st_size for path in self.work.rglob("*") if path.is_file())
         there = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
         free = shutil.disk_usage(there).free
         if free < num_bytes:
             raise ConfigError(
-                f"--output {self.path}: the training takes {decimal(num_bytes)} there and {decimal(free)} are free: "
-                "make room, or choose another --output"
+                f"--output {self.path}: the training takes {decimal(num_bytes)} more there and {decimal(free)} are "
+                "free: make room, or choose another --output"
             )
 
     @contextmanager
@@ -94,16 +96,22 @@ class OutputFolder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A disk that is full, or takes nothing, ends in one line; what was written whole before is kept."""
+        """A disk that is full, or takes nothing, ends in one line that says what is kept."""
         try:
             yield
         except BlockingIOError:
             raise
         except (OSError, SafetensorError) as error:
             raise ConfigError(
-                f"--output {self.path}: cannot write there ({getattr(error, 'strerror', None) or error}); the last "
-                "checkpoint is kept: make room, and repeat the command to resume"
+                f"--output {self.path}: cannot write there ({getattr(error, 'strerror', None) or error}); "
+                f"{self.kept()}: make room and repeat the command, or choose another --output"
             ) from error
+
+    def kept(self) -> str:
+        """What a training that ends now leaves for the same command to go on with."""
+        if any(self.work.glob(f"*/{STATE}")):
+            return f"the last checkpoint is kept in {self.path}, and the same command resumes it"
+        return "nothing is kept yet"
 
     def publish(self, finished: Path) -> None:
         """Move a finished checkpoint into place, its record last, and drop the work."""

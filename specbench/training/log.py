@@ -1,4 +1,4 @@
-"""The log of a training: a CSV file that grows step by step and is cut back to the checkpoint when it is resumed."""
+"""The log of a training: a CSV file that grows pass by pass and is cut back to the checkpoint when it is resumed."""
 
 import csv
 import io
@@ -10,11 +10,12 @@ from typing import Any
 
 from specbench.errors import ConfigError
 
-FIRST_COLUMNS = ("timestamp", "step")
+FIRST_COLUMNS = ("timestamp", "step", "pass")
 
 
 class Log:
-    """A line for each row of a step; timestamp (UTC) and step come before the objective's columns."""
+    """A line for each row of a pass. Before the objective's columns come timestamp (UTC), step (an update of the
+    weights) and pass (within its step); both are counted from 1."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path = path
@@ -33,10 +34,10 @@ class Log:
             )
         os.truncate(self.path, num_bytes)
 
-    def append(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the rows of a step; a column that a row lacks is empty."""
+    def append(self, step: int, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the rows of a pass; a column that a row lacks is empty."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        cells = [[now, step, *(row.get(name) for name in self.columns[len(FIRST_COLUMNS) :])] for row in rows]
+        cells = [[now, step, number, *(row.get(name) for name in self.columns[len(FIRST_COLUMNS) :])] for row in rows]
         with self.path.open("a", encoding="utf-8", newline="") as file:
             file.write(self._lines(cells))
 

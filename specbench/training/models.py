@@ -28,11 +28,14 @@ def make_accelerator(spec: TrainSpec) -> Accelerator:
     Raises ConfigError for a device that is not there.
     """
     device = choose_device(spec.device)
-    return Accelerator(cpu=device.type == "cpu", mixed_precision="bf16" if in_bfloat16(spec) else "no")
+    return Accelerator(cpu=device.type == "cpu", mixed_precision="bf16" if dtype_of(spec) == "bfloat16" else "no")
 
 
-def in_bfloat16(spec: TrainSpec) -> bool:
-    return spec.dtype == "bfloat16" or (spec.dtype == "auto" and choose_device(spec.device).type != "cpu")
+def dtype_of(spec: TrainSpec) -> str:
+    """The precision that is computed in: float32 or bfloat16; `auto` follows the device."""
+    if spec.dtype != "auto":
+        return spec.dtype
+    return "float32" if choose_device(spec.device).type == "cpu" else "bfloat16"
 
 
 def device_of(spec: TrainSpec, accelerator: Accelerator) -> str:
@@ -44,8 +47,7 @@ def load_target(spec: TrainSpec, device: str) -> CausalLM:
     """The frozen target."""
     if spec.quantize == "nf4":
         return in_four_bits(spec.target, spec.target_revision, device)
-    dtype = "bfloat16" if in_bfloat16(spec) else "float32"
-    target = load_model(spec.target, revision=spec.target_revision, dtype=dtype, device=device)
+    target = load_model(spec.target, revision=spec.target_revision, dtype=dtype_of(spec), device=device)
     target.model.requires_grad_(False)
     return target
 

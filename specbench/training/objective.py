@@ -1,4 +1,4 @@
-"""What the training loop asks of an objective: the mini-batches of a step, its log lines and its held-back loss."""
+"""What the training loop asks of an objective: the mini-batches of a pass, its log lines and its held-back loss."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Part:
-    """One mini-batch of a step: its loss is computed when asked, so that only one graph is alive.
+    """One mini-batch of a pass: its loss is computed when asked, so that only one graph is alive.
 
-    The step's gradient is the sum of `weight` times the gradient of `loss` over its parts.
+    The gradient of a pass is the sum of `weight` times the gradient of `loss` over its parts.
     """
 
     group: str
@@ -25,19 +25,20 @@ class Part:
 
 
 class Objective(Protocol):
-    """What a drafter is trained on; every draw of a step depends on (seed, step, purpose) alone, so a run can resume.
+    """What a drafter is trained on, in passes that are counted from 0; a step of the training is one or several.
 
-    Steps are counted from 0. In the log, `columns` follow the two columns timestamp and step.
+    Every draw of a pass depends on (seed, number, purpose) alone, so that a training can resume. In the log, `columns`
+    follow the columns timestamp, step and pass.
     """
 
     columns: tuple[str, ...]
 
-    def parts(self, drafter: nn.Module, step: int) -> list[Part]:
-        """The mini-batches of a step; may run the drafter without gradient first (s-CDF needs every group's loss)."""
+    def parts(self, drafter: nn.Module, number: int) -> list[Part]:
+        """The mini-batches of a pass; may run the drafter without gradient first (s-CDF needs every group's loss)."""
         ...
 
-    def rows(self, drafter: nn.Module, step: int) -> list[dict[str, Any]]:
-        """The log lines of the step just made, one per group, with the keys of `columns`; called after its update."""
+    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
+        """The log lines of the pass just made, one per group, with the keys of `columns`; called before the update."""
         ...
 
     def validation(self, drafter: nn.Module) -> float | None:

@@ -1,7 +1,6 @@
 """The objective of a training, with all that it needs of target and data."""
 
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -21,43 +20,56 @@ Built = CorrectiveObjective | SampleObjective
 
 
 def build_objective(
-    spec: TrainSpec, target: CausalLM, tokenizer: Any, data: TrainingData, cache_folder: Path,
+    spec: TrainSpec, target: CausalLM, drafter: CausalLM, data: TrainingData, cache_folder: Path,
     console: Console | None = None,
 ) -> Built:  # fmt: skip
     """The objective of a training. Its `num_items` are the prompts or samples of an epoch.
 
-    tokenizer: of raw texts, the drafter's; it must be the target's own (see `models.check_fit`). cache_folder: where
-    the target's continuations are kept. console: told how generation goes on. Raises ConfigError for data from which
-    nothing can be learnt, and where the target's server fails.
+    drafter: splits raw texts, and has the target's vocabulary (see `models.check_fit`); no sample is longer than the
+    shorter context of the two. cache_folder: where the target's continuations are kept. console: told how generation
+    goes on. Raises ConfigError for data from which nothing can be learnt, and where the target's server fails.
     """
     store = Generations(cache_folder, console)
-    limit = min(spec.max_text_tokens, target.context_limit or spec.max_text_tokens)
+    context = shorter_context(target, drafter)
+    limit = min(spec.max_text_tokens, context or spec.max_text_tokens)
     if spec.distill is not None and spec.distill.corpus == "general":
-        return distillation(spec, target, raw_samples(tokenizer, data, limit))
+        return distillation(spec, target, raw_samples(drafter.tokenizer, data, limit))
     if spec.finetune is not None and spec.finetune.stage == "pretrain":
-        samples = raw_samples(tokenizer, data, limit, end=tokenizer.eos_token_id)
+        samples = raw_samples(drafter.tokenizer, data, limit, end=drafter.tokenizer.eos_token_id)
         return language_modelling(spec, target.vocab_size, samples)
-    texts = fitting_prompts(spec, target, data)
+    texts = fitting_prompts(spec, target, data, context)
     if spec.finetune is not None:
-        return language_modelling(spec, target.vocab_size, self_distilled(spec, target, texts, store))
+        return language_modelling(spec, target.vocab_size, self_distilled(spec, target, texts, store, limit))
     prompts = [(language, tuple(encode(target, (text,), "auto"))) for language, text in texts]
     if spec.distill is not None:
         return distillation(spec, target, greedy_answers(spec, target, prompts, store))
     return CorrectiveObjective(spec, target, prompts)
 
 
-def fitting_prompts(spec: TrainSpec, target: CausalLM, data: TrainingData) -> list[tuple[str, str]]:
+def shorter_context(*models: CausalLM) -> int | None:
+    """The tokens that all models can read; None where no model has a limit."""
+    return min((model.context_limit for model in models if model.context_limit), default=None)
+
+
+def fitting_prompts(
+    spec: TrainSpec, target: CausalLM, data: TrainingData, context: int | None
+) -> list[tuple[str, str]]:  # fmt: skip
     """The prompts with their languages; those that are too long lose their middle, as in a run.
 
-    Raises ConfigError for a prompt without tokens, and where the target's context has no room for an answer.
+    context: the tokens that both models can read, None without a limit. Raises ConfigError for a prompt without tokens,
+    and where the context has no room for what follows a prompt: the target's answer, or s-CDF's drafts.
     """
-    context = target.context_limit or spec.max_prompt_tokens + spec.max_new_tokens
-    if spec.max_new_tokens >= context:
+    follows = {"max_new_tokens": spec.max_new_tokens}
+    if spec.scdf is not None:
+        follows["scdf.num_draft_tokens"] = spec.scdf.num_draft_tokens
+    key = max(follows, key=follows.__getitem__)
+    room = spec.max_prompt_tokens if context is None else context - follows[key]
+    if room < 1:
         raise ConfigError(
-            f"max_new_tokens = {spec.max_new_tokens}: leaves no room for a prompt in the {context} tokens of the "
-            "target's context: give less"
+            f"{key} = {follows[key]}: leaves no room for a prompt in the {context} tokens that target and drafter can "
+            "both read: give less"
         )
-    budget = Budget(target, min(spec.max_prompt_tokens, context - spec.max_new_tokens))
+    budget = Budget(target, min(spec.max_prompt_tokens, room))
     found = [
         (language, shortened((prompt.text,), [budget], "auto")[0])
         for language, prompts in data.prompts.items()

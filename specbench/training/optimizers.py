@@ -1,4 +1,4 @@
-"""The optimizer of a training, and its learning rate as a function of the step alone."""
+"""The optimizer of a training, and its learning rate as a function of the step (the update) alone."""
 
 import math
 from collections.abc import Sequence
@@ -35,12 +35,12 @@ def bitsandbytes() -> Any:
 
 
 def rate_at(spec: TrainSpec, highest: float, step: int, num_steps: int) -> float:
-    """The learning rate of an update at the end of `step` (from 0): linear warm-up to `highest`, then constant, or half
-    a cosine that would reach 0 one step after the last."""
+    """The learning rate of the update that ends `step` (from 1): linear warm-up to `highest`, then constant, or half a
+    cosine that would reach 0 one step after the last."""
     warmup = spec.warmup if spec.warmup >= 1 else spec.warmup * num_steps
-    if step + 1 <= warmup:
-        return highest * (step + 1) / warmup
+    if step <= warmup:
+        return highest * step / warmup
     if spec.schedule == "constant":
         return highest
-    share = (step + 1 - warmup) / (num_steps + 1 - warmup)
+    share = (step - warmup) / (num_steps + 1 - warmup)
     return highest * (1 + math.cos(math.pi * share)) / 2

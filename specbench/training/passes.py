@@ -69,13 +69,15 @@ def learnt_logits(model: nn.Module, batch: Batch, vocab_size: int) -> Tensor:
     """The model's logits before every learnt token, in its own dtype: [num_learnt, vocab_size].
 
     Columns beyond the vocabulary are padding of the output layer, and left out. The graph is kept where gradients are.
+    The last token of the longest sample is not read: nothing follows it.
     """
     device = device_of(model)
     rows, columns = batch.places
+    ids = batch.ids[:, :-1]
     first = int(columns.min())
-    num_kept = batch.ids.shape[1] - first
+    num_kept = ids.shape[1] - first
     options: dict[str, Any] = {"logits_to_keep": num_kept} if takes(model, "logits_to_keep") else {}
-    logits: Tensor = model(input_ids=batch.ids.to(device), use_cache=False, **options).logits[:, -num_kept:]
+    logits: Tensor = model(input_ids=ids.to(device), use_cache=False, **options).logits[:, -num_kept:]
     return logits[rows.to(device), (columns - first).to(device), :vocab_size]
 
 

@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -12,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from specbench.console import INTERRUPTED
 from specbench.errors import ConfigError
 from specbench.running.progress import PLAIN_LINE_SECONDS, is_out_of_memory, say
+from specbench.training.files import OutputFolder
 from specbench.training.state import StepCurve
 
 MAX_SHOWN = 6  # languages: the worst of them
@@ -44,7 +44,7 @@ class TrainProgress:
     def report(self, point: StepCurve) -> None:
         """One step is made."""
         self._losses |= point.loss
-        num_done = point.step + 1
+        num_done = point.step
         line = f"loss {losses(self._losses)} · rate {point.learning_rate:.2g}"
         self._bar.update(self._task, description=line, completed=num_done)
         is_due = self._clock() - self._said >= PLAIN_LINE_SECONDS or num_done == self.num_steps
@@ -62,17 +62,17 @@ def losses(by_language: dict[str, float]) -> str:
 
 
 @contextmanager
-def saying_what_is_kept(console: Console, folder: Path) -> Iterator[None]:
-    """An interrupt, or running out of memory, ends a training with one line: its last checkpoint is kept."""
+def saying_what_is_kept(console: Console, folder: OutputFolder) -> Iterator[None]:
+    """An interrupt, or running out of memory, ends a training with one line that says what is kept."""
     try:
         yield
     except KeyboardInterrupt:
-        say(console, f"interrupted: the last checkpoint is kept in {folder}; the same command resumes it")
+        say(console, f"interrupted: {folder.kept()}")
         sys.exit(INTERRUPTED)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         raise ConfigError(
-            f"out of memory; the last checkpoint is kept in {folder}; free memory and repeat the command, or train "
-            "into another --output with smaller batches, --set gradient_checkpointing=true or --set lora.rank=16"
+            f"out of memory; {folder.kept()}: free memory and repeat the command, or train into "
+            "another --output with smaller batches, --set gradient_checkpointing=true or --set lora.rank=16"
         ) from error

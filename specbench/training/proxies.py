@@ -14,7 +14,7 @@ Logits = Callable[[Batch], Tensor]  # the logits before every learnt token, [num
 
 
 class Proxies:
-    """Estimates on the prompts of a step. `num_draft_tokens`: of a greedy draft; `batch_size`: of a scoring pass."""
+    """Estimates on the prompts of a pass. `num_draft_tokens`: of a greedy draft; `batch_size`: of a scoring pass."""
 
     def __init__(self, target: CausalLM, num_draft_tokens: int, batch_size: int, generation_batch: int) -> None:
         self._target, self._num_draft_tokens = target, num_draft_tokens

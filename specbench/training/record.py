@@ -13,14 +13,16 @@ from specbench.training.data import TrainingData
 from specbench.training.spec import TrainSpec
 from specbench.training.state import Progress
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """What is written to training.json. `curves`: one for each learning rate, in order; `chosen`: the index of the one
-    whose weights were kept; `cost`: of the steps of all of them; `preparation`: of what came before the first step when
-    it was finished, which is little where the target's continuations were kept from an earlier time."""
+    """What is written to training.json. Steps are updates of the weights, each of `gradient_accumulation` (in
+    `settings`) passes of the objective, counted from 1. `curves`: one for each learning rate, in order; `chosen`: the
+    index of the one whose weights were kept; `cost`: of the steps of all of them; `preparation`: of what came before
+    the first step when it was finished, which is little where the target's continuations were kept from an earlier
+    time."""
 
     settings: dict[str, Any]
     data: dict[str, Any]
@@ -45,7 +47,7 @@ class TrainingRecord:
         losses = " ".join(f"{name} {loss:.3f}" for name, loss in last["loss"].items())
         held_back = f" · held-back loss {curve['held_back_loss']:.4f}" if curve["held_back_loss"] is not None else ""
         rates = f" · learning rate {curve['learning_rate']:g}" if len(self.curves) > 1 else ""
-        return f"{last['step'] + 1} steps · loss {losses}{held_back}{rates} · {self.cost['wall_seconds']:.0f} s"
+        return f"{last['step']} steps · loss {losses}{held_back}{rates} · {self.cost['wall_seconds']:.0f} s"
 
 
 def data_of(data: TrainingData) -> dict[str, Any]:
@@ -59,18 +61,19 @@ def data_of(data: TrainingData) -> dict[str, Any]:
 
 
 def curve_of(rate: float, progress: Progress) -> dict[str, Any]:
-    """One learning rate: `steps`, and the held-back loss by the number of steps done."""
+    """One learning rate: `steps`, the held-back loss by the number of steps done, and why it was lost, if it was."""
     return {
         "learning_rate": rate,
         "held_back_loss": last_validation(progress),
+        "lost": progress.lost,
         "validation": {str(num_done): loss for num_done, loss in progress.validation.items()},
         "steps": [asdict(point) for point in progress.curve],
     }
 
 
 def last_validation(progress: Progress) -> float | None:
-    """The held-back loss at the end."""
-    return progress.validation.get(progress.num_done)
+    """The held-back loss at the end, which a rate that is lost does not reach."""
+    return None if progress.lost else progress.validation.get(progress.num_done)
 
 
 def settings_of(spec: TrainSpec, num_steps: int) -> dict[str, Any]:

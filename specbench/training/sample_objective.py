@@ -1,6 +1,6 @@
 """An objective over fixed samples in shuffled epochs: what distillation and language modelling share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,14 +13,16 @@ from specbench.training.objective import Part
 from specbench.training.passes import Batch, Sample, batches_of
 
 TokenLosses = Callable[[Batch, nn.Module], Tensor]  # the drafter's loss on every learnt token of a batch, [num_learnt]
-MINI_BATCH = 8  # samples of one pass
+Ids = tuple[int, ...]
+MINI_BATCH = 8  # samples that go through the models together
 
 
 class SampleObjective:
-    """The mean loss over all learnt tokens of a batch. Each pass holds samples of one group, so that its loss is known.
+    """The mean loss over all learnt tokens of a batch. Each mini-batch of it holds samples of one group, whose loss is
+    then known.
 
-    `share` of each group (at least one sample) is held back, the same ones for the same seed; the last batch of an
-    epoch may be smaller.
+    `share` of each group's prompts (at least one) is held back with all their answers, the same ones for the same seed;
+    the last batch of an epoch may be smaller.
     """
 
     columns: tuple[str, ...] = ("lang", "loss", "num_tokens")
@@ -38,10 +40,10 @@ class SampleObjective:
         """The samples of an epoch."""
         return len(self.samples)
 
-    def parts(self, drafter: nn.Module, step: int) -> list[Part]:
-        """The passes of a batch; their weights add up to 1."""
+    def parts(self, drafter: nn.Module, number: int) -> list[Part]:
+        """The mini-batches of a batch; their weights add up to 1."""
         self._sums, self._counts = {}, {}
-        chosen = self.batch(step)
+        chosen = self.batch(number)
         total = sum(sample.num_learnt for sample in chosen)
         groups = dict.fromkeys(sample.group for sample in chosen)
         return [
@@ -50,15 +52,15 @@ class SampleObjective:
             for batch in batches_of([sample for sample in chosen if sample.group == group], MINI_BATCH)
         ]
 
-    def batch(self, step: int) -> list[Sample]:
-        """The samples of a step: every epoch has all of them once, in its own order."""
+    def batch(self, number: int) -> list[Sample]:
+        """The samples of a pass: every epoch has all of them once, in its own order."""
         per_epoch = -(-len(self.samples) // self._batch_size)
-        epoch, place = divmod(step, per_epoch)
+        epoch, place = divmod(number, per_epoch)
         order = shuffled(len(self.samples), self._seed, "epoch", epoch)
         return [self.samples[i] for i in order[place * self._batch_size : (place + 1) * self._batch_size]]
 
-    def rows(self, drafter: nn.Module, step: int) -> list[dict[str, Any]]:
-        """Loss before the update and tokens of each group in the step's batch (of several processes, this one's)."""
+    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
+        """Loss and tokens of each group in the pass's batch (of several processes, this one's)."""
         return [
             {"lang": group, "loss": self._sums[group] / self._counts[group], "num_tokens": self._counts[group]}
             for group in self._counts
@@ -81,25 +83,33 @@ class SampleObjective:
 
 
 def split(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
-    """What is learnt and what is held back, of every group. Raises ConfigError for a group too small for both."""
-    groups: Mapping[str, list[Sample]] = {group: [] for group in dict.fromkeys(sample.group for sample in samples)}
-    for sample in samples:
-        groups[sample.group].append(sample)
+    """What is learnt and what is held back, of every group; samples of one prompt stay together. Raises ConfigError for
+    a group too small for both."""
     if not share:
         return list(samples), []
+    groups: dict[str, dict[Ids, list[Sample]]] = {}
+    for sample in samples:
+        groups.setdefault(sample.group, {}).setdefault(prompt_of(sample), []).append(sample)
     learnt: list[Sample] = []
     held_back: list[Sample] = []
-    for group, found in groups.items():
+    for group, by_prompt in groups.items():
+        found = list(by_prompt.values())
         if len(found) < 2:
             raise ConfigError(
-                f"data: '{group}' has one text, and validation_share = {share:g} holds one back: give more texts, or "
-                "validation_share=0 and one learning rate"
+                f"data: '{group}' has one text (equal ones count once), and validation_share = {share:g} holds one "
+                "back: give more texts, or validation_share=0 and one learning rate"
             )
         number = max(1, round(share * len(found)))
         order = shuffled(len(found), seed, "held back", group)
-        held_back += [found[i] for i in order[:number]]
-        learnt += [found[i] for i in order[number:]]
+        held_back += [sample for i in order[:number] for sample in found[i]]
+        learnt += [sample for i in order[number:] for sample in found[i]]
     return learnt, held_back
+
+
+def prompt_of(sample: Sample) -> Ids:
+    """What makes two samples alike: the prompt that is read, or the whole of a text that is learnt from its second
+    token on."""
+    return sample.ids[: sample.num_given] if sample.num_given > 1 else sample.ids
 
 
 def shuffled(number: int, seed: int, *purpose: str | int) -> list[int]:

@@ -16,12 +16,14 @@ from specbench.training.teacher import Generator, Ids, Job
 Texts = Sequence[tuple[str, str]]  # language and prompt
 
 
-def self_distilled(spec: TrainSpec, target: CausalLM, texts: Texts, store: Generations) -> list[Sample]:
+def self_distilled(
+    spec: TrainSpec, target: CausalLM, texts: Texts, store: Generations, max_tokens: int
+) -> list[Sample]:  # fmt: skip
     """Every prompt with the target's answer at each temperature; only the answer is learnt.
 
     The random stream of an answer is named by the seed, the temperature and the prompt, so that more data or another
-    order leave it as it is. Samples longer than `max_text_tokens` lose their end. Raises ConfigError for a language of
-    which nothing is left.
+    order leave it as it is. Samples longer than `max_tokens` lose their end. Raises ConfigError for a language of which
+    nothing is left.
     """
     assert spec.finetune is not None
     samples: list[Sample] = []
@@ -29,7 +31,7 @@ def self_distilled(spec: TrainSpec, target: CausalLM, texts: Texts, store: Gener
         ends = answers(spec, target, texts, temperature, store)
         for (language, text), end in zip(texts, ends, strict=True):
             ids = encode(target, (text,), "auto")
-            samples.append(Sample(language, (*ids, *end)[: spec.max_text_tokens], len(ids)))
+            samples.append(Sample(language, (*ids, *end)[:max_tokens], len(ids)))
     samples = [sample for sample in samples if sample.num_learnt > 0]
     learnt = {sample.group for sample in samples}
     for language in dict.fromkeys(language for language, _ in texts):

@@ -1,7 +1,8 @@
 """A checkpoint of a training: all that the next step depends on, in one file that is replaced as a whole."""
 
 import io
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,27 +16,41 @@ from specbench.files import write_bytes
 from specbench.training.cost import Cost
 
 STATE = "state.pt"
+Loss = tuple[str, float, int]  # of a mini-batch: its group, mean loss, tokens
 
 
 @dataclass
 class StepCurve:
-    """One step: its learning rate (of the last update until then), and the mean loss per language over its tokens."""
+    """One step, counted from 1: the learning rate of its update, and the mean loss per language over all its tokens."""
 
     step: int
     learning_rate: float
     loss: dict[str, float]
     num_tokens: int
 
+    @classmethod
+    def of(cls, step: int, learning_rate: float, losses: Sequence[Loss]) -> "StepCurve":
+        """The means over the tokens of each group."""
+        sums: dict[str, float] = defaultdict(float)
+        counts: dict[str, int] = defaultdict(int)
+        for group, loss, num_tokens in losses:
+            sums[group] += loss * num_tokens
+            counts[group] += num_tokens
+        means = {group: sums[group] / max(1, counts[group]) for group in sums}
+        return cls(step, learning_rate, means, sum(counts.values()))
+
 
 @dataclass
 class Progress:
-    """Where one learning rate has come: steps done, its curve, held-back losses by steps done, and the log's bytes."""
+    """Where one learning rate has come: steps done, its curve, held-back losses by steps done, and the log's bytes.
+    lost: why it cannot go on, where a loss or a gradient was not finite."""
 
     num_done: int = 0
     log_bytes: int = 0
     curve: list[StepCurve] = field(default_factory=list)
     validation: dict[int, float] = field(default_factory=dict)
     cost: Cost = field(default_factory=dict)
+    lost: str | None = None
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -1,6 +1,7 @@
 """One training from a loaded drafter to a finished checkpoint: every learning rate, the best of them, the record."""
 
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import nn
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.results.environment import environment
+from specbench.running.progress import say
 from specbench.training.curves import draw
 from specbench.training.files import OutputFolder
 from specbench.training.loop import Loop
@@ -33,12 +35,13 @@ def train(
     """Train a drafter into an output folder that is open (`OutputFolder.open`), from its checkpoint if it has one.
 
     `about`: what training.json says of data, models and preparation. The drafter's network is changed. Raises
-    ConfigError where there is no room, where the loss is not finite, and where nothing can be written.
+    ConfigError where there is no room, where no learning rate keeps the loss finite, and where nothing can be written.
     """
     accelerator = make_accelerator(spec)
     model = trainable(drafter.model, spec)
     folder.check_room(room(model, len(spec.learning_rate)))
     tried = all_rates(model, objective, spec, folder, console, num_steps, accelerator)
+    check_not_all_lost(tried, folder)
     chosen = best([last_validation(progress) for progress in tried])
     record = TrainingRecord(
         settings=settings_of(spec, num_steps),
@@ -64,14 +67,17 @@ def all_rates(
     model: nn.Module, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console, num_steps: int,
     accelerator: Accelerator,
 ) -> list[Progress]:  # fmt: skip
-    """Every learning rate from the same beginning."""
+    """Every learning rate from the same beginning; one that is lost does not keep the others from being tried."""
     initial = {name: parameter.detach().clone() for name, parameter in trained(model).items()}
     tried = []
     for number, rate in enumerate(spec.learning_rate):
         put(model, initial)
+        model.zero_grad(set_to_none=True)  # a rate that was lost has left its own
         loop = Loop(model, objective, spec, num_steps, rate, work_of(folder, number), accelerator)
         bar = partial(TrainProgress, console, num_steps, quiet=not accelerator.is_main_process)
         tried.append(loop.run(folder, bar))
+        if tried[-1].lost and number + 1 < len(spec.learning_rate) and accelerator.is_main_process:
+            say(console, f"learning rate {rate:g} is lost, the next one is tried: {tried[-1].lost}")
     return tried
 
 
@@ -81,10 +87,18 @@ def work_of(folder: OutputFolder, number: int) -> Path:
 
 
 def best(losses: list[float | None]) -> int:
-    """The index of the lowest held-back loss. Raises ConfigError where several rates have none to choose by."""
-    if len(losses) > 1 and None in losses:
-        raise ConfigError("learning_rate: no data is held back to choose one of several by: give one")
-    return min(range(len(losses)), key=lambda number: inf if losses[number] is None else float(losses[number] or 0.0))
+    """The index of the lowest held-back loss; a rate that is lost has none."""
+    comparable = [inf if loss is None else loss for loss in losses]
+    return comparable.index(min(comparable))
+
+
+def check_not_all_lost(tried: Sequence[Progress], folder: OutputFolder) -> None:
+    """Raise ConfigError where no learning rate has come to its end."""
+    if all(progress.lost for progress in tried):
+        raise ConfigError(
+            f"{'; '.join(str(progress.lost) for progress in tried)}: lower --learning-rate or --set clip, or train "
+            f"with --dtype float32, into another --output; {folder.kept()}"
+        )
 
 
 def finish(model: nn.Module, drafter: CausalLM, spec: TrainSpec, folder: OutputFolder, record: TrainingRecord) -> None:

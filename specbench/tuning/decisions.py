@@ -60,12 +60,13 @@ def within(qualities: Sequence[tuple[float, float]], allowed: float) -> list[flo
 
 def is_blind(difference: Metric, gap: float, num_prompts: int, most: float = 1.0) -> bool:
     """Whether the slice is too small to see the fall that is looked for: the interval of the quality's difference is
-    wider than it, and holds it. So many prompts without any difference exclude no fall below 3 / n (at 95 %) of
-    the `most` that two answers can differ by."""
+    wider than it, and holds it. An interval without width, as of a corpus score where all answers are AR's, says
+    less than it seems to: so many prompts exclude no fall below 3 / n (at 95 %) of the `most` that two can differ by.
+    """
     if difference.value is None or difference.low is None or difference.high is None:
         return True
     fall = TOLERATED * gap
-    low = min(difference.low, difference.value - 3 * most / num_prompts)
+    low = difference.low if difference.low < difference.high else difference.value - 3 * most / num_prompts
     return difference.high - low > fall and low <= -fall <= difference.high
 
 

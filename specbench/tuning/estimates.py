@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.running.plan import Cell
 from specbench.running.record_check import EMITTED, step_sum
 from specbench.running.records import Generation, Record
@@ -102,11 +102,11 @@ def _metrics(
     )
     speeds = emitted, seconds, [step_sum(g, EMITTED) for g in baseline], [g["decode_seconds"] for g in baseline]
     return {
-        "acceptance_rate": prompts.mean([a / j if j else None for a, j in zip(accepted, judged, strict=True)]),
-        "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)]),
+        "acceptance_rate": prompts.mean([a / j if j else None for a, j in zip(accepted, judged, strict=True)], SHARE),
+        "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)], SHARE),
         "mean_acceptance_length": prompts.ratio(emitted, [len(steps) for steps in walks]),
         "accepted_length": prompts.ratio(accepted, [len(steps) for steps in walks]),
-        "drafter_share": prompts.ratio(accepted, [e + 1 for e in emitted]),
+        "drafter_share": prompts.ratio(accepted, [e + 1 for e in emitted], bounds=SHARE),
         "tokens_per_second": prompts.ratio(speeds[0], speeds[1]),
         "speedup": prompts.ratio(*speeds),
     }

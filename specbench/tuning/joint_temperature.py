@@ -10,7 +10,6 @@ from typing import Any
 
 from rich.table import Table
 
-from specbench.decoding.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.errors import ConfigError
 from specbench.execute import check_samples
 from specbench.results.bootstrap import Metric
@@ -19,6 +18,7 @@ from specbench.results.units import unit_of
 from specbench.running.progress import say
 from specbench.specs import RunSpec, dotted, yaml_files
 from specbench.specs.overrides import with_overrides
+from specbench.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.tuning.adjusted import adjusted_acceptance
 from specbench.tuning.formats import add_columns, conditions, names, new_table, with_interval
 from specbench.tuning.picture import draw_panels

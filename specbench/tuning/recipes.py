@@ -28,7 +28,7 @@ def run_joint_temperature(request: Request, values: str | None, samples: int | N
     if samples is not None:
         raise ConfigError(f"--samples {samples}: is for --recipe language-order: leave it out")
     temperatures = joint_temperature.checked(values)
-    spec = joint_temperature.joint(asked_for(request, "sweep"))
+    spec = joint_temperature.joint(asked_for(request, "sweep", console))
     for temperature in temperatures:
         joint_temperature.at(spec, temperature)
     trials = open_trials(spec, request, console, "joint-temperature")
@@ -46,7 +46,7 @@ def run_language_order(request: Request, values: str | None, samples: int | None
         raise ConfigError(f"--values {values}: --recipe language-order takes none: choose languages with --subset")
     if samples is not None and samples < 1:
         raise ConfigError(f"--samples {samples}: give 1 or more")
-    spec = asked_for(request, "sweep")
+    spec = asked_for(request, "sweep", console)
     language_order.check(spec)
     trials = open_trials(spec, request, console, "language-order")
     order = language_order.measure(trials, language_order.NUM_TEXTS if samples is None else samples)

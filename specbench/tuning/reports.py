@@ -37,7 +37,7 @@ def run_sweep(
 ) -> Report:
     """Run what is not recorded yet. Raises ConfigError for bad input, before anything is measured."""
     check_files(request)
-    spec = asked_for(request, "sweep")
+    spec = asked_for(request, "sweep", console)
     swept = swept_values(spec.methods[1], path, values)
     chosen = variants(spec.methods[1], swept)
     if every or not sweep.fits_one_pass(spec.methods[1], swept):
@@ -84,7 +84,7 @@ def run_tune(
 ) -> Report:
     """Tune and write the method files. Raises ConfigError for bad input, before anything is measured."""
     check_output(output)
-    spec = asked_for(request, "tune")
+    spec = asked_for(request, "tune", console)
     check_replaceable(output, ("", "low", "med", "high") if is_fuzzy(spec.methods[1]) else ("",))
     tried = checked_lengths(lengths, spec.methods[1])
     check_quality(spec, step)

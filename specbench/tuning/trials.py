@@ -22,6 +22,7 @@ from specbench.running.models import Models, load_drafters, load_models, parts
 from specbench.running.plan import Cell, load_data, make_cells, make_scorer
 from specbench.running.records import Record
 from specbench.running.run_folder import RunFolder, default_folder
+from specbench.running.subsets import present
 from specbench.specs import MethodSpec, RunSpec
 from specbench.tuning.calibration import Loaded, without_calibration
 from specbench.tuning.evidence import EvidenceFile, KeepingRule, keeping
@@ -131,8 +132,9 @@ def keep_evidence(cells: Sequence[Cell], method: str, folder: RunFolder) -> tupl
     return kept, EvidenceFile(folder.records.path, rules, method)
 
 
-def asked_for(request: Request, kind: str) -> RunSpec:
-    """The specification of a trials, checked before anything is loaded: AR and one method, on one task.
+def asked_for(request: Request, kind: str, console: Console) -> RunSpec:
+    """The specification of a trials, checked before anything is loaded: AR and one method, on one task, of a user's own
+    files the subsets that have any.
 
     Raises ConfigError for several of either, and for a method that drafts nothing. `kind`: the command.
     """
@@ -150,7 +152,7 @@ def asked_for(request: Request, kind: str) -> RunSpec:
     is_allocation = kind == "sweep" and method.decodes_with == "random"
     if len(spec.methods) != 2 or (method.most_draft_tokens == 0 and not is_allocation):
         raise ConfigError(f"--method {request.methods[0]}: it drafts nothing, so there is nothing to {kind}")
-    return spec
+    return present(spec, console)
 
 
 def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) -> Trials:

@@ -13,7 +13,7 @@ from specbench.decoding.sampling import Sampling, process
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.pair import ModelPair
-from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.running.compose import compose
 from specbench.running.plan import uses_chat
 from specbench.specs import MethodSpec
@@ -93,7 +93,7 @@ def _of_method(method: MethodSpec, models: ModelPair, reference: Reference, seed
             num_drafted += bool(proposal.token_ids)
             values.append(_judged(proposal, target_probs))
             cluster.append(number)
-    interval = Prompts(np.array(cluster, dtype=np.int64), seed).mean(values)
+    interval = Prompts(np.array(cluster, dtype=np.int64), seed).mean(values, SHARE)
     return Acceptance(method=method.name, value=interval, num_positions=len(values), num_drafted=num_drafted)
 
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from specbench.errors import ConfigError
 from specbench.execute import set_threads
 from specbench.models.causal_lm import CausalLM
@@ -34,11 +36,12 @@ class Comparison:
     device: str
 
 
-def compare(asked: Comparison) -> VocabReport:
-    """The report on a pair; the models' weights are loaded only for their acceptance."""
+def compare(asked: Comparison, console: Console) -> VocabReport:
+    """The report on a pair; the models' weights are loaded only for their acceptance. `console`: told which subsets
+    have no files."""
     check_revision("target", asked.target, asked.target_revision)
     check_revision("drafter", asked.drafter, asked.drafter_revision)
-    texts = prompts(asked)
+    texts = prompts(asked, console)
     texts_from = f"{len(texts)} prompts of {asked.task or DEFAULT_TASK}"
     if not asked.acceptance:
         target_side = side(asked.target, load_tokenizer(asked.target, asked.target_revision))
@@ -58,12 +61,13 @@ def check_revision(role: str, name: str, revision: str | None) -> None:
         raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
 
 
-def prompts(asked: Comparison) -> list[str]:
+def prompts(asked: Comparison, console: Console) -> list[str]:
     """The bundled prompts where no task is named or the target is an embedded one, as in `specbench run`."""
     bundled = asked.data is None and (asked.task is None or asked.target.startswith(EMBEDDED))
     return task_prompts(
-        asked.task or DEFAULT_TASK, asked.subsets, data=asked.data, use_sample=bundled, limit=asked.limit
-    )
+        asked.task or DEFAULT_TASK, asked.subsets, data=asked.data, use_sample=bundled, limit=asked.limit,
+        console=console,
+    )  # fmt: skip
 
 
 def side(name: str, tokenizer: object) -> Side:

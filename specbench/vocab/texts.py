@@ -2,23 +2,30 @@
 
 from collections.abc import Sequence
 
+from rich.console import Console
+
 from specbench.catalogue import load_task
 from specbench.data.examples import load_examples
 from specbench.errors import ConfigError
+from specbench.running.subsets import with_files
 
 NUM_PROMPTS = 50  # as in arXiv:2502.05202, table 10
 DEFAULT_TASK = "mgsm"
 
 
 def task_prompts(
-    task: str, subsets: Sequence[str] | None, *, data: str | None, use_sample: bool, limit: int | None
-) -> list[str]:
-    """The first `limit` prompts of every subset; without a limit 50 in all, spread evenly over the subsets.
+    task: str, subsets: Sequence[str] | None, *, data: str | None, use_sample: bool, limit: int | None,
+    console: Console,
+) -> list[str]:  # fmt: skip
+    """The first `limit` prompts of every subset; without a limit 50 in all, spread evenly over the subsets. Where none
+    is named, of a user's own files those that have any; the others are named on the console.
 
     Raises ConfigError for an unknown task or subset and for anything wrong with the data.
     """
     spec = load_task(task)
-    names = list(dict.fromkeys(spec.subset_names if subsets is None else subsets))
+    if subsets is None:
+        subsets = with_files(spec, data, console) or spec.subset_names
+    names = list(dict.fromkeys(subsets))
     if not names:
         raise ConfigError("--subset is empty: name at least one, or leave the option out")
     if limit is not None and limit < 1:

@@ -7,9 +7,10 @@ from pydantic import Field
 
 from specbench.decoding.drafters import drafter
 from specbench.decoding.proposal import Proposal
-from specbench.decoding.sampling import Distributions, DraftTemperature, Sampling
+from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.pair import ModelPair
 from specbench.models.timing import PassLog
+from specbench.temperature import DraftTemperature
 
 
 class ScoringModel(Protocol):

@@ -8,12 +8,13 @@ from pydantic import Field
 from specbench.decoding.drafters import drafter
 from specbench.decoding.drafters.ngram_probs import Row, Rows, SparseProbs
 from specbench.decoding.proposal import Proposal
-from specbench.decoding.sampling import DraftTemperature, Sampling
+from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
 from specbench.models.pair import ModelPair
 from specbench.models.timing import Clock, PassLog
 from specbench.ngram.folder import vocabulary_digest
 from specbench.ngram.model import NgramModel
+from specbench.temperature import DraftTemperature
 
 EMBEDDED_TARGET, EMBEDDED_NGRAM = "embedded:target", "embedded:ngram"
 RESOLUTION = 1 << 52  # of uniform draws: their product with a float64 stays below it

@@ -1,0 +1,80 @@
+"""Every command takes those subsets of a user's files that are there, and names the others."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from specbench.catalogue import load_task
+from specbench.errors import ConfigError
+from specbench.running.subsets import with_files
+from specbench.vocab.texts import task_prompts
+
+MISSING = "mgsm: 9 subsets have no file in {folder} (es, fr, ru, zh, ja and 4 more): they are not measured"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Questions of two of the languages."""
+    for language in ("en", "de"):
+        (tmp_path / f"mgsm_{language}.tsv").write_text("".join(f"What is 1 + {n}?\t{n + 1}\n" for n in range(3)))
+    return tmp_path
+
+
+def test_only_files_that_lack_a_subset_narrow_what_is_taken(folder: Path) -> None:
+    task, said = load_task("mgsm"), io.StringIO()
+    console = Console(file=said)
+    assert with_files(task, None, console) is with_files(task, "hub", console) is with_files(task, "sample", console)
+    assert with_files(load_task("gsm8k"), str(folder), console) is None  # a task without subsets
+    assert with_files(task, str(folder / "nowhere"), console) is None and said.getvalue() == ""
+    assert with_files(task, str(folder), console) == ("en", "de")
+    assert said.getvalue() == MISSING.format(folder=folder) + "\n"
+    for language in task.subset_names:
+        (folder / f"mgsm_{language}.tsv").touch()
+    assert with_files(task, str(folder), console) is None
+
+
+def test_subsets_that_share_a_file_are_those_with_rows_in_it(tmp_path: Path) -> None:
+    rows = [{"question_id": n, "category": name, "turns": ["a", "b"]} for n, name in enumerate(("writing", "stem"))]
+    path = tmp_path / "question.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    said = io.StringIO()
+    assert with_files(load_task("mt_bench"), str(tmp_path), Console(file=said, width=200)) == ("writing", "stem")
+    absent = "roleplay, reasoning, math, coding, extraction and 1 more"
+    assert said.getvalue() == f"mt_bench: 6 subsets have no rows in {tmp_path} ({absent}): they are not measured\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [
+        (("audit", "--method", "sd"), "audit.request"),
+        (("sweep", "--method", "fsd"), "tuning.trials"),
+        (("sweep", "--method", "sd", "--recipe", "language-order"), "tuning.trials"),
+        (("sweep", "--method", "sd", "--recipe", "joint-temperature", "--values", "0.5,1"), "tuning.trials"),
+        (("tune", "--method", "fsd"), "tuning.trials"),
+    ],
+)
+def test_commands_measure_what_is_there(
+    specbench: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], module: str
+) -> None:
+    taken: list[str] = []
+
+    def reached(spec: Any) -> None:
+        taken.extend(name for _, name in spec.cells())
+        raise ConfigError("reached")
+
+    monkeypatch.setattr(f"specbench.{module}.load_models", reached)
+    code, _, err = specbench(*words, "--task", "mgsm", "--data", folder)
+    assert code == 2 and err == f"{MISSING.format(folder=folder)}\nerror: reached\n"
+    assert taken == ["en", "de"]
+    code, _, err = specbench(*words, "--task", "mgsm", "--data", folder, "--subset", "de,fr")
+    assert code == 2 and "no file for subset 'fr'" in err
+
+
+def test_vocabularies_are_compared_on_what_is_there(folder: Path) -> None:
+    said = io.StringIO()
+    found = task_prompts("mgsm", None, data=str(folder), use_sample=False, console=Console(file=said), limit=None)
+    assert len(found) == 6 and said.getvalue() == MISSING.format(folder=folder) + "\n"

@@ -1,6 +1,5 @@
 """Making a member by trainings of another one: what `specbench train` does, in a temporary folder."""
 
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,13 +9,14 @@ from rich.console import Console
 
 from specbench.demo.family import digest_of
 from specbench.demo.recipe import TrainedMember
-from specbench.demo.storage import put_in_place
+from specbench.demo.storage import copy
 from specbench.specs.components import build
 from specbench.training.command import make
+from specbench.training.files import RECORD
 from specbench.training.record import TrainingRecord
 from specbench.training.spec import TrainSpec
 
-OF_THE_RUN = {"log.csv", "curves.png", "training.json", ".training"}  # curves and settings stand in the build's log
+OF_THE_TRAINING = ("log.csv", "curves.png", RECORD)  # what the build's log tells of it is enough
 
 
 def make_trained(recipe: TrainedMember, output: Path) -> dict[str, Any]:
@@ -33,10 +33,7 @@ def make_trained(recipe: TrainedMember, output: Path) -> dict[str, Any]:
             assert record is not None
             made.append(told(record, stage))
             drafter = trained
-        for path in list(drafter.iterdir()):
-            if path.name in OF_THE_RUN:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        put_in_place(drafter, output / recipe.name)
+        copy(drafter, output / recipe.name, without=OF_THE_TRAINING)
     made_from = {name: digest_of(output / name)[0] for name in ("target", recipe.start)}
     return {"made_from": made_from, "trainings": made}
 

@@ -36,15 +36,18 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, folder: Pa
     stored.load_state_dict(model.state_dict())
     stored.bfloat16().save_pretrained(partial)
     tokenizer.save_pretrained(partial)
-    put_in_place(partial, folder)
+    _move(partial, folder)
 
 
-def put_in_place(finished: Path, folder: Path) -> None:
-    """Move a complete model folder to where a member is."""
+def copy(finished: Path, folder: Path, without: Sequence[str]) -> None:
+    """A finished model folder where a member is, but for some of its files; moved into place when complete."""
     partial = folder.with_name(folder.name + ".partial")
-    if finished != partial:  # it may lie on another disk
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(finished, partial)
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(finished, partial, ignore=shutil.ignore_patterns(*without))
+    _move(partial, folder)
+
+
+def _move(partial: Path, folder: Path) -> None:
     for path in partial.iterdir():
         path.chmod(0o644)  # safetensors writes files that only their owner can read
     shutil.rmtree(folder, ignore_errors=True)

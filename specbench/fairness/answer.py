@@ -14,7 +14,7 @@ from specbench.fairness.prompts import prompts_of, tasks_of
 from specbench.fairness.report import Subject, comparison_of, drafter_report, make_subject
 from specbench.fairness.request import Request, Side, check, read_all
 from specbench.fairness.texts import texts_of
-from specbench.models.causal_lm import CausalLM
+from specbench.models.causal_lm import CausalLM, shortest_context
 from specbench.representation import Representation, representation
 from specbench.resources import EMBEDDED
 from specbench.scoring.language import known
@@ -46,8 +46,7 @@ def answer(request: Request, say: Say = lambda text: None) -> Answer:
     entries = make_entries(chosen, request.drafters, loader)
     models = [model for entry in entries for model in entry.models]
     prompts = prompts_of(shared, tasks, target, models, request.data)
-    limits = [model.context_limit for model in [target, *models] if model.context_limit]
-    texts = texts_of(shared, prompts, target, request.reference, min(limits, default=None))
+    texts = texts_of(shared, prompts, target, request.reference, shortest_context([target, *models]))
     forecasters = {(each.name, each.revision): each for entry in entries for each in entry.forecasters.values()}
     found = forced_numbers(
         ModelForecaster(target), list(forecasters.values()), texts, target.vocab_size,

@@ -1,7 +1,7 @@
 """A Hugging Face causal language model with its own key-value cache."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -206,3 +206,8 @@ def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     for value in (getattr(holder, "eos_token_id", None) for holder in holders):
         ids.update(value if isinstance(value, list) else [value] if value is not None else [])
     return frozenset(ids)
+
+
+def shortest_context(models: Iterable[CausalLM]) -> int | None:
+    """The tokens that all models can read; None where no model has a limit."""
+    return min((model.context_limit for model in models if model.context_limit), default=None)

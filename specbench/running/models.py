@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
+from specbench.models.causal_lm import CausalLM, shortest_context
 from specbench.models.loading import load_model
 from specbench.models.pair import ModelPair
 from specbench.running.prompts import Budget
@@ -30,9 +30,7 @@ class Models:
         """The positions of the shortest context, so that all methods obey the same limit. A drafter with a vocabulary
         of its own counts other positions: where its context ends it drafts no more, and the generation goes on."""
         drafting = [part for part in parts(methods) if part.name in self.drafters]
-        counted = [self.target, *(self.drafters[part.name] for part in drafting if not bridged(part))]
-        limits = [model.context_limit for model in counted if model.context_limit]
-        return min(limits) if limits else None
+        return shortest_context([self.target, *(self.drafters[part.name] for part in drafting if not bridged(part))])
 
     def budgets(self, methods: Sequence[MethodSpec], num_new_tokens: int) -> tuple[Budget, ...]:
         """The prompts that leave room for the answer in every model's context, and half of it at least for the prompt.

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
+from specbench.models.causal_lm import CausalLM, shortest_context
 from specbench.running.prompts import Budget, encode, shortened
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData
@@ -30,7 +30,7 @@ def build_objective(
     goes on. Raises ConfigError for data from which nothing can be learnt, and where the target's server fails.
     """
     store = Generations(cache_folder, console)
-    context = shorter_context(target, drafter)
+    context = shortest_context([target, drafter])
     limit = min(spec.max_text_tokens, context or spec.max_text_tokens)
     if spec.distill is not None and spec.distill.corpus == "general":
         return distillation(spec, target, raw_samples(drafter.tokenizer, data, limit))
@@ -44,11 +44,6 @@ def build_objective(
     if spec.distill is not None:
         return distillation(spec, target, greedy_answers(spec, target, prompts, store))
     return CorrectiveObjective(spec, target, prompts)
-
-
-def shorter_context(*models: CausalLM) -> int | None:
-    """The tokens that all models can read; None where no model has a limit."""
-    return min((model.context_limit for model in models if model.context_limit), default=None)
 
 
 def fitting_prompts(

@@ -25,17 +25,17 @@ from specbench.running import runner
 from specbench.running.blocks import what_blocks_are
 from specbench.running.compose import unique
 from specbench.running.models import Models, load_models
+from specbench.running.naming import default_folder
 from specbench.running.plan import Cell, make_cells
 from specbench.running.progress import RunProgress, announce, say, saying_what_is_kept
 from specbench.running.records import Record
-from specbench.running.run_folder import Key, RunFolder, default_folder
+from specbench.running.run_folder import Key, RunFolder
 from specbench.running.subsets import load_asked, without
 from specbench.specs import RunSpec, TaskSpec, build
 from specbench.tuning.calibration import without_calibration
 
 ALL = "all"
 LM_EVAL = "lm_eval:"
-MAX_NAMED = 4  # tasks in the name of a folder
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class Outcome:
         shown = [pair for pair in pairs if not pair[1].startswith("ar@")] or list(pairs)
         return [[row for row in self.rows if (row.task, row.method) == pair] for pair in shown]
 
-    def comparisons(self) -> list[list[Row]]:
-        """Where several methods stand beside AR: the rows of each task over all its subsets (or of its only one)."""
+    def by_task(self) -> list[list[Row]]:
+        """The rows of each task over all its subsets (or of its only one), a row per method."""
         groups = []
         for task in dict.fromkeys(row.task for row in self.rows):
             rows = [row for row in self.rows if row.task == task]
             subset = rows[-1].subset  # `all` comes last
             groups.append([row for row in rows if row.subset == subset])
-        return [group for group in groups if len(group) > 2]
+        return groups
 
 
 def set_threads(num_threads: int | None, embedded: bool) -> None:
@@ -200,13 +200,8 @@ def execute(request: Request, console: Console) -> Outcome:
     if identity.get("code_execution") and not any(runs_programs(cell.task) for cell in cells):
         del identity["code_execution"]
         say(console, "--allow-code-execution: no effect, no answer of these tasks is run")
-    plan = {"subsets": spec.subsets, "limit": spec.limit, "repeats": spec.repeats}
-    if spec.subsets_per_task is not None:
-        plan["subsets_per_task"] = spec.subsets_per_task
-    tasks = [task.name for task in spec.tasks] if len(spec.tasks) <= MAX_NAMED else [f"{len(spec.tasks)}-tasks"]
-    names = "-".join([*tasks, *(m.name for m in spec.methods[1:] or spec.methods)])
-    named = default_folder(names, {**identity, **plan})
-    folder = RunFolder(request.output or named, identity, named_by_digest=request.output is None)
+    path = request.output or default_folder(spec, identity)
+    folder = RunFolder(path, identity, named_by_digest=request.output is None)
     records, rows = measure_into(folder, spec, cells, models, conditions, request.command, console, request.judging)
     if reason := why_unscored(records):
         say(console, reason)

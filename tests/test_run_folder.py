@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specbench.errors import ConfigError
-from specbench.running.run_folder import Key, RunFolder, default_folder, flatten
+from specbench.running.run_folder import Key, RunFolder, flatten
 from tests.test_records import whole
 
 IDENTITY = {"seed": 0, "methods": {"sd": "sd@1:abc"}, "environment": {"versions": ["a", "b"]}}
@@ -104,11 +104,6 @@ def test_records_that_cannot_be_written_are_told_before(tmp_path: Path) -> None:
     (tmp_path / "records.jsonl").mkdir()
     with pytest.raises(ConfigError, match="cannot write there"):
         open_and_close(RunFolder(tmp_path, IDENTITY))
-
-
-def test_the_default_folder_follows_the_configuration() -> None:
-    assert default_folder("mgsm-sd", IDENTITY) == default_folder("mgsm-sd", dict(IDENTITY))
-    assert default_folder("mgsm-sd", IDENTITY) != default_folder("mgsm-sd", {**IDENTITY, "seed": 1})
 
 
 def test_flatten() -> None:

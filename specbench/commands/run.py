@@ -71,10 +71,15 @@ def run(
         stdout.out(json.dumps([row.model_dump(mode="json") for row in outcome.rows], ensure_ascii=False, indent=2))
         return
     from specbench.results.comparison import comparison_table
+    from specbench.results.overview import overview_table
     from specbench.results.tables import run_table
 
     for group in outcome.tables():
         stdout.print(run_table(group))
-    for group in outcome.comparisons():
-        stdout.print(comparison_table(group))
+    groups = outcome.by_task()
+    for group in groups:
+        if len(group) > 2:
+            stdout.print(comparison_table(group))
+    if len(groups) > 1:
+        stdout.print(overview_table(groups))
     stdout.print(f"rows: {outcome.leaderboard}\nrecords: {outcome.records}", soft_wrap=True)

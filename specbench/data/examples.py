@@ -9,14 +9,10 @@ from specbench.data.local import Row
 from specbench.data.references import reference_of
 from specbench.data.rendering import render, turns_of
 from specbench.data.rows import rows_of
-from specbench.data.sources import open_source
+from specbench.data.sources import NoRows, open_source
 from specbench.errors import ConfigError
 from specbench.scoring.contract import Reference
 from specbench.specs import TaskSpec, templates
-
-
-class NoRows(ConfigError):
-    """The data are there, and none of their rows is of the subset."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,10 @@ from specbench.specs import DatasetSpec, TaskSpec
 Kind = Literal["hub", "local", "sample"]
 
 
+class NoRows(ConfigError):
+    """The data are there, and none of their rows is of the subset."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Rows, each with its place ("mgsm_en.tsv, row 3"), read lazily. `revision`: the commit on the hub, for files the
@@ -96,7 +100,7 @@ def _file_rows(task: TaskSpec, subset: str, files: LocalFiles) -> Iterator[tuple
         num_taken += 1
         yield place, row
     if num_taken == 0 and seen:
-        raise ConfigError(f"{files_name(files.paths)}: holds no rows of subset '{subset}': {nearest(subset, seen)}")
+        raise NoRows(f"{files_name(files.paths)}: holds no rows of subset '{subset}': {nearest(subset, seen)}")
     if num_taken == 0:
         raise ConfigError(f"{files_name(files.paths)}: holds no rows: give a file that does")
 

@@ -1,6 +1,5 @@
 """The folder of one run: what was asked for (run.json), the records (records.jsonl) and the rows (leaderboard.json)."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -21,7 +20,8 @@ REVISIONS = "data_revisions"  # the commit of each subset's data on the hub
 class RunFolder:
     """Holds one configuration; opening it with another one is refused, with what changed.
 
-    `named_by_digest`: the path is `default_folder` of this identity, so that a lost run.json can be written again.
+    `named_by_digest`: the path is `naming.default_folder` of this identity, so that a lost run.json can be written
+    again.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any], named_by_digest: bool = False) -> None:
@@ -100,13 +100,6 @@ class RunFolder:
                 f"{self.path} holds records of another configuration ({'; '.join(changed[:3])}{more}); "
                 "choose another --output, or repeat the old command to resume it"
             )
-
-
-def default_folder(names: str, asked: Mapping[str, Any]) -> Path:
-    """runs/<tasks>-<methods>-<digest of all that was asked for>: the same command finds its records again, another
-    one (fewer subsets, a smaller limit) leaves them alone."""
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
-    return Path("runs") / f"{names}-{digest}"
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, str]:

@@ -17,11 +17,11 @@ from specbench.results.environment import environment
 from specbench.results.leaderboard import Row
 from specbench.results.metrics import metrics_of
 from specbench.results.quality import Asked, asked_of, main_metric
-from specbench.running import runner
+from specbench.running import naming, runner
 from specbench.running.models import Models, load_drafters, load_models, parts
 from specbench.running.plan import Cell, load_data, make_cells, make_scorer
 from specbench.running.records import Record
-from specbench.running.run_folder import RunFolder, default_folder
+from specbench.running.run_folder import RunFolder
 from specbench.running.subsets import present
 from specbench.specs import MethodSpec, RunSpec
 from specbench.tuning.calibration import Loaded, without_calibration
@@ -85,11 +85,10 @@ class Trials:
             return self.output
         cells = make_cells(self.spec, self.models, self.loaded)
         asked = {
-            **runner.identity(self.spec, cells, self.models, self.conditions),
-            "subsets": self.spec.subsets, "limit": self.spec.limit, "repeats": self.spec.repeats,
+            **runner.identity(self.spec, cells, self.models, self.conditions), **naming.asked_of(self.spec),
             "examples": [[example.index for example in data.examples] for _, _, data in self.loaded],
         }  # fmt: skip
-        return default_folder(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", asked)
+        return naming.folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", asked)
 
     def run(self, name: str, methods: Sequence[MethodSpec], *, keep: str | None = None) -> Measured:
         """AR and the methods, measured or taken from the folder `name` under the parent where that was done before.

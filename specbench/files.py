@@ -5,6 +5,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+TRAINING_RECORD = "training.json"  # in the folder of every drafter that `specbench train` makes
+
 
 def write_atomically(path: Path, text: str) -> None:
     """A text, in UTF-8, as `write_bytes`."""

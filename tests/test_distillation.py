@@ -1,5 +1,6 @@
 """Distillation on truncated probabilities, and what all objectives over fixed samples share."""
 
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -215,3 +216,26 @@ def test_a_prompt_is_held_back_with_all_its_answers() -> None:
         assert len(set(held_back)) == 1 and not set(learnt) & set(held_back)
     with pytest.raises(ConfigError, match=r"'en' has one text \(equal ones count once\)"):
         split(texts[:2], 0.3, 0)
+
+
+def test_a_prompt_of_two_languages_is_held_back_of_both_or_of_none() -> None:
+    """`de` has half of the prompts of `en`, and `sw` all of them; `te` has its own."""
+    prompts = {"en": range(40), "de": range(20, 40), "sw": range(40), "te": range(40, 60)}
+    samples = [Sample(group, (1, prompt, 5), 2) for group, found in prompts.items() for prompt in found]
+    for seed in range(8):
+        learnt, held_back = split(samples, 0.1, seed)
+        assert not {sample.ids for sample in learnt} & {sample.ids for sample in held_back}
+        assert sorted(learnt + held_back, key=samples.index) == samples
+        counts = Counter(sample.group for sample in held_back)
+        assert counts == {"en": 4, "de": 2, "sw": 4, "te": 2}
+    alone = [sample for sample in samples if sample.group == "te"]
+    assert split(alone, 0.1, 3)[1] == [sample for sample in split(samples, 0.1, 3)[1] if sample.group == "te"]
+
+
+def test_a_language_of_which_all_is_held_back_is_said() -> None:
+    pairs = {"aa": (1, 2), "bb": (3, 4), "en": (1, 2, 3, 4)}
+    samples = [Sample(group, (9, prompt, 5), 2) for group, found in pairs.items() for prompt in found]
+    learnt, _ = split(samples, 0.5, 0)
+    assert {sample.group for sample in learnt} == set(pairs)
+    with pytest.raises(ConfigError, match=r"validation_share = 0.9 holds back every text of 'aa', with those of other"):
+        split(samples, 0.9, 0)

@@ -3,14 +3,18 @@
 import json
 import signal
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from specbench.models.loading import load_model
 from specbench.training.command import identity
 from specbench.training.corrective import CorrectiveObjective
+from specbench.training.optimizers import make_optimizer
 from specbench.training.sample_objective import SampleObjective
 from specbench.training.spec import TrainSpec
 from tests import tiny
@@ -118,9 +122,39 @@ def test_an_empty_corpus_is_one_line(specbench: Run, models: tuple[str, str], tm
     fails(outcome, "data.text.en", "the corpus is empty")
 
 
-def test_quantised_without_its_library_is_one_line(specbench: Run, models: tuple[str, str], tmp_path: Path) -> None:
-    four_bits = ("--set", "quantize=nf4", "--set", "lora.rank=2")
-    fails(specbench(*arguments("scdf", models, tmp_path, *corpus(tmp_path), *four_bits)), "needs bitsandbytes")
+FOUR_BITS = ("--set", "quantize=nf4", "--set", "lora.rank=2")
+HAS_FOUR_BITS = torch.cuda.is_available() and find_spec("bitsandbytes") is not None
+
+
+def test_four_bits_on_a_cpu_are_one_line(specbench: Run, models: tuple[str, str], tmp_path: Path) -> None:
+    outcome = specbench(*arguments("scdf", models, tmp_path, *corpus(tmp_path), *FOUR_BITS))
+    fails(outcome, "quantize = 'nf4': needs a GPU with CUDA, and this training is on cpu: train with quantize=none")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not HAS_FOUR_BITS, reason="needs a GPU with CUDA, and bitsandbytes")
+def test_four_bits_train_adapters_of_a_plain_checkpoint(
+    specbench: Run, models: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both models are in 4 bits and AdamW in 8; what is written has the precision and the tensors of the drafter."""
+    made: list[torch.optim.Optimizer] = []
+
+    def noted(parameters: Any, spec: TrainSpec) -> torch.optim.Optimizer:
+        made.append(make_optimizer(parameters, spec))
+        return made[-1]
+
+    monkeypatch.setattr("specbench.training.loop.make_optimizer", noted)
+    small = ("--set", "scdf.prompts_per_language=2", "--set", "max_new_tokens=4", "--num-steps", "3",
+             "--learning-rate", "1e-2", "--device", "cuda")  # fmt: skip
+    code, _, err = specbench(*arguments("scdf", models, tmp_path, *corpus(tmp_path), *small, *FOUR_BITS))
+    assert code == 0, err
+    assert [type(optimizer).__name__ for optimizer in made] == ["AdamW8bit"]
+    before, after = load_file(Path(models[1]) / "model.safetensors"), load_file(tmp_path / "out" / "model.safetensors")
+    assert {name: (value.shape, value.dtype) for name, value in before.items()} == {
+        name: (value.shape, value.dtype) for name, value in after.items()
+    }
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed and all("proj" in name for name in changed)
 
 
 def test_an_interrupt_and_a_full_memory_say_what_is_kept(

@@ -121,3 +121,5 @@ def test_epochs_are_whole() -> None:
     assert total_steps(spec, 17) == 2 * 3  # batches of 8: 8 + 8 + 1
     assert total_steps(spec.model_copy(update={"gradient_accumulation": 4}), 17) == 2  # 6 passes, and 2 more
     assert total_steps(spec.model_copy(update={"num_steps": 5, "gradient_accumulation": 4}), 17) == 5
+    with pytest.raises(ConfigError, match=r"warmup = 7: .* has num_steps = 6: give fewer, or a share"):
+        total_steps(spec.model_copy(update={"warmup": 7}), 17)

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import signal
+import sys
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from torch import nn
 from specbench.errors import ConfigError
 from specbench.files import write_bytes
 from specbench.models.loading import load_model
+from specbench.specs.components import build
 from specbench.training import files, train
 from specbench.training.objective import Part
 from specbench.training.optimizers import make_optimizer, rate_at
 from specbench.training.record import last_validation
+from specbench.training.spec import TrainSpec
 from specbench.training.state import Progress
 from tests.training_toys import (
     NUM_PASSES,
@@ -233,6 +236,15 @@ def test_schedules() -> None:
     assert rate_at(spec_of(warmup=0, schedule="cosine"), 1.0, 1, 1) == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("kind", ["scdf", "distill", "finetune"])
+@pytest.mark.parametrize("num_steps", [10, 59, 60, 800])
+def test_a_short_training_reaches_its_learning_rate_too(kind: str, num_steps: int) -> None:
+    given = {"kind": kind, "data": {"text": {"en": "x.txt"}}, "output": "x", "num_steps": num_steps}
+    spec = build(TrainSpec, given)
+    rates = [rate_at(spec, 1.0, step, num_steps) for step in range(1, num_steps + 1)]
+    assert max(rates) > 0.98 and rates.index(max(rates)) <= 0.1 * num_steps
+
+
 def test_no_room_is_said_before_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10, 9, 1))
@@ -321,7 +333,8 @@ def test_a_log_that_lost_lines_is_said(tmp_path: Path) -> None:
         train_toy(tmp_path)
 
 
-def test_quantised_without_its_library_is_one_line() -> None:
+def test_quantised_without_its_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(ConfigError, match=r"needs bitsandbytes: pip install 'specbench\[quant\]'"):
         make_optimizer([], spec_of(quantize="nf4", lora={"rank": 2}))
 

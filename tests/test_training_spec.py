@@ -33,7 +33,8 @@ def test_defaults_of_scdf_are_those_of_its_paper() -> None:
 def test_defaults_of_distillation_are_those_of_its_paper() -> None:
     made = spec("distill")
     assert made.distill is not None
-    assert (made.num_steps, made.gradient_accumulation, made.warmup, made.weight_decay) == (800, 4, 60, 0.01)
+    assert (made.num_steps, made.gradient_accumulation, made.weight_decay) == (800, 4, 0.01)
+    assert made.warmup * made.num_steps == 60
     assert (made.schedule, made.learning_rate) == ("cosine", (1e-4, 5e-5, 2e-5))
     assert (made.max_new_tokens, made.max_text_tokens) == (128, 128)
     assert (made.distill.batch_size, made.distill.top_k, made.distill.validation_share) == (16, 20, 0.05)
@@ -75,6 +76,7 @@ def test_the_help_says_the_number_of_steps() -> None:
         ("scdf", {"scdf": {"temperature": 0.001}}, "scdf.temperature = 0.001"),
         ("scdf", {"scdf": {"temperature": float("inf")}}, "scdf.temperature = inf"),
         ("distill", {"learning_rate": 0}, "learning_rate.0 = 0"),
+        ("distill", {"num_steps": 40, "warmup": 60}, "warmup = 60: the learning rate is not at its highest before"),
         ("distill", {"dtype": "fp16"}, "dtype = 'fp16'"),
         ("distill", {"data": {"parallel": {"de-en": {"source": "a", "prompt": "{text}"}}}}, "it holds {source} once"),
     ],

@@ -4,7 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.specs.components import build
 from specbench.training.files import OutputFolder
+from specbench.training.models import make_accelerator
 from specbench.training.objective import Part
 from specbench.training.record import TrainingRecord
 from specbench.training.spec import TrainSpec
@@ -91,7 +92,8 @@ def train_toy(
     output = OutputFolder(folder / name)
     output.check()
     model = drafter(folder)
-    with output.open({"settings": spec.model_dump(mode="json", exclude={"checkpoint_every"})}):
+    identity = {"settings": spec.model_dump(mode="json", exclude={"checkpoint_every"})}
+    with output.open(identity, is_main=make_accelerator(spec).is_main_process):
         return train(model, objective or ToyObjective(), spec, output, Console(quiet=True), NUM_STEPS)
 
 
@@ -107,10 +109,17 @@ def killed_at(wanted: int) -> Callable[[int], None]:
 
 def in_a_process(function: Callable[[], Any]) -> int | None:
     """The exit code of a process of its own that runs a function."""
-    process = multiprocessing.get_context("fork").Process(target=function)
-    process.start()
-    process.join(120)
-    return process.exitcode
+    return processes([function])[0]
+
+
+def processes(functions: Sequence[Callable[[], Any]]) -> list[int | None]:
+    """The exit codes of processes that run a function each, at the same time."""
+    started = [multiprocessing.get_context("fork").Process(target=function) for function in functions]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(120)
+    return [process.exitcode for process in started]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

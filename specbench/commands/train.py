@@ -2,16 +2,19 @@
 
 import shlex
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from specbench.commands import arguments
 from specbench.commands.arguments import path, split
 from specbench.console import INTERRUPTED, stderr, stdout
 from specbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from specbench.training.command import TrainRequest
 
 train = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -21,29 +24,60 @@ def about() -> None:
     """Train a drafter for a target model."""
 
 
-@train.command()
-def ngram(
-    corpus: Annotated[list[Path], typer.Option(help="Text files: .txt, one document per line, or .jsonl; also .gz.")],
-    output: Annotated[str, typer.Option(help="Folder of the model; an n-gram model that is there is replaced.")],
-    more: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More files of the corpus.")] = None,
-    order: Annotated[int, typer.Option(help="Tokens of the longest n-gram; 2 counts bigrams.", min=1, max=16)] = 2,
-    target: Annotated[str, typer.Option(help="The model whose tokens are counted: hub id or folder.")] = (
-        "embedded:target"
-    ),
-    target_revision: Annotated[str | None, typer.Option(help="Hub revision of the target.")] = None,
-    column: Annotated[str, typer.Option(help="Column of a .jsonl file that holds the text.")] = "text",
-) -> None:
-    """Count the n-grams of a corpus, as the target's tokenizer splits it; the model drafts for the method ngram."""
-    from specbench.ngram.training import train_ngram
+Config = Annotated[str | None, typer.Option(help="YAML file; options and --set win over it.")]
+Task = Annotated[str | None, typer.Option(help="Tasks, separated by commas; world:NAME is the embedded world's.")]
+Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, a line each (.txt) or of .jsonl.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of every random stream.")]
 
-    folder = path("--output", output)
-    assert folder is not None
+
+class WithKeys(TyperCommand):
+    """A command whose help ends with the keys that it may be given."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from specbench.training.keys import keys_text
+
+        super().format_help(ctx, formatter)
+        assert self.name is not None
+        stdout.out(keys_text(self.name))
+
+
+@train.command(cls=WithKeys)
+def ngram(
+    corpus: Annotated[
+        list[str] | None, typer.Option(help="Text files of any size: .txt, one document per line, or .jsonl; also .gz.")
+    ] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of the corpus.")] = None,
+    config: Config = None,
+    target: arguments.Target = None,
+    target_revision: arguments.TargetRevision = None,
+    task: Task = None,
+    subset: arguments.Subset = None,
+    limit: arguments.Limit = None,
+    data: arguments.Data = None,
+    text: Texts = None,
+    column: Annotated[str | None, typer.Option(help="Column of a .jsonl file that holds the text: text.")] = None,
+    order: Annotated[int | None, typer.Option(help="Tokens of the longest n-gram; 2, bigrams, when absent.")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="Folder of the model; an n-gram model that is there is replaced.")
+    ] = None,
+    seed: Seed = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any key: data.split=train")] = None,
+) -> None:
+    """Count the n-grams of texts, as the target's tokenizer splits them; the model drafts for the method ngram."""
+    from specbench.training.counting import execute_counting
+
+    path("--output", output)
+    options = {
+        "target": target, "target_revision": target_revision, **data_options(task, subset, limit, data, text),
+        "data.corpus": [*(corpus or []), *(more or [])] or None, "data.column": column, "order": order,
+        "output": output, "seed": seed,
+    }  # fmt: skip
     try:
-        trained = train_ngram([*corpus, *(more or [])], column, order, target, target_revision, folder, stderr)
+        record, folder = execute_counting(request_of("ngram", config, options, set_), stderr)
     except KeyboardInterrupt:
-        stderr.print(f"interrupted: nothing of it is left, and {folder} is as it was", soft_wrap=True)
+        stderr.print("interrupted: nothing of it is left, and the output folder is as it was", soft_wrap=True)
         sys.exit(INTERRUPTED)
-    stdout.print(f"{folder}: {trained.summary()}", soft_wrap=True)
+    stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
     stderr.print(f"draft with it: --method ngram --set drafter.path={folder}", soft_wrap=True)
 
 
@@ -58,20 +92,16 @@ def trainer(kind: str) -> Callable[..., None]:
     """The command of one kind of training; the options are the same, and every other key is set with --set."""
 
     def command(
-        config: Annotated[str | None, typer.Option(help="YAML file; options and --set win over it.")] = None,
+        config: Config = None,
         target: arguments.Target = None,
         target_revision: arguments.TargetRevision = None,
         drafter: arguments.Drafter = None,
         drafter_revision: arguments.DrafterRevision = None,
-        task: Annotated[
-            str | None, typer.Option(help="Tasks, separated by commas; world:NAME is the embedded world's.")
-        ] = None,
+        task: Task = None,
         subset: arguments.Subset = None,
         limit: arguments.Limit = None,
         data: arguments.Data = None,
-        text: Annotated[
-            list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, a line each (.txt) or of .jsonl.")
-        ] = None,
+        text: Texts = None,
         output: Annotated[str | None, typer.Option(help="Folder of the trained drafter; the same one resumes.")] = None,
         num_steps: Annotated[
             int | None,
@@ -80,25 +110,22 @@ def trainer(kind: str) -> Callable[..., None]:
         learning_rate: Annotated[
             str | None, typer.Option(help="One, or several separated by commas: the held-back loss chooses.")
         ] = None,
-        seed: Annotated[int | None, typer.Option(help="Seed of every random stream.")] = None,
+        seed: Seed = None,
         dtype: Annotated[str | None, typer.Option(help="auto, float32, or bfloat16 (mixed precision).")] = None,
         device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu.")] = None,
         threads: arguments.Threads = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help="Any key: scdf.estimator=sampled")] = None,
     ) -> None:
-        from specbench.training.command import TrainRequest, execute
+        from specbench.training.command import execute
 
         path("--output", output)
         options = {
             "target": target, "target_revision": target_revision, "drafter": drafter,
-            "drafter_revision": drafter_revision, "data.tasks": task and split(task),
-            "data.subsets": subset and split(subset), "data.limit": limit, "data.source": data,
-            "data.text": by_language(text), "output": output, "num_steps": num_steps,
-            "learning_rate": learning_rate and split(learning_rate), "seed": seed, "dtype": dtype, "device": device,
+            "drafter_revision": drafter_revision, **data_options(task, subset, limit, data, text), "output": output,
+            "num_steps": num_steps, "learning_rate": learning_rate and split(learning_rate), "seed": seed,
+            "dtype": dtype, "device": device,
         }  # fmt: skip
-        command_line = shlex.join(["specbench", *sys.argv[1:]])
-        request = TrainRequest(kind, path("--config", config), options, set_ or [], threads, command_line)
-        result = execute(request, stderr)
+        result = execute(request_of(kind, config, options, set_, threads), stderr)
         if result is None:  # another process of the same training tells
             return
         record, folder = result
@@ -106,6 +133,26 @@ def trainer(kind: str) -> Callable[..., None]:
         stderr.print(f"measure it: specbench run --drafter {folder} …", soft_wrap=True)
 
     return command
+
+
+def request_of(
+    kind: str, config: str | None, options: Mapping[str, Any], overrides: list[str] | None, threads: int | None = None
+) -> "TrainRequest":
+    """What was asked for, with the command line."""
+    from specbench.training.command import TrainRequest
+
+    command_line = shlex.join(["specbench", *sys.argv[1:]])
+    return TrainRequest(kind, path("--config", config), options, overrides or [], threads, command_line)
+
+
+def data_options(
+    task: str | None, subset: str | None, limit: int | None, data: str | None, text: list[str] | None
+) -> dict[str, Any]:
+    """The options that say what is trained on, by their keys."""
+    return {
+        "data.tasks": task and split(task), "data.subsets": subset and split(subset), "data.limit": limit,
+        "data.source": data, "data.text": by_language(text),
+    }  # fmt: skip
 
 
 def by_language(texts: list[str] | None) -> dict[str, str] | None:
@@ -124,4 +171,4 @@ KINDS = {
     "finetune": "Pretrain a drafter on texts, or fine-tune it on what the target generates.",
 }
 for kind, about_it in KINDS.items():
-    train.command(kind, help=about_it + " The same command resumes.")(trainer(kind))
+    train.command(kind, cls=WithKeys, help=about_it + " The same command resumes.")(trainer(kind))

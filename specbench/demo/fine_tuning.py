@@ -10,13 +10,13 @@ from rich.console import Console
 from specbench.demo.family import digest_of
 from specbench.demo.recipe import TrainedMember
 from specbench.demo.storage import copy
+from specbench.files import TRAINING_RECORD
 from specbench.specs.components import build
 from specbench.training.command import make
-from specbench.training.files import RECORD
 from specbench.training.record import TrainingRecord
 from specbench.training.spec import TrainSpec
 
-OF_THE_TRAINING = ("log.csv", "curves.png", RECORD)  # what the build's log tells of it is enough
+OF_THE_TRAINING = ("log.csv", "curves.png", TRAINING_RECORD)  # what the build's log tells of it is enough
 
 
 def make_trained(recipe: TrainedMember, output: Path) -> dict[str, Any]:

@@ -39,10 +39,25 @@ def build(
     `output` is replaced when the new one is complete. Raises ConfigError for an output that is anything else, for ids
     outside the vocabulary and for a corpus without tokens.
     """
+    with replacing(Path(output)) as folder:
+        count_into(folder, documents, order, vocab_size, tokenizer_digest, progress, chunk_tokens)
+    return NgramModel.load(output)
+
+
+def count_into(
+    folder: Path,
+    documents: Iterable[Document],
+    order: int,
+    vocab_size: int,
+    tokenizer_digest: str,
+    progress: Progress | None = None,
+    chunk_tokens: int = CHUNK_TOKENS,
+) -> None:
+    """As `build`, into a folder that is empty and takes its place later."""
     if order < 1:
         raise ConfigError(f"order = {order}: an n-gram has at least one token: give 1 or more (2 counts bigrams)")
     say: Progress = progress or (lambda doing, num_tokens: None)
-    with replacing(Path(output)) as folder, tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         counter = Counter(folder, Path(scratch), vocab_size, chunk_tokens, say)
         counts = counter.write_tokens(documents)
         num_tokens = int(counts.sum())
@@ -55,7 +70,6 @@ def build(
                   "num_ngrams": [writer.num_ngrams for writer in writers],
                   "tokenizer_digest": tokenizer_digest}  # fmt: skip
         write_manifest(folder, fields, {name: a for writer in writers for name, a in writer.arrays().items()})
-    return NgramModel.load(output)
 
 
 @dataclass

@@ -1,4 +1,5 @@
-"""The folder of an n-gram model: `ngram.json` beside flat little-endian arrays that map into memory as they are.
+"""The folder of an n-gram model: `ngram.json` beside flat little-endian arrays that map into memory as they are, and
+the record of its making where a command made it.
 
 Level k holds the k-grams, grouped by their context (their first k − 1 tokens). A context is a number: a token id at
 level 2, the index of a (k − 1)-gram at level k. Arrays of level k:
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specbench.errors import ConfigError
-from specbench.files import write_atomically
+from specbench.files import TRAINING_RECORD, write_atomically
 from specbench.registry import first_problem
 
 Array = NDArray[Any]
@@ -131,7 +132,9 @@ def check_replaceable(output: Path) -> None:
     """An output folder must be new, empty, or hold an n-gram model and nothing else; otherwise a ConfigError."""
     if output.is_dir():
         names = {path.name for path in output.iterdir()}
-        foreign = sorted(name for name in names if name != MANIFEST and not name.endswith(SUFFIX))
+        foreign = sorted(
+            name for name in names if name not in (MANIFEST, TRAINING_RECORD) and not name.endswith(SUFFIX)
+        )
         if foreign or (names and MANIFEST not in names):
             example = (foreign or sorted(names))[0]
             raise ConfigError(f"{output}: is no n-gram model (it holds {example}): give a new folder")

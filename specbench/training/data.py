@@ -10,7 +10,7 @@ from specbench.data.parallel import parallel_rows
 from specbench.errors import ConfigError, nearest
 from specbench.ngram.corpus import Corpus
 from specbench.training.data_spec import DataSpec, ParallelSpec
-from specbench.training.spec import TrainSpec
+from specbench.training.spec import TrainSpec, check_warmup
 from specbench.training.task_data import TaskPrompts, in_split, task_prompts
 from specbench.training.world_data import WORLD, world_prompts, world_subsets
 
@@ -30,6 +30,11 @@ class Prompt:
             return self.text
         blank = "" if self.text[-1:].isspace() or self.reference[:1].isspace() else " "
         return self.text + blank + self.reference
+
+    @property
+    def identity(self) -> bytes:
+        """What a digest of the data takes of it."""
+        return f"{asdict(self)}\n".encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True)
@@ -58,22 +63,27 @@ class TrainingData:
         state = hashlib.sha256()
         for prompts in self.prompts.values():
             for prompt in prompts:
-                state.update(f"{asdict(prompt)}\n".encode("utf-8", "surrogatepass"))
+                state.update(prompt.identity)
         return state.hexdigest()[:12]
 
 
 def load_data(spec: TrainSpec) -> TrainingData:
-    """All that a training names, merged by language. Raises ConfigError for what is missing, empty or unknown."""
+    """As `gathered`, and checked for the kind of training."""
+    data = gathered(spec.data, spec.seed)
+    check_languages(spec, data.languages)
+    return data
+
+
+def gathered(spec: DataSpec, seed: int) -> TrainingData:
+    """All that is named, merged by language. Raises ConfigError for what is missing, empty or unknown."""
     prompts: dict[str, list[Prompt]] = {}
     sources, overlap = [], []
-    for part in parts(spec.data, spec.seed):
+    for part in parts(spec, seed):
         prompts.setdefault(part.language, []).extend(Prompt(part.language, *pair) for pair in part.pairs)
         sources.append(f"{part.language}: {len(part.pairs)} from {part.place}")
         if part.is_measured:
             overlap.append(f"{part.language}: {len(part.pairs)} rows of {part.place}")
-    data = TrainingData({name: tuple(found) for name, found in prompts.items()}, tuple(sources), tuple(overlap))
-    check_languages(spec, data.languages)
-    return data
+    return TrainingData({name: tuple(found) for name, found in prompts.items()}, tuple(sources), tuple(overlap))
 
 
 def parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
@@ -142,9 +152,12 @@ def check_languages(spec: TrainSpec, languages: Iterable[str]) -> None:
 
 def total_steps(spec: TrainSpec, num_items: int) -> int:
     """Updates: those asked for, or as many as the epochs over `num_items` sequences in batches take (the last batch of
-    an epoch may be smaller, and the last update may begin another epoch)."""
+    an epoch may be smaller, and the last update may begin another epoch). Raises ConfigError where they are fewer than
+    those of the warm-up."""
     if spec.num_steps is not None:
         return spec.num_steps
     assert spec.finetune is not None
     num_passes = spec.finetune.epochs * -(-num_items // spec.finetune.batch_size)
-    return -(-num_passes // spec.gradient_accumulation)
+    num_steps = -(-num_passes // spec.gradient_accumulation)
+    check_warmup(spec.warmup, num_steps)
+    return num_steps

@@ -12,12 +12,11 @@ from rich.filesize import decimal
 from safetensors import SafetensorError
 
 from specbench.errors import ConfigError
-from specbench.files import write_atomically
+from specbench.files import TRAINING_RECORD, write_atomically
 from specbench.running.file_lock import locked
 from specbench.running.run_folder import flatten
 from specbench.training.state import STATE
 
-RECORD = "training.json"
 WORK = ".training"
 LOCK = "lock"
 
@@ -31,7 +30,7 @@ class OutputFolder:
 
     def check(self) -> None:
         """Raise ConfigError for a folder that no training can go on in. Needs no model: it is said at once."""
-        if (self.path / RECORD).exists():
+        if (self.path / TRAINING_RECORD).exists():
             raise ConfigError(
                 f"--output {self.path}: a finished training is there, and it is not overwritten: choose another "
                 "--output, or delete it"
@@ -115,7 +114,7 @@ class OutputFolder:
 
     def publish(self, finished: Path) -> None:
         """Move a finished checkpoint into place, its record last, and drop the work."""
-        names = sorted((path.name for path in finished.iterdir()), key=lambda name: name == RECORD)
+        names = sorted((path.name for path in finished.iterdir()), key=lambda name: name == TRAINING_RECORD)
         for name in names:
             os.replace(finished / name, self.path / name)
         shutil.rmtree(self.work, ignore_errors=True)

@@ -25,9 +25,13 @@ from specbench.training.spec import TrainSpec
 def make_accelerator(spec: TrainSpec) -> Accelerator:
     """The device and the mixed precision of a training; under `accelerate launch` one of several processes.
 
-    Raises ConfigError for a device that is not there.
+    Raises ConfigError for a device that is not there, or on which nothing is trained in 4 bits.
     """
     device = choose_device(spec.device)
+    if spec.quantize == "nf4" and device.type != "cuda":
+        raise ConfigError(
+            f"quantize = 'nf4': needs a GPU with CUDA, and this training is on {device.type}: train with quantize=none"
+        )
     return Accelerator(cpu=device.type == "cpu", mixed_precision="bf16" if dtype_of(spec) == "bfloat16" else "no")
 
 

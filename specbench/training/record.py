@@ -1,4 +1,4 @@
-"""training.json: everything that a finished training was made of, and what it cost."""
+"""training.json: everything that a finished drafter was made of, and what it cost."""
 
 import json
 from collections.abc import Sequence
@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from specbench.files import write_atomically
+from rich.filesize import decimal
+
+from specbench.files import TRAINING_RECORD, write_atomically
 from specbench.training.cost import Cost
 from specbench.training.data import TrainingData
 from specbench.training.spec import TrainSpec
@@ -16,21 +18,14 @@ from specbench.training.state import Progress
 FORMAT = 2
 
 
-@dataclass(frozen=True)
-class TrainingRecord:
-    """What is written to training.json. Steps are updates of the weights, each of `gradient_accumulation` (in
-    `settings`) passes of the objective, counted from 1. `curves`: one for each learning rate, in order; `chosen`: the
-    index of the one whose weights were kept; `cost`: of the steps of all of them; `preparation`: of what came before
-    the first step when it was finished, which is little where the target's continuations were kept from an earlier
-    time."""
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What training.json says of every drafter that is made. `cost`: see `cost.Meter`; `finished`: UTC."""
 
     settings: dict[str, Any]
     data: dict[str, Any]
     models: dict[str, Any]
-    chosen: int
-    curves: list[dict[str, Any]]
     cost: Cost
-    preparation: Cost
     environment: dict[str, Any]
     command: str | None = None
     finished: str = ""
@@ -38,7 +33,19 @@ class TrainingRecord:
 
     def write(self, folder: Path) -> None:
         """Raises OSError."""
-        write_atomically(folder / "training.json", json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+        write_atomically(folder / TRAINING_RECORD, json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecord(Record):
+    """Of a training in steps: updates of the weights, each of `gradient_accumulation` (in `settings`) passes of the
+    objective, counted from 1. `curves`: one for each learning rate, in order; `chosen`: the index of the one whose
+    weights were kept; `cost`: of the steps of all of them; `preparation`: of what came before the first step when it
+    was finished, which is little where the target's continuations were kept from an earlier time."""
+
+    chosen: int
+    curves: list[dict[str, Any]]
+    preparation: Cost
 
     def summary(self) -> str:
         """One line: steps, losses of the last step, held-back loss and cost."""
@@ -48,6 +55,24 @@ class TrainingRecord:
         held_back = f" · held-back loss {curve['held_back_loss']:.4f}" if curve["held_back_loss"] is not None else ""
         rates = f" · learning rate {curve['learning_rate']:g}" if len(self.curves) > 1 else ""
         return f"{last['step']} steps · loss {losses}{held_back}{rates} · {self.cost['wall_seconds']:.0f} s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountingRecord(Record):
+    """Of the counting of n-grams. `counts`: num_documents, num_tokens, num_ngrams of each order from 1, num_bytes and
+    digest of the model, tokenizing_seconds and counting_seconds."""
+
+    counts: dict[str, Any]
+
+    def summary(self) -> str:
+        """One line: tokens, n-grams per order, size and speeds."""
+        counts, num_tokens = self.counts, self.counts["num_tokens"]
+        sizes = " · ".join(f"{count:,} {order}-grams" for order, count in enumerate(counts["num_ngrams"], start=1))
+        return (
+            f"{num_tokens:,} tokens in {counts['num_documents']:,} documents · {sizes} · "
+            f"{decimal(counts['num_bytes'])} · tokenizing {num_tokens / counts['tokenizing_seconds']:,.0f} tokens/s · "
+            f"counting {num_tokens / counts['counting_seconds']:,.0f} tokens/s"
+        )
 
 
 def data_of(data: TrainingData) -> dict[str, Any]:

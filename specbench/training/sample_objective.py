@@ -1,6 +1,6 @@
 """An objective over fixed samples in shuffled epochs: what distillation and language modelling share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ class SampleObjective:
     then known.
 
     `share` of each group's prompts (at least one) is held back with all their answers, the same ones for the same seed;
-    the last batch of an epoch may be smaller.
+    a prompt that is held back of one group is learnt in none. The last batch of an epoch may be smaller.
     """
 
     columns: tuple[str, ...] = ("lang", "loss", "num_tokens")
@@ -83,27 +83,52 @@ class SampleObjective:
 
 
 def split(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
-    """What is learnt and what is held back, of every group; samples of one prompt stay together. Raises ConfigError for
-    a group too small for both."""
+    """What is learnt and what is held back, of every group; samples of one prompt stay together, also those of several
+    groups. Raises ConfigError for a group too small for both."""
     if not share:
         return list(samples), []
     groups: dict[str, dict[Ids, list[Sample]]] = {}
     for sample in samples:
         groups.setdefault(sample.group, {}).setdefault(prompt_of(sample), []).append(sample)
+    prompts = {group: list(by_prompt) for group, by_prompt in groups.items()}
+    orders = {
+        group: [found[i] for i in shuffled(len(found), seed, "held back", group)] for group, found in prompts.items()
+    }
+    chosen = held_back_prompts(orders, share)
     learnt: list[Sample] = []
     held_back: list[Sample] = []
     for group, by_prompt in groups.items():
-        found = list(by_prompt.values())
-        if len(found) < 2:
+        for prompt in orders[group]:
+            (held_back if prompt in chosen else learnt).extend(by_prompt[prompt])
+    return learnt, held_back
+
+
+def held_back_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[Ids]:
+    """The prompts that are held back of all groups, given each group's different ones in random order: the first of
+    them, as many as the share and at least one.
+
+    A prompt that several groups have is decided on by the smallest of them, and counts in the others; a group all of
+    whose prompts are learnt by smaller ones holds none back.
+    """
+    decided: dict[Ids, bool] = {}
+    for group in sorted(orders, key=lambda group: len(orders[group])):
+        prompts = orders[group]
+        rest = "give more texts, or validation_share=0 and one learning rate"
+        if len(prompts) < 2:
             raise ConfigError(
                 f"data: '{group}' has one text (equal ones count once), and validation_share = {share:g} holds one "
-                "back: give more texts, or validation_share=0 and one learning rate"
+                f"back: {rest}"
             )
-        number = max(1, round(share * len(found)))
-        order = shuffled(len(found), seed, "held back", group)
-        held_back += [sample for i in order[:number] for sample in found[i]]
-        learnt += [sample for i in order[number:] for sample in found[i]]
-    return learnt, held_back
+        number = max(1, round(share * len(prompts)))
+        missing = number - sum(decided.get(prompt, False) for prompt in prompts)
+        free = [prompt for prompt in prompts if prompt not in decided]
+        decided |= {prompt: place < missing for place, prompt in enumerate(free)}
+        if all(decided[prompt] for prompt in prompts):
+            raise ConfigError(
+                f"data: validation_share = {share:g} holds back every text of '{group}', with those of other languages "
+                f"that are equal: {rest}"
+            )
+    return {prompt for prompt, is_held_back in decided.items() if is_held_back}
 
 
 def prompt_of(sample: Sample) -> Ids:

@@ -6,11 +6,21 @@ from typing import Any, get_args
 
 from specbench.errors import ConfigError, nearest
 from specbench.specs import dotted, yaml_files
-from specbench.specs.components import build
+from specbench.specs.components import AnySpec, build
+from specbench.training.ngram_spec import NgramSpec
 from specbench.training.spec import Kind, TrainSpec
+
+KINDS = (*get_args(Kind), *get_args(NgramSpec.model_fields["kind"].annotation))
 
 
 def settings(kind: str, config: Path | None, options: Mapping[str, Any], overrides: Sequence[str]) -> TrainSpec:
+    """The checked settings of a training in steps, as `read_settings`."""
+    return read_settings(TrainSpec, kind, config, options, overrides)
+
+
+def read_settings(
+    model: type[AnySpec], kind: str, config: Path | None, options: Mapping[str, Any], overrides: Sequence[str]
+) -> AnySpec:  # fmt: skip
     """The checked settings. `options`: by dotted key, None where an option was not given. `overrides`: key=value.
 
     Raises ConfigError naming the file or the option, the key and the value.
@@ -29,10 +39,8 @@ def settings(kind: str, config: Path | None, options: Mapping[str, Any], overrid
         data = dotted.put(data, path.strip(), yaml_files.parse(text, f"--set {pair}"))
     if not data.get("output"):
         raise ConfigError("--output: is missing: give the folder that the trained drafter is written to")
-    if "data" not in data:
-        raise ConfigError("data: names nothing to train on: give --task, --text, or the key data in --config FILE")
     try:
-        return build(TrainSpec, data)
+        return build(model, {"data": {}, **data})
     except ConfigError as error:
         raise ConfigError(f"{place(str(error), config, file, texts)}{error}") from error
 
@@ -48,7 +56,7 @@ def read(config: Path, kind: str) -> dict[str, Any]:
         raise ConfigError(f"--config {config}: holds no keys: write lines such as num_steps: 100")
     if data.get("kind", kind) != kind:
         raise ConfigError(
-            f"{config}: kind = {data['kind']!r}, and the command is `train {kind}`: {nearest(kind, get_args(Kind))}"
+            f"{config}: kind = {data['kind']!r}, and the command is `train {kind}`: {nearest(kind, KINDS)}"
         )
     return dict(data)
 

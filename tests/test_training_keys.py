@@ -1,0 +1,60 @@
+"""The help of `specbench train` names every key of --set, with the default and the meaning that the code has."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from specbench.specs import dotted
+from specbench.specs.components import build
+from specbench.training.keys import keys
+from specbench.training.ngram_spec import NgramSpec
+from specbench.training.spec import TrainSpec
+
+KINDS = ("scdf", "distill", "finetune", "ngram")
+BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}
+
+
+def spec(kind: str, data: dict[str, Any]) -> TrainSpec | NgramSpec:
+    return build(NgramSpec, {**data, "kind": kind}) if kind == "ngram" else build(TrainSpec, {**data, "kind": kind})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_key_of_a_kind_is_named_with_its_default_and_its_meaning(kind: str) -> None:
+    named = {key.key: key for key in keys(kind)}
+    others = set(KINDS) - {kind}
+    made = spec(kind, BASE).model_dump(exclude={"kind", *others})
+    assert set(dotted.leaves(made)) <= set(named)
+    for key in named.values():
+        assert key.meaning, key.key
+        if not key.key.startswith("lora.") and key.key not in ("data.tasks", "output"):
+            assert dotted.get(made, key.key) in (key.value, (key.value,))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_named_key_can_be_set(kind: str) -> None:
+    for key in keys(kind):
+        if key.key not in ("data.tasks", "output"):
+            spec(kind, dotted.put(BASE, key.key, key.value))
+    assert "lora.rank" in {key.key for key in keys(kind)} or kind == "ngram"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_help_ends_with_the_keys(specbench: Callable[..., tuple[int, str, str]], kind: str) -> None:
+    code, out, _ = specbench("train", kind, "--help")
+    assert code == 0
+    options, _, listed = out.partition("Keys of --set and --config:")
+    assert "--config" in options and "\n  seed = 0: " in listed
+    assert ("\n  scdf.estimator = full (full, sampled): " in listed) == (kind == "scdf")
+    assert ("\n  learning_rate = [0.0001, 5e-05, 2e-05]: " in listed) == (kind == "distill")
+    assert ("\n  order = 2: " in listed) == (kind == "ngram")
+
+
+def test_the_help_needs_no_torch() -> None:
+    code = (
+        "import sys; sys.argv = ['specbench', 'train', 'scdf', '--help']\n"
+        "from specbench.cli import call_app\ncall_app()\nassert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)

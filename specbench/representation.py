@@ -21,7 +21,8 @@ CONFIDENCE = 0.95
 
 
 class Share(BaseModel):
-    """One language: its rank from 1, how many of the texts are in it, their share with its 95 % interval."""
+    """One language: its rank from 1, how many of the texts are in it, their share with its 95 % interval. Languages of
+    as many texts have the same rank, the one behind all that have more (1, 2, 2, 4)."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -73,10 +74,11 @@ def representation(
 
 
 def ranked(found: Sequence[str | None]) -> list[Share]:
-    """The languages from most to least texts; of as many texts each, by their code."""
+    """The languages from most to least texts; those of as many texts, which have one rank, by their code."""
     counts = Counter(language for language in found if language is not None)
     shares = []
-    for rank, (language, count) in enumerate(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])), start=1):
+    for language, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])):
+        rank = 1 + sum(other > count for other in counts.values())
         bounds = stats.binomtest(count, len(found)).proportion_ci(CONFIDENCE, method="wilson")
         shares.append(
             Share(rank=rank, language=language, num_texts=count, share=count / len(found),

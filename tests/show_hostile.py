@@ -13,10 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from specbench.sandbox.isolation import Isolation, strongest
 from specbench.sandbox.job import Job, Limits, Outcome
 from specbench.sandbox.run import _works, run_program
 
+WIDTH = 140  # columns where the output is no terminal
 LIMITS = Limits(timeout_seconds=2, memory_mib=128)
 TEST = "assert add(1, 2) == 3\nassert add(5, 5) == 10\n"
 SECRET = "kept-from-programs-7351"
@@ -255,7 +261,7 @@ def world() -> Iterator[World]:
                 connection.close()
 
         threading.Thread(target=listen, daemon=True).start()
-        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as victim:
+        with subprocess.Popen(["sleep", "600"]) as victim:
             try:
                 yield World(secret, server.getsockname()[1], victim, heard)
             finally:
@@ -274,18 +280,24 @@ def attempt(source: str, isolation: Isolation, limits: Limits = LIMITS) -> tuple
         return outcome, place.harm(outcome, time.monotonic() - begin)
 
 
+def table(isolation: Isolation) -> Table:
+    """A line per program: how it ended, whether it was kept in, and what was said of it."""
+    made = Table("program", "status", "contained", "seconds", "what was said", title=isolation, box=box.SIMPLE_HEAD,
+                 pad_edge=False, collapse_padding=True)  # fmt: skip
+    for name, source in {**ATTACKS, **FORGERIES}.items():
+        begin = time.monotonic()
+        outcome, harm = attempt(source, isolation)
+        seconds = f"{time.monotonic() - begin:.2f}"
+        said = outcome.reason.splitlines()[0][:70]
+        made.add_row(*map(Text, (name, outcome.status, f"NO: {harm}" if harm else "yes", seconds, said)))
+    return made
+
+
 def main() -> None:
     chosen: list[Isolation] = [strongest(_works)]
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     for isolation in dict.fromkeys([*chosen, *(name for name in get_args(Isolation) if name in sys.argv[1:])]):
-        print(f"{isolation}\n{'program':34}{'status':11}{'contained':29}{'seconds':9}what was said")
-        for name, source in {**ATTACKS, **FORGERIES}.items():
-            begin = time.monotonic()
-            outcome, harm = attempt(source, isolation)
-            seconds = f"{time.monotonic() - begin:.2f}"
-            verdict = f"NO: {harm}" if harm else "yes"
-            print(
-                f"{name:34}{outcome.status:11}{verdict:29}{seconds:9}{outcome.reason.splitlines()[0][:70]}", flush=True
-            )
+        console.print(table(isolation))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,14 @@ from specbench.errors import ConfigError
 from specbench.execute import Request as RunRequest
 from specbench.execute import execute
 from specbench.fairness.answer import answer
+from specbench.fairness.comparison_table import comparison_table
 from specbench.fairness.drafters import labels
+from specbench.fairness.excluded import LEAST, notes
+from specbench.fairness.forced_table import forced_caption, forced_cells
 from specbench.fairness.numbers import Family, GroupNumbers
 from specbench.fairness.request import Request
 from specbench.fairness.runs import method_name, read_run
+from specbench.fairness.tables import overview_cell, unfairness_cell
 from specbench.fairness.texts import within
 from specbench.fairness.theorems import BoundViolation
 from specbench.models.loading import load_model
@@ -160,6 +164,7 @@ def test_numbers_reach_the_leaderboard_and_can_be_read_again(specbench, folder, 
     assert code == 0 and "8 rows got fairness numbers" in err
     report = json.loads(out)
     by_place = {(method_name(row), row.subset): row.fairness for row in load(board)}
+    assert by_place["ngram", "all"].excluded["en"] == by_place["ngram", "en"].forced.excluded > 0
     assert isinstance(by_place["sd", "sw"], GroupNumbers) and isinstance(by_place["ngram", "all"], Family)
     assert by_place["ar", "sw"] is None
     assert by_place["sd", "all"].unfairness.value == report["drafters"][0]["family"]["unfairness"]["value"]
@@ -174,6 +179,29 @@ def test_tables_fit_the_terminal_and_say_who_is_left_behind(specbench, folder, w
     for part in ("first: measured", "ngram: teacher-forced", "unfairness 𝒰 =", "worst ", "theorems 1 and 2 hold",
                  "all drafters", "second − first", "variance of α_T"):  # fmt: skip
         assert part in out
+
+
+def test_divergences_that_count_excluded_tokens_are_marked(found, folder):
+    """The n-gram model gives many tokens no probability, the draft model none of them."""
+    sd, ngram = found.report.drafters
+    for drafter in (sd, ngram):
+        assert drafter.family.excluded == {name: group.forced.excluded for name, group in drafter.groups.items()}
+    assert max(sd.family.excluded.values()) < LEAST < min(ngram.family.excluded.values())
+    for drafter, is_marked in ((sd, False), (ngram, True)):
+        d, kl, alpha, *_ = forced_cells(drafter.groups["en"].forced, True)
+        overview = overview_cell(drafter.groups["en"]).split(" · ")
+        marks = [cell.endswith("*") for cell in (d, kl, *overview, unfairness_cell(drafter.family))]
+        assert marks == [is_marked, is_marked, False, is_marked, False, is_marked] and "*" not in alpha
+        assert ("* counts tokens" in forced_caption(drafter, found.report)) is is_marked
+    assert notes({"sd": sd.family.excluded}) == []
+    assert notes({"a": {"en": 0.034, "de": 0.0}, "b": {"en": 0.0}})[1:] == ["a excludes 3.4 % in en"]
+    assert notes({"a": {str(n): 0.01 * n for n in range(1, 21)}})[1:] == ["a excludes 1 % to 20 % in 20 groups"]
+    change = asked(before=f"{folder}:sd", after=f"{folder}:ngram").report.comparison
+    assert (change.excluded_before, change.excluded_after) == (sd.family.excluded, ngram.family.excluded)
+    table = comparison_table(change)
+    assert all(cell.endswith("*") for cell in table.columns[1].cells) and "ngram excludes" in str(table.caption)
+    lines = str(table.caption).splitlines()
+    assert [line.partition(":")[0] for line in lines if line.endswith("*")] == ["𝒰", "mean of D", "mean of KL"]
 
 
 def test_a_picture(specbench, folder, tmp_path):

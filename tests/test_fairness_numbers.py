@@ -215,9 +215,8 @@ def plain(name):
 
 
 def test_a_family_by_hand():
-    ranks = {
-        name: plain(name).model_copy(update={"representation_rank": n}) for n, name in enumerate(("en", "de", "sw"))
-    }
+    shares = {"en": 0.6, "de": 0.3, "sw": 0.0}
+    ranks = {name: plain(name).model_copy(update={"representation_share": n}) for name, n in shares.items()}
     found = family_of(toy_family([1.0, 2.0, 4.0]), ranks, np.array([1.5] * 3), seed=0)
     assert [*found.unfairness.model_dump().values()] == pytest.approx([10 / 3] * 3)
     assert (found.lowest, found.groups) == ("en", ("en", "de", "sw"))
@@ -226,8 +225,21 @@ def test_a_family_by_hand():
     assert rate.variance.value == pytest.approx(np.var([0.9, 0.8, 0.6]))
     assert found.spreads["speedup"].max_over_min.value == 1.0  # 10 tokens in 2 s, beside 10 in 4 s, in every group
     assert found.spreads["forced_speedup"].worst == "sw"
-    assert found.correlations.representation_and_acceptance.value == pytest.approx(-1)
+    assert found.correlations.representation_and_acceptance.value == pytest.approx(1)
     assert found.correlations.fitness_and_acceptance.value == pytest.approx(1)
+
+
+def test_equal_shares_are_no_order():
+    """Of three languages two are never written: ρ of ranks 1, 2.5, 2.5 with 1, 2, 3, whatever their names."""
+    for third in ("aa", "zz"):
+        groups = dict(zip(("en", "de", third), toy_family([1.0, 2.0, 4.0]).values(), strict=True))
+        numbers = {
+            name: plain(name).model_copy(update={"representation_share": share, "representation_rank": rank})
+            for name, share, rank in zip(groups, (0.6, 0.0, 0.0), (1, 2, 2), strict=True)
+        }
+        found = family_of(groups, numbers, None, seed=0).correlations.representation_and_acceptance
+        assert found.value == pytest.approx(stats.spearmanr([0.6, 0, 0], [0.9, 0.8, 0.6]).statistic)
+        assert found.value < 0.9
 
 
 def test_what_is_not_known_of_every_group_is_left_out():
@@ -251,12 +263,32 @@ def test_a_change_of_drafter_by_hand():
     assert found.family["acceptance_rate.variance"].after.value < found.family["acceptance_rate.variance"].before.value
 
 
+def test_the_intervals_of_a_change_stay_where_the_numbers_can_be():
+    """Seven short prompts at 0.9 and a long one at 1 would reach beyond 1."""
+    weights = np.array([1.0] * 7 + [7.0])
+    high, low = (toy_family([1.0, 2.0, 4.0], num_prompts=8) for _ in range(2))
+    for groups, rates in ((high, [0.9] * 7 + [1.0]), (low, [0.1] * 7 + [0.0])):
+        for found in groups.values():
+            for over, under in ((c.RATES, c.RATED), (ACCEPTANCE, c.POSITIONS)):
+                found.sums[:, over], found.sums[:, under] = rates * weights, weights
+    found = compare(("low", "high"), (low, high), (None, None), seed=0)
+    for name in ("acceptance_rate", "forced_acceptance_rate"):
+        change = found.groups["en"][name]
+        assert change.before.low == 0 < change.before.value and change.after.high == 1 > change.after.value
+        assert change.difference.high == 1 > change.difference.value
+        assert found.family[f"{name}.variance"].after.high <= 0.25
+        assert found.family[f"{name}.mean"].after.high <= 1 <= found.family[f"{name}.max_over_min"].after.low
+
+
 def test_ranks_of_languages_and_those_never_written_last():
     found = Representation(model="m", revision=None, prompt="", num_texts=4, num_unknown=0, max_new_tokens=8,
                            temperature=1.0, seed=0, languages=shares_of(["en", "en", "de", "en"]))  # fmt: skip
     ranks = {name: ranked(plain(name), found) for name in ("en", "de", "sw")}
     assert [each.representation_rank for each in ranks.values()] == [1, 2, 3]
     assert [each.representation_share for each in ranks.values()] == [0.75, 0.25, 0.0]
+    assert [(s.language, s.rank) for s in shares_of(["de", "en", "en", "de", "fr", "es", "ja", "ja", "ja"])] == [
+        ("ja", 1), ("de", 2), ("en", 2), ("es", 4), ("fr", 4)
+    ]  # fmt: skip
     no_language = plain("x").model_copy(update={"language": None})
     assert ranked(no_language, found) == no_language
 

@@ -20,7 +20,7 @@ from specbench.execute import measure_into
 from specbench.lmeval import SpecbenchLM, simple_evaluate
 from specbench.lmeval.held import HELD
 from specbench.lmeval.scorer import HarnessScorer
-from specbench.lmeval.task_index import task_index, unknown
+from specbench.lmeval.task_index import TaskIndex, task_index, unknown
 from specbench.lmeval.tasks import load_tasks
 from specbench.registry import SCORERS
 from specbench.results.environment import environment
@@ -331,6 +331,17 @@ def measured(
 
 CHOICES = {"output_type": "multiple_choice", "doc_to_choice": ["yes", "no"], "doc_to_target": 0, "metric_list": ...,
            "generation_kwargs": ...}  # fmt: skip
+
+
+def test_of_many_tasks_that_do_not_load_together_few_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object, task_list: object) -> None:
+        raise ValueError(reason)
+
+    monkeypatch.setattr("lm_eval.tasks.TaskManager.load", fail)
+    index, names = TaskIndex(include_defaults=False), [f"sum_{number}" for number in range(40)]
+    for reason, named in (("no such column", "sum_0, sum_1, sum_2 or 37 more"), ("'sum_12' has no doc", "sum_12")):
+        with pytest.raises(ConfigError, match=f"lm-eval cannot load task {named}: ValueError: {reason}"):
+            index.load(names)
 
 
 @pytest.mark.parametrize(

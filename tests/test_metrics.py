@@ -59,6 +59,7 @@ SECOND = record(
     ),
 )  # fmt: skip
 BY_HAND = {
+    "num_prompts_timed": 2,
     "new_tokens": 7 + 3,
     "tokens_per_second": (6 + 2) / (2 + 1),
     "tokens_per_second_ar": (6 + 4) / (6 + 4),
@@ -93,8 +94,8 @@ BY_HAND = {
     "share_cut_by_context": 0.0,
 }
 WITHOUT_INTERVAL = {
-    "new_tokens", "ttft_seconds", "draft_prefill_seconds", "tpot_seconds", "draft_seconds", "verify_seconds",
-    "overhead_seconds", "cost_ratio", "speedup_expected", "num_unscored",
+    "num_prompts_timed", "new_tokens", "ttft_seconds", "draft_prefill_seconds", "tpot_seconds", "draft_seconds",
+    "verify_seconds", "overhead_seconds", "cost_ratio", "speedup_expected", "num_unscored",
 }  # fmt: skip
 
 
@@ -176,7 +177,8 @@ def test_an_example_of_one_token_has_no_speed_and_leaves_the_pair():
     one_token = record(2, autoregressive(1, decode=0.0), generation([], decode=0.0, ttft=2.0))
     one_sided = record(3, autoregressive(9, decode=100.0), generation([], decode=0.0, ttft=2.0))
     with_them = summarize([FIRST, SECOND, one_token, one_sided], "m", num_draft_tokens=3, verification=FUZZY)
-    for name in ("tokens_per_second", "tokens_per_second_ar", "speedup", "tpot_seconds", "acceptance_rate"):
+    same = ("tokens_per_second", "tokens_per_second_ar", "speedup", "tpot_seconds", "acceptance_rate")
+    for name in (*same, "num_prompts_timed"):
         assert with_them[name].value == pytest.approx(BY_HAND[name])
     assert with_them["speedup"].value == pytest.approx(
         with_them["tokens_per_second"].value / with_them["tokens_per_second_ar"].value
@@ -201,7 +203,7 @@ def test_one_prompt_has_no_interval_and_no_records_have_no_values():
     assert metrics["speedup"].value == 3 and metrics["speedup"].low is None
     empty = summarize([], "m", num_draft_tokens=3, verification=FUZZY)
     assert {name for name, metric in empty.items() if metric.value is not None} == {
-        "new_tokens", "draft_seconds", "verify_seconds", "overhead_seconds",
+        "num_prompts_timed", "new_tokens", "draft_seconds", "verify_seconds", "overhead_seconds",
     }  # fmt: skip
 
 

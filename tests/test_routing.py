@@ -15,6 +15,7 @@ from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.pair import ModelPair
 from specbench.results.metrics import metrics_of
+from specbench.results.rows import drafter_options
 from specbench.running.compose import QueryInfo, compose
 from specbench.running.models import Models
 from specbench.running.routing import Route, RoutedDecoder
@@ -170,6 +171,16 @@ def test_whose_drafter_a_method_takes() -> None:
         lambda: run_spec(own, drafter="d")
     )
     assert digest(own) == digest(own.model_copy(update={"drafter": with_checkpoint("a", "b").drafter}))
+
+
+def test_a_row_does_not_name_a_checkpoint_that_did_not_draft() -> None:
+    own, embedded = with_checkpoint("a", "./mine"), with_checkpoint("c", "embedded:drafter")
+    assert drafter_options(own, "t") == own.drafter.model_dump()
+    assert drafter_options(embedded, "embedded:target")["checkpoint"] == "embedded:drafter"
+    found = drafter_options(embedded, "t")
+    assert (found["checkpoint"], found["replaces"]) == (None, "embedded:drafter")
+    part = load_method("routed").route("default")
+    assert drafter_options(part, "t")["replaces"] == "embedded:drafter-scdf"
 
 
 @pytest.fixture

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from specbench.catalogue import load_task
+from specbench.catalogue import load_method, load_task
 from specbench.errors import ConfigError
+from specbench.running import subsets
 from specbench.running.subsets import with_files
+from specbench.specs import RunSpec, build
 from specbench.vocab.texts import task_prompts
 
 MISSING = "mgsm: 9 subsets have no file in {folder} (es, fr, ru, zh, ja and 4 more): they are not measured"
@@ -45,6 +47,35 @@ def test_subsets_that_share_a_file_are_those_with_rows_in_it(tmp_path: Path) -> 
     assert with_files(load_task("mt_bench"), str(tmp_path), Console(file=said, width=200)) == ("writing", "stem")
     absent = "roleplay, reasoning, math, coding, extraction and 1 more"
     assert said.getvalue() == f"mt_bench: 6 subsets have no rows in {tmp_path} ({absent}): they are not measured\n"
+
+
+def test_rows_that_name_their_subset_are_of_no_other(tmp_path: Path) -> None:
+    for name in ("en", "de"):  # `story*`, which all subsets read, finds both
+        row = {"subset": name, "id": name, "adjective": "clever", "noun": "robot"}
+        (tmp_path / f"story_{name}.jsonl").write_text(json.dumps(row))
+    said = io.StringIO()
+    assert with_files(load_task("story"), str(tmp_path), Console(file=said, width=200)) == ("en", "de")
+    assert said.getvalue().startswith(f"story: 13 subsets have no rows in {tmp_path} (fr, es, amh")
+
+
+def test_only_files_that_subsets_share_are_read_before_they_are_loaded(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    real = subsets.load_examples
+    monkeypatch.setattr(subsets, "load_examples", lambda *args, **kw: (read.append(args[1]), real(*args, **kw))[1])
+    assert with_files(load_task("mgsm"), str(folder), Console(quiet=True)) == ("en", "de") and read == []
+    mixed = tmp_path_factory.mktemp("mixed")
+    for name, category in (("question", "writing"), ("stem", "stem")):
+        (mixed / f"{name}.jsonl").write_text(json.dumps({"question_id": 1, "category": category, "turns": ["a"]}))
+    task = load_task("mt_bench")
+    assert with_files(task, str(mixed), Console(quiet=True)) == ("writing", "stem")
+    assert read == [name for name in task.subset_names if name != "stem"]
+
+
+def test_a_subset_that_is_named_twice_is_asked_for_once() -> None:
+    given = {"tasks": (load_task("mgsm"),), "methods": (load_method("ar"),), "target": "embedded:target"}
+    assert build(RunSpec, {**given, "subsets": ("sw", "en", "sw")}).subsets == ("sw", "en")
 
 
 @pytest.mark.parametrize(

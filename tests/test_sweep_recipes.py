@@ -77,6 +77,18 @@ def test_adjusted_acceptance_is_the_mean_rate_times_the_score() -> None:
     assert adjusted_acceptance(records, "m", "accuracy", number(), 0) == Metric()
 
 
+def test_adjusted_acceptance_stays_where_it_can_be() -> None:
+    """Of eight prompts the longest is accepted and right throughout; an interval of α alone would reach beyond 1."""
+    rounds = [(10, 9)] * 7 + [(10, 10)] * 7
+    records = [record(min(n, 7), j, a, scores={"accuracy": 1.0}) for n, (j, a) in enumerate(rounds)]
+    found = adjusted_acceptance(records, "m", "accuracy", number(), 0)
+    assert found.value == pytest.approx(0.95) and found.high == 1.0
+    scorer, text = bleu(), "the cat sat on the mat today"
+    statistics = {"bleu": scorer(text, text).statistics["bleu"]}
+    records = [record(min(n, 7), j, a, statistics=statistics) for n, (j, a) in enumerate(rounds)]
+    assert adjusted_acceptance(records, "m", "bleu", scorer, 0).high == 100.0
+
+
 def test_bleu_is_that_of_all_answers_together() -> None:
     scorer = bleu()
     pairs = [("the cat sat on the mat", "the cat sat on a mat"), ("a dog ran far away", "a dog ran very far away")]
@@ -118,7 +130,10 @@ def test_languages_stand_as_the_drafter_knows_them() -> None:
     order = Order(None, None, found)  # type: ignore[arg-type]
     assert order.correlation("acceptance_rate") == pytest.approx(1.0)
     assert order.correlation("speedup") == pytest.approx(-0.5)  # ranks 2, 1, 3 beside 3, 2, 1
-    assert Order(None, None, found[:2]).correlation("speedup") is None  # type: ignore[arg-type]
+    for few in (found[:2], []):
+        assert Order(None, None, few).correlation("speedup") is None  # type: ignore[arg-type]
+    equal = [(each, part and part.model_copy(update={"share": 0.5})) for each, part in found]
+    assert Order(None, None, equal).correlation("speedup") is None  # type: ignore[arg-type]
 
 
 def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:

@@ -72,6 +72,8 @@ def test_mixed_references(tmp_path):
         ({"category": "qa", "turns": []}, "list of texts"),
         ({"category": "qa"}, "turns"),
         ({"turns": ["Who?"]}, "no column 'category'"),
+        ({"category": "qaa", "turns": ["Who?"]}, "column 'category' = 'qaa' is none: did you mean 'qa'"),
+        ({"category": ["qa"], "turns": ["Who?"]}, "column 'category' = "),
         ({"category": None, "turns": ["Who?"], "references": ["me"]}, "no column 'category'"),
         ({"category": "qa", "turns": ["Who?", "And?"], "reference": ["a", "b", "c"]}, "3 references for 2 turns"),
         ({"category": "qa", "turns": ["Who?"], "reference": [{"a": 1}]}, "list of texts"),

@@ -10,7 +10,7 @@ from specbench.fairness.columns import Columns
 from specbench.fairness.groups import speedups
 from specbench.fairness.numbers import Correlations, Family, GroupNumbers, Spread
 from specbench.fairness.spread import Array, estimate, max_over_min, ratios, spearman, variance
-from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import SHARE, Bounds, Metric
 from specbench.training.divergence import unfairness
 
 Values = Callable[[Sequence[Array]], Array]  # the sums of m groups → the value of each [..., m]
@@ -40,6 +40,12 @@ def fitness(sums: Sequence[Array]) -> Array:
     return 1.0 - ratios(sums, p.DRAFT_MISFIT, c.POSITIONS)
 
 
+def excluded_masses(groups: Mapping[str, Columns]) -> dict[str, float]:
+    """The mean mass of p on tokens that q excludes, of every group that is teacher-forced."""
+    totals = {name: group.sums.sum(axis=0) for name, group in groups.items()}
+    return {name: float(sums[p.EXCLUDED] / sums[c.POSITIONS]) for name, sums in totals.items() if sums[c.POSITIONS]}
+
+
 def values_of(cost: Array | None) -> dict[str, Values]:
     """The numbers whose spread is reported, by name; `cost`: 1 + γc of every group [m]."""
     found: dict[str, Values] = {
@@ -48,48 +54,59 @@ def values_of(cost: Array | None) -> dict[str, Values]:
     return found if cost is None else {**found, "forced_speedup": forced_speedup(cost)}
 
 
+def bounds_of(name: str) -> Bounds:
+    """The least and the most that a number of one group can be."""
+    return SHARE if name in ("acceptance_rate", "forced_acceptance_rate") else (0.0, np.inf)
+
+
+def variance_bounds(bounds: Bounds) -> Bounds:
+    """Those of the variance of numbers within bounds: the most is that of half of them at each end."""
+    return 0.0, ((bounds[1] - bounds[0]) / 2) ** 2
+
+
 def family_of(
     groups: Mapping[str, Columns], numbers: Mapping[str, GroupNumbers], cost: Array | None, seed: int
 ) -> Family:
     """𝒰, spreads and correlations; what is not known of every group is left out."""
     names, sums = tuple(groups), [group.sums for group in groups.values()]
     is_forced = all(group[:, c.POSITIONS].sum() > 0 for group in sums)
-    spreads = {name: spread(names, sums, values, seed) for name, values in values_of(cost).items()}
+    spreads = {name: spread(names, sums, values, bounds_of(name), seed) for name, values in values_of(cost).items()}
     divergences = divergence([group.sum(axis=0) for group in sums]) if is_forced else None
     return Family(
         groups=names,
         unfairness=estimate(sums, lambda s: unfairness(divergence(s)), seed, least=0.0) if is_forced else None,
+        excluded=excluded_masses(groups),
         lowest=None if divergences is None else names[int(divergences.argmin())],
         spreads={name: found for name, found in spreads.items() if found is not None},
-        correlations=correlations(sums, [numbers[name].representation_rank for name in names], seed),
+        correlations=correlations(sums, [numbers[name].representation_share for name in names], seed),
     )
 
 
-def spread(names: Sequence[str], sums: Sequence[Array], values: Values, seed: int) -> Spread | None:
+def spread(names: Sequence[str], sums: Sequence[Array], values: Values, bounds: Bounds, seed: int) -> Spread | None:
     """How unequal a number is; None where a group has none."""
     found = values([group.sum(axis=0) for group in sums])
     if not np.isfinite(found).all():
         return None
     return Spread(
-        variance=estimate(sums, lambda s: variance(values(s)), seed, least=0.0),
+        variance=estimate(sums, lambda s: variance(values(s)), seed, *variance_bounds(bounds)),
         max_over_min=estimate(sums, lambda s: max_over_min(values(s)), seed, least=1.0),
         worst=names[int(found.argmin())],
         best=names[int(found.argmax())],
     )
 
 
-def correlations(sums: Sequence[Array], ranks: Sequence[int | None], seed: int) -> Correlations:
-    """Of the groups that have a rank, those with the rank; of all groups, those with the drafter's fitness."""
-    with_rank = [place for place, rank in enumerate(ranks) if rank is not None]
-    rank_values = np.array([ranks[place] for place in with_rank], dtype=np.float64)
-    ranked = [sums[place] for place in with_rank]
+def correlations(sums: Sequence[Array], shares: Sequence[float | None], seed: int) -> Correlations:
+    """Of the groups whose language can be told, those with its share of what the drafter writes; of all groups, those
+    with the drafter's fitness."""
+    told = [(group, share) for group, share in zip(sums, shares, strict=True) if share is not None]
+    groups, known_shares = [group for group, _ in told], np.array([share for _, share in told])
 
-    def of_rank(values: Values) -> Metric | None:
-        return known(ranked, lambda s: spearman(rank_values, values(s)), seed) if ranked else None
+    def of_share(values: Values) -> Metric | None:
+        return known(groups, lambda s: spearman(known_shares, values(s)), seed) if told else None
 
     return Correlations(
-        representation_and_acceptance=of_rank(forced_rate),
-        representation_and_measured=of_rank(measured_rate),
+        representation_and_acceptance=of_share(forced_rate),
+        representation_and_measured=of_share(measured_rate),
         fitness_and_acceptance=known(sums, lambda s: spearman(fitness(s), forced_rate(s)), seed),
         fitness_and_measured=known(sums, lambda s: spearman(fitness(s), measured_rate(s)), seed),
         fitness_and_acceptance_over_prompts=over_prompts(sums),

@@ -2,6 +2,7 @@
 
 from rich.table import Table
 
+from specbench.fairness.excluded import marked, notes
 from specbench.fairness.numbers import DrafterReport, FairnessReport, Forced
 from specbench.fairness.spread_lines import spread_lines
 from specbench.tuning.formats import add_columns, new_table, number_of, with_interval
@@ -25,7 +26,8 @@ def forced_cells(found: Forced, is_speedup: bool) -> list[str]:
     links = found.speedup if is_speedup and found.speedup else found.tokens_per_pass
     fitness = (1 - (metric.value or 0.0) for metric in (found.draft_misfit, found.target_misfit))
     return [
-        with_interval(found.cross_entropy, 2), number_of(found.kl, 2), with_interval(found.acceptance_rate, 2),
+        marked(with_interval(found.cross_entropy, 2), found.excluded), marked(number_of(found.kl, 2), found.excluded),
+        with_interval(found.acceptance_rate, 2),
         *(f"{value:.2f}" for value in (*links.model_dump().values(), *fitness)),
     ]  # fmt: skip
 
@@ -39,16 +41,13 @@ def forced_caption(drafter: DrafterReport, report: FairnessReport) -> str:
         [f"{num_positions} positions of {source}, raw distributions; c {cost}; TV = 1 − α_T"],
     )
     if family.unfairness is not None:
-        lines.append(f"unfairness 𝒰 = {with_interval(family.unfairness, 4)} nats², lowest D: {family.lowest}")
+        shown = marked(with_interval(family.unfairness, 4), *family.excluded.values())
+        lines.append(f"unfairness 𝒰 = {shown} nats², lowest D: {family.lowest}")
     lines += spread_lines(drafter, ("forced_acceptance_rate", "forced_speedup"))
     found = family.correlations
-    for name, metric in (("representation rank", found.representation_and_acceptance),
+    for name, metric in (("representation share", found.representation_and_acceptance),
                          ("fitness 1 − r_q", found.fitness_and_acceptance)):  # fmt: skip
         if metric is not None:
             lines.append(f"Spearman's ρ of {name} and α_T over groups: {with_interval(metric, 2)}")
-    excluded = max((group.forced.excluded for group in drafter.groups.values() if group.forced), default=0.0)
-    if excluded > 0:
-        lines.append(
-            f"the drafter excludes up to {excluded:.1%} of what the target allows: D and KL count it as 1.2e-38"
-        )
+    lines += notes({drafter.label: family.excluded})
     return "\n".join([*lines, "theorems 1 and 2 hold in every group"])

@@ -12,6 +12,7 @@ from specbench.fairness.spread import Array, estimate, ratios
 from specbench.fairness.theorems import chain, check_chain, check_fitness
 from specbench.representation import Representation
 from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
+from specbench.results.units import PERCENT
 from specbench.scoring.contract import Scorer
 from specbench.scoring.language import known
 
@@ -37,9 +38,11 @@ def measured(group: Columns, scorer: Scorer | None, seed: int) -> Measured:
     """The measured numbers of a group; `scorer`: of its answers."""
     bleu, adjusted = None, None
     if group.bleu is not None and scorer is not None:
-        bleu = estimate([group.bleu], lambda sums: corpus_bleu(sums[0], scorer), seed)
+        bleu = estimate([group.bleu], lambda sums: corpus_bleu(sums[0], scorer), seed, *PERCENT)
         both = np.hstack([group.sums[:, [c.RATES, c.RATED]], group.bleu])
-        adjusted = estimate([both], lambda sums: ratios(sums, 0, 1)[..., 0] * corpus_bleu(sums[0][:, 2:], scorer), seed)
+        adjusted = estimate(
+            [both], lambda sums: ratios(sums, 0, 1)[..., 0] * corpus_bleu(sums[0][:, 2:], scorer), seed, *PERCENT
+        )
     return Measured(
         acceptance_rate=as_in_a_row(group, c.RATES, c.RATED, seed=seed, bounds=SHARE),
         mean_acceptance_length=as_in_a_row(group, c.EMITTED_TOKENS, c.STEPS, seed=seed),

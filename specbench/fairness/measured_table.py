@@ -47,7 +47,7 @@ def measured_caption(drafter: DrafterReport) -> str:
     lines = [where, *spread_lines(drafter, ("acceptance_rate", "speedup"))]
     found = drafter.family.correlations.representation_and_measured
     if found is not None:
-        lines.append(f"Spearman's ρ of representation rank and α: {with_interval(found, 2)}")
+        lines.append(f"Spearman's ρ of representation share and α: {with_interval(found, 2)}")
     if drafter.num_texts_represented:
         lines.append(f"rank: of {drafter.num_texts_represented} texts on an empty prompt; 1 is the best represented")
     if drafter.problem is not None:

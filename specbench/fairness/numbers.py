@@ -5,7 +5,7 @@ those of acceptance rate, acceptance length and speed-up as measured in one grou
 leaderboard (`results.bootstrap`).
 """
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.fairness.theorems import Chain
 from specbench.results.bootstrap import Metric
@@ -35,7 +35,7 @@ class Forced(Frozen):
     acceptance_rate: Metric  # α_T
     target_misfit: Metric  # r_p; the fitness is 1 − r_p
     draft_misfit: Metric  # r_q
-    excluded: float  # the mass of p on tokens that q gives no probability: counted as the smallest float32
+    excluded: float  # mass of p on tokens that q gives no probability; D and KL count them as the smallest float32
     tokens_per_pass: Chain
     speedup_expected: Metric  # S_T = E[F(α(s))]/(1 + γc); null where c is not known
     speedup: Chain | None = None  # tokens_per_pass ÷ (1 + γc)
@@ -50,7 +50,7 @@ class GroupNumbers(Frozen):
     num_prompts: int
     measured: Measured | None = None
     forced: Forced | None = None
-    representation_rank: int | None = None  # 1: the drafter writes most in it; languages that it never wrote are last
+    representation_rank: int | None = None  # as representation.Share; the languages that it never wrote are last
     representation_share: float | None = None
 
 
@@ -66,7 +66,7 @@ class Spread(Frozen):
 class Correlations(Frozen):
     """Spearman's ρ over groups; `…_over_prompts` over single prompts, as figure 2a."""
 
-    representation_and_acceptance: Metric | None = None  # rank with α_T: below 0 where well represented languages gain
+    representation_and_acceptance: Metric | None = None  # share with α_T: above 0 where well represented languages gain
     representation_and_measured: Metric | None = None
     fitness_and_acceptance: Metric | None = None  # 1 − r_q with α_T
     fitness_and_measured: Metric | None = None
@@ -79,6 +79,7 @@ class Family(Frozen):
     groups: tuple[str, ...]
     unfairness: Metric | None = None
     lowest: str | None = None
+    excluded: dict[str, float] = Field(default_factory=dict)  # of every group that is teacher-forced, as in `Forced`
     spreads: dict[str, Spread]  # of acceptance_rate, speedup (measured), forced_acceptance_rate, forced_speedup
     correlations: Correlations
 
@@ -110,10 +111,13 @@ class Change(Frozen):
 
 
 class Comparison(Frozen):
-    """Two drafters on the same prompts. `groups`: by group, `family`: over all; the changes by the number's name."""
+    """Two drafters on the same prompts. `groups`: by group, `family`: over all; the changes by the number's name.
+    `excluded_before`, `excluded_after`: by group, as in `Forced`."""
 
     before: str
     after: str
+    excluded_before: dict[str, float]
+    excluded_after: dict[str, float]
     groups: dict[str, dict[str, Change]]
     family: dict[str, Change]
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from specbench.fairness.excluded import MARK, marked
 from specbench.fairness.numbers import DrafterReport, FairnessReport
+from specbench.fairness.positions import TINY
 from specbench.fairness.theorems import pinsker
 from specbench.results.bootstrap import Metric
 from specbench.results.plots import pyplot, reach, saved
@@ -66,12 +68,13 @@ def draw_divergence(axes: Any, drafters: Sequence[DrafterReport]) -> None:
         found = [group.forced for group in drafter.groups.values() if group.forced]
         heights = [forced.acceptance_rate.value for forced in found]
         for name, marker, metrics in (("KL", "o", [f.kl for f in found]), ("D", "s", [f.cross_entropy for f in found])):
-            axes.plot([m.value for m in metrics], heights, marker, color=f"C{number}", label=f"{drafter.label}: {name}",
+            axes.plot([m.value for m in metrics], heights, marker, color=f"C{number}",
+                      label=f"{drafter.label}: {marked(name, *drafter.family.excluded.values())}",
                       fillstyle="full" if name == "KL" else "none")  # fmt: skip
             largest = max([largest, *(m.value or 0.0 for m in metrics)])
     line = np.linspace(0, largest, 200)
     axes.plot(line, [pinsker(float(d)) for d in line], color="black", linewidth=0.8, label="bound 1 − √(d/2)")
-    axes.set_xlabel("divergence, nats")
+    axes.set_xlabel(f"divergence, nats ({MARK}: what the drafter excludes counts as {TINY:.1e})")
     axes.set_ylabel("α_T")
     axes.set_ylim(0, 1.02)
     axes.legend(frameon=False, fontsize=8)

@@ -1,5 +1,6 @@
 """lm-eval's tasks found and loaded: a user's own folder first, the thousands that come with lm-eval when needed."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,6 +14,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from specbench.errors import ConfigError
 
 GENERATES = "generate_until"
+SHOWN = 3  # tasks in an error
 
 
 class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
@@ -20,19 +22,26 @@ class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
 
     def load(self, task_list: Any) -> Any:
         """lm-eval's tasks and groups by name. Raises ConfigError naming the task and what is wrong with it."""
-        names = task_list if isinstance(task_list, list) else [task_list]
-        shown = ", ".join(str(name.get("task", name)) if isinstance(name, dict) else str(name) for name in names)
+        asked = task_list if isinstance(task_list, list) else [task_list]
+        names = [str(name.get("task", name)) if isinstance(name, dict) else str(name) for name in asked]
         try:
             loaded = super().load(task_list)
         except Exception as error:  # of a data set, a template or a task's own code
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
             raise ConfigError(
-                f"lm-eval cannot load task {shown}: {type(error).__name__}: {reason[:300]} (for data of your own, "
-                "give a YAML that includes the task's and has dataset_path: json, and its folder as include path)"
+                f"lm-eval cannot load task {shown(names, reason)}: {type(error).__name__}: {reason[:300]} (for data of "
+                "your own, give a YAML that includes the task's and has dataset_path: json, and its folder as include "
+                "path)"
             ) from error
         for name, task in loaded["tasks"].items():
             check_generates(name, task)
         return loaded
+
+
+def shown(names: Sequence[str], reason: str) -> str:
+    """Of the tasks that were asked for together those that the reason names, or else the first."""
+    named = [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", reason)] or names
+    return ", ".join(named[:SHOWN]) + (f" or {len(named) - SHOWN} more" if len(named) > SHOWN else "")
 
 
 def check_generates(name: str, task: Task) -> None:

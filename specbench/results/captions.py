@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from specbench.results.bootstrap import SMALL_SAMPLE
+from specbench.results.drafters import decodes_alone, draft_length, drafter_of, model_name
 from specbench.results.leaderboard import Evidence, Row
 
 MANY_CUT = 0.1  # a larger share of answers that ended at the limit makes the accuracy one of cut answers
@@ -17,41 +18,37 @@ def caption(rows: Sequence[Row]) -> str:
     """What was run and on what, a line each; then what makes the numbers weak."""
     row = rows[0]
     places = [each.data_location for each in rows if len(rows) == 1 or each.subset != "all"]
-    drafter = _drafter(row)
     lossless = {
         "yes": "lossless", "no": "lossy: the output is not the target's own",
         "claimed": "claimed lossless, not verified here", "not claimed": "not claimed to be lossless",
     }[lossless_word(row)]  # fmt: skip
     sentences = [
-        f"target {_model(row.target, row.target_revision)}",
+        f"target {model_name(row.target, row.target_revision)}",
         *_code(row),
-        f"drafter {drafter}, {_part_of_drafter(row)}, {lossless}{_options(row)}",
+        f"drafter {drafter_of(row)}, {draft_length(row)}, {lossless}{_options(row)}",
         f"{_by_subset(rows, sampling_of)}; {row.dtype} on {row.device}",
+        f"verdict: {_by_subset(rows[-1:] if rows[-1].subset == 'all' else rows, verdict_of)}",
         f"data: {row.data_source} ({_locations(places)})",
     ]
-    judged = rows[-1:] if rows[-1].subset == "all" else rows
-    if any(each.verdict != "not audited" for each in judged):
-        sentences.insert(3, f"verdict: {_by_subset(judged, verdict_of)}")
     cut = [r.subset for r in rows if _value(r, "share_cut_by_length") > MANY_CUT]
     if cut:
         sentences.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")
-    small = [r.subset for r in rows if rests_on_few(r)]
+    small = [r.subset if num_timed(r) == r.n else f"{r.subset} ({num_timed(r)} of {r.n} with a speed)"
+             for r in rows if rests_on_few(r)]  # fmt: skip
     if small:
-        sentences.append(f"intervals rest on few prompts: n < {SMALL_SAMPLE} in {', '.join(small)}")
+        sentences.append(f"intervals rest on few prompts: less than {SMALL_SAMPLE} in {', '.join(small)}")
     return "\n".join(sentences)
 
 
 def rests_on_few(row: Row) -> bool:
     """Whether the interval of the speed-up is one of so few prompts that it may be too narrow."""
     speedup = row.metrics.get("speedup")
-    return speedup is not None and speedup.low is not None and row.n < SMALL_SAMPLE
+    return speedup is not None and speedup.low is not None and num_timed(row) < SMALL_SAMPLE
 
 
-def _drafter(row: Row) -> str:
-    if "routes" in row.options:
-        told = "by the language of the task" if row.options["language"] == "given" else "by the language of the prompt"
-        return f"{told}: {row.drafter}"
-    return _model(row.drafter, row.drafter_revision) if row.drafter else drafter_kind(row)
+def num_timed(row: Row) -> int:
+    """The prompts that the speed-up rests on; rows of earlier versions do not say how many of theirs have a speed."""
+    return int(_value(row, "num_prompts_timed", row.n))
 
 
 def verdict_of(row: Row) -> str:
@@ -81,26 +78,6 @@ def lossless_word(row: Row) -> str:
     return "yes" if row.lossless else "no"
 
 
-def _part_of_drafter(row: Row) -> str:
-    """What the drafter does in every query, or in how many it does all."""
-    if "drafter_share" in row.options:
-        return f"alone with {row.options['drafter_share']:.0%} of the queries, drawn at random"
-    if _decodes_alone(row):
-        return "the target decodes alone" if row.lossless else "which decodes alone"
-    if "routes" in row.options:
-        lengths = [f"{name} {route['num_draft_tokens']}" for name, route in row.options["routes"].items()]
-        return f"draft tokens {', '.join(lengths)}"
-    tokens = f"{row.num_draft_tokens} draft token{'s' * (row.num_draft_tokens != 1)}"
-    bridge = row.options.get("bridge", "shared")
-    name = bridge["type"] if isinstance(bridge, dict) else bridge
-    return tokens if name == "shared" else f"{tokens}, bridge {name}"
-
-
-def _decodes_alone(row: Row) -> bool:
-    """Whether nothing is drafted, so that the rule judges nothing."""
-    return row.num_draft_tokens == 0 and "decoder" not in row.options
-
-
 def _code(row: Row) -> list[str]:
     """The external code of a method, and how its clock was started where it did not report its first token."""
     decoder = row.options.get("decoder")
@@ -112,16 +89,9 @@ def _code(row: Row) -> list[str]:
     return [f"external decoder {decoder['entry']} ({str(decoder['revision']).removeprefix('local-')}){clock}"]
 
 
-def drafter_kind(row: Row) -> str:
-    """The kind of drafter; external code without a draft model has one of its own, or none."""
-    if "decoder" in row.options:
-        return "its own"
-    return str(row.options.get("drafter", {}).get("type", "none"))
-
-
-def _value(row: Row, name: str) -> float:
+def _value(row: Row, name: str, default: float = 0.0) -> float:
     metric = row.metrics.get(name)
-    return 0.0 if metric is None or metric.value is None else metric.value
+    return default if metric is None or metric.value is None else metric.value
 
 
 def _locations(locations: Sequence[str]) -> str:
@@ -131,7 +101,7 @@ def _locations(locations: Sequence[str]) -> str:
 
 def _options(row: Row) -> str:
     """The options of the verification rule (or of external code), such as the threshold, that the numbers hang on."""
-    if _decodes_alone(row):
+    if decodes_alone(row):
         return ""
     options = row.options.get("verification", row.options.get("decoder", {}).get("options", {}))
     return f" ({', '.join(f'{name} {value}' for name, value in options.items())})" if options else ""
@@ -158,7 +128,3 @@ def sampling_of(row: Row) -> str:
         *(f"{name} {value:g}" for name, value in limits if value is not None),
     ]
     return ", ".join(parts)
-
-
-def _model(name: str, revision: str | None) -> str:
-    return f"{name} ({revision.removeprefix('local-')[:12]})" if revision else name

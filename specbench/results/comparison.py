@@ -10,7 +10,7 @@ from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import rests_on_few
 from specbench.results.leaderboard import Row
 from specbench.results.notes import heading
-from specbench.results.tables import drafter_kind, lossless_word, number, sampling_of, short, speed, with_interval
+from specbench.results.tables import drafter_kind, number, sampling_of, short, speed, with_interval
 from specbench.results.units import unit_of
 
 
@@ -39,7 +39,7 @@ def _cells(row: Row) -> list[str]:
     metrics, unit = row.metrics, unit_of(row.quality)
     return [
         short(row.method).partition("@")[0],
-        lossless_word(row) if row.verdict == "not audited" else row.verdict,
+        row.verdict,
         "by language" if "routes" in row.options else _short_drafter(row),
         str(row.num_draft_tokens),
         number(metrics.get("acceptance_rate"), 3),
@@ -63,7 +63,7 @@ def _caption(rows: Sequence[Row]) -> str:
             "greedy equal: its outputs are AR's on these prompts; `specbench audit` tests draws as well"
             if any(each.verdict != "not audited" for each in rows)
             else "not audited: `specbench audit` tests what is drawn at a temperature",
-            *([f"intervals rest on few prompts: n < {SMALL_SAMPLE}"] if any(map(rests_on_few, rows)) else []),
+            *([f"intervals rest on few prompts: less than {SMALL_SAMPLE}"] if any(map(rests_on_few, rows)) else []),
             "acceptance rates do not compare across bridges: rank by τ and tok/s",
         ]
     )

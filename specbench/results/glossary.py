@@ -16,6 +16,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "ratio",
         "tokens_per_second ÷ tokens_per_second_ar; null where a drafter decodes alone in tokens of its own vocabulary",
     ),
+    "num_prompts_timed": (
+        "prompts",
+        "prompts with an answer that counts in tokens_per_second: speedup rests on them",
+    ),
     "speedup_e2e": ("ratio", "the same with prefill: Σ new tokens ÷ Σ (time to first token + decode seconds)"),
     "speedup_expected": (
         "ratio",

@@ -18,6 +18,7 @@ from specbench.running.prompts import record_prompts, uses_chat, with_the_same_h
 from specbench.running.records import Record
 from specbench.running.runner import drafter_identity, named
 from specbench.specs import MethodSpec, RunSpec
+from specbench.specs.run import own_drafter
 
 ALL = "all"
 
@@ -73,25 +74,34 @@ def other_tokens(method: MethodSpec, models: Models) -> dict[str, Metric]:
     return {name: Metric() for name in ("speedup", "speedup_e2e", "speedup_expected")}
 
 
-def options(decoder: Decoder) -> dict[str, Any]:
-    """What a method is made of: its parts, or the external code with what identifies it."""
+def options(decoder: Decoder, target: str) -> dict[str, Any]:
+    """What a method is made of: its parts, or the external code with what identifies it. `target`: as it was given."""
     method = decoder.method
     if isinstance(decoder, ExternalDecoder) and method.decoder is not None:
         return {"decoder": {**method.decoder.model_dump(), "revision": decoder.revision}}
     if method.routes is not None:
         whole = method.model_dump()
         routes = {
-            name: {"drafter": part.drafter.model_dump(), "num_draft_tokens": part.num_draft_tokens}
+            name: {"drafter": drafter_options(part, target), "num_draft_tokens": part.num_draft_tokens}
             for name, part in zip(method.routes, method.parts, strict=True)
         }
         return {"language": method.language, "routes": routes} | {key: whole[key] for key in ("verification", "bridge")}
     allocation = {"decodes_with": method.decodes_with, "drafter_share": method.drafter_share}
     return {
         **(allocation if method.decodes_with == "random" else {}),
-        "drafter": method.drafter.model_dump(),
+        "drafter": drafter_options(method, target),
         "verification": method.verification.model_dump(),
         "bridge": method.bridge.model_dump(),
     }
+
+
+def drafter_options(part: MethodSpec, target: str) -> dict[str, Any]:
+    """The drafter with its options. One that the method names, and that the one given with --drafter stands in for, is
+    no checkpoint of the row: `replaces` tells which."""
+    found = part.drafter.model_dump()
+    if part.checkpoint is None or own_drafter(part, target) is not None:
+        return found
+    return {**found, "checkpoint": None, "replaces": part.checkpoint}
 
 
 def revision(group: Sequence[Cell]) -> str | None:
@@ -127,7 +137,7 @@ def _row(
         language=cell.task.language if len(group) == 1 else None,
         method=named(method),
         num_draft_tokens=max(part.num_draft_tokens for part in parts),
-        options=options(decoder) | ({"taken": taken} if taken else {}),
+        options=options(decoder, spec.target) | ({"taken": taken} if taken else {}),
         target=models.target.name,
         target_revision=models.target.revision,
         drafter=drafter["name"],

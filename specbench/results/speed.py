@@ -31,6 +31,7 @@ def speeds(
     own_speed, baseline_speed = per_second(own), per_second(baseline)
     same = Metric(value=1.0)  # AR beside itself: exact, not measured
     return {
+        "num_prompts_timed": Metric(value=len(set(prompts.cluster[timed].tolist()))),
         "new_tokens": Metric(value=sum(new_tokens(g) for g in own)),
         "tokens_per_second": prompts.ratio(*own_speed),
         "tokens_per_second_ar": prompts.ratio(*baseline_speed),

@@ -6,8 +6,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from specbench.results.captions import caption, drafter_kind, lossless_word, sampling_of
+from specbench.results.captions import caption, lossless_word, sampling_of
 from specbench.results.cells import NULL, number, short, speed, with_interval
+from specbench.results.drafters import drafter_kind
 from specbench.results.leaderboard import Row
 from specbench.results.notes import heading, notes
 from specbench.results.units import pair

@@ -30,6 +30,7 @@ OTHERS = {
     "judge_score": Unit("judge 1–10", digits=2, most=9.0),
 }
 RATINGS: Bounds = (1.0, 10.0)
+PERCENT: Bounds = (0.0, 100.0)
 PASS_AT = re.compile(r"pass@(\d+)")
 
 
@@ -45,10 +46,10 @@ def unit_of(name: str | None) -> Unit:
 
 
 def bounds_of(name: str) -> Bounds | None:
-    """The least and the most that a score of one answer can be; None for one that is not ours."""
+    """The least and the most that a score can be; None for one that is not ours."""
     if name in SHARES or PASS_AT.fullmatch(name):
         return SHARE
-    return RATINGS if name == "judge_score" else None
+    return {"bleu": PERCENT, "chrf": PERCENT, "judge_score": RATINGS}.get(name)
 
 
 def pair(metrics: Mapping[str, Metric], name: str | None) -> str:

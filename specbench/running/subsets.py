@@ -1,12 +1,14 @@
 """Which subsets of a task are measured where none is named, and the user's files do not hold all of them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from specbench.data.examples import NoRows, TaskData, load_examples
-from specbench.data.folders import subsets_with_files
+from specbench.data.examples import TaskData, load_examples
+from specbench.data.folders import local_files, subsets_with_files
+from specbench.data.sources import NoRows
 from specbench.errors import ConfigError
 from specbench.running.plan import load_data
 from specbench.running.progress import say
@@ -34,7 +36,8 @@ def with_files(task: TaskSpec, data: str | None, console: Console) -> tuple[str,
     if data in (None, "hub", "sample") or not task.subsets:
         return None
     filed = subsets_with_files(task, Path(data))
-    found = [name for name in filed if has_rows(task, name, data, len(filed))]
+    shared = sharing(task, filed, Path(data))
+    found = [name for name in filed if name not in shared or has_rows(task, name, data, len(filed))]
     if not found or len(found) == len(task.subset_names):
         return None
     for lacking, names in (("file", set(task.subset_names) - set(filed)), ("rows", set(filed) - set(found))):
@@ -44,8 +47,16 @@ def with_files(task: TaskSpec, data: str | None, console: Console) -> tuple[str,
     return tuple(found)
 
 
+def sharing(task: TaskSpec, names: Sequence[str], data: Path) -> set[str]:
+    """The subsets that have a file in common with another. One with files of its own has its rows there, or loading
+    says what is wrong with them."""
+    files = {name: set(local_files(task, name, data, num_subsets=1).paths) for name in names}
+    num_subsets = Counter(path for paths in files.values() for path in paths)
+    return {name for name, paths in files.items() if any(num_subsets[path] > 1 for path in paths)}
+
+
 def has_rows(task: TaskSpec, subset: str, data: str, num_subsets: int) -> bool:
-    """Whether a subset is among the rows of files that other subsets may share. What else is wrong is said later."""
+    """Whether a subset is among the rows of files that other subsets share. What else is wrong is said later."""
     try:
         load_examples(task, subset, data=data, use_sample=False, limit=1, num_subsets=num_subsets)
     except NoRows:

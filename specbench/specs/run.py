@@ -3,17 +3,20 @@
 import hashlib
 import json
 import math
+import weakref
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from specbench.errors import ConfigError, nearest
 from specbench.resources import EMBEDDED
 from specbench.specs.components import Spec, Text
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
+
+_DIGESTS: dict[int, str] = {}  # of specs, by their id, as long as they live: every row names its task and its method
 
 
 class RunSpec(Spec):
@@ -34,6 +37,11 @@ class RunSpec(Spec):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     limit: Annotated[int, Field(ge=1)] | None = None
     repeats: Annotated[int, Field(ge=1)] = 1
+
+    @field_validator("subsets")
+    @classmethod
+    def _each_once(cls, subsets: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return subsets and tuple(dict.fromkeys(subsets))
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunSpec":
@@ -94,7 +102,7 @@ class RunSpec(Spec):
         if self.subsets is None or not task.subsets:
             absent = self.left_out().get(task.name, [])
             return [name for name in task.subset_names if name not in absent]
-        chosen = [name for name in dict.fromkeys(self.subsets) if name in task.subset_names]
+        chosen = [name for name in self.subsets if name in task.subset_names]
         if not chosen:
             raise ConfigError(
                 f"subsets: task '{task.name}' has none of {', '.join(self.subsets)}: {nearest('', task.subsets)}"
@@ -123,11 +131,15 @@ def digest(spec: TaskSpec | MethodSpec) -> str:
     Words without meaning (title, paper), the sweep, the version and the place of the sample do not count, and an absent
     value counts as the empty one. A task counts as its subsets do, each merged over it.
     """
-    if isinstance(spec, TaskSpec) and spec.subsets:
-        meaning: Any = {name: _meaning(spec.subset(name)) for name in spec.subsets}
-    else:
-        meaning = _meaning(spec)
-    return hashlib.sha256(json.dumps(meaning, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:12]
+    if id(spec) not in _DIGESTS:
+        if isinstance(spec, TaskSpec) and spec.subsets:
+            meaning: Any = {name: _meaning(spec.subset(name)) for name in spec.subsets}
+        else:
+            meaning = _meaning(spec)
+        text = json.dumps(meaning, sort_keys=True, ensure_ascii=False)
+        weakref.finalize(spec, _DIGESTS.pop, id(spec), None)
+        _DIGESTS[id(spec)] = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return _DIGESTS[id(spec)]
 
 
 def _meaning(spec: TaskSpec | MethodSpec) -> Any:

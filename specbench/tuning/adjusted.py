@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from specbench.fairness.spread import estimate
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.corpus import corpus_of
+from specbench.results.units import bounds_of
 from specbench.running.record_check import ACCEPTED, JUDGED, step_sum
 from specbench.running.records import Record
 from specbench.scoring.contract import Scorer
@@ -22,18 +23,23 @@ def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, sc
     cluster = Prompts.of(records, seed).cluster
     judged = [step_sum(generation, JUDGED) for generation in own]
     rates = [step_sum(g, ACCEPTED) / n if n else 0.0 for g, n in zip(own, judged, strict=True)]
+    least, most = bounds_of(quality) or (-np.inf, np.inf)
+    bounds = (min(least, 0.0), most)  # an acceptance rate of 0 makes any score 0
     acceptance = by_prompt(cluster, rates, [float(n > 0) for n in judged])
     if any(quality in generation.get("statistics", {}) for generation in own):
         part = corpus_of(quality, scorer, cluster, own, own)
         if part is None or len(part.own) != len(acceptance):
             return Metric()
         both = np.hstack([acceptance, part.own])
-        return estimate([both], lambda sums: rate(sums[0]) * [part.score(row) for row in sums[0][:, 2:].tolist()], seed)
+        return estimate(
+            [both], lambda sums: rate(sums[0]) * [part.score(row) for row in sums[0][:, 2:].tolist()], seed,
+            *bounds,
+        )  # fmt: skip
     scores = [generation.get("scores", {}).get(quality) for generation in own]
     if not scores or None in scores:
         return Metric()
     both = np.hstack([acceptance, by_prompt(cluster, scores, [1.0] * len(scores))])
-    return estimate([both], lambda sums: rate(sums[0]) * sums[0][:, 2] / sums[0][:, 3], seed)
+    return estimate([both], lambda sums: rate(sums[0]) * sums[0][:, 2] / sums[0][:, 3], seed, *bounds)
 
 
 def by_prompt(cluster: NDArray[np.int64], *columns: Sequence[float]) -> Array:

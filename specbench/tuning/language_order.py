@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
-from scipy import stats
 
 from specbench.errors import ConfigError
+from specbench.fairness.spread import spearman
 from specbench.representation import Representation, Share, representation
 from specbench.results import plots
 from specbench.results.leaderboard import Row
@@ -23,7 +24,6 @@ from specbench.tuning.trials import Measured, Trials
 
 NUM_TEXTS, MAX_NEW_TOKENS = 1000, 64
 SHOWN = ("acceptance_rate", "mean_acceptance_length", "speedup", "speedup_expected", "cost_ratio")
-MIN_LANGUAGES = 3  # of a correlation
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,12 @@ class Order:
     def correlation(self, metric: str) -> float | None:
         """Spearman's ρ between the share of a language and a metric of it; None for too few, or all the same."""
         pairs = [
-            (share.share, row.metrics[metric].value) for row, share in self.rows
-            if share is not None and row.metrics[metric].value is not None
+            (share.share, value) for row, share in self.rows
+            if share is not None and (value := row.metrics[metric].value) is not None
         ]  # fmt: skip
-        columns = list(zip(*pairs, strict=True))
-        if len(pairs) < MIN_LANGUAGES or any(len(set(column)) == 1 for column in columns):
-            return None
-        return float(stats.spearmanr(*columns).statistic)
+        shares, values = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+        found = float(spearman(shares, values))
+        return found if np.isfinite(found) else None
 
     def as_json(self) -> dict[str, Any]:
         return {

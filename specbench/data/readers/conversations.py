@@ -1,7 +1,8 @@
 """Readers of MT-bench and Spec-Bench: one file of questions in turns, each of a category.
 
 A row becomes `id`, `category`, `turns`, and `references`: for every turn a text or a list of texts any of which is
-right, or None. Rows of another group are left out.
+right, or None. Rows of another group are left out; one of none is
+refused, because no subset would hold it.
 """
 
 import re
@@ -10,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from specbench.data.local import Row
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, nearest
 from specbench.registry import READERS
 from specbench.specs import templates
 
@@ -18,6 +19,7 @@ CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction"
 GROUPS = {"mt_bench": CATEGORIES} | {
     group: (group,) for group in ("translation", "summarization", "qa", "math_reasoning", "rag", "deen", "zhen")
 }
+KNOWN = tuple(category for categories in GROUPS.values() for category in categories)
 FINAL_NUMBER = re.compile(r"####\s*(\S+)\s*$")
 
 
@@ -27,6 +29,10 @@ def conversations(categories: tuple[str, ...]) -> Callable[[Row], Row | list[Row
     def read(row: Row) -> Row | list[Row]:
         if templates.is_empty(row.get("category")):
             raise ConfigError("no column 'category', which names the group of the row: add it")
+        if row["category"] not in KNOWN:
+            raise ConfigError(
+                f"column 'category' = '{row['category']}' is none: {nearest(str(row['category']), KNOWN)}"
+            )
         if row["category"] not in categories:
             return []
         if "references" in row:

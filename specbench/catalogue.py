@@ -32,6 +32,7 @@ def load_task(name_or_path: str) -> TaskSpec:
     spec = load_file(path)
     if not isinstance(spec, TaskSpec):
         raise ConfigError(f"{path}: holds a method, not a task: give it with --method")
+    _check_name(spec, path, name_or_path)
     return spec
 
 
@@ -50,6 +51,7 @@ def load_method(name_or_path: str) -> MethodSpec:
     spec = load_file(path)
     if not isinstance(spec, MethodSpec):
         raise ConfigError(f"{path}: holds a task, not a method: give it with --task")
+    _check_name(spec, path, name_or_path)
     return spec
 
 
@@ -91,7 +93,7 @@ def _with_code(data: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def _find(kind: str, name_or_path: str) -> Path:
     """The file of a built-in or plug-in name, or the path itself when it is one."""
-    if name_or_path.endswith((".yaml", ".yml")) or os.sep in name_or_path or "/" in name_or_path:
+    if _is_path(name_or_path):
         return Path(name_or_path)
     files = _files(kind)
     if name_or_path not in files:
@@ -100,10 +102,16 @@ def _find(kind: str, name_or_path: str) -> Path:
     path, *others = files[name_or_path]
     if others:
         raise ConfigError(f"'{name_or_path}' is both {path} and {others[0]}: give the path of one of them")
-    named = yaml_files.read(path).get("name")
-    if named != name_or_path:
-        raise ConfigError(f"{path}: name = {named!r}: must be the file's own name, '{name_or_path}'")
     return path
+
+
+def _is_path(name_or_path: str) -> bool:
+    return name_or_path.endswith((".yaml", ".yml")) or os.sep in name_or_path or "/" in name_or_path
+
+
+def _check_name(spec: TaskSpec | MethodSpec, path: Path, name_or_path: str) -> None:
+    if not _is_path(name_or_path) and spec.name != name_or_path:
+        raise ConfigError(f"{path}: name = {spec.name!r}: must be the file's own name, '{name_or_path}'")
 
 
 def namesake(kind: str, name_or_path: str) -> str | None:

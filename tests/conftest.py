@@ -23,7 +23,7 @@ torch.set_num_threads(1)
 def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Folders of a random target and a random drafter with the same tokenizer, context 1,024."""
     folder = tmp_path_factory.mktemp("pair")
-    target = tiny.save(folder / "target")
+    target = tiny.save(folder / "target", num_hidden_layers=2)
     return str(target), str(tiny.save(folder / "drafter", num_hidden_layers=1))
 
 

@@ -1,21 +1,42 @@
 """Small tasks of lm-eval on rows of our own, as YAML and JSONL in a folder."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import lm_eval.tasks
 import pytest
 import yaml
+from lm_eval.tasks._index import Entry, TaskIndex
 
 UPSTREAM = Path(lm_eval.tasks.__file__).parent
 SUMS = [(2, 3), (4, 5), (6, 1), (7, 2), (3, 3), (8, 1)]
 ROWS = [{"question": f"What is {a} plus {b}?", "answer": f"{a} + {b} = {a + b}\n#### {a + b}"} for a, b in SUMS]
 
 
+build = TaskIndex.build
+
+
+@cache
+def upstream_entries() -> dict[str, Entry]:
+    """lm-eval's own tasks: to read their 14,000 files takes many seconds."""
+    return build([UPSTREAM])
+
+
+def build_with_upstream_read_once(paths: Iterable[Path]) -> dict[str, Entry]:
+    """lm-eval's `TaskIndex.build`."""
+    index: dict[str, Entry] = {}
+    for path in paths:
+        index |= upstream_entries() if path == UPSTREAM else build([path])
+    return index
+
+
 def use_cache(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Data sets are cached in a folder of the test, and nothing is looked for on the hub."""
+    """Data sets are cached in a folder of the test, nothing is looked for on the hub, and lm-eval's own tasks are read
+    once in a process."""
+    monkeypatch.setattr(TaskIndex, "build", staticmethod(build_with_upstream_read_once))
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", folder)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("LMEVAL_LOG_LEVEL", "ERROR")

@@ -14,14 +14,14 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.pair import ModelPair
 from specbench.running.compose import compose
 
-MAX_NEW_TOKENS = 96
+MAX_NEW_TOKENS = 48
 GAMMA = 5
 LANGUAGES = load_task("mgsm").subset_names
 
 
-def ours(models: ModelPair, method: str, prompt: list[int], max_new_tokens: int = MAX_NEW_TOKENS) -> Generation:
-    decoder = compose(load_method(method), models, Sampling(0.0))
-    return decoder.generate(prompt, StopRules(max_new_tokens, decoder.model.eos_token_ids), seed=0)
+def ours(models: ModelPair, prompt: list[int]) -> Generation:
+    decoder = compose(load_method("sd"), models, Sampling(0.0))
+    return decoder.generate(prompt, StopRules(MAX_NEW_TOKENS, decoder.model.eos_token_ids), seed=0)
 
 
 def generate(target: CausalLM, prompt: list[int], max_new_tokens: int, **options: Any) -> list[int]:
@@ -55,13 +55,14 @@ def theirs(embedded_pair: ModelPair, monkeypatch: pytest.MonkeyPatch) -> list[in
 def test_output_equals_generate_and_accepted_lengths_assisted_generation(
     language: str, embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int]]], theirs: list[int]
 ) -> None:
-    """One prompt of each language, not the same one of all."""
+    """One prompt of each language, not the same one of all. That AR too writes the same is shown by
+    `test_bench_transformers.py`."""
     target, drafter = embedded_pair.target, embedded_pair.drafter
     prompt = embedded_prompts[language][LANGUAGES.index(language) % 3]
     assert drafter is not None
     expected = generate(target, prompt, MAX_NEW_TOKENS)
-    generation = ours(embedded_pair, "sd", prompt)
-    assert ours(embedded_pair, "ar", prompt).token_ids == generation.token_ids == expected
+    generation = ours(embedded_pair, prompt)
+    assert generation.token_ids == expected
     # It drafts before the first target pass; ours draws one token from the prefill first, so it starts from there.
     assisted = generate(target, [*prompt, expected[0]], MAX_NEW_TOKENS - 1, assistant_model=drafter.model)
     assert assisted == expected[1:]

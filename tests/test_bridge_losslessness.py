@@ -5,6 +5,7 @@ sequences, with which every control there fails at p < 1e-6; of shaped distribut
 3,000.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,10 +72,17 @@ def models(name: str, seed: int) -> tuple[TextModel, TextModel]:
     return target, draft
 
 
-@pytest.mark.parametrize("method", RULES)
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        *itertools.product(("tli", "union"), PAIRS),
+        ("slem", "each side has its own"),
+        ("slem", "the drafter ends texts"),
+    ],
+)
 def test_a_bridge_follows_the_target(method: str, name: str) -> None:
-    """Every method and every pair of vocabularies meets every draft length, though not each other at all of them."""
+    """Every pair of vocabularies meets the methods whose rule sees the drafter's probabilities, and these meet every
+    draft length; exact match, the rule of slem, sees none."""
     seed = 1 + (list(PAIRS).index(name) + list(RULES).index(method)) % 3
     gamma = seed % 3 + 1
     target, draft = models(name, seed)
@@ -82,13 +90,14 @@ def test_a_bridge_follows_the_target(method: str, name: str) -> None:
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
 
-@pytest.mark.parametrize("method", ["tli", "union", "slem"])
 @pytest.mark.parametrize(
-    ("name", "draft_temperature"),
+    ("method", "name", "draft_temperature"),
     [
-        ("each side has its own", None),
-        ("each side has its own", 2.0),
-        ("prefixes of one another", 0.0),
+        ("tli", "each side has its own", 2.0),
+        ("tli", "prefixes of one another", 0.0),
+        ("union", "each side has its own", None),
+        ("union", "each side has its own", 2.0),
+        ("slem", "prefixes of one another", None),
     ],
 )
 def test_a_bridge_follows_the_shaped_target(method: str, name: str, draft_temperature: float | None) -> None:

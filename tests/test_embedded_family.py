@@ -11,23 +11,23 @@ from specbench.models.loading import load_model
 from specbench.models.pair import ModelPair
 from specbench.running.compose import compose
 
-MAX_NEW_TOKENS = 48
-NUM_TOKENS_OF_OTHERS = 32
+MAX_NEW_TOKENS = 32
 OF_ANOTHER_VOCABULARY = ("slem", "tli")
+OWN_DRAFTERS = {"slem": "drafter-bpe", "tli": "drafter-bpe", "slrs": "drafter-bytes"}
 LOSSLESS = ("sd", "tli", "union", "slem", "slrs", "ngram", "pld")
 
 
-def generate(method: str, models: ModelPair, prompt: list[int], max_new_tokens: int = MAX_NEW_TOKENS) -> Generation:
+def generate(method: str, models: ModelPair, prompt: list[int]) -> Generation:
     decoder = compose(load_method(method), models, Sampling(0.0))
-    return decoder.generate(prompt, StopRules(max_new_tokens, models.target.eos_token_ids), seed=0)
+    return decoder.generate(prompt, StopRules(MAX_NEW_TOKENS, models.target.eos_token_ids), seed=0)
 
 
 @pytest.fixture(scope="module")
 def expected(
     embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int]]]
 ) -> list[tuple[list[int], list[int]]]:
-    """Prompts of all languages with AR's tokens."""
-    prompts = [prompt for language in embedded_prompts.values() for prompt in language[:2]]
+    """A prompt of each language, not the same one of all, with AR's tokens."""
+    prompts = [prompts[number % 3] for number, prompts in enumerate(embedded_prompts.values())]
     return [(prompt, generate("ar", embedded_pair, prompt).token_ids) for prompt in prompts]
 
 
@@ -47,10 +47,10 @@ def test_greedy_output_is_that_of_the_target(
         assert generation.token_ids == token_ids
         steps += generation.steps
     num_accepted = sum(step.num_accepted for step in steps)
-    assert len(expected) == 22
+    assert len(expected) == 11
     assert num_accepted > 0.1 * sum(len(token_ids) for _, token_ids in expected)
-    if method in OF_ANOTHER_VOCABULARY:
-        assert drafter_for(spec.bridge.type) == "drafter-bpe"
+    if method in OWN_DRAFTERS:
+        assert drafter_for(spec.bridge.type) == OWN_DRAFTERS[method]
         assert num_accepted > 0.6 * sum(step.num_judged for step in steps)
 
 
@@ -61,17 +61,18 @@ def test_greedy_output_is_that_of_the_target(
 def test_a_drafter_made_for_another_bridge_changes_nothing(
     method: str, drafter: str, embedded_pair: ModelPair, expected: list[tuple[list[int], list[int]]]
 ) -> None:
-    """A prompt of every other language. The first tokens of a longer greedy generation are those of a shorter one."""
+    """A prompt of every other language."""
     assert drafter != drafter_for(load_method(method).bridge.type)
     models = ModelPair(embedded_pair.target, load_model(f"embedded:{drafter}", device="cpu"))
-    prompts = expected[::4]
+    prompts = expected[::2]
     assert len(prompts) == 6
-    num_accepted = 0
+    steps = []
     for prompt, token_ids in prompts:
-        generation = generate(method, models, prompt, NUM_TOKENS_OF_OTHERS)
-        assert generation.token_ids == token_ids[:NUM_TOKENS_OF_OTHERS]
-        num_accepted += sum(step.num_accepted for step in generation.steps)
-    assert num_accepted > 0
+        generation = generate(method, models, prompt)
+        assert generation.token_ids == token_ids
+        steps += generation.steps
+    floor = 0.6 if method == "slrs" else 0.0
+    assert sum(step.num_accepted for step in steps) > floor * sum(step.num_judged for step in steps)
 
 
 @pytest.mark.parametrize("method", OF_ANOTHER_VOCABULARY)
@@ -80,7 +81,7 @@ def test_the_draft_cache_is_never_rebuilt(
 ) -> None:
     """After the prefill a draft pass reads what was emitted and the tail that its tokenizer cuts anew: a few tokens."""
     drafter = load_model("embedded:drafter-bpe", device="cpu")
-    for prompt, _ in expected[::3]:
+    for prompt, _ in expected[::2]:
         lengths = [
             length for length, _ in generate(method, ModelPair(embedded_pair.target, drafter), prompt).draft_passes
         ]

@@ -32,7 +32,7 @@ def models(embedded_pair: ModelPair) -> dict[str, CausalLM]:
 
 def generate(
     models: dict[str, CausalLM], name: str, overrides: tuple[str, ...], prompt: list[int], sampling: Sampling = GREEDY,
-    seed: int = 0, max_new_tokens: int = 64,
+    seed: int = 0, max_new_tokens: int = 40,
 ) -> Generation:  # fmt: skip
     _, [method] = with_overrides([], [load_method(name)], list(overrides))
     kinds = {"none": None, "same_vocabulary": models["same"], "other_vocabulary": models["other"]}
@@ -41,14 +41,24 @@ def generate(
     return decoder.generate(prompt, StopRules(max_new_tokens, models["target"].eos_token_ids), seed)
 
 
+@pytest.fixture(scope="module")
+def baseline(
+    models: dict[str, CausalLM], embedded_prompts: dict[str, list[list[int]]]
+) -> list[tuple[list[int], int, Generation]]:
+    """Prompts, the tokens that are asked for behind them, and AR's generations."""
+    asked = [(embedded_prompts[language][0], length) for language, length in (("en", 40), ("th", 24), ("ja", 1))]
+    return [(prompt, length, generate(models, "ar", (), prompt, max_new_tokens=length)) for prompt, length in asked]
+
+
 @pytest.mark.parametrize(("name", "overrides"), METHODS)
 def test_greedy_output_is_that_of_our_baseline(
-    name: str, overrides: tuple[str, ...], models: dict[str, CausalLM], embedded_prompts: dict[str, list[list[int]]]
+    name: str,
+    overrides: tuple[str, ...],
+    models: dict[str, CausalLM],
+    baseline: list[tuple[list[int], int, Generation]],
 ) -> None:
-    for language, length in (("en", 64), ("th", 30), ("ja", 1)):
-        prompt = embedded_prompts[language][0]
+    for prompt, length, own in baseline:
         found = generate(models, name, overrides, prompt, max_new_tokens=length)
-        own = generate(models, "ar", (), prompt, max_new_tokens=length)
         assert (found.token_ids, found.finish) == (own.token_ids, own.finish)
         assert found.ttft_seconds is not None and found.external is not None
         assert 1 <= found.external.num_first_tokens <= length
@@ -67,7 +77,7 @@ def test_accepted_drafts_are_those_of_our_own_loop(
     for language in ("en", "sw"):
         prompt = embedded_prompts[language][1]
         own = generate(models, "sd", (), prompt)
-        theirs = generate(models, "hf-sd", (), [*prompt, own.token_ids[0]], max_new_tokens=63)
+        theirs = generate(models, "hf-sd", (), [*prompt, own.token_ids[0]], max_new_tokens=39)
         counts = [[(s.num_drafted, s.num_judged, s.num_accepted) for s in g.steps] for g in (own, theirs)]
         assert own.token_ids[1:] == theirs.token_ids and len(counts[0]) > 5
         assert counts[0] == counts[1]
@@ -78,11 +88,11 @@ def test_no_run_depends_on_the_one_before(
     name: str, overrides: tuple[str, ...], models: dict[str, CausalLM], embedded_prompts: dict[str, list[list[int]]]
 ) -> None:
     first, second = embedded_prompts["en"][:2]
-    forth = [generate(models, name, overrides, prompt, WARM, 5, 24) for prompt in (first, second)]
-    back = [generate(models, name, overrides, prompt, WARM, 5, 24) for prompt in (second, first)]
+    forth = [generate(models, name, overrides, prompt, WARM, 5, 12) for prompt in (first, second)]
+    back = [generate(models, name, overrides, prompt, WARM, 5, 12) for prompt in (second, first)]
     assert [g.token_ids for g in forth] == [g.token_ids for g in back[::-1]]
     assert [g.steps for g in forth] == [g.steps for g in back[::-1]]
-    assert generate(models, name, overrides, first, WARM, 6, 24).token_ids != forth[0].token_ids
+    assert generate(models, name, overrides, first, WARM, 6, 12).token_ids != forth[0].token_ids
 
 
 def test_the_models_are_as_they_were(models: dict[str, CausalLM], embedded_prompts: dict[str, list[list[int]]]) -> None:
@@ -154,7 +164,7 @@ def test_top_k_is_off_unless_asked_for() -> None:
 def test_a_whole_run_beside_our_own(specbench: Any, tmp_path: Any) -> None:
     code, out, err = specbench(
         "run", "--task", "mgsm", "--method", "sd,hf-sd,hf-slem", "--subset", "en", "--limit", "1", "--output", "out",
-        "--set", "generation.max_new_tokens=48", "--json",
+        "--set", "generation.max_new_tokens=32", "--json",
     )  # fmt: skip
     assert code == 0, err
     rows = {row["method"].partition("@")[0]: row for row in json.loads(out)}

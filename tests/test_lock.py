@@ -11,9 +11,17 @@ from specbench.resources import builtin_dir
 
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
-    """A copy of the built-in files with a fresh lock, free to be changed."""
-    for kind in ("tasks", "methods"):
-        shutil.copytree(builtin_dir(kind), tmp_path / kind)
+    """A copy of some built-in files with a fresh lock, free to be changed."""
+    for name in (
+        "methods/ar.yaml",
+        "methods/fsd.yaml",
+        "methods/sd.yaml",
+        "tasks/mgsm.yaml",
+        "tasks/samples/mgsm.jsonl",
+    ):
+        kind, _, file = name.partition("/")
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(builtin_dir(kind) / file, tmp_path / name)
     for module in (catalogue, lock):
         monkeypatch.setattr(module, "builtin_dir", lambda kind: tmp_path / kind)
     lock.write(tmp_path / "versions.lock")

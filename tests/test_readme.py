@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench.catalogue import load_method, method_names, task_names
+from specbench.catalogue import load_file, load_method, method_names, task_names
+from specbench.specs import MethodSpec
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
@@ -27,8 +28,8 @@ def chained(commands: list[str]) -> list[list[str]]:
 
 
 SHORT = ["--set", "generation.max_new_tokens=24"]
-SMALLER = {"run": SHORT, "sweep": SHORT, "audit": [*SHORT, "--draws", "24"],
-           "tune": ["--limit", "6", "--lengths", "5,10", "--step", "0.2"]}  # fmt: skip
+SMALLER = {"run": ["--set", "generation.max_new_tokens=16"], "sweep": SHORT, "audit": [*SHORT, "--draws", "24"],
+           "tune": ["--limit", "6", "--lengths", "5", "--step", "0.2", "--output", "my.yaml"]}  # fmt: skip
 RUNNABLE = chained([command for command in COMMANDS if command not in INSTALLING])
 
 
@@ -53,6 +54,18 @@ def test_commands(commands: list[str], specbench: Callable[..., tuple[int, str, 
         code, out, err = specbench(*arguments, *SMALLER.get(arguments[0], []))
         assert code == 0, err
         assert out
+        if arguments[0] == "tune":
+            check_tuned(out, err)
+
+
+def check_tuned(out: str, err: str) -> None:
+    """A fuzzy method tuned from end to end: the files are methods, none of which has less than its own floor."""
+    assert "the slice is too small" in err and "T_SD = " in err
+    specs = [load_file(name) for name in out.split("files: ")[1].splitlines()[0].split(", ")]
+    assert len(specs) in (1, 3)
+    found = [spec.verification.options["threshold"] for spec in specs if isinstance(spec, MethodSpec)]
+    assert len(found) == len(specs) and found == sorted(found) and found[0] > 0 and found[-1] < 0.7
+    assert max(map(len, out.split("files: ")[0].splitlines())) <= 100
 
 
 def test_every_method_and_task_is_in_its_table() -> None:

@@ -1,6 +1,8 @@
 """The sandbox: programs that mean harm are contained, and none that fails can say that it passed."""
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -25,6 +27,15 @@ OPEN |= {"mounts in namespaces of its own"} | (set() if os.getuid() == 0 else {"
 RIGHT = "def add(a, b): return a + b"
 QUICK = Limits(timeout_seconds=1, memory_mib=128)
 LONG = Limits(timeout_seconds=30, memory_mib=128)
+
+
+def test_its_processes_import_little():
+    """Two are started for each program, so what they import is what many programs cost."""
+    code = f"import sys; sys.path.insert(0, {str(isolation.ROOT)!r}); import specbench.sandbox.inside.tester, "
+    code += "specbench.sandbox.inside.answerer; print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "specbench.sandbox.inside.answerer" in told
+    assert not {"importlib.metadata", "email", "pydantic", "yaml", "numpy"} & set(told)
 
 
 @isolated

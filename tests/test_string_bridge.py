@@ -418,26 +418,6 @@ def longer(vocabulary: Vocabulary, token: int) -> list[bytes]:
     return [other for other in vocabulary.id_of if other != written and other.startswith(written)]
 
 
-@pytest.mark.parametrize("name", ["drafter-bytes", "drafter-bpe"])
-def test_greedy_decoding_of_the_embedded_target_is_unchanged(
-    name: str, embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int]]]
-) -> None:
-    target = embedded_pair.target
-    drafter = bridge_of(ModelPair(target, load_model(f"embedded:{name}", device="cpu")), Sampling(0.0))
-    steps = []
-    for prompts in list(embedded_prompts.values())[::3]:
-        outputs = [
-            decode(
-                target, made, rejection, prompts[0], num_draft_tokens=gamma, sampling=Sampling(0.0),
-                stop=StopRules(max_new_tokens=48, eos_token_ids=target.eos_token_ids), generator=torch.Generator(),
-            )
-            for made, gamma in ((NoDrafter(), 0), (drafter, 4))
-        ]  # fmt: skip
-        assert outputs[0].token_ids == outputs[1].token_ids
-        steps += outputs[1].steps
-    assert sum(step.num_accepted for step in steps) / sum(step.num_judged for step in steps) > 0.6
-
-
 def test_sampling_from_the_embedded_target_stays_below_the_cap(
     embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int]]]
 ) -> None:

@@ -285,21 +285,3 @@ def test_a_fuzzy_method_needs_a_scorer(call: Callable[..., tuple[str, str]], tmp
     )
     with pytest.raises(ConfigError, match="--task plain: has no scorer"):
         call("fsd", task="plain.yaml", subset=None)
-
-
-@pytest.mark.slow
-def test_a_fuzzy_method_from_end_to_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On the embedded pair: three files that are methods, none of which measures less than its own floor."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("specbench.results.environment.commit", lambda checkout: None)  # of a checkout at work
-    monkeypatch.setattr("sys.argv", ["specbench", "tune"])
-    tune("mgsm", "fsd", subset="en", calibration="5", limit=6, lengths="5,10", step=0.2, output="my.yaml")
-    captured = capsys.readouterr()
-    assert "the slice is too small" in captured.err and "T_SD = " in captured.err
-    specs = [load_file(name) for name in captured.out.split("files: ")[1].splitlines()[0].split(", ")]
-    assert len(specs) in (1, 3)
-    found = [spec.verification.options["threshold"] for spec in specs if isinstance(spec, MethodSpec)]
-    assert found == sorted(found) and found[0] > 0 and found[-1] < 0.7
-    assert max(map(len, captured.out.split("files: ")[0].splitlines())) <= 100

@@ -1,0 +1,1 @@
+"""Trained drafters of the embedded world, measured beside the plain one: see `__main__`."""

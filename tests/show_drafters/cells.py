@@ -1,0 +1,28 @@
+"""Numbers with their intervals, and tables, in Markdown."""
+
+from collections.abc import Iterable, Sequence
+
+from specbench.fairness.numbers import Change
+from specbench.results.bootstrap import Metric
+
+
+def number(metric: Metric | None, digits: int = 2) -> str:
+    return "–" if metric is None or metric.value is None else f"{metric.value:.{digits}f}"
+
+
+def interval(metric: Metric | None, digits: int = 2) -> str:
+    """The value with its interval where it has one."""
+    if metric is None or metric.low is None or metric.high is None:
+        return number(metric, digits)
+    return f"{number(metric, digits)} [{metric.low:.{digits}f}, {metric.high:.{digits}f}]"
+
+
+def change(found: Change, digits: int = 2) -> str:
+    """before → after, and the paired difference with its interval."""
+    return f"{number(found.before, digits)} → {number(found.after, digits)}: {interval(found.difference, digits)}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; all columns but the first are right-aligned."""
+    lines = [head, ["---", *(["---:"] * (len(head) - 1))], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

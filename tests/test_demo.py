@@ -84,6 +84,10 @@ def test_trained_drafter_was_made_of_the_members_that_are_shipped(name):
     }
 
 
+def test_the_figures_are_those_of_the_members_that_are_shipped():
+    assert _build_log()["figures_of"] == {name: entry["digest"] for name, entry in family.read_manifest().items()}
+
+
 def test_shipped_ngrams_are_over_the_tokens_of_the_target():
     recipe, ngrams = family.member("ngram"), NgramModel.load(family.member_path("ngram"))
     vocabulary = _tokenizer("target").get_vocab()
@@ -341,6 +345,7 @@ def test_build_runs_end_to_end_on_a_tiny_budget(tmp_path, monkeypatch):
     log = build.build(tmp_path, NAMES, smoke=True)
     assert set(log["members"]) == set(family.read_manifest(tmp_path)) == set(NAMES)
     assert all(0 <= log["figures"][name]["agreement"]["all"] <= 1 for name in NAMES if name != "target")
+    assert log["figures_of"] == {name: entry["digest"] for name, entry in family.read_manifest(tmp_path).items()}
     assert {log["members"][name]["stages"][-1]["num_layers"] for name in MODELS} == {1, 2}
     again = build.build(tmp_path, ["drafter", "ngram"], smoke=True)
     assert again["members"]["target"]["seconds"] == log["members"]["target"]["seconds"]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,18 +13,19 @@ from specbench.execute import Request as RunRequest
 from specbench.execute import execute
 from specbench.fairness.answer import answer
 from specbench.fairness.comparison_table import comparison_table
-from specbench.fairness.drafters import labels
+from specbench.fairness.drafters import Entry, labels
 from specbench.fairness.excluded import LEAST, notes
 from specbench.fairness.forced_table import forced_caption, forced_cells
 from specbench.fairness.numbers import Family, GroupNumbers
 from specbench.fairness.request import Request
-from specbench.fairness.runs import method_name, read_run
+from specbench.fairness.runs import Run, method_name, read_run
 from specbench.fairness.tables import overview_cell, unfairness_cell
 from specbench.fairness.texts import within
 from specbench.fairness.theorems import BoundViolation
 from specbench.models.loading import load_model
 from specbench.results.leaderboard import load
 from specbench.training.passes import Sample
+from tests.test_leaderboard import row as leaderboard_row
 
 NAMES = ("en", "de", "sw")
 
@@ -224,6 +226,20 @@ def test_routes_are_forced_each_by_its_own_drafter(tmp_path):
     assert routed.groups["sw"].forced.tokens_per_pass == ngram.groups["sw"].forced.tokens_per_pass
     assert sd.groups["sw"].forced.cross_entropy != routed.groups["sw"].forced.cross_entropy
     assert routed.groups["en"].forced.acceptance_rate.value is not None
+
+
+def of_routes(lengths):
+    """A drafter of a run in which all groups take both routes, with γ of each as its rows tell them."""
+    options = {"routes": {route: {} if own is None else {"num_draft_tokens": own} for route, own in lengths.items()}}
+    row = leaderboard_row(method="mine@1:abc", num_draft_tokens=8, options=options | {"taken": list(lengths)})
+    return Entry("mine", Run(Path("a-run"), (row,), {}, {}), "mine", {})
+
+
+def test_every_route_has_the_draft_length_that_its_rows_tell():
+    entry = of_routes({"sw": 8, "default": 4})
+    assert [entry.num_draft_tokens(route) for route in ("sw", "default")] == [8, 4]
+    with pytest.raises(ConfigError, match=r"run 'a-run': .*'mine'.* no options\.routes\.default\.num_draft_tokens"):
+        of_routes({"sw": 8, "default": None}).num_draft_tokens("default")
 
 
 MISTAKES = {

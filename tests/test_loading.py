@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specbench.errors import ConfigError
-from specbench.models.loading import check_causal, choose_device, fingerprint, load_model
+from specbench.models.loading import check_causal, choose_device, load_model
+from specbench.models.revisions import fingerprint
 from specbench.vocab.loading import load_tokenizer
 from tests import tiny
 
@@ -17,6 +18,30 @@ def test_local_folder(tmp_path: Path) -> None:
     assert model.dtype == "float32"
     assert model.revision == fingerprint(str(tmp_path))
     assert model.score([1, 2, 3], 1).shape == (1, 257)
+
+
+@pytest.mark.parametrize("revision", [None, "v1", "0123456789abcdef0123456789abcdef01234567"])
+def test_a_hub_model_is_identified_by_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, revision: str | None
+) -> None:
+    """In the layout of the hub's cache folder, without the hub."""
+    commit, repo = "0123456789abcdef0123456789abcdef01234567", tmp_path / "models--org--tiny"
+    tiny.save(repo / "snapshots" / commit, num_hidden_layers=1)
+    (repo / "refs").mkdir()
+    for name in ("main", "v1"):
+        (repo / "refs" / name).write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert load_model("org/tiny", revision=revision, device="cpu").revision == commit
+    assert load_model("org/tiny", revision=revision, weights=False).revision == commit
+
+
+def test_without_weights_a_model_knows_its_tokens_and_computes_nothing(tmp_path: Path) -> None:
+    whole = load_model(str(tiny.save(tmp_path)), device="cpu")
+    bare = load_model(str(tmp_path), weights=False)
+    for name in ("name", "revision", "vocabulary", "vocab_size", "context_limit"):
+        assert getattr(bare, name) == getattr(whole, name)
+    assert bare.encode_prompt("word", chat=False) == whole.encode_prompt("word", chat=False)
+    assert {parameter.device.type for parameter in bare.model.parameters()} == {"meta"}
 
 
 def test_dtype_is_chosen(tmp_path: Path) -> None:

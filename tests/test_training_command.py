@@ -11,11 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from specbench.models.loading import load_model
+from specbench.models.loading import load_model, load_weights
+from specbench.models.revisions import fingerprint
 from specbench.training.command import identity
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.optimizers import make_optimizer
 from specbench.training.sample_objective import SampleObjective
+from specbench.training.server import Server
 from specbench.training.spec import TrainSpec
 from tests import tiny
 from tests.training_toys import in_a_process, killed_at, same
@@ -77,6 +79,39 @@ def test_pretraining_counts_its_epochs_and_warns_of_measured_rows(
     assert "warning: `specbench run` measures the rows that are trained on (de-en: 5 rows of wmt" in err
     written = json.loads((tmp_path / "out" / "training.json").read_text())
     assert written["data"]["overlap"] == ["de-en: 5 rows of wmt (wmt.jsonl)"]
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders of which weights are loaded."""
+    found: list[str] = []
+
+    def noted(source: str, *more: Any) -> Any:
+        found.append(source)
+        return load_weights(source, *more)
+
+    monkeypatch.setattr("specbench.models.loading.load_weights", noted)
+    return found
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "finetune", "with a server"])
+def test_weights_of_the_target_are_loaded_only_where_it_computes(
+    specbench: Run, models: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[str],
+    stage: str,
+) -> None:  # fmt: skip
+    small = ["--num-steps", "1", "--set", "finetune.batch_size=3", "--set", "finetune.temperatures=[0.0]",
+             "--set", "max_new_tokens=4"]  # fmt: skip
+    if stage == "with a server":
+        small += ["--set", "finetune.server.base_url=http://127.0.0.1:1/v1"]
+        reply = {"text": " yes", "ended": True}
+        monkeypatch.setattr(Server, "answers", lambda _, asked: [[(place, reply) for place in range(len(asked))]])
+    elif stage == "pretrain":
+        small += ["--set", "finetune.stage=pretrain"]
+    code, _, err = specbench(*arguments("finetune", models, tmp_path, *corpus(tmp_path), *small))
+    assert code == 0, err
+    assert set(loaded) == ({*models} if stage == "finetune" else {models[1]})
+    written = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert written["models"]["target"] == {"name": models[0], "revision": fingerprint(models[0])}
 
 
 def fails(outcome: tuple[int, str, str], *problems: str) -> None:

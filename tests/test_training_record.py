@@ -3,14 +3,16 @@
 import csv
 import json
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
 
 from specbench.errors import ConfigError
-from specbench.training import cost
-from specbench.training.cost import Meter, cpu_joules
+from specbench.training import processor_energy
+from specbench.training.cost import Meter
 from specbench.training.log import Log
+from specbench.training.processor_energy import MAX_WATTS, ProcessorEnergy
 from specbench.training.progress import losses
 from specbench.training.record import total
 from tests.training_toys import NUM_STEPS, train_toy
@@ -55,25 +57,76 @@ def test_a_log_is_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
         log.cut_back(known + 1)
 
 
+RANGE = 262_143_328_850  # microjoules
+
+
+def zone(folder: Path, place: str, name: str, joules: float) -> None:
+    """Set a counter; it begins anew at its range."""
+    (folder / place).mkdir(exist_ok=True)
+    (folder / place / "name").write_text(f"{name}\n")
+    (folder / place / "max_energy_range_uj").write_text(f"{RANGE}\n")
+    (folder / place / "energy_uj").write_text(f"{int(joules * 1e6) % RANGE}\n")
+
+
 def test_energy_is_the_sum_over_packages(tmp_path: Path) -> None:
-    assert cpu_joules(tmp_path) is None
-    for name, value in {"intel-rapl:0": 2_000_000, "intel-rapl:1": 500_000, "intel-rapl:0:0": 9_000_000}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "energy_uj").write_text(f"{value}\n")
-    assert cpu_joules(tmp_path) == 2.5
+    assert ProcessorEnergy(tmp_path).joules() is None
+    places = {"intel-rapl:0": "package-0", "intel-rapl:1": "package-1", "intel-rapl:2": "psys",
+              "intel-rapl:0:0": "core", "intel-rapl:1:0": "dram"}  # fmt: skip
+    for place, name in places.items():
+        zone(tmp_path, place, name, 7.0)
+    energy = ProcessorEnergy(tmp_path)
+    assert energy.joules() == 0.0
+    for place, name in places.items():
+        zone(tmp_path, place, name, 9.0 if name == "package-0" else 7.5)
+    assert energy.joules() == 2.5
     (tmp_path / "intel-rapl:1" / "energy_uj").unlink()
-    assert cpu_joules(tmp_path) is None
+    assert energy.joules() is None
+    zone(tmp_path, "intel-rapl:1", "package-1", 8.0)
+    assert energy.joules() is None  # what has passed in between stays unknown
+
+
+def test_a_counter_may_begin_anew_as_often_as_it_is_read_between(tmp_path: Path) -> None:
+    times = iter([0.0, *(100.0 * reading for reading in range(1, 11))])
+    zone(tmp_path, "intel-rapl:0", "package-0", 200_000)
+    energy = ProcessorEnergy(tmp_path, lambda: next(times))
+    for reading in range(1, 11):  # 900 W: three times round
+        zone(tmp_path, "intel-rapl:0", "package-0", 200_000 + 90_000 * reading)
+        assert energy.joules() == pytest.approx(90_000 * reading)
+
+
+def test_energy_is_unknown_where_a_counter_may_have_gone_round_unseen(tmp_path: Path) -> None:
+    zone(tmp_path, "intel-rapl:0", "package-0", 10)
+    times = iter([0.0, RANGE / 1e6 / MAX_WATTS + 1])
+    energy = ProcessorEnergy(tmp_path, lambda: next(times))
+    zone(tmp_path, "intel-rapl:0", "package-0", 20 + RANGE / 1e6)  # it has passed its start and looks like 10 J
+    assert energy.joules() is None
+
+
+def test_a_training_reads_its_counters_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor_energy, "SECONDS", 0.001)
+    monkeypatch.setattr(processor_energy, "MAX_WATTS", 0.0)  # however long this machine takes
+    seen = Event()
+    counts = iter(range(0, 40 * 3, 40))
+
+    def read(folder: Path) -> dict[str, tuple[int, int]]:
+        found = next(counts, None)
+        if found is None:
+            seen.set()
+        return {"package": ((80 if found is None else found) * 10**6 % (60 * 10**6), 60 * 10**6)}
+
+    monkeypatch.setattr(processor_energy, "packages", read)
+    with Meter(torch.device("cpu")) as meter:
+        assert seen.wait(60)
+        assert meter.cost()["cpu_joules"] == 80.0  # 0, 40 and 80 J; one reading at the end would be 20
 
 
 def test_cost_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    counters = iter([10.0, 13.0, 5.0])
-    monkeypatch.setattr(cost, "cpu_joules", lambda: next(counters))
+    counters = iter([10, 13])
+    monkeypatch.setattr(processor_energy, "packages", lambda _: {"package": (next(counters) * 10**6, 10**12)})
     earlier = {"wall_seconds": 100.0, "cpu_seconds": 1.0, "gpu_joules": None, "cpu_joules": 4.0}
-    meter = Meter(torch.device("cpu"), earlier)
-    counted = meter.cost()
+    counted = Meter(torch.device("cpu"), earlier).cost()
     assert counted["cpu_joules"] == 7.0 and counted["gpu_joules"] is None
     assert 100.0 < (counted["wall_seconds"] or 0) < 200.0
-    assert meter.cost()["cpu_joules"] is None  # the counter has wrapped
 
 
 def test_costs_add_up_and_what_is_unknown_stays_so() -> None:

@@ -78,6 +78,7 @@ def build(output: Path, names: list[str], smoke: bool) -> dict[str, Any]:
     if (output / "target").is_dir():
         present = [recipe for recipe in MEMBERS if (output / recipe.name).is_dir()]
         log["figures"] = figures(output, present, evaluation_rows(smoke), SMOKE_MAX_NEW if smoke else MAX_NEW)
+        log["figures_of"] = {name: entry["digest"] for name, entry in read_manifest(output).items()}
     log["total_seconds"] = sum(entry["seconds"] for entry in log["members"].values())
     write_json(log_path, log)
     return log

@@ -47,13 +47,18 @@ class Entry:
         return str(record["methods"][self.method].get("route") or WHOLE) if self.method is not None else WHOLE
 
     def num_draft_tokens(self, route: str) -> int:
-        """γ of a route."""
+        """γ of a route, as the rows have it. Raises ConfigError where they do not."""
         row = self.rows[0]
         if route == WHOLE:
             return row.num_draft_tokens
         own: int | None = row.options["routes"][route].get("num_draft_tokens")
-        alone = [each.num_draft_tokens for each in self.rows if each.options.get("taken") == [route]]
-        return own or max(alone or [each.num_draft_tokens for each in self.rows])
+        if own is None:
+            assert self.run is not None
+            raise ConfigError(
+                f"run '{self.run.path}': the rows of '{self.method}' have no options.routes.{route}.num_draft_tokens, "
+                "which the bounds need: measure again"
+            )
+        return own
 
 
 def make_entries(chosen: Sequence[tuple[Run, Sequence[str]]], others: Sequence[str], loader: Loader) -> list[Entry]:

@@ -64,7 +64,9 @@ class Spread(Frozen):
 
 
 class Correlations(Frozen):
-    """Spearman's ρ over groups; `…_over_prompts` over single prompts, as figure 2a."""
+    """Spearman's ρ over groups; `…_over_prompts` over single prompts, as figure 2a. The intervals are over prompts: of
+    `representation_…` they take the shares as they are, and leave out that another sample of the drafter's texts would
+    give others."""
 
     representation_and_acceptance: Metric | None = None  # share with α_T: above 0 where well represented languages gain
     representation_and_measured: Metric | None = None

@@ -28,20 +28,33 @@ def draw(report: FairnessReport, path: Path) -> None:
         draw_divergence(figure.add_subplot(grid[1, 1]), forced)
 
 
-def rates(drafter: DrafterReport) -> list[Metric]:
-    """Of each group the measured acceptance rate, else α_T."""
-    chosen = [group.measured or group.forced for group in drafter.groups.values()]
-    return [Metric() if found is None else found.acceptance_rate for found in chosen]
+def rates(drafter: DrafterReport, is_measured: bool) -> dict[int, Metric]:
+    """By the place of the group the measured acceptance rates; else α_T, of the groups that are not measured."""
+    chosen = {
+        place: group.measured if is_measured else group.forced
+        for place, group in enumerate(drafter.groups.values())
+        if is_measured == (group.measured is not None)
+    }
+    return {
+        place: found.acceptance_rate
+        for place, found in chosen.items()
+        if found is not None and found.acceptance_rate.value is not None
+    }
 
 
 def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Acceptance rate by group, a bar for each drafter, with 95 % intervals."""
+    """Acceptance rate by group, a bar for each drafter, with 95 % intervals; α_T hatched, no bar without a value."""
     labels = list(drafters[0].groups)
     width = 0.8 / len(drafters)
     for number, drafter in enumerate(drafters):
-        metrics = rates(drafter)
-        places = np.arange(len(labels)) + (number - (len(drafters) - 1) / 2) * width
-        axes.bar(places, [m.value or 0.0 for m in metrics], width, yerr=reach(metrics), capsize=2, label=drafter.label)
+        shift = (number - (len(drafters) - 1) / 2) * width
+        for is_measured in (True, False):
+            found = rates(drafter, is_measured)
+            metrics = list(found.values())
+            if metrics:
+                axes.bar([place + shift for place in found], [m.value for m in metrics], width, yerr=reach(metrics),
+                         capsize=2, color=f"C{number}", hatch=None if is_measured else "//", edgecolor="white",
+                         label=drafter.label if is_measured else f"{drafter.label}: α_T, teacher-forced")  # fmt: skip
     axes.set_xticks(range(len(labels)), labels, rotation=45 if len(labels) > 12 else 0)
     axes.set_ylabel("acceptance rate α, 95 %")
     axes.legend(ncols=min(6, len(drafters)), frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
@@ -50,12 +63,15 @@ def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
 def draw_fitness(axes: Any, drafters: Sequence[DrafterReport]) -> None:
     """α_T against the drafter's fitness 1 − r_q (figure 2)."""
     for drafter in drafters:
-        found = [(label, group.forced) for label, group in drafter.groups.items() if group.forced]
-        fitness = [1 - (forced.draft_misfit.value or 0.0) for _, forced in found]
-        metrics = [forced.acceptance_rate for _, forced in found]
+        found = {
+            label: (1 - group.forced.draft_misfit.value, group.forced.acceptance_rate)
+            for label, group in drafter.groups.items()
+            if group.forced and group.forced.draft_misfit.value is not None
+        }
+        fitness, metrics = [x for x, _ in found.values()], [metric for _, metric in found.values()]
         heights = [metric.value for metric in metrics]
         axes.errorbar(fitness, heights, yerr=reach(metrics), fmt="o", capsize=2, label=drafter.label)
-        for (label, _), x, y in zip(found, fitness, heights, strict=True):
+        for label, x, y in zip(found, fitness, heights, strict=True):
             axes.annotate(label, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
     axes.set_xlabel("drafter fitness 1 − r_q")
     axes.set_ylabel("α_T")

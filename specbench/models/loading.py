@@ -1,6 +1,5 @@
 """Loading a model by hub id, local folder, or the name of one that comes with specbench."""
 
-import hashlib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from specbench.demo.family import member_path
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoint import told, why_not
+from specbench.models.revisions import identified
 
 EMBEDDED = "embedded:"  # what the names of the models that come with specbench begin with
 TIMEOUT_SECONDS = 10
@@ -38,10 +38,14 @@ def choose_device(name: str) -> torch.device:
         raise ConfigError(f"--device {name}: {str(error).splitlines()[0]}") from error
 
 
-def load_model(name: str, *, revision: str | None = None, dtype: str = "auto", device: str = "auto") -> CausalLM:
+def load_model(
+    name: str, *, revision: str | None = None, dtype: str = "auto", device: str = "auto", weights: bool = True
+) -> CausalLM:  # fmt: skip
     """Load a model by hub id, local folder, or `embedded:` and the name of a model that comes with specbench.
 
     `dtype` auto is float32 on a CPU (bfloat16 is slower there and rounds more) and the checkpoint's own elsewhere.
+    Without `weights` only configuration and tokenizer are read: vocabulary, context, revision and encoded prompts are
+    those of the model, which is on torch's device `meta` and computes nothing.
     Raises ConfigError in one line for a folder or hub id that cannot be loaded, or that is no causal language model.
     """
     chosen = choose_device(device)
@@ -50,9 +54,9 @@ def load_model(name: str, *, revision: str | None = None, dtype: str = "auto", d
     problem = None if is_local(source) else hub_problem(source, revision)
     hub = {"revision": revision, "local_files_only": problem is not None}  # then only the local cache is left
     try:
-        model = load_weights(source, torch_dtype, hub).to(chosen).eval()
+        model = load_weights(source, torch_dtype, hub).to(chosen).eval() if weights else without_weights(source, hub)
         tokenizer = AutoTokenizer.from_pretrained(source, **hub)
-        loaded = CausalLM(model, tokenizer, name, getattr(model.config, "_commit_hash", None) or fingerprint(source))
+        loaded = CausalLM(model, tokenizer, name, identified(source, revision))
     except ConfigError as error:
         raise ConfigError(f"cannot use model '{name}': {error}") from error
     except Exception as error:  # whatever a checkpoint, its remote or its file format may raise
@@ -60,16 +64,30 @@ def load_model(name: str, *, revision: str | None = None, dtype: str = "auto", d
             f"cannot load model '{name}': {why_not(name, source, problem, error)} (give a local folder with "
             "config.json, weights and tokenizer, or a hub id that this machine can reach)"
         ) from error
-    check_causal(loaded)
+    if weights:
+        check_causal(loaded)
     return loaded
 
 
-def load_weights(source: str, dtype: Any, hub: dict[str, Any]) -> Any:
-    """The network. Raises ConfigError when the checkpoint is of another kind or lacks tensors."""
+def without_weights(source: str, hub: dict[str, Any]) -> Any:
+    """The network as its configuration describes it. Raises ConfigError as `causal_config` does."""
+    config = causal_config(source, hub)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def causal_config(source: str, hub: dict[str, Any]) -> Any:
+    """The configuration. Raises ConfigError when the checkpoint is of another kind."""
     config = AutoConfig.from_pretrained(source, **hub)
     if config.is_encoder_decoder or getattr(config, "is_decoder", None) is False:
         kind = "encoder-decoder" if config.is_encoder_decoder else "encoder"
         raise ConfigError(f"it is an {kind}; specbench measures causal language models")
+    return config
+
+
+def load_weights(source: str, dtype: Any, hub: dict[str, Any]) -> Any:
+    """The network. Raises ConfigError when the checkpoint is of another kind or lacks tensors."""
+    causal_config(source, hub)
     transformers_logging.disable_progress_bar()
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
@@ -137,15 +155,3 @@ def is_local(name: str) -> bool:
     if not (path / "config.json").is_file():
         raise ConfigError(f"model folder '{name}' has no config.json; give a Hugging Face checkpoint folder")
     return True
-
-
-def fingerprint(folder: str) -> str | None:
-    """What identifies a local checkpoint: 12 hex digits over the names and contents of its files; None for a hub id."""
-    if not Path(folder).is_dir():
-        return None
-    state = hashlib.sha256()
-    for path in sorted(Path(folder).iterdir()):
-        if path.suffix in {".json", ".safetensors", ".bin", ".model", ".txt", ".jinja"}:
-            with path.open("rb") as file:
-                state.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return f"local-{state.hexdigest()[:12]}"

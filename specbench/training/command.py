@@ -61,11 +61,12 @@ def make(spec: TrainSpec, console: Console, cache: Path, command: str | None = N
     target, drafter = load_target(spec, device), load_drafter(spec, device)
     check_fit(target, drafter)
     with saying_what_is_kept(console, output):
-        meter = Meter(target.device)
-        objective = build_objective(spec, target, drafter, data, cache, console)
+        with Meter(drafter.device) as meter:
+            objective = build_objective(spec, target, drafter, data, cache, console)
+            preparation = meter.cost()
         num_steps = total_steps(spec, objective.num_items)
         about = {"data": data_of(data), "models": {"target": named(target), "drafter": named(drafter)},
-                 "preparation": meter.cost()}  # fmt: skip
+                 "preparation": preparation}  # fmt: skip
         if accelerator.is_main_process:
             steps = f"{num_steps} steps of {spec.gradient_accumulation} passes"
             say(console, f"training {drafter.name} for {target.name}: {steps} into {output.path}")

@@ -3,42 +3,56 @@
 import ctypes
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 
 import torch
 
-RAPL = Path("/sys/class/powercap")
+from specbench.training.processor_energy import ProcessorEnergy
+
 Cost = dict[str, float | None]
 
 
 class Meter:
-    """Counts from its making on top of what an earlier part of the same training has cost.
+    """Counts from its making on top of what an earlier part of the same training has cost; inside `with` without gaps.
 
-    wall_seconds; cpu_seconds of this process; gpu_joules (NVML, the whole device of `device`) and cpu_joules (RAPL, all
-    packages): null where the counters cannot be read. Energy is that of the machine, whatever else runs on it.
+    wall_seconds; cpu_seconds; gpu_joules (NVML, the whole device of `device`) and cpu_joules (RAPL, all packages): null
+    where the counters cannot be read. Energy is that of the machine, whatever else runs on it. Of a training in several
+    processes, cpu_seconds and gpu_joules are those of the main process and of its device alone.
     """
 
     def __init__(self, device: torch.device, earlier: Mapping[str, float | None] | None = None) -> None:
         self._device, self._earlier = device, dict(earlier or {})
-        self._start = self._counters()
+        self._start, self._processor = self._counters(), ProcessorEnergy()
+
+    def __enter__(self) -> "Meter":
+        self._processor.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._processor.__exit__(*error)
 
     def cost(self) -> Cost:
         """What it has cost so far; steps that a kill made vain are not in it."""
-        total: Cost = {}
-        for name, now in self._counters().items():
-            start, before = self._start[name], self._earlier.get(name, 0.0)
-            known = now is not None and start is not None and before is not None and now >= start
-            total[name] = before + now - start if known else None  # type: ignore[operator]
-        return total
+        taken = {name: since(self._start[name], now) for name, now in self._counters().items()}
+        taken["cpu_joules"] = self._processor.joules()
+        before = {name: self._earlier.get(name, 0.0) for name in taken}
+        return {name: added(before[name], more) for name, more in taken.items()}
 
     def _counters(self) -> Cost:
         return {
             "wall_seconds": time.perf_counter(),
             "cpu_seconds": time.process_time(),
             "gpu_joules": gpu_joules(self._device),
-            "cpu_joules": cpu_joules(),
         }
+
+
+def since(start: float | None, now: float | None) -> float | None:
+    """What a counter has counted; None where it is not known or has begun anew."""
+    return None if start is None or now is None or now < start else now - start
+
+
+def added(before: float | None, more: float | None) -> float | None:
+    """The sum; None where a part of it is."""
+    return None if before is None or more is None else before + more
 
 
 def gpu_joules(device: torch.device) -> float | None:
@@ -58,16 +72,3 @@ def gpu_joules(device: torch.device) -> float | None:
     except (OSError, AttributeError, RuntimeError):
         return None
     return None if problem else millijoules.value / 1000
-
-
-def cpu_joules(folder: Path = RAPL) -> float | None:
-    """The energy that all processor packages have counted; None where it may not be read. Counters that wrap make the
-    difference negative, which is then unknown."""
-    total, found = 0.0, False
-    with suppress(OSError, ValueError):
-        for zone in sorted(folder.glob("intel-rapl:*")):
-            if zone.name.count(":") == 1:  # a package, not a part of one
-                total += int((zone / "energy_uj").read_text()) / 1e6
-                found = True
-        return total if found else None
-    return None

@@ -30,7 +30,13 @@ def execute_counting(request: TrainRequest, console: Console) -> tuple[CountingR
     spec = read_settings(NgramSpec, request.kind, request.config, request.options, request.overrides)
     output = Path(spec.output)
     check_replaceable(output)
-    meter = Meter(torch.device("cpu"))
+    with Meter(torch.device("cpu")) as meter:
+        record = counted(spec, output, request.command, meter, console)
+    return record, output
+
+
+def counted(spec: NgramSpec, output: Path, command: str, meter: Meter, console: Console) -> CountingRecord:
+    """The record of a model that is counted and written."""
     data = gathered(spec.data, spec.seed)
     texts = Texts(data, spec.data)
     say_overlap(data, console)
@@ -46,11 +52,11 @@ def execute_counting(request: TrainRequest, console: Console) -> tuple[CountingR
             counts=counts_of(folder, documents, seconds),
             cost=meter.cost(),
             environment={k: v for k, v in environment("cpu", "", "").items() if k not in OF_NETWORKS},
-            command=request.command,
+            command=command,
             finished=now(),
         )
         record.write(folder)
-    return record, output
+    return record
 
 
 def count(documents: Documents, spec: NgramSpec, folder: Path) -> str:

@@ -41,12 +41,11 @@ class Loop:
         """All steps that the checkpoint lacks, or those up to the one in which the training is lost: a loss or a
         gradient is not finite. Raises ConfigError where the disk is full."""
         done = load(self.folder, self.model, self.optimizer)
-        meter = Meter(self.accelerator.device, done.cost)
         with output.writing():
             self.folder.mkdir(parents=True, exist_ok=True)
             if self.accelerator.is_main_process:
                 self.log.cut_back(done.log_bytes)
-        with bar(done.num_done) as progress:
+        with Meter(self.accelerator.device, done.cost) as meter, bar(done.num_done) as progress:
             try:
                 for step in range(done.num_done + 1, self.num_steps + 1):
                     done.curve.append(self.step(step, output))

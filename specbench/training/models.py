@@ -16,6 +16,7 @@ from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import choose_device, load_model
 from specbench.models.pair import ModelPair
+from specbench.models.revisions import identified
 from specbench.resources import EMBEDDED
 from specbench.running.compose import stream_seed
 from specbench.training.optimizers import bitsandbytes
@@ -48,12 +49,21 @@ def device_of(spec: TrainSpec, accelerator: Accelerator) -> str:
 
 
 def load_target(spec: TrainSpec, device: str) -> CausalLM:
-    """The frozen target."""
+    """The frozen target; without its weights where nothing is computed with them."""
+    if not computes_target(spec):
+        return load_model(spec.target, revision=spec.target_revision, device=device, weights=False)
     if spec.quantize == "nf4":
         return in_four_bits(spec.target, spec.target_revision, device)
     target = load_model(spec.target, revision=spec.target_revision, dtype=dtype_of(spec), device=device)
     target.model.requires_grad_(False)
     return target
+
+
+def computes_target(spec: TrainSpec) -> bool:
+    """Whether the target continues or scores texts. Plain texts are learnt without it, and a server stands in its
+    place: then only its tokens are of need."""
+    given = spec.finetune
+    return given is None or (given.stage != "pretrain" and given.server.base_url is None)
 
 
 def load_drafter(spec: TrainSpec, device: str) -> CausalLM:
@@ -81,7 +91,7 @@ def in_four_bits(name: str, revision: str | None, device: str) -> CausalLM:
     except Exception as error:  # whatever a checkpoint, its remote or the quantisation may raise
         reason = " ".join(str(error).split())[:300]
         raise ConfigError(f"cannot load model '{name}' with quantize = 'nf4': {reason}: try quantize=none") from error
-    return CausalLM(model, tokenizer, name, getattr(model.config, "_commit_hash", None))
+    return CausalLM(model, tokenizer, name, identified(source, revision))
 
 
 def check_fit(target: CausalLM, drafter: CausalLM) -> None:
@@ -119,9 +129,7 @@ def merged(model: nn.Module, spec: TrainSpec) -> nn.Module:
     return whole
 
 
-def stored_dtype(model: Any) -> torch.dtype:
+def stored_dtype(model: Any, revision: str | None) -> torch.dtype:
     """The precision in which the checkpoint that a network comes from is stored; it is trained in float32."""
-    config = AutoConfig.from_pretrained(
-        model.config._name_or_path, revision=getattr(model.config, "_commit_hash", None)
-    )
+    config = AutoConfig.from_pretrained(model.config._name_or_path, revision=revision)
     return config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32

@@ -25,9 +25,10 @@ def build_objective(
 ) -> Built:  # fmt: skip
     """The objective of a training. Its `num_items` are the prompts or samples of an epoch.
 
-    drafter: splits raw texts, and has the target's vocabulary (see `models.check_fit`); no sample is longer than the
-    shorter context of the two. cache_folder: where the target's continuations are kept. console: told how generation
-    goes on. Raises ConfigError for data from which nothing can be learnt, and where the target's server fails.
+    target: with its weights where `models.computes_target` says so. drafter: splits raw texts, and has the target's
+    vocabulary (see `models.check_fit`); no sample is longer than the shorter context of the two. cache_folder: where
+    the target's continuations are kept. console: told how generation goes on. Raises ConfigError for data from which
+    nothing can be learnt, and where the target's server fails.
     """
     store = Generations(cache_folder, console)
     context = shortest_context([target, drafter])

@@ -20,7 +20,8 @@ FORMAT = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What training.json says of every drafter that is made. `cost`: see `cost.Meter`; `finished`: UTC."""
+    """What training.json says of every drafter that is made. `cost`: see `cost.Meter`, of several processes in
+    part the main one's alone; `finished`: UTC."""
 
     settings: dict[str, Any]
     data: dict[str, Any]

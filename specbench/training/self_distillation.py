@@ -44,7 +44,8 @@ def self_distilled(
 
 
 def answers(spec: TrainSpec, target: CausalLM, texts: Texts, temperature: float, store: Generations) -> list[Ids]:
-    """The target's answers at one temperature, from the server where one is named."""
+    """The target's answers at one temperature; from the server where one is named, and then its weights are not
+    needed."""
     assert spec.finetune is not None
     seeds = [stream_seed(spec.seed, "answer", repr(temperature), text) for _, text in texts]
     if spec.finetune.server.base_url is not None:

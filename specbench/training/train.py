@@ -111,7 +111,7 @@ def finish(model: nn.Module, drafter: CausalLM, spec: TrainSpec, folder: OutputF
         model = trainable(load_drafter(spec.model_copy(update={"quantize": "none"}), "cpu").model, spec)
         put(model, weights)
     plain: Any = merged(model, spec)
-    plain.to(stored_dtype(plain)).save_pretrained(final)
+    plain.to(stored_dtype(plain, spec.drafter_revision)).save_pretrained(final)
     drafter.tokenizer.save_pretrained(final)
     shutil.copyfile(work_of(folder, record.chosen) / "log.csv", final / "log.csv")
     draw(record, final / "curves.png")

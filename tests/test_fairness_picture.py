@@ -1,0 +1,58 @@
+"""The bars of a fairness report: measured and teacher-forced rates are told apart, and what has no value has none."""
+
+from typing import Any
+
+import pytest
+
+from specbench.fairness.numbers import Correlations, DrafterReport, Family, Forced, GroupNumbers, Measured
+from specbench.fairness.picture import draw_bars, draw_fitness
+from specbench.fairness.theorems import Chain
+from specbench.results.bootstrap import Metric
+
+pyplot = pytest.importorskip("matplotlib.pyplot")
+
+
+def metric(value: float | None) -> Metric:
+    return Metric() if value is None else Metric(value=value, low=value - 0.1, high=value + 0.1)
+
+
+def group(measured: float | str | None, forced: float | None, misfit: float | None = 0.5) -> GroupNumbers:
+    """`measured`: "" for a drafter that no run has measured."""
+    found = None if isinstance(measured, str) else Measured(
+        acceptance_rate=metric(measured), mean_acceptance_length=Metric(), speedup=Metric()
+    )  # fmt: skip
+    names = ("cross_entropy", "kl", "tv", "target_misfit", "speedup_expected")
+    rates: dict[str, Any] = {name: Metric() for name in names}
+    return GroupNumbers(
+        task="mgsm", subset="x", language="x", num_prompts=3, measured=found,
+        forced=Forced(num_positions=5, acceptance_rate=metric(forced), draft_misfit=metric(misfit), excluded=0.0,
+                      tokens_per_pass=Chain.model_construct(), **rates),
+    )  # fmt: skip
+
+
+def drafter(label: str, groups: dict[str, GroupNumbers]) -> DrafterReport:
+    family = Family(groups=tuple(groups), spreads={}, correlations=Correlations())
+    return DrafterReport(
+        label=label, drafter=label, revision=None, run=None, method=None, num_draft_tokens=5, cost_ratio=None,
+        problem=None, groups=groups, family=family,
+    )  # fmt: skip
+
+
+def test_forced_bars_are_hatched_and_named_and_nothing_is_drawn_without_a_value() -> None:
+    figure, axes = pyplot.subplots()
+    draw_bars(axes, [
+        drafter("sd", {"en": group(0.8, 0.9), "sw": group(None, 0.7), "te": group(0.2, 0.3)}),
+        drafter("mine", {"en": group("", 0.6), "sw": group("", None), "te": group("", 0.1)}),
+    ])  # fmt: skip
+    bars = [(round(bar.get_x() + bar.get_width() / 2, 6), bar.get_height(), bar.get_hatch()) for bar in axes.patches]
+    assert bars == [(-0.2, 0.8, None), (1.8, 0.2, None), (0.2, 0.6, "//"), (2.2, 0.1, "//")]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["sd", "mine: α_T, teacher-forced"]
+    assert len({bar.get_facecolor() for bar in axes.patches}) == 2
+    pyplot.close(figure)
+
+
+def test_a_group_without_fitness_is_no_point() -> None:
+    figure, axes = pyplot.subplots()
+    draw_fitness(axes, [drafter("sd", {"en": group(0.8, 0.9, 0.25), "sw": group(0.5, 0.7, None)})])
+    assert axes.lines[0].get_xdata().tolist() == [0.75] and [text.get_text() for text in axes.texts] == ["en"]
+    pyplot.close(figure)

@@ -29,10 +29,14 @@ def pip(*arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def clean() -> dict[str, str]:
+    """The environment without what would lead to another installation."""
+    return {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+
+
 def specbench(scripts: Path, *arguments: str) -> str:
-    clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
     done = subprocess.run(
-        [scripts / "specbench", *arguments], capture_output=True, text=True, cwd=scripts, env=clean, timeout=120
+        [scripts / "specbench", *arguments], capture_output=True, text=True, cwd=scripts, env=clean(), timeout=120
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -40,7 +44,8 @@ def specbench(scripts: Path, *arguments: str) -> str:
 
 def imported_from(scripts: Path) -> Path:
     code = "import specbench, pathlib; print(pathlib.Path(specbench.__file__).resolve())"
-    done = subprocess.run([scripts / "python", "-c", code], capture_output=True, text=True, cwd=scripts, check=True)
+    words = [scripts / "python", "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=scripts, env=clean(), check=True)
     return Path(done.stdout.strip())
 
 

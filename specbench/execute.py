@@ -14,11 +14,12 @@ from specbench.demo.family import member
 from specbench.errors import ConfigError
 from specbench.judge.judging import Judging
 from specbench.judge.recorded import with_recorded
+from specbench.leaderboards.adding import add_rows, check_machine
 from specbench.models.loading import is_local
 from specbench.resources import EMBEDDED
 from specbench.results import rows as results
 from specbench.results.environment import environment
-from specbench.results.leaderboard import Row, check_writable, load, merge, write
+from specbench.results.leaderboard import Row, check_writable, load, write
 from specbench.results.notes import why_unscored
 from specbench.results.plots import check_plot, draw
 from specbench.running import runner
@@ -30,6 +31,7 @@ from specbench.running.plan import Cell, make_cells
 from specbench.running.progress import RunProgress, announce, say, saying_what_is_kept
 from specbench.running.records import Record
 from specbench.running.run_folder import Key, RunFolder
+from specbench.running.specs_file import write_specs
 from specbench.running.subsets import load_asked, without
 from specbench.specs import RunSpec, TaskSpec, build
 from specbench.tuning.calibration import without_calibration
@@ -196,6 +198,8 @@ def execute(request: Request, console: Console) -> Outcome:
     models = load_models(spec)
     cells = make_cells(spec, models, loaded)
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
+    if request.leaderboard is not None and request.leaderboard.exists():
+        check_machine(request.leaderboard, conditions["device"], conditions["versions"])
     identity = runner.identity(spec, cells, models, conditions)
     if identity.get("code_execution") and not any(runs_programs(cell.task) for cell in cells):
         del identity["code_execution"]
@@ -206,7 +210,7 @@ def execute(request: Request, console: Console) -> Outcome:
     if reason := why_unscored(records):
         say(console, reason)
     if request.leaderboard is not None:
-        merge(request.leaderboard, rows)
+        add_rows(request.leaderboard, rows, folder.path)
     outcome = Outcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
     if request.plot is not None:
         draw(outcome.tables(), request.plot)
@@ -223,6 +227,7 @@ def measure_into(
         if judging is not None and any(block.key not in done for block in runner.blocks(cells, spec.repeats)):
             judging.check()
         measured = measure(spec, cells, folder, done, console)
+        write_specs(folder.path, spec, cells)
         records, judge = with_recorded(measured, cells, folder.path, console)
         rows = results.rows(spec, cells, models, records, conditions, command, judge)
         write(folder.leaderboard, rows)  # whatever becomes of a judge that is asked now

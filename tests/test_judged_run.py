@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from specbench.leaderboards.validation import validate
 from specbench.results.leaderboard import load, merge
 from tests.judge_server import Server, serving  # noqa: F401  # a fixture
 
@@ -119,6 +120,7 @@ def test_other_judges_have_rows_of_their_own(run, server, tmp_path):
     judges = [row.signatures["judge_score"].partition(" ")[0] for row in load(board)]
     assert judges == ["judge-model"] * 2 + ["another"] * 2
     assert len(merge(board, load(board))) == 4
+    assert validate(Path(board), with_records=True).problems == (), "each with the ratings of its own judge"
 
 
 def test_a_smaller_judgement_keeps_the_others(run, server, tmp_path):

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from specbench.errors import ConfigError
+from specbench.results.board_format import sealed
 from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.leaderboard import Row, check_writable, load, merge, write
 
@@ -49,7 +50,7 @@ def test_rows_survive_the_file(tmp_path):
     write(tmp_path / "board.json", rows)
     assert load(tmp_path / "board.json") == rows
     content = json.loads((tmp_path / "board.json").read_text(encoding="utf-8"))
-    assert content["format"] == 2 and content["rows"][0]["metrics"]["speedup"]["low"] == 1.25
+    assert content["format"] == 3 and content["rows"][0]["metrics"]["speedup"]["low"] == 1.25
     assert [path.name for path in tmp_path.iterdir()] == ["board.json"]
 
 
@@ -94,7 +95,7 @@ def test_a_row_says_how_its_intervals_were_computed(tmp_path):
 
 def of_format_1(rows):
     """A file as it was written when accuracy was the only score."""
-    written = [{**json.loads(r.model_dump_json(exclude={"quality", "signatures"})), "format": 1} for r in rows]
+    written = [{**json.loads(r.model_dump_json(exclude={"quality", "signatures", "run"})), "format": 1} for r in rows]
     return json.dumps({"format": 1, "rows": written})
 
 
@@ -105,7 +106,7 @@ def test_rows_of_format_1_are_read_and_replaced_by_those_of_now(tmp_path):
     assert load(tmp_path / "board.json") == [row(metrics=accuracy, quality="accuracy"), row(subset="en", metrics={})]
     again = row(metrics={**accuracy, "num_unscored": Metric(value=0)}, quality="accuracy")
     assert merge(tmp_path / "board.json", [again]) == [again, row(subset="en", metrics={})]
-    assert json.loads((tmp_path / "board.json").read_text(encoding="utf-8"))["format"] == 2
+    assert json.loads((tmp_path / "board.json").read_text(encoding="utf-8"))["format"] == 3
 
 
 def test_a_broken_row_of_format_1_is_a_user_error(tmp_path):
@@ -115,19 +116,21 @@ def test_a_broken_row_of_format_1_is_a_user_error(tmp_path):
             load(tmp_path / "board.json")
 
 
-WHOLE = json.dumps({"format": 2, "rows": [row().model_dump(mode="json")]})
+WHOLE = json.dumps({"format": 3, "rows": [sealed(row().model_dump(mode="json"))]})
 BROKEN = {
     "empty": "",
     "half-written": WHOLE[: len(WHOLE) // 2],
     "a list": "[]",
-    "no rows": '{"format": 2}',
-    "another format": WHOLE.replace('"format": 2, "rows"', '"format": 3, "rows"'),
+    "no rows": '{"format": 3}',
+    "another format": WHOLE.replace('"format": 3, "rows"', '"format": 4, "rows"'),
     "unknown field": WHOLE.replace('"subset"', '"subsett"'),
     "wrong type": WHOLE.replace('"n": 16', '"n": "many"'),
     "not a number": WHOLE.replace("1.25", "NaN"),
     "more beside the rows": WHOLE[:-1] + ', "x": 1}',
     "deep": "[" * 100_000,
-    "a row that is none": '{"format": 2, "rows": [3]}',
+    "a row that is none": '{"format": 3, "rows": [3]}',
+    "edited by hand": WHOLE.replace('"value": 1.5', '"value": 2.5'),
+    "twice": WHOLE[:-2] + ", " + WHOLE[len('{"format": 3, "rows": [') :],
 }
 
 
@@ -148,7 +151,7 @@ def test_errors_name_the_place_the_value_and_the_remedy(tmp_path):
     with pytest.raises(ConfigError, match=r"rows\.0\.n = 'many': .*recomputed from the records"):
         load(path)
     path.write_text(BROKEN["another format"], encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"format = 3.*reads formats 1 and 2"):
+    with pytest.raises(ConfigError, match=r"format = 4.*reads formats 1, 2, 3"):
         load(path)
     with pytest.raises(ConfigError, match=r"none\.json: cannot read"):
         load(tmp_path / "none.json")

@@ -15,7 +15,7 @@ from specbench.judge.requests import JudgementKey, questions_of, requests_of
 from specbench.judge.settings import JudgeSettings
 from specbench.running.plan import Cell
 from specbench.running.progress import say
-from specbench.running.records import Record
+from specbench.running.records import Record, record_key
 
 FILE = "judgements.jsonl"
 KEY = ("task", "subset", "example", "repeat", "turn")  # of a record
@@ -43,6 +43,19 @@ def with_recorded(records: list[Record], cells: Sequence[Cell], folder: Path, co
     rest = "" if num_rated == len(found) else f"; --judge {settings.model} rates the others"
     say(console, f"{num_rated} of {len(found)} answers have ratings of {settings.model} from {path}{rest}")
     return with_judgements(records, found), settings.signature
+
+
+def ratings(folder: Path, signature: str, records: Sequence[Record]) -> dict[JudgementKey, Judgement]:
+    """What the judge with this signature has rated the answers of the records; without a score where it has not."""
+    found = {}
+    for line in _read(folder / FILE):
+        if JudgeSettings(line["judge"], line["url"]).signature == signature:
+            found[tuple(line[name] for name in KEY), line["method"]] = line["score"]
+    return {
+        (record_key(record), method): Judgement(found.get((record_key(record), method)), None, None, "", True)
+        for record in records
+        for method in record["methods"]
+    }
 
 
 def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], settings: JudgeSettings) -> None:

@@ -83,7 +83,8 @@ class Prompts:
         return cls(np.array([numbers[key] for key in keys], dtype=np.int64), seed)
 
     def ratio(self, *values: Sequence[float] | Column, bounds: Bounds | None = None) -> Metric:
-        """Σ numerator / Σ denominator, or that divided by a baseline's; values: two or four lists [num_records].
+        """Σ numerator / Σ denominator, or that divided by a baseline's; values: two or four lists [num_records], or
+        eight: one such speed-up divided by another.
         `bounds`: the least and the most that a record's numerator / denominator can be, where it has such."""
         columns: list[Column] = [
             np.bincount(self.cluster, weights=np.asarray(column)).astype(np.float64) for column in values
@@ -100,17 +101,18 @@ class Prompts:
 
 
 def ratio(columns: Sequence[Column]) -> float | None:
-    """Σ first / Σ second, with four columns divided by Σ third / Σ fourth; null where that is undefined."""
+    """Σ first / Σ second, with four columns divided by Σ third / Σ fourth, and so on; null where that is undefined."""
     return _finite(float(ratio_of(np.array([column.sum() for column in columns]))))
 
 
 def interval(columns: Sequence[Column], seed: int, bounds: Bounds | None = None) -> tuple[float | None, float | None]:
-    """95 % interval of a ratio of sums, or of a ratio of two such ratios.
+    """95 % interval of a ratio of sums, of a ratio of two such ratios, or of a ratio of two of these.
 
-    columns: two or four arrays [num_prompts] (numerator, denominator, and those of the baseline); a prompt is drawn
-    with all its columns. Prompts with a zero denominator have nothing to say and are left out. Fewer than MIN_PROMPTS
-    prompts have no interval. `bounds`: of numerator / denominator of two columns. Without them, prompts that all have
-    the same ratio have an interval without width: it says that these prompts show no difference, not that others would.
+    columns: two, four or eight arrays [num_prompts] (numerator, denominator, and those of the baseline; then the same
+    of what is compared with); a prompt is drawn with all its columns. Prompts with a zero denominator have nothing to
+    say and are left out. Fewer than MIN_PROMPTS prompts have no interval. `bounds`: of numerator / denominator of two
+    columns. Without them, prompts that all have the same ratio have an interval without width: it says that these
+    prompts show no difference, not that others would.
     """
     usable = np.logical_and.reduce([denominator > 0 for denominator in columns[1::2]])
     drawn = np.array([column[usable] for column in columns], dtype=np.float64)

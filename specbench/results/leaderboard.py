@@ -6,21 +6,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator
 
 from specbench.errors import ConfigError
 from specbench.fairness.numbers import Family, GroupNumbers
 from specbench.files import temporary_path, write_atomically
+from specbench.results.board_format import DIGEST, FORMAT, HISTORY, digest_of, sealed, upgraded
 from specbench.results.bootstrap import Intervals, Metric
 from specbench.running.file_lock import locked
 
-FORMAT: Final = 2
-FORMATS_READ = (1, FORMAT)  # in format 1 there was one score, accuracy
 # Everything else says which result it is.
 RESULT_FIELDS = frozenset(
-    {"metrics", "quality", "signatures", "verdict", "evidence", "fairness", "intervals", "created", "command"}
+    {"metrics", "quality", "signatures", "verdict", "evidence", "fairness", "intervals", "created", "command", "run"}
 )
 
 
@@ -52,7 +51,7 @@ class Row(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     task: str  # name@version:digest
     subset: str
     language: str | None
@@ -78,6 +77,7 @@ class Row(BaseModel):
     n: int = Field(ge=0)  # examples
     repeats: int = Field(ge=1)
     created: str
+    run: str | None = None  # the folder of the records, from the file's folder; null: the file's folder, or unknown
     lossless: bool  # what the rule, or the author of external code, claims
     verdict: str = "not audited"  # what the outputs say: specbench.audit.records
     evidence: Evidence | None = None  # of an audit that gave the verdict; null where the row's own outputs did
@@ -90,7 +90,12 @@ class Row(BaseModel):
     @field_validator("options")
     @classmethod
     def _infinity_as_word(cls, options: dict[str, Any]) -> dict[str, Any]:
-        return {name: _writable(value) for name, value in options.items()}  # JSON has no infinity; a threshold may be
+        return {name: writable(value) for name, value in options.items()}  # JSON has no infinity; a threshold may be
+
+    @property
+    def place(self) -> str:
+        """Task, subset and method, by which a message names a row."""
+        return f"{self.task.partition(':')[0]} {self.subset} {self.method.partition(':')[0]}"
 
     @property
     def key(self) -> str:
@@ -114,22 +119,20 @@ def load(path: Path | str) -> list[Row]:
         or content.keys() != {"format", "rows"}
     ):
         raise ConfigError(f'{path}: not a leaderboard: expected {{"format": {FORMAT}, "rows": […]}}; {_REMEDY}')
-    if content["format"] not in FORMATS_READ:
+    if content["format"] not in tuple(HISTORY):
         raise ConfigError(
             f"{path}: format = {content['format']!r}, but this version of specbench reads formats "
-            f"{' and '.join(map(str, FORMATS_READ))}; use the version that wrote the file or choose another file"
+            f"{', '.join(map(str, HISTORY))}; use the version that wrote the file or choose another file"
         )
-    upgraded = _from_format_1 if content["format"] == 1 else dict
-    return [
-        _row(path, number, upgraded(row) if isinstance(row, dict) else row)
-        for number, row in enumerate(content["rows"])
-    ]
+    rows = [_row(path, number, row, content["format"]) for number, row in enumerate(content["rows"])]
+    _check_each_once(path, rows)
+    return rows
 
 
 def write(path: Path | str, rows: Sequence[Row]) -> None:
     """Replace the file by these rows, in one step: a reader or a crash sees the old file or the new one."""
     path = Path(path).resolve()  # through a link to the file itself
-    content = {"format": FORMAT, "rows": [row.model_dump(mode="json") for row in rows]}
+    content = {"format": FORMAT, "rows": [sealed(row.model_dump(mode="json")) for row in rows]}
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     try:
         write_atomically(path, text)
@@ -137,9 +140,12 @@ def write(path: Path | str, rows: Sequence[Row]) -> None:
         raise _not_written(path, error) from error
 
 
-def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
+def merge(
+    path: Path | str, rows: Sequence[Row], check: Callable[[Sequence[Row]], None] = lambda rows: None
+) -> list[Row]:
     """Put rows into the file: a row with the same key is replaced, and one without a judge by the same with one; all
-    others are kept. Returns all rows."""
+    others are kept. Returns all rows. `check` is asked with the rows that the file holds before anything is written,
+    and may raise."""
     path = Path(path).resolve()
     with ExitStack() as held:
         try:  # the lock is a file beside it: the file itself is replaced, so a lock on it would guard nothing
@@ -147,6 +153,7 @@ def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
         except OSError as error:
             raise _not_written(path, error) from error
         merged = {row.key: row for row in load(path)} if path.exists() else {}
+        check(list(merged.values()))
         for row in rows:
             unjudged = row.model_copy(update={"signatures": {}}).key
             if unjudged != row.key:
@@ -209,32 +216,44 @@ def check_writable(path: Path | str) -> None:
 _REMEDY = "restore it from a copy, or move it away and run again: the rows are recomputed from the records"
 
 
-def _from_format_1(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as it would be written now: accuracy was the only score, and had no value where nothing was scored."""
-    if row.get("format") != 1 or not isinstance(row.get("metrics"), dict):
-        return row  # broken: said where it is read
-    accuracy = row["metrics"].get("accuracy")
-    if isinstance(accuracy, dict) and accuracy.get("value") is not None:
-        return {**row, "format": FORMAT, "quality": "accuracy"}
-    names = {"accuracy", "accuracy_ar", "accuracy_difference"}
-    metrics = {name: metric for name, metric in row["metrics"].items() if name not in names}
-    return {**row, "format": FORMAT, "metrics": metrics}
-
-
-def _row(path: Path, number: int, content: Any) -> Row:
+def _row(path: Path, number: int, content: Any, version: int) -> Row:
+    place = f"rows.{number}"
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: {place} = {content!r:.60}: Input should be a row; {_REMEDY}")
+    fields = upgraded({name: value for name, value in content.items() if version < 3 or name != DIGEST}, version)
     try:
-        return Row.model_validate(content)
+        row = Row.model_validate(fields)
     except ValidationError as error:
         problem = error.errors()[0]
-        key = ".".join(map(str, ("rows", number, *problem["loc"])))
+        key = ".".join(map(str, (place, *problem["loc"])))
         raise ConfigError(f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}; {_REMEDY}") from error
+    if version >= 3 and content.get(DIGEST) != digest_of(content):
+        raise ConfigError(
+            f"{path}: {place} ({row.place}): {DIGEST} = {content.get(DIGEST)!r:.60} is not that of its content "
+            f"({digest_of(content)}): the row was edited by hand; restore the file from a copy, or take the row out "
+            f"and add its run again (specbench leaderboard add RUN --to {path})"
+        )
+    return row
 
 
-def _writable(value: Any) -> Any:
+def _check_each_once(path: Path, rows: Sequence[Row]) -> None:
+    """Raise ConfigError where two rows are of the same result: which of them holds, nothing tells."""
+    seen: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        first = seen.setdefault(row.key, number)
+        if first != number:
+            raise ConfigError(
+                f"{path}: rows.{number} ({row.place}) is the same configuration as rows.{first}, created "
+                f"{row.created} and {rows[first].created}: take one of the two out"
+            )
+
+
+def writable(value: Any) -> Any:
+    """A value of a row as JSON can hold it: an infinite number as a word."""
     if isinstance(value, Mapping):
-        return {name: _writable(item) for name, item in value.items()}
+        return {name: writable(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_writable(item) for item in value]
+        return [writable(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -37,7 +37,7 @@ from scipy import special
 
 from specbench.results.resampling import TAILS, Array, resamples
 
-SIGNS = np.array([1.0, -1.0, -1.0, 1.0])  # of the logs of the sums in the log of the ratio
+SIGNS = np.array([1.0, -1.0, -1.0, 1.0, -1.0, 1.0, 1.0, -1.0])  # of the logs of the sums in the log of the ratio
 MIN_STUDENTIZED = 16  # resamples of fewer prompts may hold two or three, whose own standard error says nothing
 MIN_DIFFERENT = 10  # a resample without any of them, which has no standard error, is one of 20,000
 MIN_PRESENT = 5  # below MIN_STUDENTIZED prompts
@@ -48,7 +48,7 @@ MAX_LEVERAGE = 0.5  # of a prompt in the standard error
 def studentized(columns: Array, seed: int) -> tuple[float, float] | None:
     """Bootstrap-t interval of a ratio of sums.
 
-    columns: [2 or 4, num_prompts]. The log ratio of every resample is divided by its own standard error, so that the
+    columns: [2, 4 or 8, num_prompts]. The log ratio of every resample is divided by its own standard error, so that the
     interval reaches further to the side on which long prompts may be missing (Efron and Tibshirani, An Introduction to
     the Bootstrap, chapter 12). That error is the delta method's: a prompt's influence is its share of each sum, added
     up with the sums' signs. The error of the data is `standard_error`, which is larger. The interval ends no more than
@@ -67,7 +67,7 @@ def studentized(columns: Array, seed: int) -> tuple[float, float] | None:
 
 
 def normal(columns: Array) -> tuple[float, float] | None:
-    """exp(log ratio ± 1.96 `standard_error`), which has Student's t in it; columns: [2 or 4, num_prompts].
+    """exp(log ratio ± 1.96 `standard_error`), which has Student's t in it; columns: [2, 4 or 8, num_prompts].
 
     None for negative numbers, from MIN_STUDENTIZED prompts on, and where fewer than MIN_PRESENT prompts have anything
     in one of the columns.
@@ -108,8 +108,8 @@ def _pivots(counts: Array, columns: Array, log_ratio: float) -> Array:
 
 
 def standard_error(columns: Array) -> float:
-    """Of the log ratio; columns: [2 or 4, num_prompts]. The delta method's is too small where sums lean on a few long
-    prompts, for two reasons. A prompt takes part of its own influence with it: each is divided by 1 − the prompt's
+    """Of the log ratio; columns: [2, 4 or 8, num_prompts]. The delta method's is too small where sums lean on a few
+    long prompts, for two reasons. A prompt takes part of its own influence with it: each is divided by 1 − the prompt's
     largest share of a sum, as HC3 divides residuals by 1 − their leverage (MacKinnon and White, Journal of Econometrics
     29, 1985), which is MAX_LEVERAGE at most, or a prompt that holds nearly all could make the error any number. And the
     variance is itself uncertain: Student's t has as many degrees of freedom as a variance of influences with their
@@ -127,7 +127,7 @@ def standard_error(columns: Array) -> float:
 
 def are_equal(columns: Array) -> bool:
     """Whether no prompt has an influence on the ratio of the sums: of [2, num_prompts], where every prompt has the same
-    ratio; of [4, num_prompts], where every prompt's shares of the four sums cancel, as those of one method beside
+    ratio; of [4 or 8, num_prompts], where every prompt's shares of the sums cancel, as those of one method beside
     itself. To first order no resample can then have another ratio."""
     sums = columns.sum(axis=1)
     ratio = sums[0] / sums[1]
@@ -135,4 +135,4 @@ def are_equal(columns: Array) -> bool:
         return bool((abs(columns[0] - ratio * columns[1]) <= 1e-12 * abs(ratio) * columns[1]).all())
     with np.errstate(all="ignore"):
         shares = columns / sums[:, None]
-    return bool((abs(SIGNS @ shares) <= 1e-12 * shares.max(axis=0)).all())
+    return bool((abs(SIGNS[: len(columns)] @ shares) <= 1e-12 * shares.max(axis=0)).all())

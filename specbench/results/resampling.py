@@ -15,14 +15,17 @@ BATCH = 2**20  # numbers of one array at a time
 
 
 def ratio_of(sums: Array) -> Array:
-    """Sum 0 ÷ sum 1; with four columns ÷ (sum 2 ÷ sum 3): [..., num_columns] → [...]."""
+    """Sum 0 ÷ sum 1; with four columns ÷ (sum 2 ÷ sum 3); with eight the ratio of the first four ÷ that of the last:
+    [..., num_columns] → [...]."""
+    half = sums.shape[-1] // 2
     with np.errstate(all="ignore"):
-        own = sums[..., 0] / sums[..., 1]
-        return np.asarray(own if sums.shape[-1] == 2 else own / (sums[..., 2] / sums[..., 3]))
+        if half == 1:
+            return np.asarray(sums[..., 0] / sums[..., 1])
+        return np.asarray(ratio_of(sums[..., :half]) / ratio_of(sums[..., half:]))
 
 
 def percentiles(columns: Array, seed: int) -> tuple[float, float]:
-    """Expanded percentiles of the ratio over the resamples; columns: [2 or 4, num_prompts]."""
+    """Expanded percentiles of the ratio over the resamples; columns: [2, 4 or 8, num_prompts]."""
     num_prompts = columns.shape[1]
     ratios = np.concatenate([ratio_of(counts @ columns.T) for counts in resamples(num_prompts, seed)])
     share = expanded(num_prompts)

@@ -79,6 +79,11 @@ def options(decoder: Decoder, target: str) -> dict[str, Any]:
     method = decoder.method
     if isinstance(decoder, ExternalDecoder) and method.decoder is not None:
         return {"decoder": {**method.decoder.model_dump(), "revision": decoder.revision}}
+    return method_options(method, target)
+
+
+def method_options(method: MethodSpec, target: str) -> dict[str, Any]:
+    """The parts of a method without external code."""
     if method.routes is not None:
         whole = method.model_dump()
         routes = {

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from specbench.execute import Request
-from specbench.results.leaderboard import check_writable, load, merge
+from specbench.leaderboards.adding import add_rows
+from specbench.results.leaderboard import check_writable, load
 from specbench.results.plots import check_plot
 from specbench.running.progress import say
 from specbench.tuning import sweep
@@ -76,7 +77,8 @@ def _measured(trials: Trials, found: Sequence[sweep.MeasuredValue], request: Req
 def keep_rows(request: Request, runs: Sequence[Measured]) -> None:
     """Measured rows go to the leaderboard; estimates never do."""
     if request.leaderboard is not None:
-        merge(request.leaderboard, [row for run in runs for row in run.rows])
+        for run in runs:
+            add_rows(request.leaderboard, run.rows, run.folder)
 
 
 def run_tune(

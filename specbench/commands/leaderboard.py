@@ -1,0 +1,88 @@
+"""`specbench leaderboard`: board files that are kept and published."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench.commands.arguments import flag, path, split
+from specbench.console import fail, stderr, stdout
+from specbench.errors import ConfigError
+
+leaderboard = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Board files: leaderboard JSON.")]
+
+
+@leaderboard.callback()
+def about() -> None:
+    """Keep, check, join and show leaderboard files."""
+
+
+@leaderboard.command()
+def add(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
+    to: Annotated[str, typer.Option(help="Board file; it is made where there is none.")],
+) -> None:
+    """Put the rows of runs into a board file, with the place of their records; several may do so at once."""
+    from specbench.leaderboards.adding import add_runs
+
+    file = path("--to", to)
+    assert file is not None
+    stdout.print(f"{file}: {add_runs(runs, file)}", soft_wrap=True)
+
+
+@leaderboard.command()
+def merge(files: Files, to: Annotated[str, typer.Option(help="File that takes the rows of all.")]) -> None:
+    """Join board files; what does not go together is refused, with both values."""
+    from specbench.leaderboards.adding import merge_files
+
+    file = path("--to", to)
+    assert file is not None
+    stdout.print(f"{file}: {merge_files(files, file)}", soft_wrap=True)
+
+
+@leaderboard.command()
+def validate(
+    files: Files,
+    records: Annotated[bool, flag("--records", help="Compute every row again from the records of its run.")] = False,
+    run: Annotated[
+        list[Path] | None, typer.Option(help="Folder of a run whose rows do not say where it is; several times.")
+    ] = None,
+) -> None:
+    """Say whether board files are whole, unedited, of one machine and set of versions; exit code 2 if one is not."""
+    from specbench.leaderboards.validation import validate as validated
+
+    if run and not records:
+        raise ConfigError(f"--run {run[0]}: has no effect without --records: add it, or leave this out")
+    wrong = False
+    for file in files:
+        with stderr.status(f"checking {file}"):
+            found = validated(file, records, run or [])
+        for problem in found.problems:
+            fail(ConfigError(problem))
+        wrong |= bool(found.problems)
+        if not found.problems:
+            told = f", all {found.num_recomputed} recomputed from their records" if records else ""
+            stdout.print(f"ok: {file} ({found.num_rows} rows{told})", soft_wrap=True)
+    if wrong:
+        raise typer.Exit(2)
+
+
+@leaderboard.command()
+def show(
+    files: Files,
+    sort: Annotated[str, typer.Option(help="Metric that ranks the rows.")] = "speedup",
+    filter_: Annotated[
+        list[str] | None, typer.Option("--filter", help="KEY=VALUE that rows must have: method=sd")
+    ] = None,
+    subset: Annotated[
+        str | None, typer.Option(help="Subsets, separated by commas; the rows over all when absent.")
+    ] = None,
+) -> None:
+    """Print ranked tables: rows that compare share one, and ranks say what their intervals cannot tell apart."""
+    from specbench.leaderboards.show import show as shown
+
+    with stderr.status("reading the records"):
+        found = shown(files, sort, filter_ or [], split(subset or ""))
+    for each in found:
+        stdout.print(each, soft_wrap=isinstance(each, str))

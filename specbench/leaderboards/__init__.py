@@ -1,0 +1,1 @@
+"""Leaderboard files as people keep and publish them: rows added, checked, merged, ranked and compared."""

@@ -1,0 +1,177 @@
+"""Two methods on the same prompts → what differs between them, with intervals of the ratios and differences.
+
+Prompts are drawn with all that either run measured of them, AR included: what makes a prompt fast or slow for both
+cancels. Without records only the two intervals of the rows are known, which say less: they are joined as if the runs
+had nothing in common, and the result is called not paired.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from specbench.gate.speed import unpaired as unpaired_ratio
+from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.counts import timed_tokens, tokens_of_passes, with_own_passes
+from specbench.results.leaderboard import Row
+from specbench.results.quality import Asked, quality
+from specbench.running.record_check import ACCEPTED, JUDGED, step_sum
+from specbench.running.records import Generation, Record, record_key
+from specbench.specs import MethodSpec
+
+Kind = Literal["ratio", "difference"]
+KINDS: dict[str, Kind] = {
+    "speedup": "ratio", "tokens_per_second": "ratio", "tokens_per_second_ar": "ratio",
+    "mean_acceptance_length": "ratio", "acceptance_rate": "difference",
+}  # fmt: skip
+NEUTRAL: dict[Kind, float] = {"ratio": 1.0, "difference": 0.0}
+
+
+@dataclass(frozen=True)
+class Side:
+    """A row with what it was measured from; `method` and `asked` are None and `records` empty where nothing of that is
+    at hand."""
+
+    row: Row
+    records: Sequence[Record] = ()
+    method: MethodSpec | None = None
+    asked: Mapping[str, Asked] | None = None
+
+    def generations(self, records: Sequence[Record]) -> list[Generation]:
+        """What the method generated, every pass booked on the model that made it."""
+        assert self.method is not None
+        name, decodes_with = self.method.name, self.method.decodes_with
+        return [with_own_passes(record["methods"][name], decodes_with) for record in records]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A metric of both sides, and the second's ÷ the first's (or minus it)."""
+
+    metric: str
+    kind: Kind
+    first: Metric
+    second: Metric
+    change: Metric
+    paired: bool
+
+    @property
+    def separable(self) -> bool:
+        """Whether the interval of the change leaves out that there is none."""
+        low, high = self.change.low, self.change.high
+        return low is not None and high is not None and not low <= NEUTRAL[self.kind] <= high
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Two sides, of the same prompts in the same order."""
+
+    first: Side
+    second: Side
+    records: tuple[Sequence[Record], Sequence[Record]]
+
+    def change(self, metric: str) -> Change:
+        """Of one metric; paired where it has a paired form and both sides have records."""
+        kind = KINDS.get(metric, "difference")
+        own = [side.row.metrics.get(metric, Metric()) for side in (self.first, self.second)]
+        make = _PAIRED.get(metric)
+        if self.records[0] and (make is not None or metric == self.first.row.quality == self.second.row.quality):
+            found = make(self) if make is not None else _score(self, metric)
+            return Change(metric, kind, own[0], own[1], found, paired=True)
+        joined = unpaired_ratio(*own) if kind == "ratio" else unpaired_difference(*own)
+        return Change(metric, kind, own[0], own[1], joined, paired=False)
+
+    @property
+    def num_prompts(self) -> int:
+        return len({record_key(record)[:3] for record in self.records[0]})
+
+    @property
+    def prompts(self) -> Prompts:
+        return Prompts.of(self.records[0], seed=0)
+
+    def sides(self) -> list[tuple[Side, Sequence[Record]]]:
+        """The second before the first, as numerator and denominator."""
+        return [(self.second, self.records[1]), (self.first, self.records[0])]
+
+
+def pair_up(first: Side, second: Side) -> Pairs:
+    """The records of both sides of the same example, repeat and turn, where prompt and reference are the same."""
+    others = {record_key(record): record for record in second.records}
+    both = [
+        (record, other)
+        for record in first.records
+        if (other := others.get(record_key(record))) is not None
+        and all(record[name] == other[name] for name in ("prompt", "reference"))
+    ]
+    return Pairs(first, second, ([mine for mine, _ in both], [other for _, other in both]))
+
+
+def unpaired_difference(first: Metric, second: Metric) -> Metric:
+    """The difference of two metrics of which only their intervals are known: the distances of their ends, squared and
+    added (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
+    if first.value is None or second.value is None:
+        return Metric()
+    value = second.value - first.value
+    if first.low is None or first.high is None or second.low is None or second.high is None:
+        return Metric(value=value)
+    down = math.hypot(second.value - second.low, first.high - first.value)
+    return Metric(
+        value=value, low=value - down, high=value + math.hypot(second.high - second.value, first.value - first.low)
+    )
+
+
+def _speeds(pairs: Pairs, with_ar: bool, with_own: bool) -> Metric:
+    """A ratio of speeds, over the generations of more than one token on all sides."""
+    sides = [
+        generations
+        for side, records in pairs.sides()
+        for generations in (
+            *([side.generations(records)] if with_own else []),
+            *([[record["methods"]["ar"] for record in records]] if with_ar else []),
+        )
+    ]
+    timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
+    columns = [
+        [value(g) * keep for g, keep in zip(generations, timed, strict=True)]
+        for generations in sides
+        for value in (timed_tokens, lambda g: g["decode_seconds"])
+    ]
+    return pairs.prompts.ratio(*columns)
+
+
+def _lengths(pairs: Pairs) -> Metric:
+    """τ ÷ τ, over the generations that have target passes on both sides."""
+    counts = [list(map(tokens_of_passes, side.generations(records))) for side, records in pairs.sides()]
+    known = [min(passes for _, passes in each) > 0 for each in zip(*counts, strict=True)]
+    columns = [
+        [float(each[part] * keep) for each, keep in zip(side, known, strict=True)] for side in counts for part in (0, 1)
+    ]
+    return pairs.prompts.ratio(*columns)
+
+
+def _acceptance(pairs: Pairs) -> Metric:
+    """α − α, over the generations that have judged tokens on both sides."""
+    second, first = (list(map(_rate, side.generations(records))) for side, records in pairs.sides())
+    both = [None if a is None or b is None else a - b for a, b in zip(second, first, strict=True)]
+    return pairs.prompts.mean(both, (-1.0, 1.0))
+
+
+def _rate(generation: Generation) -> float | None:
+    judged = step_sum(generation, JUDGED)
+    return step_sum(generation, ACCEPTED) / judged if judged else None
+
+
+def _score(pairs: Pairs, name: str) -> Metric:
+    """The difference of the scores, as that of a method and its baseline."""
+    own, baseline = (side.generations(records) for side, records in pairs.sides())
+    found = quality(pairs.prompts, pairs.records[0], own, baseline, pairs.first.asked or {})
+    return found.get(f"{name}_difference", Metric())
+
+
+_PAIRED: dict[str, Callable[[Pairs], Metric]] = {
+    "speedup": lambda pairs: _speeds(pairs, with_ar=True, with_own=True),
+    "tokens_per_second": lambda pairs: _speeds(pairs, with_ar=False, with_own=True),
+    "tokens_per_second_ar": lambda pairs: _speeds(pairs, with_ar=True, with_own=False),
+    "mean_acceptance_length": _lengths,
+    "acceptance_rate": _acceptance,
+}

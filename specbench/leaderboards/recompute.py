@@ -1,0 +1,142 @@
+"""Whether a row is what its records give: every metric with its interval, and all else that the run's folder tells.
+
+Not told there, and so not checked: the command, the date, the place and digest of local data, the fairness numbers
+(which need the models), whether outputs that differ are near-ties (which needs the target), and an audit's verdict.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specbench.audit.greedy import first_difference
+from specbench.audit.verdict import declaration
+from specbench.leaderboards.runs import RecordedRun
+from specbench.results.bootstrap import INTERVALS, Metric
+from specbench.results.leaderboard import Row, writable
+from specbench.results.metrics import metrics_of, routes_taken
+from specbench.results.quality import JUDGED, Asked, main_metric, signatures
+from specbench.results.rows import method_options
+from specbench.running.prompts import with_the_same_history
+from specbench.running.records import Record
+from specbench.specs import MethodSpec
+
+ROUNDING = 1e-12  # relative: sums of another machine's processor
+OF_AUDITS = ("lossless", "undecided")  # verdicts that records cannot give
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A field of a row with its value and the one that the run gives."""
+
+    field: str
+    said: Any
+    found: Any
+
+    def __str__(self) -> str:
+        return f"{self.field} = {self.said!r:.80}, but its run gives {self.found!r:.80}"
+
+
+def mismatches(row: Row, run: RecordedRun) -> list[Mismatch]:
+    """What of a row its run does not give, metrics first. Raises ConfigError where the row cannot be recomputed."""
+    side = run.side(row)
+    records, method, asked = side.records, side.method, side.asked or {}
+    assert method is not None
+    metrics = metrics_of(records, method, row.seed, asked)
+    if method.decodes_with == "drafter" and _is_null(row, "speedup"):
+        # a drafter with tokens of its own has no speed-up, and records do not tell whose tokens they are
+        metrics |= {name: Metric() for name in ("speedup", "speedup_e2e", "speedup_expected")}
+    return [
+        *_of_metrics(row.metrics, metrics),
+        *_differing(row, _from_records(row, records, method, asked, metrics)),
+        *_differing(row, _from_run(row, run)),
+        *_of_verdict(row, records, method),
+    ]
+
+
+def _is_null(row: Row, name: str) -> bool:
+    return row.metrics.get(name, Metric()).value is None
+
+
+def _of_metrics(said: Mapping[str, Metric], found: Mapping[str, Metric]) -> list[Mismatch]:
+    wrong = []
+    for name in dict.fromkeys([*said, *found]):
+        if name not in said or name not in found:
+            wrong.append(
+                Mismatch(f"metrics.{name}", *("there" if name in side else "absent" for side in (said, found)))
+            )
+            continue
+        for part in Metric.model_fields:
+            mine, other = getattr(said[name], part), getattr(found[name], part)
+            if not _same(mine, other):
+                wrong.append(Mismatch(f"metrics.{name}.{part}", mine, other))
+    return wrong
+
+
+def _same(mine: float | None, other: float | None) -> bool:
+    if mine is None or other is None:
+        return mine is other
+    return math.isclose(mine, other, rel_tol=ROUNDING, abs_tol=1e-15)
+
+
+def _from_records(
+    row: Row, records: Sequence[Record], method: MethodSpec, asked: Mapping[str, Asked], metrics: Mapping[str, Metric]
+) -> dict[str, Any]:
+    """The fields that records and specs give."""
+    taken = routes_taken(records, method)
+    parts = [method.route(name) for name in taken] or [method]
+    options: dict[str, Any] = {"taken": taken} if taken else {}
+    if method.decoder is None:  # external code is known by a digest of its files
+        options = method_options(method, row.target) | options
+    judge = {JUDGED: row.signatures[JUDGED]} if JUDGED in row.signatures else {}
+    return {
+        "repeats": max(record["repeat"] for record in records) + 1,
+        "num_draft_tokens": max(part.num_draft_tokens for part in parts),
+        "lossless": method.lossless,
+        "quality": main_metric(asked, metrics),
+        "signatures": signatures(asked, records) | judge,
+        "intervals": INTERVALS,
+        **({"options": writable(options)} if options else {}),
+    }
+
+
+def _from_run(row: Row, run: RecordedRun) -> dict[str, Any]:
+    """The fields that run.json gives."""
+    identity = run.identity
+    name, task = (text.partition("@")[0] for text in (row.method, row.task))
+    target, drafter = identity["target"], identity["drafters"].get(name, {"name": None, "revision": None})
+    conditions = identity["environment"]
+    return {
+        "seed": identity["seed"],
+        "target": target["name"],
+        "target_revision": target["revision"],
+        "drafter": drafter["name"],
+        "drafter_revision": drafter["revision"],
+        "data_source": identity["data"][task],
+        **{field: conditions[field] for field in ("device", "dtype", "attention", "versions", "commit")},
+    }
+
+
+def _differing(row: Row, found: Mapping[str, Any]) -> list[Mismatch]:
+    said = {name: getattr(row, name) for name in found}
+    if said.get("intervals", INTERVALS) is None:
+        said["intervals"] = INTERVALS  # rows of earlier versions do not say it; their metrics tell
+    return [Mismatch(name, said[name], found[name]) for name in found if said[name] != found[name]]
+
+
+def _of_verdict(row: Row, records: Sequence[Record], method: MethodSpec) -> list[Mismatch]:
+    """What outputs that are equal, or differ, say of a method."""
+    if row.evidence is not None or row.verdict in OF_AUDITS:
+        return []
+    if declaration(method) is False:
+        possible: tuple[str, ...] = ("lossy by design",)
+    elif row.sampling.temperature != 0:
+        possible = ("not audited",)
+    else:
+        pairs = (
+            (record["methods"]["ar"]["token_ids"], record["methods"][method.name]["token_ids"])
+            for record in with_the_same_history(records, method.name)
+        )
+        differ = any(first_difference(*pair) is not None for pair in pairs)
+        possible = ("near-tie only", "diverged") if differ else ("greedy equal", "not audited")
+    return [] if row.verdict in possible else [Mismatch("verdict", row.verdict, " or ".join(possible))]

@@ -1,0 +1,35 @@
+"""Board files → what `specbench leaderboard show` prints."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from specbench.errors import ConfigError
+from specbench.leaderboards.choosing import filtered, of_subsets
+from specbench.leaderboards.runs import Runs
+from specbench.leaderboards.tables import Numbered, check_metric, tables
+from specbench.results.leaderboard import Row, load
+
+
+def show(files: Sequence[Path], metric: str, filters: Sequence[str], subsets: Sequence[str]) -> list[Table | str]:
+    """Ranked tables of the rows that are asked for; of several files a line for each with its number.
+
+    Raises ConfigError for files, keys, values, subsets and metrics that there are not, and where there are no rows.
+    """
+    places: dict[tuple[str, str], tuple[Row, Path, str]] = {}  # of each row, once: its file and its name
+    for number, file in enumerate(files):
+        for place, row in enumerate(load(file)):
+            name = f"{number + 1}:{place}" if len(files) > 1 else str(place)
+            places.setdefault((row.key, row.created), (row, file, name))
+    rows = [row for row, _, _ in places.values()]
+    if not rows:
+        raise ConfigError(
+            f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --to FILE`"
+        )
+    chosen = of_subsets(filtered(rows, filters), subsets)
+    check_metric(chosen, metric)
+    runs, keys = Runs(), {(row.key, row.created) for row in chosen}
+    shown = [Numbered(name, runs.side(row, file)) for key, (row, file, name) in places.items() if key in keys]
+    legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if len(files) > 1 else []
+    return [*tables(shown, metric), *legend]

@@ -1,0 +1,94 @@
+"""What `specbench compare` is given → rows with their records: a run, a method of it, or rows of a board file."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench.errors import ConfigError, nearest
+from specbench.fairness.runs import method_name, task_name
+from specbench.leaderboards.adding import finished
+from specbench.leaderboards.choosing import filtered
+from specbench.leaderboards.paired import Side
+from specbench.leaderboards.runs import ROWS, Runs
+from specbench.results.leaderboard import Row, load
+
+NUMBER = re.compile(r"(?:rows\.)?(\d+)")
+HOW = "give a run or a board file, as PATH, PATH:METHOD or FILE:NUMBER of a row"
+
+
+@dataclass(frozen=True)
+class Named:
+    """One of the two, as it was named, with the rows of one method: one for each task and subset."""
+
+    text: str
+    file: Path
+    rows: tuple[Row, ...]
+
+    def places(self) -> dict[tuple[str, str], Row]:
+        return {(task_name(row), row.subset): row for row in self.rows}
+
+    def side(self, row: Row, runs: Runs) -> Side:
+        return runs.side(row, self.file)
+
+
+def read_side(text: str, filters: Sequence[str] = ()) -> Named:
+    """Raises ConfigError for what is not there, and where it is not plain which rows are meant."""
+    path, detail = split(text)
+    file, rows = (path / ROWS, finished(path)) if path.is_dir() else (path, load(path))
+    methods = list(dict.fromkeys(map(method_name, rows)))
+    if detail is not None and detail not in methods and (found := NUMBER.fullmatch(detail)):
+        number = int(found[1])
+        if number >= len(rows):
+            raise ConfigError(f"{text}: {file} has no row {number}: the last one is {len(rows) - 1}")
+        return Named(text, file, (rows[number],))
+    if detail is not None and detail not in methods:
+        raise ConfigError(f"{text}: has no rows of method '{detail}': {nearest(detail, methods)}")
+    if filters:
+        rows = filtered(rows, filters)
+    method = detail or only_method(text, rows)
+    return Named(text, file, tuple(one_each(text, [row for row in rows if method_name(row) == method])))
+
+
+def split(text: str) -> tuple[Path, str | None]:
+    """PATH or PATH:DETAIL; a path that is there is taken as a whole."""
+    before, colon, detail = text.rpartition(":")
+    if Path(text).exists():
+        return Path(text), None
+    if colon and Path(before).exists():
+        return Path(before), detail
+    raise ConfigError(f"'{text}': no such folder or file: {HOW}")
+
+
+def only_method(text: str, rows: Sequence[Row]) -> str:
+    """The one method that is not the baseline; where there are several, one must be named."""
+    methods = list(dict.fromkeys(method_name(row) for row in rows))
+    others = [name for name in methods if name != "ar"] or methods
+    if len(others) > 1:
+        raise ConfigError(f"{text}: has rows of {', '.join(others)}: choose one, as {text}:{others[0]}")
+    return others[0]
+
+
+def one_each(text: str, rows: Sequence[Row]) -> list[Row]:
+    """Of each task and subset one row. Raises ConfigError where there are several, with their numbers' use."""
+    seen: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        if seen.setdefault((task_name(row), row.subset), row) is not row:
+            raise ConfigError(
+                f"{text}: has several rows of {row.place}, measured under other conditions: choose with --filter "
+                "KEY=VALUE, or name one row as FILE:NUMBER (`specbench leaderboard show` prints the numbers)"
+            )
+    return list(seen.values())
+
+
+def only(side: Named, tasks: Sequence[str], subsets: Sequence[str]) -> Named:
+    """The rows of these tasks and subsets; all where none is named. Raises ConfigError for one that there is not."""
+    for option, names, known in (
+        ("--task", tasks, {task_name(row) for row in side.rows}),
+        ("--subset", subsets, {row.subset for row in side.rows}),
+    ):
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"{option} {name}: {side.text} has no such rows: {nearest(name, known)}")
+    chosen = [row for row in side.rows if (not tasks or task_name(row) in tasks)]
+    return Named(side.text, side.file, tuple(row for row in chosen if not subsets or row.subset in subsets))

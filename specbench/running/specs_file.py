@@ -1,0 +1,55 @@
+"""specs.json in the folder of a run: the tasks and methods that its rows are of, so that rows can be recomputed."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench.errors import ConfigError
+from specbench.files import write_atomically
+from specbench.running.plan import Cell
+from specbench.specs import MethodSpec, RunSpec, TaskSpec, build
+
+FILE = "specs.json"
+REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
+
+
+@dataclass(frozen=True)
+class SpecsFile:
+    """`cells`: the names of task and subset, in the order in which the run measures them."""
+
+    tasks: tuple[TaskSpec, ...]
+    methods: tuple[MethodSpec, ...]
+    cells: tuple[tuple[str, str], ...]
+
+    def subsets(self, task: str) -> list[str]:
+        return [subset for name, subset in self.cells if name == task]
+
+
+def write_specs(folder: Path, spec: RunSpec, cells: Sequence[Cell]) -> None:
+    """Write what the rows of this run are of. Raises ConfigError where the disk refuses."""
+    content = {
+        "tasks": [task.model_dump() for task in spec.tasks],
+        "methods": [method.model_dump() for method in spec.methods],
+        "cells": [[cell.task.name, cell.subset] for cell in cells],
+    }
+    try:
+        write_atomically(folder / FILE, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    except OSError as error:
+        raise ConfigError(f"{folder / FILE}: cannot write it ({error.strerror or error})") from error
+
+
+def read_specs(folder: Path) -> SpecsFile:
+    """Raises ConfigError for a file that is absent or broken."""
+    path = folder / FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return SpecsFile(
+            tuple(build(TaskSpec, task, prefix=f"{path}: ") for task in content["tasks"]),
+            tuple(build(MethodSpec, method, prefix=f"{path}: ") for method in content["methods"]),
+            tuple((task, subset) for task, subset in content["cells"]),
+        )
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file: {REMEDY}") from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{path}: cannot be read ({type(error).__name__}: {error}): {REMEDY}") from error

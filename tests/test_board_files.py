@@ -1,0 +1,263 @@
+"""Board files: rows added, checked, joined, recomputed and shown; and what is refused."""
+
+import json
+import multiprocessing
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from specbench.errors import ConfigError
+from specbench.leaderboards.adding import add_runs, merge_files
+from specbench.leaderboards.comparable import Difference, conditions, differences
+from specbench.leaderboards.schema import BoardFile, schema
+from specbench.leaderboards.validation import validate
+from specbench.results.board_format import FORMAT, HISTORY, sealed
+from specbench.results.bootstrap import INTERVALS, Metric
+from specbench.results.leaderboard import Row, load, write
+from tests.test_fairness import run_into
+from tests.test_leaderboard import row
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of sd, a lossy method and the drafter alone on five prompts of two languages."""
+    path = tmp_path_factory.mktemp("boards") / "run"
+    run_into(path, "sd,fsd,draft-only", subsets=("en", "sw"))
+    return path
+
+
+@pytest.fixture
+def board(folder, tmp_path):
+    add_runs([folder], tmp_path / "board.json")
+    return tmp_path / "board.json"
+
+
+def edited(path, change, seal=True):
+    """Change the content of a file's rows by hand, with or without their digests."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    for each in content["rows"]:
+        change(each)
+    if seal:
+        content["rows"] = [sealed(each) for each in content["rows"]]
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_rows_of_a_run_say_where_it_is_and_are_added_once(folder, board):
+    rows = load(board)
+    assert len(rows) == 12 and {(board.parent / each.run).resolve() for each in rows} == {folder.resolve()}
+    assert [each.model_copy(update={"run": None}) for each in rows] == load(folder / "leaderboard.json")
+    added = add_runs([folder], board)
+    assert (added.new, added.replaced, added.known, added.total) == (0, 0, 12, 12) and load(board) == rows
+
+
+def test_a_new_result_takes_the_place_of_the_old_and_the_same_keeps_its_verdict(folder, board):
+    edited(board, lambda each: each.update(verdict="lossless"))
+    assert add_runs([folder], board).known == 12 and {each.verdict for each in load(board)} == {"lossless"}
+    edited(board, lambda each: each.update(created="2020-01-01T00:00:00+00:00"))
+    assert add_runs([folder], board).replaced == 12 and "lossless" not in {each.verdict for each in load(board)}
+
+
+def test_every_row_is_recomputed_from_its_records_to_the_last_digit(folder, board):
+    for path in (board, folder / "leaderboard.json"):
+        found = validate(path, with_records=True)
+        assert (found.num_rows, found.num_recomputed, found.problems) == (12, 12, ())
+
+
+def test_rows_of_routes_shares_outside_code_and_corpus_scores_are_recomputed(tmp_path):
+    run_into(tmp_path / "run", "routed,random-allocation,hf-pld", subsets=("de-en", "en-de"), task="wmt", limit=2)
+    found = validate(tmp_path / "run" / "leaderboard.json", with_records=True)
+    assert (found.num_recomputed, found.problems) == (12, ())
+
+
+def test_a_row_is_recomputed_after_its_run_has_grown(tmp_path):
+    """The old row is of the first examples of each subset; the folder's own rows are of them all."""
+    run_into(tmp_path / "run", "pld", subsets=("en", "sw"), limit=2, leaderboard=tmp_path / "board.json")
+    run_into(tmp_path / "run", "pld", subsets=("en", "sw"), limit=3)
+    for path, num in ((tmp_path / "board.json", 2), (tmp_path / "run" / "leaderboard.json", 3)):
+        assert {each.n for each in load(path) if each.subset != "all"} == {num}
+        assert validate(path, with_records=True).problems == ()
+
+
+EDITS = {
+    "speedup.value": lambda each: each["metrics"]["speedup"].update(value=9.5),
+    "acceptance_rate.high": lambda each: each["metrics"]["acceptance_rate"].update(high=0.999),
+    "metrics.invented": lambda each: each["metrics"].update(invented={"value": 1.0, "low": None, "high": None}),
+    "metrics.tokens_per_second ": lambda each: each["metrics"].pop("tokens_per_second"),
+    "device": lambda each: each.update(device="Faster GPU"),
+    "lossless": lambda each: each.update(lossless=not each["lossless"]),
+    "verdict": lambda each: each.update(verdict="near-tie only"),
+    "options": lambda each: each["options"]["verification"].update(threshold=3),
+    "n = 99": lambda each: each.update(n=99),
+    "repeats = 2": lambda each: each.update(repeats=2),
+    "drafter": lambda each: each.update(drafter="org/other"),
+}
+
+
+@pytest.mark.parametrize("field", EDITS)
+def test_a_row_that_is_not_that_of_its_records_is_refused_even_with_a_new_digest(board, field):
+    edited(board, EDITS[field], seal=False)
+    with pytest.raises(ConfigError, match=r"rows\.0 \(mgsm@\d+ en ar@1\): digest = .* edited by hand"):
+        load(board)
+    edited(board, lambda each: None)
+    found = validate(board, with_records=True)
+    assert len(found.problems) == 12 and all(field.strip() in problem for problem in found.problems)
+
+
+def test_rows_without_a_place_are_looked_for_in_the_folders_that_are_named(folder, board, tmp_path):
+    edited(board, lambda each: each.update(run="gone"))
+    assert "its run is not at" in validate(board, with_records=True).problems[0]
+    assert validate(board, with_records=True, folders=[folder]).problems == ()
+    (tmp_path / "moved").mkdir()
+    merge_files([board], tmp_path / "moved" / "board.json")
+    assert load(tmp_path / "moved" / "board.json")[0].run == "../gone"
+
+
+def test_a_folder_without_its_specs_says_what_to_do(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "old")
+    (tmp_path / "old" / "specs.json").unlink()
+    problems = validate(tmp_path / "old" / "leaderboard.json", with_records=True).problems
+    assert "specs.json: no such file: repeat the command" in problems[0]
+
+
+def test_rows_that_do_not_go_together_are_refused_with_both_values(tmp_path):
+    first, path = tmp_path / "a.json", tmp_path / "b.json"
+    write(first, [row()])
+    strangers = {
+        "device = GPU, .*has Some CPU, 1 thread.*hardware": {"device": "GPU"},
+        r"versions\.torch = 2\.12.*has 2\.13.*versions": {"versions": {"torch": "2.12.0", "transformers": "5.23.0"}},
+        "task mgsm: version = 2.*has 1": {"task": "mgsm@2:0123456789ab", "subset": "en"},
+        "method fsd: version = 2.*has 1": {"method": "fsd@2:ba9876543210", "subset": "en"},
+        "target_revision = e+": {"target_revision": "e" * 40, "subset": "en"},
+    }
+    for message, change in strangers.items():
+        write(path, [row(**change)])
+        with pytest.raises(ConfigError, match=message):
+            merge_files([first, path], tmp_path / "all.json")
+        assert not (tmp_path / "all.json").exists()
+        write(path, [row(), row(**change)])
+        assert validate(path, with_records=False).problems
+    write(path, [row(subset="en"), row(sampling={"temperature": 0.5}), row(target="org/other", dtype="bfloat16")])
+    assert merge_files([first, path], tmp_path / "all.json").new == 4 and not validate(path, False).problems
+
+
+def test_two_results_of_one_configuration_are_refused_in_files_and_replaced_by_runs(tmp_path):
+    write(tmp_path / "a.json", [row()])
+    write(tmp_path / "b.json", [row(created="2026-02-02T00:00:00Z", metrics={"speedup": Metric(value=2.0)})])
+    with pytest.raises(ConfigError, match=r"2026-02-02.*2026-01-01.*speed-up 2\.0000 and 1\.5000"):
+        merge_files([tmp_path / "a.json", tmp_path / "b.json"], tmp_path / "c.json")
+    merge_files([tmp_path / "a.json", tmp_path / "a.json"], tmp_path / "c.json")
+    assert load(tmp_path / "c.json") == [row()]
+    with pytest.raises(ConfigError, match=r"c\.json has another result"):
+        merge_files([tmp_path / "b.json"], tmp_path / "c.json")
+    assert load(tmp_path / "c.json") == [row()]
+
+
+def add_one(folder, board):
+    add_runs([folder], board)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file locks")
+def test_eight_processes_that_add_at_once_lose_no_row(tmp_path):
+    names = [f"subset-{number}" for number in range(8)]
+    for name in names:
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "leaderboard.json", [row(subset=f"{name}-{part}") for part in range(3)])
+    context = multiprocessing.get_context("fork")
+    adders = [context.Process(target=add_one, args=(tmp_path / name, tmp_path / "board.json")) for name in names]
+    for adder in adders:
+        adder.start()
+    for adder in adders:
+        adder.join(60)
+    assert [adder.exitcode for adder in adders] == [0] * 8
+    assert {each.subset for each in load(tmp_path / "board.json")} == {
+        f"{n}-{part}" for n in names for part in range(3)
+    }
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_what_must_match_is_told_with_both_values_and_may_be_ignored():
+    first = row(intervals=INTERVALS)
+    assert differences(first, row(intervals=INTERVALS, method="sd@1:0", drafter="x", num_draft_tokens=2)) == []
+    other = row(sampling={"temperature": 0.5}, versions={"torch": "2.12.0", "transformers": "5.23.0"}, dtype="float16")
+    found = differences(first, other)
+    assert [each.field for each in found] == [
+        "sampling.temperature", "dtype", "versions.torch", "intervals.method", "intervals.level", "intervals.resamples",
+    ]  # fmt: skip
+    assert found[0] == Difference("sampling.temperature", 0.0, 0.5) and str(found[1]) == "dtype: float32 ≠ float16"
+    assert differences(first, other, ignore=("sampling", "versions.torch", "intervals", "dtype")) == []
+    assert differences(row(signatures={"bleu": "a"}), row(signatures={"chrf": "b"})) == []
+    assert differences(row(signatures={"bleu": "a"}), row(signatures={"bleu": "b"}))
+    assert len(conditions(first)) == len(set(conditions(first)))
+
+
+def test_the_schema_takes_what_is_written_and_nothing_else(board, folder):
+    made = schema()
+    assert made["x-format"] == FORMAT == max(HISTORY) and list(made["x-history"]) == [str(n) for n in HISTORY]
+    assert made["properties"]["format"]["const"] == FORMAT == Row.model_fields["format"].default
+    for path in (board, folder / "leaderboard.json"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        again = BoardFile.model_validate(content).model_dump(mode="json")
+        assert again == content
+        assert set(made["$defs"]["WrittenRow"]["required"]) == set(content["rows"][0])
+
+
+def test_a_validator_of_json_schema_agrees(board):
+    jsonschema = pytest.importorskip("jsonschema")
+    validator = jsonschema.Draft202012Validator(schema())
+    validator.check_schema(schema())
+    content = json.loads(board.read_text(encoding="utf-8"))
+    assert not list(validator.iter_errors(content))
+    for change in (lambda each: each.update(n="many"), lambda each: each.pop("digest"), lambda each: each.update(x=1)):
+        wrong = json.loads(board.read_text(encoding="utf-8"))
+        change(wrong["rows"][0])
+        assert list(validator.iter_errors(wrong))
+
+
+def test_the_commands_say_what_they_did_and_what_is_wrong(specbench, folder, board, tmp_path):
+    code, out, _ = specbench("leaderboard", "add", folder, "--to", "new.json")
+    assert code == 0 and "12 rows added" in out
+    code, out, _ = specbench("leaderboard", "validate", "new.json", board, "--records")
+    assert code == 0 and out.count("all 12 recomputed from their records") == 2
+    shutil.copy(board, tmp_path / "half.json")
+    (tmp_path / "half.json").write_text(board.read_text()[:5000])
+    edited(board, EDITS["speedup.value"], seal=False)
+    code, out, err = specbench("leaderboard", "validate", "new.json", "half.json", board)
+    assert code == 2 and out.startswith("ok: new.json") and "half.json: not a leaderboard" in err
+    assert "edited by hand" in err and "Traceback" not in err
+    for arguments, told in (
+        (("add", tmp_path / "none", "--to", "new.json"), "no such folder"),
+        (("add", "new.json", "--to", "new.json"), "leaderboard merge"),
+        (("show", "new.json", "--sort", "speedupp"), "did you mean 'speedup'"),
+        (("show", "new.json", "--filter", "method=sdd"), "no row has this value"),
+        (("show", "new.json", "--filter", "methd=sd"), "did you mean 'method'"),
+        (("show", "new.json", "--filter", "method"), "KEY=VALUE"),
+        (("show", "new.json", "--subset", "xx"), "no row has it"),
+        (("validate", "new.json", "--run", folder), "without --records"),
+    ):
+        code, _, err = specbench("leaderboard", *arguments)
+        assert code == 2 and told in err and "Traceback" not in err
+    code, out, _ = specbench("schema")
+    assert code == 0 and json.loads(out) == schema()
+
+
+def test_a_run_is_not_measured_for_a_file_of_another_machine(specbench, tmp_path):
+    write(tmp_path / "board.json", [row()])
+    options = ("--subset", "en", "--limit", "1", "--leaderboard", "board.json", "--output", "run")
+    code, _, err = specbench("run", "--task", "mgsm", "--method", "sd", *options)
+    assert code == 2 and "device = Some CPU" in err and "nothing was measured" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_reader_in_the_way_of_a_writer_sees_whole_files(tmp_path):
+    """A writer that is killed at work leaves the old file."""
+    path = tmp_path / "board.json"
+    write(path, [row()])
+    code = (
+        "import os, sys\nfrom specbench.results import leaderboard\nfrom specbench import files\n"
+        "os.fsync = lambda number: os._exit(9)\n"
+        "leaderboard.merge(sys.argv[1], [r.model_copy(update={'subset': 'xx'}) for r in leaderboard.load(sys.argv[1])])"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == 9
+    assert load(path) == [row()] and not validate(path, with_records=False).problems

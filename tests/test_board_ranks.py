@@ -1,0 +1,198 @@
+"""Paired changes between two methods or runs, the ranks that they give, and what `show` and `compare` print."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from specbench.errors import ConfigError
+from specbench.leaderboards.adding import add_runs
+from specbench.leaderboards.comparison import compare
+from specbench.leaderboards.paired import KINDS, Side, pair_up
+from specbench.leaderboards.ranks import less_is_better, ranked
+from specbench.leaderboards.runs import RecordedRun
+from specbench.leaderboards.show import show
+from specbench.leaderboards.sides import read_side
+from specbench.results.bootstrap import Metric, interval
+from specbench.results.leaderboard import load, write
+from tests.test_fairness import run_into
+from tests.test_leaderboard import row
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of two methods on five prompts of two languages."""
+    path = tmp_path_factory.mktemp("ranks") / "run"
+    run_into(path, "sd,ngram", subsets=("en", "sw"))
+    return path
+
+
+def side(folder, method, subset="all"):
+    run = RecordedRun(folder)
+    return run.side(next(r for r in run.rows if (r.method.partition("@")[0], r.subset) == (method, subset)))
+
+
+def test_changes_are_those_of_the_rows_numbers(folder):
+    first, second = side(folder, "sd"), side(folder, "ngram")
+    pairs = pair_up(first, second)
+    assert pairs.num_prompts == first.row.n == 10
+    for metric, kind in KINDS.items():
+        change = pairs.change(metric)
+        mine, other = (each.row.metrics[metric].value for each in (first, second))
+        assert change.paired and change.kind == kind
+        assert change.change.value == pytest.approx(other / mine if kind == "ratio" else other - mine)
+        assert change.change.low <= change.change.value <= change.change.high
+        back = pair_up(second, first).change(metric).change.value
+        assert change.change.value == pytest.approx(1 / back if kind == "ratio" else -back)
+
+
+def test_the_same_side_twice_is_not_separable_and_scores_are_paired(folder):
+    first = side(folder, "sd")
+    for metric in (*KINDS, first.row.quality):
+        change = pair_up(first, first).change(metric)
+        assert change.paired and not change.separable and change.change.value == (KINDS.get(metric) == "ratio")
+
+
+def test_pairs_are_of_the_same_prompts_only(folder):
+    first, second = side(folder, "sd"), side(folder, "ngram")
+    changed = [{**record, "prompt": "other"} if record["subset"] == "sw" else record for record in second.records]
+    pairs = pair_up(first, Side(second.row, changed[1:], second.method, second.asked))
+    assert pairs.num_prompts == 4 and {record["subset"] for record in pairs.records[0]} == {"en"}
+    assert not pair_up(first, Side(second.row)).change("speedup").paired
+
+
+def test_pairing_cancels_what_makes_a_prompt_fast_for_both():
+    """100 prompts whose speed-ups differ by far more than the two methods do: paired, 5 % are seen nearly always; where
+    there is no difference, one is seen in about 5 % of all runs."""
+    rng = np.random.default_rng(0)
+    missed = seen = wide = 0
+    for number in range(50):
+        tokens = rng.lognormal(4, 1, 100)
+        own = tokens / rng.lognormal(4, 0.4, 100)
+        baseline = tokens / 50 * rng.normal(1, 0.03, 100)
+        other = own * rng.normal(1, 0.03, 100)
+        again = tokens / 50 * rng.normal(1, 0.03, 100)
+        low, high = interval([tokens, own, tokens, baseline, tokens, other, tokens, again], number)
+        missed += not low <= 1 <= high
+        low, high = interval([tokens, own / 1.05, tokens, baseline, tokens, other, tokens, again], number)
+        seen += low > 1
+        low, high = interval([tokens, own, tokens, baseline], number)
+        wide += high / low > 1.05
+    assert missed <= 9 and seen >= 45 and wide == 50  # 10 or more of 50 at 5 %: 1 in 6,000
+
+
+def rows_of(*intervals):
+    """Rows of several methods without records, with the intervals of their speed-ups."""
+    return [
+        row(method=f"m{number}@1:0", metrics={"speedup": Metric(value=(low + high) / 2, low=low, high=high)})
+        for number, (low, high) in enumerate(intervals)
+    ]
+
+
+def test_ranks_overlap_where_intervals_do():
+    sides = [Side(each) for each in rows_of((1.0, 1.2), (2.0, 2.2), (1.1, 1.3), (3.0, 3.1))]
+    found = ranked([*sides, Side(row(method="none@1:0", metrics={}))], "speedup")
+    assert [(each.row.method[:2], each.text) for each in found] == [
+        ("m3", "1"), ("m1", "2"), ("m2", "3–4"), ("m0", "3–4"), ("no", ""),
+    ]  # fmt: skip
+    assert not any(each.paired for each in found[:4])
+    unknown = [Side(row(method=f"{n}@1:0", metrics={"ttft_seconds": Metric(value=n)})) for n in (2, 1)]
+    assert [(each.row.method, each.text) for each in ranked(unknown, "ttft_seconds")] == [
+        ("1@1:0", "1–2"), ("2@1:0", "1–2"),
+    ]  # fmt: skip
+    assert less_is_better("ttft_seconds") and not less_is_better("speedup")
+
+
+def text_of(shown):
+    from rich.console import Console
+
+    console = Console(width=100, color_system=None)
+    with console.capture() as captured:
+        for each in shown:
+            console.print(each)
+    return captured.get()
+
+
+def test_rows_of_other_conditions_have_tables_of_their_own(tmp_path):
+    others = [row(dtype="float16"), row(sampling={"temperature": 1})]
+    write(tmp_path / "a.json", [*rows_of((1.0, 1.2), (2.0, 2.2)), *others])
+    write(tmp_path / "b.json", rows_of((1.0, 1.2))[:1])
+    shown = show([tmp_path / "a.json", tmp_path / "b.json"], "speedup", [], [])
+    assert len(shown) == 5 and [table.row_count for table in shown[:3]] == [2, 1, 1]
+    text = " ".join(text_of(shown).split())
+    assert "not paired where records are not at hand" in text and "1:1" in text and f"2: {tmp_path}" in text
+    assert len(show([tmp_path / "a.json"], "speedup", ["sampling.temperature=1.0"], [])) == 1
+    assert show([tmp_path / "a.json"], "speedup", ["method=m1"], ["ja"])[0].row_count == 1
+
+
+def test_several_rows_of_a_method_say_what_they_differ_in(tmp_path):
+    rows = [row(options={"verification": {"rule": "fuzzy", "threshold": t}}) for t in (0.25, 0.5)]
+    write(tmp_path / "a.json", rows)
+    text = text_of(show([tmp_path / "a.json"], "speedup", [], []))
+    assert "fsd threshold=0.25" in text and "fsd threshold=0.5" in text and "rule=" not in text
+
+
+def test_show_ranks_a_run_by_paired_intervals(specbench, folder, tmp_path):
+    add_runs([folder], tmp_path / "board.json")
+    code, out, _ = specbench("leaderboard", "show", "board.json")
+    assert code == 0 and "mgsm" in out and "not paired" not in out and max(map(len, out.splitlines())) <= 100
+    code, out, _ = specbench("leaderboard", "show", "board.json", "--subset", "en,sw", "--sort", "ttft_seconds")
+    assert code == 0 and "no intervals" in out and out.count("ranked by ttft_seconds") == 2
+
+
+def test_compare_two_methods_of_a_run(specbench, folder):
+    code, out, _ = specbench("compare", f"{folder}:sd", f"{folder}:ngram")
+    assert code == 0 and "options.drafter.type" in out and "paired over 10 prompts" in out
+    assert max(map(len, out.splitlines())) <= 100 and out.index("configuration") < out.index("speed-up")
+    code, out, _ = specbench("compare", f"{folder}:sd", f"{folder}:ngram", "--subset", "sw", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["comparable"] and [each["subset"] for each in found["compared"]] == ["sw"]
+    assert found["compared"][0]["changes"]["tokens_per_second_ar"]["ratio"]["value"] == pytest.approx(1)
+
+
+def test_compare_two_runs_and_two_rows_of_a_file(folder, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    write(
+        again / "leaderboard.json", [r.model_copy(update={"created": "2030"}) for r in load(again / "leaderboard.json")]
+    )
+    found = compare(read_side(f"{folder}:sd"), read_side(f"{again}:sd"))
+    assert not found.hindrances and not found.differing and {each.num_paired for each in found.compared} == {5, 10}
+    lengths = [each.change("mean_acceptance_length").change for each in found.compared]
+    assert all((each.value, each.low, each.high) == (1, 1, 1) for each in lengths), "the same tokens, twice"
+    add_runs([folder], tmp_path / "board.json")
+    numbers = {(r.method.partition("@")[0], r.subset): n for n, r in enumerate(load(tmp_path / "board.json"))}
+    sides = [read_side(f"{tmp_path}/board.json:{numbers[method, 'sw']}") for method in ("sd", "ngram")]
+    one = compare(*sides)
+    assert [each.subset for each in one.compared] == ["sw"] and one.compared[0].num_paired == 5
+
+
+def test_what_must_match_and_does_not_comes_first(tmp_path):
+    write(tmp_path / "a.json", [row()])
+    write(tmp_path / "b.json", [row(device="GPU", dtype="float16", num_draft_tokens=7)])
+    found = compare(read_side(str(tmp_path / "a.json")), read_side(str(tmp_path / "b.json")))
+    assert [each.field for each in found.hindrances] == ["dtype", "device"]
+    assert [each.field for each in found.differing] == ["num_draft_tokens"] and not found.compared[0].num_paired
+    assert not found.as_json()["comparable"]
+
+
+MISTAKES = {
+    "none": "no such folder or file",
+    "a.json": "choose one, as a.json:m0",
+    "a.json:m9": "no rows of method 'm9'",
+    "a.json:7": "has no row 7: the last one is 2",
+    "c.json": "several rows of mgsm@1 ja fsd@1",
+    "d.json": "no task and subset in common",
+    "a.json:m1": "are the same rows",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_mistakes_of_compare_are_one_line(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    write("a.json", [*rows_of((1.0, 1.2), (2.0, 2.2)), row(method="ar@1:0")])
+    write("c.json", [row(), row(dtype="float16")])
+    write("d.json", [row(subset="xx")])
+    with pytest.raises(ConfigError, match=MISTAKES[text]):
+        compare(read_side("a.json:m1"), read_side(text))

@@ -1,0 +1,30 @@
+"""specs.json: what a run's rows are of, read back with the same meaning."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from specbench.catalogue import load_method, load_task, method_names, task_names, with_overrides
+from specbench.errors import ConfigError
+from specbench.running.identity import named
+from specbench.running.specs_file import read_specs, write_specs
+
+
+def test_every_task_and_method_has_its_digest_when_it_is_read_back(tmp_path):
+    tasks, methods = [load_task(name) for name in task_names()], [load_method(name) for name in method_names()]
+    tasks, methods = with_overrides(tasks, methods, ["generation.max_new_tokens=7"])
+    endless = load_method("fsd").model_copy(update={"name": "endless"})
+    endless.verification.options["threshold"] = float("inf")
+    methods.append(endless)
+    cells = [SimpleNamespace(task=task, subset=name) for task in tasks for name in task.subset_names]
+    write_specs(tmp_path, SimpleNamespace(tasks=tasks, methods=methods), cells)
+    found = read_specs(tmp_path)
+    assert [named(each) for each in (*found.tasks, *found.methods)] == [named(each) for each in (*tasks, *methods)]
+    assert found.subsets("mgsm") == list(load_task("mgsm").subset_names)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"tasks": [3], "methods": [], "cells": []}'])
+def test_a_broken_file_is_a_user_error(tmp_path, content):
+    (tmp_path / "specs.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"specs\.json"):
+        read_specs(tmp_path)

@@ -6,26 +6,26 @@ from specbench.errors import ConfigError
 from specbench.files import temporary_path, write_atomically
 
 
-def check_place(path: Path) -> None:
-    """Raise ConfigError where `write_report` could not write: asked before anything is audited."""
+def check_place(path: Path, option: str = "--output") -> None:
+    """Raise ConfigError where `write_report` could not write: asked before anything is computed."""
     path = path.resolve()
     if path.is_dir():
-        raise _refused(path, "it is a folder")
+        raise _refused(option, path, "it is a folder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary_path(path).open("w").close()
         temporary_path(path).unlink()
     except OSError as error:
-        raise _refused(path, error.strerror) from error
+        raise _refused(option, path, error.strerror) from error
 
 
-def write_report(path: Path, text: str) -> None:
+def write_report(path: Path, text: str, option: str = "--output") -> None:
     """Replace the file in one step."""
     try:
         write_atomically(path.resolve(), text + "\n")
     except OSError as error:
-        raise _refused(path, error.strerror) from error
+        raise _refused(option, path, error.strerror) from error
 
 
-def _refused(path: Path, problem: str | None) -> ConfigError:
-    return ConfigError(f"--output {path}: cannot write the report: {problem}: name another file")
+def _refused(option: str, path: Path, problem: str | None) -> ConfigError:
+    return ConfigError(f"{option} {path}: cannot write the report: {problem}: name another file")

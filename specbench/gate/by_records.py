@@ -1,0 +1,146 @@
+"""A baseline that is a run: everything is compared prompt by prompt, from the records of both."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from specbench.errors import ConfigError
+from specbench.gate.control import Control
+from specbench.gate.counts import cells, compare_counts, counts_of, generations
+from specbench.gate.findings import Compared
+from specbench.gate.outcome import OUTPUTS, output_finding, verdict_finding
+from specbench.gate.outputs import Outputs, Target, compare_outputs
+from specbench.gate.pairing import Pair
+from specbench.gate.pending import Pending
+from specbench.gate.sides import BASELINE, Side, by_key, of_row
+from specbench.gate.speed import LENGTH, SPEEDUP, Sides, joined, lengths, speed_of_baseline, speedups
+from specbench.results.bootstrap import Metric, Prompts
+from specbench.running.records import Key, Record
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The records of one subset on both sides, by the same keys, and which of them have equal outputs."""
+
+    pair: Pair
+    baseline: Mapping[Key, Record]
+    candidate: Mapping[Key, Record]
+    outputs: Outputs
+
+    @property
+    def subset(self) -> str:
+        return self.pair.candidate.subset
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether other outputs than before are wrong: of a lossless method that does not sample."""
+        return self.pair.candidate.lossless and self.pair.candidate.sampling.temperature == 0
+
+    def sides(self, keys: Sequence[Key]) -> Sides:
+        return [self.baseline[key] for key in keys], [self.candidate[key] for key in keys]
+
+
+class ByRecords:
+    """Compares the records of two runs."""
+
+    def __init__(self, baseline: Side, candidate: Side, control: Control, say: Say) -> None:
+        assert baseline.run is not None and candidate.run is not None
+        self.runs = (baseline.run, candidate.run)
+        self.target = Target(baseline.run)
+        self.say = say
+        self.control = control
+
+    def compare(self, compared: Compared, pairs: Sequence[Pair]) -> list[Pending]:
+        """Put findings into `compared`; gives the ratios that wait for their verdict."""
+        has_whole = any(pair.candidate.subset == "all" for pair in pairs)
+        parts = [part for pair in pairs if pair.candidate.subset != "all" for part in self._part(compared, pair)]
+        for part in parts:
+            self._compare_part(compared, part)
+        if not parts:
+            return []
+        equal = [_joined([part], lambda part: part.outputs.equal) for part in parts]
+        row = parts[0].pair.candidate
+        before, now = (counts_of(generations([r for side in equal for r in side[i]], row)) for i in (0, 1))
+        compared.cells |= cells(before, now) | {OUTPUTS: _share(parts)}
+        if compared.method == BASELINE:
+            self.control.add(compared.task, speed_of_baseline(_joined(parts, lambda part: list(part.baseline))))
+            return []
+        groups = {"all": parts} if has_whole and len(parts) > 1 else {part.subset: [part] for part in parts}
+        return [pending for subset, group in groups.items() for pending in _pending(compared, subset, group)]
+
+    def _part(self, compared: Compared, pair: Pair) -> list[Part]:
+        """Nothing, and a problem, where the two sides have read other prompts."""
+        before, now = (by_key(of_row(run, row)) for run, row in zip(self.runs, (pair.baseline, pair.candidate),
+                                                                    strict=True))  # fmt: skip
+        subset = pair.candidate.subset
+        if before.keys() != now.keys():
+            compared.problems.append(f"{subset}: the two sides have measured other examples")
+            return []
+        for name in ("prompt", "prompt_tokens"):
+            # later turns have an answer before them, which may be another one
+            other = [key for key in before if key[4] == 0 and before[key].get(name) != now[key].get(name)]
+            if other:
+                first = other[0]
+                compared.problems.append(
+                    f"{subset}: {name} of {len(other)} of {len(before)} records is not the same; example "
+                    f"{before[first]['id']}: {before[first].get(name)} in the baseline, {now[first].get(name)} in the "
+                    "candidate"
+                )
+                return []
+        return [Part(pair, before, now, compare_outputs(before, now, compared.method))]
+
+    def _compare_part(self, compared: Compared, part: Part) -> None:
+        outputs = part.outputs
+        compared.findings += verdict_finding(part.pair)
+        found = []
+        if outputs.different and part.is_exact:
+            self.say(f"asking the target about {len(outputs.different)} outputs of {compared.name} {part.subset}")
+            try:
+                row = part.pair.baseline
+                found = self.target.differences(row, outputs.different, part.candidate, compared.method,
+                                                row.num_draft_tokens + 1)  # fmt: skip
+            except ConfigError as error:
+                compared.problems.append(
+                    f"{part.subset}: {len(outputs.different)} of {len(part.baseline)} outputs are not the baseline's, "
+                    f"and whether these are near-ties cannot be told: {error}"
+                )
+                return
+        num_different = len(outputs.different)
+        compared.findings.append(
+            output_finding(part.subset, len(outputs.equal), num_different, found if part.is_exact else None)
+        )
+        detail = f"of {len(outputs.equal)} equal outputs" if len(outputs.equal) < len(part.baseline) else ""
+        sides = part.sides(outputs.equal)
+        before, now = (counts_of(generations(side, part.pair.candidate)) for side in sides)
+        compared.findings += compare_counts(part.subset, before, now, detail)
+
+
+def _pending(compared: Compared, subset: str, parts: Sequence[Part]) -> list[Pending]:
+    row = parts[0].pair.candidate
+    found = []
+    if all(part.pair.candidate.metrics.get("speedup", Metric()).value is None for part in parts):
+        compared.not_compared.append(f"{SPEEDUP} of {subset}: {compared.method} has none")
+    else:
+        measured = speedups(_joined(parts, lambda part: list(part.baseline)), compared.method)
+        found += [Pending(compared, what, subset, each) for what, each in measured.items()]
+        if not measured:
+            compared.not_compared.append(f"{SPEEDUP} of {subset}: no answers of more than one token on both sides")
+    others = any(part.outputs.different for part in parts) and not parts[0].is_exact
+    if others and row.num_draft_tokens > 0:
+        records = _joined(parts, lambda part: list(part.baseline))
+        first, second = (generations(side, row) for side in records)
+        ratio = lengths(first, second, Prompts.of(records[0], seed=0))
+        before, now = (Metric(value=counts_of(side)["τ"]) for side in (first, second))
+        found.append(Pending(compared, LENGTH, subset, joined((before, now), ratio)))
+    return found
+
+
+def _joined(parts: Sequence[Part], keys_of: Callable[[Part], Sequence[Key]]) -> Sides:
+    sides = [part.sides(keys_of(part)) for part in parts]
+    return [r for before, _ in sides for r in before], [r for _, now in sides for r in now]
+
+
+def _share(parts: Sequence[Part]) -> str:
+    num_equal, num_all = sum(len(part.outputs.equal) for part in parts), sum(len(part.baseline) for part in parts)
+    return f"{num_equal} of {num_all}"

@@ -1,0 +1,62 @@
+"""A baseline that is a leaderboard file: what rows alone can tell."""
+
+from collections.abc import Sequence
+
+from specbench.fairness.runs import method_name
+from specbench.gate.control import Control
+from specbench.gate.counts import IN_ROWS, LENGTH, cells, compare_counts, counts_of_row
+from specbench.gate.findings import Compared
+from specbench.gate.outcome import verdict_finding
+from specbench.gate.pairing import Pair
+from specbench.gate.pending import Pending
+from specbench.gate.sides import BASELINE
+from specbench.gate.speed import SPEEDUP, joined, unpaired
+from specbench.results.bootstrap import Metric
+from specbench.results.leaderboard import Row
+
+NOT_HELD = "outputs and draft passes, and prompts in pairs: a leaderboard file does not hold them"
+NOT_DRAWN_AGAIN = "counts are those of draws: compared with their intervals"
+
+
+class ByRows:
+    """Compares rows with rows."""
+
+    def __init__(self, control: Control) -> None:
+        self.control = control
+
+    def compare(self, compared: Compared, pairs: Sequence[Pair]) -> list[Pending]:
+        """Put findings into `compared`; gives the ratios that wait for their verdict."""
+        whole = [pair for pair in pairs if pair.candidate.subset == "all"]
+        parts = [pair for pair in pairs if pair.candidate.subset != "all"] or whole
+        shown = (whole or parts)[0]
+        if compared.method == BASELINE:
+            speeds = (_metric(row, "tokens_per_second") for row in (shown.baseline, shown.candidate))
+            self.control.add(compared.task, Metric(value=unpaired(*speeds).value))
+            return []
+        compared.not_compared.append(NOT_HELD)
+        greedy = all(pair.candidate.sampling.temperature == 0 for pair in parts)
+        for pair in parts:
+            compared.findings += verdict_finding(pair)
+            if greedy:
+                before, now = map(counts_of_row, (pair.baseline, pair.candidate))
+                compared.findings += compare_counts(pair.candidate.subset, before, now)
+        compared.cells |= cells(*map(counts_of_row, (shown.baseline, shown.candidate)))
+        if not greedy:
+            compared.notes.append(NOT_DRAWN_AGAIN)
+        names = {SPEEDUP: "speedup"} if greedy else {SPEEDUP: "speedup", LENGTH: IN_ROWS[LENGTH]}
+        return [
+            pending for pair in whole or parts for what, name in names.items()
+            for pending in _pending(compared, what, name, pair)
+        ]  # fmt: skip
+
+
+def _pending(compared: Compared, what: str, name: str, pair: Pair) -> list[Pending]:
+    values = _metric(pair.baseline, name), _metric(pair.candidate, name)
+    if values[0].value is None or values[1].value is None:
+        compared.not_compared.append(f"{what} of {pair.candidate.subset}: {method_name(pair.candidate)} has none")
+        return []
+    return [Pending(compared, what, pair.candidate.subset, joined(values, unpaired(*values)))]
+
+
+def _metric(row: Row, name: str) -> Metric:
+    return row.metrics.get(name, Metric())

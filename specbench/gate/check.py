@@ -1,0 +1,111 @@
+"""One check: a baseline and a candidate → what has become worse, and what could not be compared."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from specbench.errors import ConfigError
+from specbench.fairness.runs import method_name, task_name
+from specbench.gate.by_records import ByRecords
+from specbench.gate.by_rows import ByRows
+from specbench.gate.control import Control
+from specbench.gate.findings import Compared, Report
+from specbench.gate.pairing import Refused, changes, check_ignored, pair_rows
+from specbench.gate.pending import Pending
+from specbench.gate.sides import Side, read_baseline, read_candidate
+from specbench.gate.speed import LENGTH, widening
+from specbench.results.leaderboard import Row
+
+Say = Callable[[str], None]
+
+
+def check(
+    baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = lambda text: None
+) -> Report:
+    """Read both sides and compare them. `max_regression`: 0.03 lets a speed-up fall by 3 %; `ignore`: conditions that
+    may differ (`pairing.IGNORABLE`). Raises ConfigError for bad input."""
+    check_ignored(ignore)
+    say("reading the runs")
+    first, second = read_baseline(baseline), read_candidate(candidate)
+    if first.run and second.run and first.run.path.resolve() == second.run.path.resolve():
+        raise ConfigError(f"--baseline and --candidate are the same run: {candidate}: name two runs")
+    pairs, refused, new, missing = pair_rows(first, second, ignore)
+    control = Control(other_device="device" in ignore)
+    by = ByRecords(first, second, control, say) if first.run else ByRows(control)
+    compared, pending = [], []
+    for task, method in dict.fromkeys((task_name(row), method_name(row)) for row in second.rows):
+        mine = [pair for pair in pairs if _is_of(pair.candidate, task, method)]
+        each = Compared(task, method, problems=_reasons([r for r in refused if _is_of(r.candidate, task, method)]))
+        if mine:
+            say(f"comparing {each.name}")
+            each.notes += [f"changed: {change}" for change in dict.fromkeys(c for pair in mine for c in changes(pair))]
+            pending += by.compare(each, mine)
+        if mine or each.problems:
+            compared.append(each)
+    pending = _undisturbed(pending, control)
+    num_tolerant = sum(waiting.has_interval for waiting in pending)
+    factor = widening(num_tolerant)
+    for waiting in pending:
+        waiting.judge(factor, max_regression, paired=first.run is not None)
+    problems = [*([] if compared else [_nothing_common(first, second)]), *_missing(first, missing)]
+    notes = [*control.notes, *_new(new if compared else []), *_other_rows(first, missing)]
+    return Report(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
+                  tuple(notes))  # fmt: skip
+
+
+def _is_of(row: Row, task: str, method: str) -> bool:
+    return (task_name(row), method_name(row)) == (task, method)
+
+
+def _undisturbed(pending: Sequence[Pending], control: Control) -> list[Pending]:
+    """Without the speed-ups of tasks whose AR has drifted: a problem of their methods."""
+    kept = []
+    for waiting in pending:
+        drifted = control.drifted.get(waiting.of.task)
+        if drifted is None or waiting.what == LENGTH:
+            kept.append(waiting)
+        elif drifted not in waiting.of.problems:
+            waiting.of.problems.append(drifted)
+    return kept
+
+
+def _reasons(refused: Sequence[Refused]) -> list[str]:
+    """The same reason of several subsets once."""
+    subsets: dict[str, list[str]] = {}
+    for each in refused:
+        for reason in each.reasons:
+            subsets.setdefault(reason, []).append(each.candidate.subset)
+    return [f"{reason} (of {', '.join(names)})" for reason, names in subsets.items()]
+
+
+def _nothing_common(baseline: Side, candidate: Side) -> str:
+    here, there = (", ".join(_names(side.rows)) or "no rows" for side in (candidate, baseline))
+    return f"the two have nothing in common: the candidate has {here}, the baseline {there}"
+
+
+def _missing(baseline: Side, rows: Sequence[Row]) -> list[str]:
+    """What a baseline run measured and the candidate did not: a gate that lets it pass would guard nothing."""
+    if baseline.run is None or not rows:
+        return []
+    return [f"the candidate has no {', '.join(_names(rows))}: measure it, or name RUN:METHOD in --baseline"]
+
+
+def _other_rows(baseline: Side, rows: Sequence[Row]) -> list[str]:
+    if baseline.run is not None or not rows:
+        return []
+    return [f"{len(rows)} rows of {baseline.text} are of what the candidate did not measure"]
+
+
+def _new(rows: Sequence[Row]) -> list[str]:
+    return [f"new, so not compared: {', '.join(_names(rows))}"] if rows else []
+
+
+def _names(rows: Iterable[Row]) -> list[str]:
+    """Task and method with their subsets."""
+    subsets: dict[str, list[str]] = {}
+    for row in rows:
+        subsets.setdefault(f"{task_name(row)} {method_name(row)}", []).append(row.subset)
+    return [f"{name} ({_listed(found)})" for name, found in subsets.items()]
+
+
+def _listed(subsets: Sequence[str], most: int = 3) -> str:
+    named = [subset for subset in subsets if subset != "all"] or list(subsets)
+    return ", ".join(named[:most]) + f" and {len(named) - most} more" * (len(named) > most)

@@ -1,0 +1,84 @@
+"""What a check has found."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specbench.results.bootstrap import Metric
+
+Verdict = Literal["fine", "regressed", "cannot compare"]
+EXIT_CODES: dict[Verdict, int] = {"fine": 0, "regressed": 1, "cannot compare": 2}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was compared, in words: `what` of `subset`, then and now.
+
+    `ratio`: of the tolerant tier the candidate's value ÷ the baseline's, with the interval that decides.
+    """
+
+    what: str
+    subset: str
+    baseline: str
+    candidate: str
+    regressed: bool
+    detail: str = ""
+    ratio: Metric | None = None
+
+    def __str__(self) -> str:
+        same = self.baseline == self.candidate
+        values = self.baseline if same else f"{self.baseline} → {self.candidate}"
+        return f"{self.subset}: {self.what} {values}" + (f" ({self.detail})" if self.detail else "")
+
+
+@dataclass
+class Compared:
+    """A method on a task. `problems` say why something could not be compared that should be; `not_compared` what one
+    side does not hold; `cells` are the numbers over all subsets, for the table."""
+
+    task: str
+    method: str
+    findings: list[Finding] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    not_compared: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    cells: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.task} {self.method}"
+
+    @property
+    def regressions(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.regressed]
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.regressions:
+            return "regressed"
+        return "cannot compare" if self.problems else "fine"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole check. `widening`: of the intervals of the tolerant tier, for `num_tolerant` of them at once."""
+
+    baseline: str
+    candidate: str
+    max_regression: float
+    num_tolerant: int
+    widening: float
+    compared: tuple[Compared, ...]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """A regression counts for more than what could not be compared beside it."""
+        verdicts = {each.verdict for each in self.compared}
+        if "regressed" in verdicts:
+            return "regressed"
+        return "cannot compare" if self.problems or "cannot compare" in verdicts else "fine"
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.verdict]

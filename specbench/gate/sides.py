@@ -1,0 +1,97 @@
+"""The two sides of a check, read: rows, and where they are those of a run, its records."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench.errors import ConfigError, nearest
+from specbench.fairness.runs import Run, method_name, most_draft_tokens, records_of, task_name
+from specbench.results.leaderboard import Row, load
+from specbench.running.records import Key, Record, record_key
+
+BASELINE = "ar"
+Place = tuple[str, str, str]  # task, subset and method, by their names
+
+
+@dataclass(frozen=True)
+class Side:
+    """`text`: as it was named. `run` is None for a leaderboard file, which has rows and no records."""
+
+    text: str
+    rows: tuple[Row, ...]
+    run: Run | None
+
+    def records(self, places: Collection[tuple[str, str]]) -> list[Record]:
+        """The records that the rows of these tasks and subsets are of."""
+        assert self.run is not None
+        found = []
+        for row in self.rows:
+            if method_name(row) == BASELINE and (task_name(row), row.subset) in places:
+                found += of_row(self.run, row)
+        return found
+
+
+def place_of(row: Row) -> Place:
+    return task_name(row), row.subset, method_name(row)
+
+
+def read_baseline(text: str) -> Side:
+    """A run or a leaderboard file, each as PATH or PATH:METHOD. Raises ConfigError for anything else."""
+    path, method = split(text)
+    if path.is_dir():
+        return _of_run(text, path, method)
+    if not path.exists():
+        raise ConfigError(f"--baseline {text}: no such folder or file: give the folder of a run, or a leaderboard file")
+    return Side(text, _chosen(text, load(path), method), None)
+
+
+def read_candidate(text: str) -> Side:
+    """A run, as RUN or RUN:METHOD. Raises ConfigError for anything else."""
+    path, method = split(text)
+    if not path.is_dir():
+        problem = "is a file" if path.exists() else "no such folder"
+        raise ConfigError(f"--candidate {text}: {problem}: give the folder of a run, as `specbench run` prints it")
+    return _of_run(text, path, method)
+
+
+def split(text: str) -> tuple[Path, str | None]:
+    """PATH or PATH:METHOD; a path that is there is taken as a whole."""
+    before, colon, method = text.rpartition(":")
+    if not colon or Path(text).exists() or not Path(before).exists():
+        return Path(text), None
+    return Path(before), method
+
+
+def _of_run(text: str, path: Path, method: str | None) -> Side:
+    for name in ("leaderboard.json", "records.jsonl"):
+        if not (path / name).is_file():
+            raise ConfigError(f"{text}: the run has no {name}, so it is not finished: repeat its command")
+    rows = load(path / "leaderboard.json")
+    run = Run(path, tuple(rows), records_of(path, most_draft_tokens(rows)), {})
+    for row in rows:
+        num_found = len({record["example"] for record in of_row(run, row)})
+        if row.subset != "all" and method_name(row) == BASELINE and num_found != row.n:
+            raise ConfigError(
+                f"{text}: {task_name(row)}/{row.subset} has a row of n = {row.n} and records of {num_found}: repeat "
+                "its command, which measures what is missing"
+            )
+    return Side(text, _chosen(text, rows, method), run)
+
+
+def _chosen(text: str, rows: Sequence[Row], method: str | None) -> tuple[Row, ...]:
+    """The rows of a method and of AR, or all."""
+    known = list(dict.fromkeys(map(method_name, rows)))
+    if method is not None and method not in known:
+        raise ConfigError(f"{text}: has no rows of method '{method}': {nearest(method, known)}")
+    return tuple(row for row in rows if method is None or method_name(row) in (method, BASELINE))
+
+
+def of_row(run: Run, row: Row) -> list[Record]:
+    """The records of a row of one subset: a folder may hold more, of an earlier command that asked for more."""
+    of_subset = [r for r in run.records.values() if (r["task"], r["subset"]) == (task_name(row), row.subset)]
+    examples = set(sorted({record["example"] for record in of_subset})[: row.n])
+    return [r for r in of_subset if r["example"] in examples and r["repeat"] < row.repeats]
+
+
+def by_key(records: Sequence[Record]) -> dict[Key, Record]:
+    return {record_key(record): record for record in records}

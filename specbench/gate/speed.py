@@ -1,0 +1,129 @@
+"""The tolerant tier: speed-ups, which are measured and have noise.
+
+What is compared is the ratio of two speed-ups, each over the AR of its own run. It has regressed where its whole
+interval lies below 1 − max_regression. With records of both sides that interval is paired: prompts are drawn with all
+that both runs measured of them, so that their lengths and contents cancel; and beside it the ratio of a typical prompt
+is judged (`typical`), which sees smaller falls. From rows alone the two intervals are joined
+as if the runs had nothing in common, which is wide.
+
+Many such intervals at once would often fail: they are widened, on the scale of their logs, so that of 100 checks
+without any regression one fails at most, whatever max_regression is.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from specbench.gate.findings import Finding
+from specbench.gate.typical import medians, typical
+from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.counts import timed_tokens, tokens_of_passes
+from specbench.results.resampling import TAILS
+from specbench.running.records import Generation, Record
+
+FALSE_ALARMS = 0.01  # of whole checks
+SPEEDUP, TYPICAL, LENGTH = "speed-up", "speed-up of a typical prompt", "τ, all outputs"
+Sides = tuple[Sequence[Record], Sequence[Record]]  # of the baseline and of the candidate, the same keys in one order
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number of both runs. `ratio` gives the candidate's ÷ the baseline's; its argument is how much longer than that
+    of 95 % the interval is."""
+
+    values: tuple[Metric, Metric]
+    ratio: Callable[[float], Metric]
+
+
+def joined(values: tuple[Metric, Metric], ratio: Metric) -> Measured:
+    """Of a ratio whose interval can only be widened on the scale of its logs."""
+    return Measured(values, lambda by: widened(ratio, by))
+
+
+def speedups(records: Sides, method: str) -> dict[str, Measured]:
+    """The speed-ups of all prompts together, and of a typical one; nothing where none has a speed. Records with a
+    generation of one token on any side have no speed, and are left out of all."""
+    prompts = Prompts.of(records[0], seed=0)
+    columns = [_columns([r["methods"][name] for r in side]) for side in records[::-1] for name in (method, "ar")]
+    timed = [min(tokens) > 0 for tokens in zip(*(tokens for tokens, _ in columns), strict=True)]
+    kept = np.array([[v * keep for v, keep in zip(each, timed, strict=True)] for pair in columns for each in pair])
+    if not any(timed):
+        return {}
+    now, before = (prompts.ratio(*half).model_copy(update={"low": None, "high": None}) for half in (kept[:4], kept[4:]))
+    per_prompt = np.array([np.bincount(prompts.cluster, weights=column) for column in kept])
+    found = {SPEEDUP: joined((before, now), prompts.ratio(*kept))}
+    if typical(per_prompt).value is not None:
+        found[TYPICAL] = Measured(medians(per_prompt), lambda by: typical(per_prompt, by))
+    return found
+
+
+def speed_of_baseline(records: Sides) -> Metric:
+    """The candidate's tokens/s of AR ÷ the baseline's."""
+    tokens, seconds = _columns([r["methods"]["ar"] for r in records[1]])
+    tokens_before, seconds_before = _columns([r["methods"]["ar"] for r in records[0]])
+    return Prompts.of(records[0], seed=0).ratio(tokens, seconds, tokens_before, seconds_before)
+
+
+def lengths(baseline: Sequence[Generation], candidate: Sequence[Generation], prompts: Prompts) -> Metric:
+    """The candidate's τ ÷ the baseline's, of outputs that are not the same."""
+    counted = [list(zip(*map(tokens_of_passes, side), strict=True)) for side in (candidate, baseline)]
+    return prompts.ratio(*(list(map(float, column)) for side in counted for column in side))
+
+
+def unpaired(baseline: Metric, candidate: Metric) -> Metric:
+    """The ratio of two metrics of which nothing but their intervals is known. Its ends: the distances of theirs on the
+    scale of the logs, squared and added (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
+    if not baseline.value or not candidate.value:
+        return Metric()
+    ratio = candidate.value / baseline.value
+    ends = (baseline.low, baseline.high, candidate.low, candidate.high)
+    if any(end is None or end <= 0 for end in ends):
+        return Metric(value=ratio)
+    before_low, before_high, low, high = (math.log(end) for end in ends if end is not None)
+    before, now = math.log(baseline.value), math.log(candidate.value)
+    return Metric(
+        value=ratio,
+        low=ratio * math.exp(-math.hypot(now - low, before_high - before)),
+        high=ratio * math.exp(math.hypot(high - now, before - before_low)),
+    )
+
+
+def widening(num_intervals: int) -> float:
+    """How much longer intervals are, on the scale of their logs, so that of so many at once the upper ends of all lie
+    below the truth in FALSE_ALARMS of the cases at most (Bonferroni); at least as long as those of 95 %."""
+    normal = special.ndtri(1 - FALSE_ALARMS / max(1, num_intervals))
+    return max(1.0, float(normal / special.ndtri(TAILS[1])))
+
+
+def widened(ratio: Metric, by: float) -> Metric:
+    """The metric with both ends moved away from its value."""
+    if not ratio.value or not ratio.low or not ratio.high:
+        return ratio
+    low, high = (ratio.value * (end / ratio.value) ** by for end in (ratio.low, ratio.high))
+    return Metric(value=ratio.value, low=low, high=high)
+
+
+def judged(
+    what: str, subset: str, values: tuple[Metric, Metric], ratio: Metric, max_regression: float, paired: bool
+) -> Finding:
+    """The finding on a ratio with the interval that decides."""
+    regressed = ratio.high is not None and ratio.high < 1 - max_regression
+    baseline, candidate = ("–" if metric.value is None else f"{metric.value:.3f}" for metric in values)
+    return Finding(what, subset, baseline, candidate, regressed, _detail(ratio, max_regression, paired), ratio)
+
+
+def _detail(ratio: Metric, max_regression: float, paired: bool) -> str:
+    """The ratio, its interval, and how large a fall such an interval would show."""
+    if ratio.value is None or ratio.high is None:
+        return "no interval"
+    told = f"ratio {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]{'' if paired else ', not paired'}"
+    seen = 1 - (1 - max_regression) * ratio.value / ratio.high
+    return f"{told}; a fall of {100 * seen:.1f} % would be seen"
+
+
+def _columns(own: Sequence[Generation]) -> tuple[list[float], list[float]]:
+    """Tokens and seconds of each generation."""
+    return [float(timed_tokens(g)) for g in own], [float(g["decode_seconds"]) for g in own]

@@ -1,0 +1,388 @@
+"""`specbench check`: injected regressions are caught, repetitions are not, and what does not compare is said to be so.
+
+The clock is simulated: every look at it takes a millisecond with 10 % of noise, so that nothing hangs on the load of
+the machine; a sleep moves it on.
+"""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from rich.console import Console
+from scipy import stats
+
+from specbench.audit.verdict import Difference
+from specbench.errors import ConfigError
+from specbench.execute import Request, execute
+from specbench.gate.check import check
+from specbench.gate.junit import junit
+from specbench.gate.markdown import markdown
+from specbench.gate.outcome import output_finding
+from specbench.gate.speed import LENGTH, SPEEDUP, TYPICAL, unpaired, widened, widening
+from specbench.gate.typical import hodges_lehmann, typical
+from specbench.models import timing
+from specbench.results.bootstrap import Metric
+from specbench.results.leaderboard import Sampling, load, write
+from tests import tiny
+from tests.show_gate import share_failed
+
+NUM_PROMPTS = 20
+
+
+class SimulatedClock:
+    """In the place of the module `time`, where passes are timed."""
+
+    def __init__(self, seed):
+        self.now, self.noise = 0.0, np.random.default_rng(seed)
+
+    def perf_counter(self):
+        self.now += 1e-3 * float(np.exp(0.1 * self.noise.normal()))
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture(scope="module")
+def patch():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A target, a drafter that is nearly it, and one that is much less so."""
+    folder = tmp_path_factory.mktemp("models")
+    tiny.save(folder / "target", num_hidden_layers=1)
+    for name, noise in {"drafter": 0.03, "worse": 0.5}.items():
+        network = tiny.network(num_hidden_layers=1, vocab_size=257)
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter += noise * parameter.std() * torch.randn_like(parameter) if parameter.ndim > 1 else 0
+        network.save_pretrained(folder / name)
+        tiny.tokenizer().save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, models, patch):
+    """Measures into a new folder, with a clock of its own."""
+
+    def run(name, seed, drafter="drafter", overrides=(), target="target", limit=NUM_PROMPTS // 2, repeats=1):
+        clock = SimulatedClock(seed)
+        patch.setattr(timing, "time", clock)
+        path = tmp_path_factory.mktemp("runs") / name
+        request = Request(
+            tasks=["mgsm"], methods=["sd", "fsd"], subsets=["en", "sw"], target=str(models / target),
+            drafter=str(models / drafter), threads=1, output=path, leaderboard=None, plot=None,
+            overrides=["generation.max_new_tokens=10", *overrides], command="specbench run --task mgsm",
+            options={"limit": limit, "data": "sample", "device": "cpu", "repeats": repeats},
+        )  # fmt: skip
+        execute(request, Console(quiet=True))
+        return path
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def base(run):
+    return run("base", seed=1)
+
+
+@pytest.fixture(scope="module")
+def strict(run):
+    """A run whose fuzzy rule accepts nothing that differs at all."""
+    return run("strict", seed=5, overrides=["verification.threshold=0.0"])
+
+
+def regressions(report):
+    return {(each.method, finding.what) for each in report.compared for finding in each.regressions}
+
+
+def said(report):
+    return "\n".join([*report.problems, *(text for each in report.compared for text in each.problems)])
+
+
+def redrawn(folder, path, seed):
+    """A copy of a run whose generations took another time: 5 % of noise, and one of 50 twice as long."""
+    noise = np.random.default_rng(seed)
+    clock = float(np.exp(0.05 * noise.normal()))
+
+    def draw(records):
+        for generation in (generation for record in records for generation in record["methods"].values()):
+            spike = 2 if noise.random() < 0.02 else 1
+            generation["decode_seconds"] *= clock * spike * float(np.exp(0.05 * noise.normal()))
+
+    return with_records(folder, path, draw)
+
+
+def edited(folder, path, **changes):
+    """A copy of a run with other rows."""
+    copy = shutil.copytree(folder, path)
+    rows = load(copy / "leaderboard.json")
+    write(copy / "leaderboard.json", [row.model_copy(update=changes) for row in rows])
+    return copy
+
+
+def with_records(folder, path, change):
+    """A copy of a run with other records."""
+    file = shutil.copytree(folder, path) / "records.jsonl"
+    records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    change(records)
+    file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def with_another_token(records):
+    ids = records[0]["methods"]["sd"]["token_ids"]
+    ids[3] = (ids[3] + 1) % 256
+
+
+def test_twenty_repetitions_raise_no_alarm(base, run, tmp_path):
+    folders = [redrawn(base, tmp_path / str(seed), seed) for seed in range(19)]
+    for folder in [run("again", seed=2), *folders]:
+        report = check(str(base), str(folder), 0.03)
+        assert report.verdict == "fine" and report.exit_code == 0 and report.num_tolerant == 4, said(report)
+    assert all(finding.candidate.startswith("10 equal") for each in report.compared for finding in each.findings
+               if finding.what == "outputs")  # fmt: skip
+
+
+def test_a_drafter_made_worse_is_caught(base, run):
+    report = check(str(base), str(run("worse", 3, drafter="worse")), 0.03)
+    found = regressions(report)
+    assert report.exit_code == 1
+    assert {("sd", what) for what in ("τ", "α", "target passes per token", "draft passes per token")} <= found
+    sd = next(each for each in report.compared if each.method == "sd")
+    assert any(note.startswith("changed: drafter_revision") for note in sd.notes)
+    assert all(not finding.regressed for finding in sd.findings if finding.what == "outputs")
+
+
+def test_a_sleep_in_the_loop_is_caught_by_the_speed_up_alone(base, run, patch):
+    from specbench.decoding.drafters.model import ModelDrafter
+
+    def slow(self, *arguments):
+        timing.time.sleep(0.01)
+        return propose(self, *arguments)
+
+    propose = ModelDrafter.propose
+    patch.setattr(ModelDrafter, "propose", slow)
+    folder = run("slow", 4)
+    patch.setattr(ModelDrafter, "propose", propose)
+    report = check(str(base), str(folder), 0.03)
+    assert report.exit_code == 1 and {what for _, what in regressions(report)} == {SPEEDUP, TYPICAL}
+    assert {method for method, _ in regressions(report)} == {"sd", "fsd"}
+    assert check(str(base), str(folder), 0.9).exit_code == 0, "control: so much was allowed"
+    by_rows = check(str(base / "leaderboard.json"), str(folder), 0.03)
+    assert ("sd", "speed-up") in regressions(by_rows)
+
+
+def test_a_stricter_rule_is_caught(base, strict):
+    report = check(str(base), str(strict), 0.03)
+    assert report.exit_code == 1
+    assert {method for method, _ in regressions(report)} == {"fsd"}
+    assert {("fsd", "τ, all outputs"), ("fsd", "τ")} & regressions(report)
+    assert any("threshold" in note for each in report.compared for note in each.notes)
+
+
+def test_a_rule_that_is_wrong_is_caught_by_its_outputs(base, tmp_path):
+    """The target is asked: what it excuses is no regression, what it does not is one."""
+    copy = with_records(base, tmp_path / "wrong", with_another_token)
+    report = check(str(base), str(copy), 0.03)
+    assert report.exit_code == 1 and regressions(report) == {("sd", "outputs")}
+    (finding,) = [finding for each in report.compared for finding in each.regressions]
+    assert "9 equal, 1 other" in str(finding) and "token 3" in finding.detail
+
+
+def test_other_draws_are_no_regression(base, tmp_path):
+    """Of a run that samples, other tokens are compared by what their passes are worth."""
+    before = edited(base, tmp_path / "before", sampling=Sampling(temperature=1.0))
+    now = with_records(before, tmp_path / "now", with_another_token)
+    report = check(str(before), str(now), 0.03)
+    sd = next(each for each in report.compared if each.method == "sd")
+    assert report.exit_code == 0 and LENGTH in {finding.what for finding in sd.findings}
+    assert any("9 equal, 1 other (which a lossy or sampling" in str(finding) for finding in sd.findings)
+
+
+def test_near_ties_are_no_regression():
+    tie = Difference(prompt="1", position=2, ar_token="a", method_token="b", gap=1e-6, near_tie=True)
+    serious = tie.model_copy(update={"near_tie": False, "gap": 1.0})
+    excused, wrong = output_finding("en", 8, 1, [tie]), output_finding("en", 8, 2, [tie, serious])
+    assert not excused.regressed and excused.candidate == "8 equal, 1 near-ties"
+    assert wrong.regressed and wrong.candidate == "8 equal, 1 near-ties, 1 other"
+
+
+@pytest.mark.parametrize("changes", [{"verdict": "diverged"}, {"verdict": "lossy by design", "lossless": False}])
+def test_lost_losslessness_is_a_regression(base, tmp_path, changes):
+    copy = edited(base, tmp_path / "lossy", **changes)
+    report = check(f"{base}:sd", f"{copy}:sd", 0.03)
+    assert report.exit_code == 1 and ("sd", "verdict") in regressions(report)
+    assert check(f"{copy}:sd", f"{base}:sd", 0.03).exit_code == 0, "the other way round it is none"
+
+
+def test_another_tokenizer_cannot_be_compared(base, run, models):
+    shutil.copytree(models / "target", models / "other")
+    shutil.copytree(models / "drafter", models / "other-drafter")
+    for name in ("other", "other-drafter"):
+        file = models / name / "tokenizer.json"
+        content = json.loads(file.read_text(encoding="utf-8"))
+        content["pre_tokenizer"]["add_prefix_space"] = True
+        file.write_text(json.dumps(content), encoding="utf-8")
+    report = check(str(base), str(run("other", 6, "other-drafter", target="other", limit=1)), 0.03)
+    assert report.exit_code == 2
+    assert "target_revision: local-" in said(report) and "n: 10 in the baseline, 1 in the candidate" in said(report)
+    ignoring = check(str(base), str(run("other", 6, "other-drafter", target="other")), 0.03, ignore=["target"])
+    assert ignoring.exit_code == 2, "the name may differ, the files may not"
+
+
+def test_prompts_of_another_length_cannot_be_compared(base, tmp_path):
+    """A tokenizer that the revision of a model does not tell: that of a plug-in."""
+
+    def longer(records):
+        records[0]["prompt_tokens"] += 1
+
+    copy = with_records(base, tmp_path / "longer", longer)
+    report = check(str(base), str(copy), 0.03)
+    assert report.exit_code == 2 and "en: prompt_tokens of 1 of 10 records is not the same" in said(report)
+
+
+def test_conditions_that_differ_are_named_with_both_values(base, tmp_path):
+    copy = edited(base, tmp_path / "other", device="A faster CPU", seed=7)
+    report = check(str(base), str(copy), 0.03)
+    assert report.exit_code == 2
+    for part in ("device: ", "A faster CPU in the candidate", "seed: 0 in the baseline, 7 in the candidate"):
+        assert part in said(report)
+    only_device = edited(base, tmp_path / "device", device="A faster CPU")
+    assert check(str(base), str(only_device), 0.03, ignore=["device"]).exit_code == 0
+
+
+def test_an_ar_of_another_speed_says_so(base, tmp_path):
+    def slow(records):
+        for generation in (generation for record in records for generation in record["methods"].values()):
+            generation["decode_seconds"] *= 2
+
+    copy = with_records(base, tmp_path / "loaded", slow)
+    report = check(str(base), str(copy), 0.03)
+    assert report.exit_code == 2 and "ar itself ran at 0.500 times its speed" in said(report)
+
+
+def test_what_the_candidate_left_out_is_a_problem(base, tmp_path):
+    def without_fsd(records):
+        for record in records:
+            del record["methods"]["fsd"]
+
+    copy = with_records(base, tmp_path / "less", without_fsd)
+    rows = load(copy / "leaderboard.json")
+    write(copy / "leaderboard.json", [row for row in rows if not row.method.startswith("fsd@")])
+    report = check(str(base), str(copy), 0.03)
+    assert report.exit_code == 2 and "the candidate has no mgsm fsd (en, sw)" in said(report)
+    assert check(f"{base}:sd", str(copy), 0.03).exit_code == 0
+
+
+def test_a_leaderboard_file_as_baseline(specbench, base, tmp_path):
+    board = tmp_path / "board.json"
+    shutil.copy(base / "leaderboard.json", board)
+    same = redrawn(base, tmp_path / "same", 1)
+    code, out, _ = specbench("check", "--baseline", board, "--candidate", same, "--max-regression", "5%")
+    assert code == 0 and "fine:" in out and "a leaderboard file does not hold them" in out
+    worse = edited(base, tmp_path / "worse", metrics={"mean_acceptance_length": Metric(value=0.99)})
+    code, out, _ = specbench("check", "--baseline", board, "--candidate", worse)
+    assert code == 1 and "sd, en: τ" in out
+
+
+def test_the_report_in_three_forms(specbench, base, strict, tmp_path):
+    text, xml = tmp_path / "made" / "gate.md", tmp_path / "gate.xml"
+    code, out, err = specbench("check", "--baseline", base, "--candidate", strict, "--markdown", text, "--junit", xml)
+    assert code == 1 and "Traceback" not in err
+    assert out.startswith("regressed:") and len(out.splitlines()) <= 40
+    assert all(len(line) <= 100 for line in out.splitlines())
+    report = check(str(base), str(strict), 0.03)
+    assert text.read_text(encoding="utf-8").strip() == markdown(report).strip()
+    assert "| mgsm | fsd | " in markdown(report) and markdown(report).startswith("### specbench check: regressed")
+    suite = ElementTree.fromstring(junit(report).partition("?>")[2])[0]
+    assert ElementTree.parse(xml).getroot()[0].attrib == suite.attrib
+    num_findings = sum(len(each.findings) for each in report.compared)
+    assert int(suite.get("tests")) == len(suite) >= num_findings
+    assert int(suite.get("failures")) == len(regressions(report) and suite.findall("testcase/failure")) > 0
+
+
+MISTAKES = {
+    "no such folder or file": ["--baseline", "nowhere", "--candidate", "{run}"],
+    "are the same run": ["--baseline", "{run}", "--candidate", "{run}"],
+    "has no rows of method 'sdd': did you mean 'sd'?": ["--baseline", "{run}:sdd", "--candidate", "{run}"],
+    "no such folder: give the folder of a run": ["--baseline", "{run}", "--candidate", "nowhere"],
+    "is a file: give the folder of a run": ["--baseline", "{run}", "--candidate", "{run}/leaderboard.json"],
+    "has no leaderboard.json, so it is not finished": ["--baseline", "{run}", "--candidate", "."],
+    "--max-regression 3: give a share": ["--baseline", "{run}", "--candidate", "x", "--max-regression", "3"],
+    "did you mean 'versions'?": ["--baseline", "{run}", "--candidate", "x", "--ignore", "version"],
+    "--junit .: cannot write the report": ["--baseline", "{run}", "--candidate", "x", "--junit", "."],
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_is_one_line(specbench, base, message):
+    code, out, err = specbench("check", *(word.format(run=base) for word in MISTAKES[message]))
+    assert code == 2 and out == "" and len(err.strip().splitlines()) == 1
+    assert message in err.replace(str(base) + "/leaderboard.json", "x") or "--junit" in message
+
+
+def test_a_run_that_was_cut_short_is_refused(base, tmp_path):
+    copy = shutil.copytree(base, tmp_path / "cut")
+    lines = (copy / "records.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (copy / "records.jsonl").write_text("".join(lines[:-3]), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"mgsm/sw has a row of n = 10 and records of 7: repeat its command"):
+        check(str(base), str(copy), 0.03)
+
+
+def test_intervals_are_widened_for_many_and_never_narrowed():
+    ratio = Metric(value=0.9, low=0.8, high=0.96)
+    assert 1 < widening(1) < widening(10) and widened(ratio, 1.0) == pytest.approx(ratio)
+    wide = widened(ratio, widening(10))
+    assert wide.low < 0.8 and wide.high > 0.96 and wide.value == 0.9
+    assert widened(Metric(value=0.9), 2.0) == Metric(value=0.9)
+
+
+def test_ratios_of_rows_join_their_intervals():
+    speed = Metric(value=2.0, low=1.8, high=2.2)
+    ratio = unpaired(speed, speed)
+    assert ratio.value == 1.0 and np.log(ratio.high) == pytest.approx(np.hypot(np.log(1.1), np.log(2 / 1.8)))
+    assert unpaired(speed, Metric(value=1.0)) == Metric(value=0.5) and unpaired(Metric(), speed) == Metric()
+
+
+def test_false_alarms_are_rare_and_large_falls_are_seen():
+    """At a rate of 1 % more than 7 of 200 fail with a probability of 0.1 %; `tests/show_gate.py` has the table."""
+    assert share_failed(200, 30, 0.0, 1, max_regression=0.0) <= 7 / 200
+    assert share_failed(20, 100, 0.2, 1, max_regression=0.03) == 1.0
+
+
+def test_the_typical_ratio_is_that_of_wilcoxon_and_ignores_a_generation_that_was_held_up():
+    logs = np.random.default_rng(0).normal(-0.1, 0.05, size=30)
+    low, middle, high = hodges_lehmann(logs)
+    for end in (low, high):  # the test's own p-value there is 5 %
+        assert stats.wilcoxon(logs - end).pvalue == pytest.approx(0.05, abs=0.01)
+    columns = np.ones((8, 30))
+    columns[1] = np.exp(-logs)
+    columns[1, 0] *= 50
+    assert typical(columns).value == pytest.approx(np.exp(middle), rel=0.02) and low < middle < high
+    assert hodges_lehmann(logs, 2.0)[2] > high and hodges_lehmann(logs, 99.0)[2] == logs.max()
+    assert typical(columns[:, :9]) == Metric()
+
+
+def test_the_workflow_of_the_readme(specbench, base, tmp_path):
+    readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(re.findall(r"```yaml\n(name: speed\n.*?)```", readme, re.S)[0])
+    commands = "\n".join(step.get("run", "") for step in workflow["jobs"]["gate"]["steps"])
+    (line,) = [line for line in commands.splitlines() if "specbench check" in line]
+    assert "--output runs/$side" in commands and "cat gate.md" in commands
+    shutil.copytree(base, tmp_path / "runs" / "base")
+    redrawn(base, tmp_path / "runs" / "head", 1)
+    code, _, err = specbench(*line.split()[1:])
+    assert code == 0, err
+    assert (tmp_path / "gate.md").is_file() and (tmp_path / "gate.xml").is_file()

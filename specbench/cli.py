@@ -9,12 +9,17 @@ import typer
 
 from specbench import __version__
 from specbench.commands.audit import audit
+from specbench.commands.board import board
+from specbench.commands.check import check
+from specbench.commands.compare import compare
 from specbench.commands.fairness import fairness
 from specbench.commands.fetch import fetch
 from specbench.commands.languages import languages
+from specbench.commands.leaderboard import leaderboard
 from specbench.commands.list import list_
 from specbench.commands.lm_eval import PASSED_ON, lm_eval
 from specbench.commands.run import run
+from specbench.commands.schema import schema
 from specbench.commands.show import show
 from specbench.commands.sweep import sweep
 from specbench.commands.train import train
@@ -55,8 +60,13 @@ app.command()(tune)
 app.command()(vocab)
 app.command()(languages)
 app.command()(fairness)
+app.command()(compare)
+app.command()(schema)
+app.command()(check)
 app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(train, name="train")
+app.add_typer(leaderboard, name="leaderboard")
+app.add_typer(board, name="board")
 
 
 def main() -> None:

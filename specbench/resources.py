@@ -1,4 +1,4 @@
-"""What comes with specbench: where the tasks and methods are, and how its models are named."""
+"""What comes with specbench: where tasks, methods and boards are, and how its models are named."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ EMBEDDED = "embedded:"  # what the names of the models that come with specbench 
 
 
 def builtin_dir(kind: str) -> Path:
-    """The folder of the built-in `tasks` or `methods`: of the checkout when it is there, else inside the wheel."""
+    """The folder of built-in `tasks`, `methods` or `leaderboards`: of the checkout if it is there, or in the wheel."""
     checkout = PACKAGE.parent
     pyproject = checkout / "pyproject.toml"
     if pyproject.is_file() and 'name = "specbench"' in pyproject.read_text(encoding="utf-8"):

@@ -17,11 +17,11 @@ INSTALLING = [command for command in COMMANDS if "pip install" in command]
 
 
 def chained(commands: list[str]) -> list[list[str]]:
-    """The commands, each with those behind it that use the folder which one of them makes."""
+    """The commands, each with those behind it that use the folder or file which one of them makes."""
     chains: list[list[str]] = []
     for command in commands:
-        made = re.findall(r"--output (\S+)", "\n".join(chains[-1])) if chains else []
-        if not any(name in shlex.split(command) for name in made):
+        made = re.findall(r"--(?:output|to) (\S+)", "\n".join(chains[-1])) if chains else []
+        if not any(word.partition(":")[0] in made for word in shlex.split(command)):
             chains.append([])
         chains[-1].append(command)
     return chains

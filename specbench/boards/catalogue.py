@@ -1,0 +1,52 @@
+"""Finds and loads boards: those of `leaderboards/`, and a user's own files."""
+
+import os
+from pathlib import Path
+
+from specbench.boards.spec import BoardSpec
+from specbench.catalogue import load_method, load_tasks
+from specbench.errors import ConfigError, nearest
+from specbench.resources import builtin_dir
+from specbench.specs import build, yaml_files
+
+KIND = "leaderboards"
+
+
+def board_names() -> list[str]:
+    return sorted(path.stem for path in builtin_dir(KIND).glob("*.yaml"))
+
+
+def board_path(name_or_path: str) -> Path:
+    """The file of a built-in board, or the path itself when it is one. Raises ConfigError for an unknown name."""
+    if name_or_path.endswith((".yaml", ".yml")) or os.sep in name_or_path or "/" in name_or_path:
+        return Path(name_or_path)
+    if name_or_path not in board_names():
+        hint = f"{nearest(name_or_path, board_names())}, or the path of a .yaml file"
+        raise ConfigError(f"unknown board '{name_or_path}': {hint}")
+    return builtin_dir(KIND) / f"{name_or_path}.yaml"
+
+
+def load_board(name_or_path: str) -> BoardSpec:
+    """A board by its name or by the path of a YAML file. Raises ConfigError naming the file, the key and what is
+    wrong; unknown tasks, subsets and methods among it."""
+    path = board_path(name_or_path)
+    board = build(BoardSpec, yaml_files.read(path), f"{path}: ")
+    if path.stem != board.name:
+        raise ConfigError(f"{path}: name = '{board.name}': must be the file's own name, '{path.stem}'")
+    for key, run in board.runs.items():
+        try:
+            known = [name for task in load_tasks(run.task) for name in task.subset_names]
+            subsets = {*(run.subsets or ())}.union(*(pair.subsets.get(key, ()) for pair in board.pairs.values()))
+            for subset in sorted(subsets - set(known)):
+                raise ConfigError(f"task '{run.task}' has no subset '{subset}': {nearest(subset, known)}")
+            for method in run.methods:
+                load_method(method)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: runs.{key}: {error}") from error
+    for key, pair in board.pairs.items():
+        for method in filter(None, pair.methods.values()):
+            try:
+                load_method(method)
+            except ConfigError as error:
+                raise ConfigError(f"{path}: pairs.{key}.methods: {error}") from error
+    return board

@@ -1,0 +1,63 @@
+"""`specbench board run`: measures the cells of a pair that are missing; one that fails does not stop the others."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from specbench.boards.cells import Cell
+from specbench.boards.measured import rows_of_folder
+from specbench.boards.outcomes import Outcome
+from specbench.errors import ConfigError
+from specbench.execute import execute
+from specbench.fairness.answer import answer
+from specbench.fairness.request import Request as FairnessRequest
+from specbench.fairness.rows import add_to
+from specbench.results.leaderboard import check_writable, load, merge
+from specbench.running.progress import say
+
+
+def run_cells(cells: Sequence[Cell], leaderboard: Path | None, console: Console) -> list[Outcome]:
+    """Measure what is missing, one cell after the other; `leaderboard`: a file that gets the rows of each at once."""
+    if leaderboard is not None:
+        check_writable(leaderboard)
+        if leaderboard.exists():
+            load(leaderboard)
+    outcomes = []
+    for number, cell in enumerate(cells, start=1):
+        say(console, f"[{number}/{len(cells)}] {' · '.join(cell.place)}: {', '.join(cell.methods)}")
+        outcomes.append(_outcome(cell, leaderboard, console))
+        if outcomes[-1].failure is not None:
+            say(console, f"failed: {outcomes[-1].failure}")
+    return outcomes
+
+
+def _outcome(cell: Cell, leaderboard: Path | None, console: Console) -> Outcome:
+    """Whatever goes wrong in a cell is its own failure: a model that does not fit or data that are not there are no
+    reason to leave the others out."""
+    try:
+        was_measured = cell.is_measured(rows_of_folder(cell))
+        if was_measured:
+            say(console, f"measured already: {cell.folder}")
+        else:
+            execute(cell.request(), console)
+            if cell.run.fairness:
+                _add_fairness(cell, console)
+        if leaderboard is not None:
+            merge(leaderboard, rows_of_folder(cell))
+    except ConfigError as error:
+        return Outcome(cell, False, str(error))
+    except Exception as error:
+        return Outcome(cell, False, " ".join(f"{type(error).__name__}: {error}".split()))
+    return Outcome(cell, was_measured, None)
+
+
+def _add_fairness(cell: Cell, console: Console) -> None:
+    """The rows of the folder get what `specbench fairness` says of the run, the languages of free texts left out."""
+    request = FairnessRequest(
+        runs=[str(cell.folder)], before=None, after=None, drafters=(), reference="continuation", samples=0,
+        data=cell.asked.data, seed=cell.board.conditions.seed, dtype=cell.board.conditions.dtype,
+        device=cell.asked.device, threads=cell.asked.threads,
+    )  # fmt: skip
+    num_rows = add_to(cell.folder / "leaderboard.json", answer(request))
+    say(console, f"fairness: {num_rows} rows")

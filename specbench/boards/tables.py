@@ -1,0 +1,91 @@
+"""The boards as a table, and of one board what we measured."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from specbench.boards.catalogue import board_names, load_board
+from specbench.boards.measured import ALL, Measured
+from specbench.boards.spec import QUALITY
+from specbench.results.cells import NULL, number, speed, with_interval
+from specbench.results.leaderboard import Row
+from specbench.results.units import unit_of
+
+NOT_MEASURED = "not measured"
+HEADINGS = {"acceptance_rate": "α", "mean_acceptance_length": "τ", "cost_ratio": "c", "tokens_per_second": "tok/s",
+            "speedup": "speed-up\n95 % interval", "speedup_expected": "expected speed-up"}  # fmt: skip
+
+
+def boards_table() -> Table:
+    """name, title, paper, pairs, runs, published tables."""
+    table = plain_table("boards", "name", "title", "paper", "pairs", "runs", "published")
+    for board in map(load_board, board_names()):
+        numbers = ", ".join(each.number for each in board.published) or NULL
+        pairs = ", ".join(board.pairs) if len(board.pairs) < 5 else f"{len(board.pairs)} pairs"
+        add(table, board.name, board.title, board.paper or NULL, pairs, str(len(board.runs)), numbers)
+    return table
+
+
+def own_table(measured: Measured) -> Table:
+    """Every method of every run over all its subsets, with the board's columns; times are seconds."""
+    board = measured.board
+    table = plain_table(f"{board.name} · {measured.pair_name} · ours", "run", "n", "method", "verdict")
+    for metric in board.columns:
+        table.add_column(HEADINGS.get(metric, metric.replace("_", " ")), justify="right", overflow="fold")
+        if metric == QUALITY:
+            table.add_column("of", overflow="fold")
+    for run, rows in measured.rows.items():
+        for place, row in enumerate(_over_all(rows)):
+            first = [run, str(row.n)] if place == 0 else ["", ""]
+            cells = [cell for metric in board.columns for cell in _own(row, metric)]
+            add(table, *first, row.method.partition("@")[0], row.verdict, *cells)
+        if rows:
+            table.add_section()
+    table.caption = Text("\n".join(_conditions(measured)))
+    table.caption_justify = "left"
+    return table
+
+
+def _over_all(rows: Sequence[Row]) -> list[Row]:
+    """Of each method its row over all subsets, or its only one."""
+    several = any(row.subset == ALL for row in rows)
+    found = [row for row in rows if not several or row.subset == ALL]
+    return list({row.method: row for row in found}.values())
+
+
+def _own(row: Row, metric: str) -> list[str]:
+    """The cell of a metric; of the main score also its name."""
+    if metric == QUALITY:
+        unit = unit_of(row.quality)
+        label = unit.label if row.quality in row.metrics else ""
+        return [number(row.metrics.get(str(row.quality)), unit.digits, unit.factor), label]
+    found = row.metrics.get(metric)
+    if metric == "speedup":
+        return [with_interval(found)]
+    return [speed(found) if metric == "tokens_per_second" else number(found, 3)]
+
+
+def _conditions(measured: Measured) -> list[str]:
+    """On what, of what and when: every value that the rows have; and the runs that have none."""
+    rows = [row for rows in measured.rows.values() for row in rows]
+    values: dict[str, set[str]] = {
+        "target": {row.target for row in rows},
+        "on": {f"{row.dtype}, {row.device}" for row in rows},
+        "data": {str(row.data_source) for row in rows},
+        "measured": {row.created[:10] for row in rows},
+        NOT_MEASURED: {run for run, found in measured.rows.items() if not found},
+    }
+    return [f"{name}: {', '.join(sorted(found))}" for name, found in values.items() if found]
+
+
+def plain_table(title: str, *columns: str) -> Table:
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def add(table: Table, *cells: str) -> None:
+    table.add_row(*map(Text, cells))

@@ -1,0 +1,133 @@
+"""The published figures of the five papers: what their texts print, and what their tables say of each other."""
+
+import pytest
+
+from specbench.boards.catalogue import board_names, load_board
+from specbench.boards.cells import Asked, cells_of
+from specbench.boards.figures import FigureGroup, FigureTable
+from specbench.boards.spec import BoardSpec
+from specbench.execute import run_spec
+
+NUM_FIGURES = {
+    "p0": {"§8.2": 4, "§6": 1, "§8.3": 2},
+    "p1": {"§4": 24},
+    "p2": {"1": 24, "2": 18 * 12 - 3 * 2 * 4, "3": 36},
+    "p3": {"1": 6 * 12 - 6, "3": 4, "5": 11, "6": 6, "7": 4},
+    "p4": {"1": 35 * 4, "2": 25 * 4, "6": 90 * 4, "7": 90 * 4, "9": 12, "10": 109, "11": 5},
+}
+BOARDS = {name: load_board(name) for name in NUM_FIGURES}
+
+
+def table(board: str, number: str) -> FigureTable:
+    return next(each for each in BOARDS[board].published if each.number == number)
+
+
+def values(group: FigureGroup) -> dict[str, list[float | None]]:
+    return {row.label: [each and each.value for each in row.figures] for row in group.rows}
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.name)
+def test_every_cell_of_the_tables_is_there(board: BoardSpec) -> None:
+    assert {each.number: len(each.places()) for each in board.published} == NUM_FIGURES[board.name]
+    for each in board.published:
+        assert each.hardware and each.differs
+        for place in each.places():  # what has a metric of ours has a run and a method to measure it with
+            assert each.elsewhere or not place.metric or not place.method or place.run
+
+
+def test_p0_has_the_figures_of_its_text() -> None:
+    assert values(table("p0", "§8.2").groups[0]) == {"English": [62.5, 0.47], "Japanese": [54.5, 1.08]}
+    assert values(table("p0", "§8.3").groups[0]) == {"en, es, ru, zh, de": [-20, -12]}
+    assert values(table("p0", "§6").groups[0]) == {"Qwen2.5 3B · 0.5B": [0.44]}
+
+
+def test_p1_has_the_means_of_section_4_and_one_rate_beside_both_definitions() -> None:
+    found = values(table("p1", "§4").groups[0])
+    assert {name: (row[0], row[2], row[3], row[5]) for name, row in found.items()} == {
+        "baseline": (0.40, 1.02, 0.46, 1.09),
+        "distilled (task)": (0.60, 1.28, 0.43, 1.03),
+        "distilled (general)": (0.39, 1.03, 0.47, 1.10),
+        "n-gram": (0.24, 1.30, 0.30, 1.39),
+    }
+    assert all(row[0] == row[1] and row[3] == row[4] for row in found.values())
+
+
+def test_p2_names_its_thresholds_and_table_3_repeats_table_2() -> None:
+    third = {group.pair: group for group in table("p2", "3").groups}
+    assert {pair: str(group.heading)[-3:] for pair, group in third.items()} == {
+        "qwen2.5": "0.4",
+        "llama3.1": "0.3",
+        "gemma2": "0.7",
+    }
+    for group in table("p2", "2").groups:
+        rows = values(group)
+        slower, fastest = rows["M_T"], rows["FSD (High)"]
+        assert all(0 < fast / slow < 3 for fast, slow in zip(fastest[1::3], slower[1::3], strict=True) if fast and slow)
+        again = values(third[group.pair])
+        for first, second in zip(rows["SD"][0::3], again.values(), strict=True):
+            assert first is not None and second[0] == pytest.approx(first, abs=0.11)  # two differ by 0.1 in print
+
+
+def test_p3_prints_the_mean_of_its_languages_and_repeats_itself() -> None:
+    rows = values(table("p3", "1").groups[0])
+    assert len(rows) == 6 and rows["PLD"][6:] == [None] * 6
+    for row in rows.values():
+        for part in (row[:6], row[6:]):
+            if None not in part:
+                assert sum(part[:5]) / 5 == pytest.approx(part[5], abs=0.0101)  # type: ignore[arg-type]
+    ours, base = rows["SpS, pretrain-and-finetune"], rows["SpS, Yang et al. 2024"]
+    sixth = values(table("p3", "6").groups[0])
+    fifth = values(table("p3", "5").groups[0])
+    assert sixth["Vicuna 68M, pretrain-and-finetune"] == [ours[0], fifth["SpS, pretrain-and-finetune"][0]]
+    assert sixth["Vicuna 68M, Yang et al. 2024"] == [base[0], fifth["SpS, Yang et al. 2024"][0]]
+    assert values(table("p3", "7").groups[0])["SpS, pretrain-and-finetune"] == [ours[0], 2.51]
+
+
+def test_p4_has_speed_ups_that_follow_from_its_tokens_per_second() -> None:
+    for number in ("1", "2", "6", "7"):
+        for group in table("p4", number).groups:
+            rows = values(group)
+            baseline = rows["AR"]
+            assert baseline[3] == 1.0 and baseline[2]
+            for ttft, tpot, rate, speedup in rows.values():
+                assert ttft and tpot and rate and speedup
+                assert rate / baseline[2] == pytest.approx(speedup, rel=0.05, abs=0.02)
+                assert tpot * rate / 1000 == pytest.approx(1, abs=0.25) and 10 < ttft < 3000
+
+
+@pytest.mark.parametrize(("short", "full"), [("1", "6"), ("2", "7")])
+def test_p4_repeats_its_short_tables_in_the_full_ones(short: str, full: str) -> None:
+    complete = {(group.heading, group.hardware): values(group) for group in table("p4", full).groups}
+    assert len(complete) == 25
+    for group in table("p4", short).groups:
+        assert complete[group.heading, group.hardware] == values(group)
+
+
+def test_p4_counts_shared_tokens() -> None:
+    sizes = {"Llama-3.1-70B": 128256, "Gemma-2-9b": 256000, "Mixtral-8x22B-Instruct-v0.1": 32768,
+             "Phi-3-medium-128k-instruct": 32011, "CodeLlama-13b-Instruct-hf": 32016}  # fmt: skip
+    for label, (shared, ratio) in values(table("p4", "9").groups[0]).items():
+        assert shared and shared / sizes[label.partition(" · ")[0]] == pytest.approx(ratio, abs=0.0052)
+    assert all(0.7 < share <= 1 for group in table("p4", "10").groups for row in values(group).values()
+               for share in row if share is not None)  # fmt: skip
+
+
+def test_p4_measures_a_method_on_a_pair_only_where_the_paper_has_it() -> None:
+    board = BOARDS["p4"]
+    for number in ("1", "2", "6", "7"):
+        for place in table("p4", number).places():
+            if place.pair is not None and "codellama-7b" not in place.pair:
+                assert board.pairs[place.pair].methods.get(str(place.method), "measured") is not None
+                assert board.pairs[place.pair].target == place.target
+
+
+@pytest.mark.parametrize("name", board_names())
+def test_every_cell_of_every_pair_can_be_asked_for(name: str) -> None:
+    """Tasks, subsets, overrides and drafters fit each other; nothing is loaded."""
+    board = load_board(name)
+    cells = [cell for pair in board.pairs for cell in cells_of(board, pair, Asked())]
+    assert {cell.pair_name for cell in cells} == board.pairs.keys()
+    assert {cell.run_name for cell in cells} == board.runs.keys()
+    for cell in cells[:20] if name == "p4" else cells:
+        spec = run_spec(cell.request())
+        assert [method.name for method in spec.methods] == ["ar", *cell.methods]

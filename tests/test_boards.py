@@ -1,0 +1,249 @@
+"""Boards: what their files may say, how cells are run and resumed, and ours beside published figures."""
+
+import json
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from specbench.boards.catalogue import board_names, load_board
+from specbench.boards.cells import Asked, cells_of
+from specbench.boards.figures import Figure, Place
+from specbench.boards.measured import Measured, cell_of_row
+from specbench.boards.published import published_tables
+from specbench.boards.run import run_cells
+from specbench.boards.shown import measured_pairs
+from specbench.errors import ConfigError
+from specbench.fairness.numbers import Correlations, Family
+from specbench.results.bootstrap import Metric
+from specbench.results.leaderboard import Row, load, write
+from tests.test_leaderboard import FIELDS
+
+PUBLISHED = {
+    "number": "1",
+    "title": "Rates",
+    "hardware": "1 * A100",
+    "differs": ["everything"],
+    "run": "good",
+    "columns": [
+        {"label": "α", "metric": "acceptance_rate", "scale": 100},
+        {"label": "tok/s", "metric": "tokens_per_second"},
+        {"label": "D", "metric": "fairness.forced.cross_entropy"},
+    ],
+    "groups": [
+        {"heading": "A pair", "rows": [
+            {"label": "AR", "method": "ar", "pair": "tiny", "figures": [None, 10, None]},
+            {"label": "SD", "method": "sd", "pair": "tiny", "figures": ["50.5±1.0", 20.5, 0.47]},
+            {"label": "Medusa", "figures": [60, 30, 0.5]},
+            {"label": "of another pair", "method": "sd", "pair": "other", "figures": [40, 8.25, 0.6]},
+        ]},
+    ],
+}  # fmt: skip
+BOARD: dict[str, Any] = {
+    "name": "mine",
+    "version": 1,
+    "title": "A board of a test",
+    "pairs": {"tiny": {"target": "org/target", "drafter": "org/drafter"}, "other": {"target": "org/other"}},
+    "conditions": {"limit": 1, "set": ["generation.max_new_tokens=6"]},
+    "runs": {
+        "good": {"task": "mgsm", "methods": ["sd"], "subsets": ["en"], "fairness": True},
+        "bad": {"task": "mgsm", "methods": ["ngram"], "subsets": ["en"]},
+    },
+    "columns": ["acceptance_rate", "speedup", "quality"],
+    "published": [PUBLISHED],
+}
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump({**BOARD, **changes}, allow_unicode=True, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def test_the_built_in_boards_load_and_demo_measures_every_kind_of_method() -> None:
+    assert board_names() == ["demo", "p0", "p1", "p2", "p3", "p4"]
+    demo = load_board("demo")
+    assert {"mgsm", "wmt", "humaneval", "story"} <= demo.runs.keys()
+    assert all(set(run.methods) == {"sd", "fsd", "slem", "tli", "ngram", "pld", "scdf"} for run in demo.runs.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"colums": []}, ["unknown key 'colums'", "columns"]),
+        ({"columns": ["speed"]}, ["columns", "'speed'", "specbench list metrics"]),
+        ({"pairs": {"tiny": {"methods": {"sdd": "sd"}}}}, ["pairs.tiny.methods", "'sdd'", "did you mean 'sd'"]),
+        ({"pairs": {"tiny": {"runs": ["goood"]}}}, ["pairs.tiny.runs", "did you mean 'good'"]),
+        ({"runs": {**BOARD["runs"], "x": {"task": "mgms", "methods": ["sd"]}}}, ["runs.x", "mgms", "mgsm"]),
+        ({"runs": {**BOARD["runs"], "x": {"task": "mgsm", "methods": ["sd"], "subsets": ["xx"]}}}, ["runs.x", "'xx'"]),
+        ({"runs": {**BOARD["runs"], "x": {"task": "mgsm", "methods": ["medusa"]}}}, ["runs.x", "medusa"]),
+        ({"published": [PUBLISHED, PUBLISHED]}, ["table '1' is there twice"]),
+        ({"published": [{**PUBLISHED, "run": "goof"}]}, ["table 1", "'goof'", "did you mean 'good'"]),
+        ({"published": [{**PUBLISHED, "columns": PUBLISHED["columns"][:2]}]}, ["row 'AR'", "= 3", "2 columns"]),
+        ({"name": "other"}, ["name = 'other'", "'mine'"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_one_clear_error(tmp_path: Path, changes: dict[str, Any], parts: list[str]) -> None:
+    path = written(tmp_path, **changes)
+    with pytest.raises(ConfigError) as error:
+        load_board(str(path))
+    assert "mine.yaml" in str(error.value)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_a_figure_keeps_what_is_printed_and_refuses_the_rest() -> None:
+    assert Figure.model_validate("1.19±0.06") == Figure(value=1.19, spread=0.06)
+    assert Figure.model_validate(7) == Figure(value=7)
+    for wrong in ("about 2", "1.19±", True, [1]):
+        with pytest.raises(ValueError):
+            Figure.model_validate(wrong)
+
+
+def test_the_innermost_place_counts() -> None:
+    outer = Place(pair="tiny", metric="speedup", subset="en")
+    assert outer.within(Place(subset="de", method="sd")) == Place(
+        pair="tiny", metric="speedup", subset="de", method="sd"
+    )
+
+
+def test_a_cell_asks_for_what_the_board_says_and_the_command_line_wins(tmp_path: Path) -> None:
+    pairs = {"tiny": {"target": "org/t", "methods": {"sd": "fsd"}, "subsets": {"good": ["de"]}, "limit": 3}}
+    board = load_board(str(written(tmp_path, pairs=pairs, published=[])))
+    good, bad = cells_of(board, "tiny", Asked(tmp_path))
+    assert good.request().subsets == ("de",) and good.request().methods == ["fsd"] and good.limit == 3
+    assert good.folder == tmp_path / "boards" / "mine" / "tiny" / "good" and bad.run_name == "bad"
+    assert good.command == (
+        "specbench run --task mgsm --method fsd --subset de --target org/t --limit 3 "
+        f"--set generation.max_new_tokens=6 --output {good.folder}"
+    )
+    assert cells_of(board, "tiny", Asked(tmp_path, limit=2))[0].request().options["limit"] == 2
+    without = {"tiny": {"methods": {"ngram": None}}}
+    assert [cell.run_name for cell in cells_of(load_board(str(written(tmp_path, pairs=without, published=[]))),
+                                               "tiny", Asked())] == ["good"]  # fmt: skip
+    with pytest.raises(ConfigError, match="no such pair: did you mean 'tiny'"):
+        cells_of(board, "tinny", Asked())
+
+
+def row(method: str, subset: str = "en", **metrics: float) -> Row:
+    found = {name: Metric(value=value) for name, value in metrics.items()}
+    return Row(**{**FIELDS, "method": f"{method}@1:abc", "subset": subset, "quality": "accuracy", "metrics": found})
+
+
+def test_ours_stands_beside_figures_of_its_own_pair_in_their_unit(tmp_path: Path) -> None:
+    board = load_board(str(written(tmp_path)))
+    family = Family(groups=("en",), unfairness=Metric(value=0.3), spreads={}, correlations=Correlations())
+    rows = [
+        row("sd", "all", acceptance_rate=0.5, tokens_per_second=12, accuracy=0.75),
+        row("sd", "en", acceptance_rate=0.7),
+        row("ngram", tokens_per_second=9).model_copy(update={"fairness": family}),
+        row("ar", tokens_per_second=8),
+    ]
+    found = Measured(board, "tiny", {"good": rows})
+    sd = Place(run="good", method="sd", pair="tiny", metric="acceptance_rate", scale=100)
+    assert found.ours(sd) == 50 and found.ours(sd.within(Place(subset="en"))) == pytest.approx(70)
+    assert found.ours(sd.within(Place(metric="quality"))) == 75
+    assert found.ours(sd.within(Place(subset="de"))) is None
+    assert found.ours(sd.within(Place(pair="other"))) is None
+    anyone = Place(run="good", method="ar", metric="tokens_per_second")
+    assert found.ours(anyone.within(Place(target="org/target"))) == 8
+    assert found.ours(anyone.within(Place(target="org/other"))) is None
+    rate = Place(run="good", method="sd", metric="tokens_per_second")
+    assert found.ours(rate.within(Place(minus="ar"))) == 4
+    assert found.ours(rate.within(Place(change_from="ar"))) == pytest.approx(50)
+    assert found.ours(rate.within(Place(method="ngram", metric="fairness.unfairness"))) == 0.3
+    assert found.ours(rate.within(Place(metric="fairness.unfairness"))) is None
+
+
+def test_the_embedded_family_stands_beside_every_pair(tmp_path: Path) -> None:
+    pairs = {**BOARD["pairs"], "embedded": {"methods": {"sd": "fsd"}}}
+    board = load_board(str(written(tmp_path, pairs=pairs)))
+    found = Measured(board, "embedded", {"good": [row("fsd", acceptance_rate=0.25)]})
+    assert found.ours(Place(run="good", method="sd", pair="other", metric="acceptance_rate")) == 0.25
+
+
+def test_what_was_never_measured_is_said(tmp_path: Path) -> None:
+    board = load_board(str(written(tmp_path)))
+    console = Console(width=100, file=StringIO())
+    for part in published_tables(Measured(board, "tiny", {"good": [row("sd", tokens_per_second=41)]})):
+        console.print(part)
+    assert isinstance(console.file, StringIO)
+    printed = console.file.getvalue()
+    lines = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line.strip()}
+    assert lines["SD"] == ["50.5±1.0", "–", "20.50", "41.00", "2.00", "0.47", "–"]
+    assert lines["Medusa"] == ["60.0", "not", "measured", "30.00", "–", "0.50", "–"]
+    assert "published on: 1 * A100" in printed and "- everything" in printed
+
+
+def test_the_row_of_a_committed_leaderboard_is_of_the_cell_that_its_command_names() -> None:
+    command = "specbench run --task mgsm --method sd --output runs/boards/mine/tiny/good"
+    assert cell_of_row(row("sd").model_copy(update={"command": command})) == ("mine", "tiny", "good")
+    assert cell_of_row(row("sd")) is None
+
+
+def test_rows_beside_the_board_are_shown_where_no_folder_has_any(tmp_path: Path) -> None:
+    path = written(tmp_path, runs={**BOARD["runs"], "twin": {"task": "mgsm", "methods": ["sd", "pld"]}})
+    cell = cells_of(load_board(str(path)), "tiny", Asked())[0]
+    names = dict(sorted((method.partition("@")[0], (task, method)) for task, method in cell.names()))
+    ar, sd = (
+        row(name).model_copy(update={"task": names[name][0], "method": names[name][1], "drafter": drafter})
+        for name, drafter in (("ar", None), ("sd", "org/drafter"))
+    )
+    other = sd.model_copy(update={"drafter": "org/another"})
+    old = sd.model_copy(update={"task": "mgsm@1:older"})
+    write(path.with_suffix(".json"), [ar, sd, other, old])
+    (found,) = measured_pairs(str(path), "tiny", None)
+    assert found.rows == {"good": [ar, sd], "bad": [ar], "twin": [ar, sd]}
+    assert not any(measured_pairs(str(path), "other", None)[0].rows.values())
+
+
+def test_any_failure_is_the_cells_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("the model\nbroke")
+
+    monkeypatch.setattr("specbench.boards.run.execute", broken)
+    cells = cells_of(load_board(str(written(tmp_path))), "tiny", Asked(tmp_path))
+    outcomes = run_cells(cells, None, Console(quiet=True))
+    assert [outcome.failure for outcome in outcomes] == ["RuntimeError: the model broke"] * 2
+
+
+def test_a_board_is_run_resumed_and_shown(
+    specbench: Callable[..., tuple[int, str, str]], tiny_pair: tuple[str, str], tmp_path: Path
+) -> None:
+    pairs = {"tiny": {"target": tiny_pair[0], "drafter": tiny_pair[1]}, "other": {"target": "org/other"}}
+    board = str(written(tmp_path, pairs=pairs))
+    asked = ("board", "run", board, "--pair", "tiny", "--data", "sample", "--leaderboard", "all.json")
+    code, out, err = specbench(*asked)
+    assert code == 1 and "failed: " in err and "drafter.path" in err
+    assert out.index("measured") < out.index("FAILED")
+    rows = load("all.json")
+    assert {row.method.partition("@")[0] for row in rows} == {"ar", "sd"} and all(row.n == 1 for row in rows)
+    records = tmp_path / "runs" / "boards" / "mine" / "tiny" / "good" / "records.jsonl"
+    before = records.read_bytes()
+
+    code, out, _ = specbench(*asked, "--only", "good")
+    assert code == 0 and "measured already" in out and records.read_bytes() == before
+    code, out, _ = specbench(*asked, "--only", "good", "--limit", "2")
+    assert code == 0 and "measured already" not in out
+    assert records.read_bytes().startswith(before) and len(records.read_bytes().splitlines()) == 2
+
+    code, out, _ = specbench("board", "show", board, "--json")
+    found = {(each["row"], each["column"]): each for each in json.loads(out)}
+    mine = next(row for row in load("all.json") if row.method.startswith("sd@") and row.n == 2)
+    rate = mine.metrics["tokens_per_second"].value
+    assert rate and found["SD", "tok/s"]["ours"] == rate and found["SD", "tok/s"]["ratio"] == rate / 20.5
+    assert found["SD", "D"]["ours"] > 0 and found["SD", "α"]["published_spread"] == 1.0
+    assert found["of another pair", "α"]["ours"] is None and found["Medusa", "α"]["ours"] is None
+    code, out, _ = specbench("board", "show", board)
+    assert code == 0 and "not measured" in out and "A pair" in out
+
+    code, _, err = specbench("board", "run", board, "--pair", "tiny", "--only", "god")
+    assert code == 2 and "did you mean 'good'" in err
+    code, _, err = specbench("board", "show", "p5")
+    assert code == 2 and "unknown board 'p5'" in err
+    code, _, err = specbench("board", "show", board, "--runs", "elsewhere")
+    assert code == 2 and "--runs elsewhere: no such folder" in err

@@ -83,6 +83,23 @@ def test_p3_prints_the_mean_of_its_languages_and_repeats_itself() -> None:
     assert values(table("p3", "7").groups[0])["SpS, pretrain-and-finetune"] == [ours[0], 2.51]
 
 
+def test_p2_drafts_greedily_and_p3_times_the_whole_call() -> None:
+    sd = run_spec(cells_of(BOARDS["p2"], "llama3.1", Asked())[0].request()).methods[2]
+    assert sd.name == "sd" and sd.drafter.options["temperature"] == 0 and sd.lossless
+    metrics = {each.number: {place.metric for place in each.places()} for each in BOARDS["p3"].published}
+    assert all(metrics[number] == {"speedup_e2e"} for number in ("1", "3", "7"))
+    assert metrics["6"] == {"speedup_e2e", "mean_acceptance_length"}
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.name)
+def test_a_figure_that_ours_stands_beside_names_its_models(board: BoardSpec) -> None:
+    """Else the number of any pair would stand beside it. What s-CDF changes is a mean over pairs."""
+    for each in board.published:
+        for place in each.places():
+            if place.method and place.metric and each.number != "§8.3":
+                assert place.pair or place.target, each.number
+
+
 def test_p4_has_speed_ups_that_follow_from_its_tokens_per_second() -> None:
     for number in ("1", "2", "6", "7"):
         for group in table("p4", number).groups:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from specbench.boards.catalogue import board_names, load_board
 from specbench.boards.cells import Asked, cells_of
+from specbench.boards.comparison import as_records
 from specbench.boards.figures import Figure, Place
 from specbench.boards.measured import Measured, cell_of_row
 from specbench.boards.published import published_tables
@@ -164,6 +165,15 @@ def test_the_embedded_family_stands_beside_every_pair(tmp_path: Path) -> None:
     board = load_board(str(written(tmp_path, pairs=pairs)))
     found = Measured(board, "embedded", {"good": [row("fsd", acceptance_rate=0.25)]})
     assert found.ours(Place(run="good", method="sd", pair="other", metric="acceptance_rate")) == 0.25
+
+
+def test_a_measured_vicuna_stands_beside_no_figure_of_gemma_or_llama() -> None:
+    rows = [row("pretrain-finetune", subset, speedup_e2e=value) for subset, value in (("all", 1.4), ("zh-en", 1.5))]
+    found = as_records(Measured(load_board("p3"), "vicuna-7b", {"wmt-t0": rows}))
+    assert {(each["table"], each["row"], each["column"]): each["ours"] for each in found if each["ours"]} == {
+        ("1", "SpS, pretrain-and-finetune", "T = 0.0 Zh→En"): 1.5,
+        ("1", "SpS, pretrain-and-finetune", "T = 0.0 Avg"): 1.4,
+    }
 
 
 def test_what_was_never_measured_is_said(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from specbench.fairness.tables import overview_cell, unfairness_cell
 from specbench.fairness.texts import within
 from specbench.fairness.theorems import BoundViolation
 from specbench.models.loading import load_model
+from specbench.results.board_format import DIGEST, digest_of
 from specbench.results.leaderboard import load
 from specbench.training.passes import Sample
 from tests.test_leaderboard import row as leaderboard_row
@@ -271,6 +272,7 @@ def edited(folder, tmp_path, change):
     content = json.loads(path.read_text(encoding="utf-8"))
     for row in content["rows"]:
         change(row)
+        row[DIGEST] = digest_of(row)
     path.write_text(json.dumps(content), encoding="utf-8")
     return copy
 

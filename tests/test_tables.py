@@ -292,3 +292,16 @@ def test_few_prompts_are_said_of_methods_beside_each_other(num_prompts, is_said)
     with console.capture() as capture:
         console.print(comparison_table([row(subset="en", metrics=METRICS, n=num_prompts)] * 2))
     assert capture.get().count("intervals rest on few prompts: less than 30") == is_said
+
+
+def test_long_names_leave_the_verdict_readable():
+    names = {"ar": None, "pretrain-finetune": "embedded:drafter-pretrain-finetune", "fsd": "embedded:drafter"}
+    many = [row(method=f"{name}@1", subset="all", metrics=METRICS, drafter=drafter, verdict="greedy equal")
+            for name, drafter in names.items()]  # fmt: skip
+    console = Console(width=100, force_terminal=False, no_color=True)
+    with console.capture() as capture:
+        console.print(comparison_table(many))
+    lines = capture.get().splitlines()
+    assert all(len(line) <= 100 for line in lines) and "…" not in "".join(lines)
+    assert sum("greedy" in line.split() for line in lines[:-4]) == 3
+    assert all(" 62.5" in line for line in lines if "12346" in line)

@@ -65,10 +65,12 @@ def fairness(
         from specbench.fairness.picture import draw
 
         draw(found.report, picture)
+        stderr.print(f"picture: {picture}", soft_wrap=True)
     if board is not None:
-        from specbench.fairness.rows import add_to
+        from specbench.fairness.rows import absent, add_to
 
-        stderr.print(f"{board}: {add_to(board, found)} rows got fairness numbers", soft_wrap=True)
+        told = [f"{add_to(board, found)} rows got fairness numbers", absent(board, found)]
+        stderr.print(f"{board}: {'; '.join(filter(None, told))}", soft_wrap=True)
 
 
 def show(found: Any, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from specbench.commands import arguments
 from specbench.commands.arguments import path, split
 from specbench.console import INTERRUPTED, stderr, stdout
 from specbench.errors import ConfigError
+from specbench.training.examples import EXAMPLES
 
 if TYPE_CHECKING:
     from specbench.training.command import TrainRequest
@@ -61,7 +62,7 @@ def ngram(
         str | None, typer.Option(help="Folder of the model; an n-gram model that is there is replaced.")
     ] = None,
     seed: Seed = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any key: data.split=train")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES['ngram']}")] = None,
 ) -> None:
     """Count the n-grams of texts, as the target's tokenizer splits them; the model drafts for the method ngram."""
     from specbench.training.counting import execute_counting
@@ -111,12 +112,12 @@ def trainer(kind: str) -> Callable[..., None]:
             str | None, typer.Option(help="One, or several separated by commas: the held-back loss chooses.")
         ] = None,
         seed: Seed = None,
-        dtype: Annotated[str | None, typer.Option(help="auto, float32, or bfloat16 (mixed precision).")] = None,
+        dtype: Annotated[str | None, typer.Option(help="auto, float32, or bfloat16 (mixed precision); stored as the drafter was.")] = None,
         device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu.")] = None,
         threads: arguments.Threads = None,
-        set_: Annotated[list[str] | None, typer.Option("--set", help="Any key: scdf.estimator=sampled")] = None,
+        set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
     ) -> None:
-        from specbench.training.command import execute
+        from specbench.training.command import execute, measuring
 
         path("--output", output)
         options = {
@@ -130,7 +131,7 @@ def trainer(kind: str) -> Callable[..., None]:
             return
         record, folder = result
         stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
-        stderr.print(f"measure it: specbench run --drafter {folder} …", soft_wrap=True)
+        stderr.print(f"measure it: {measuring(record.settings, folder)}", soft_wrap=True)
 
     return command
 
@@ -162,7 +163,15 @@ def by_language(texts: list[str] | None) -> dict[str, str] | None:
     for text in texts:
         if not all(part.strip() for part in text.partition("=")):
             raise ConfigError(f"--text '{text}': write it as LANGUAGE=FILE, such as --text en=english.txt")
-    return {language: file for language, _, file in (text.partition("=") for text in texts)}
+    files: dict[str, str] = {}
+    for language, _, file in (text.partition("=") for text in texts):
+        if language in files:
+            raise ConfigError(
+                f"--text {language}={file}: '{language}' has the file {files[language]}: give one file for each "
+                "language, with the texts of both"
+            )
+        files[language] = file
+    return files
 
 
 KINDS = {

@@ -27,7 +27,7 @@ def comparison_table(found: Comparison) -> Table:
         "\n".join(
             [
                 "differences after − before with 95 % intervals, paired by prompt",
-                *(line(name, change, of_all) for name, change in found.family.items()),
+                *(line(name, change, of_all) for name, change in of_family(found).items()),
                 *notes({found.before: found.excluded_before, found.after: found.excluded_after}),
             ]
         ),
@@ -38,6 +38,13 @@ def comparison_table(found: Comparison) -> Table:
         masses = tuple(side.get(label, 0.0) for side in (found.excluded_before, found.excluded_after))
         table.add_row(label, *(cell(name, changes.get(name), masses) for name in COLUMNS))
     return table
+
+
+def of_family(found: Comparison) -> dict[str, Change]:
+    """The changes over all groups; of one group its own numbers, as nothing is unequal in it."""
+    if len(found.groups) > 1:
+        return found.family
+    return {name.removesuffix(".mean"): change for name, change in found.family.items() if name.endswith(".mean")}
 
 
 def cell(name: str, change: Change | None, excluded: Sequence[float]) -> str:

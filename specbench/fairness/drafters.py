@@ -62,7 +62,7 @@ class Entry:
 
 
 def make_entries(chosen: Sequence[tuple[Run, Sequence[str]]], others: Sequence[str], loader: Loader) -> list[Entry]:
-    """The drafters of the runs' methods, then `others` by name; labelled by method, or by run where that is not enough.
+    """The drafters of the runs' methods, then `others` by name; labelled by method, or RUN:METHOD where that is not enough.
 
     Raises ConfigError for a model that cannot be loaded, and for one of `others` with another vocabulary."""
     target_row = chosen[0][0].rows[0]
@@ -84,15 +84,16 @@ def run_of(chosen: Sequence[tuple[Run, Sequence[str]]], path: Path) -> Run:
 
 
 def labels(chosen: Sequence[tuple[Run, Sequence[str]]]) -> dict[tuple[Path, str], str]:
-    """What each method of each run is called in tables."""
+    """What each method of each run is called in tables: its name; where several runs have it, RUN:METHOD with the name
+    of the run's folder, or the whole path where that is not enough either."""
     pairs = list(dict.fromkeys((run.path, method) for run, methods in chosen for method in methods))
     methods = [method for _, method in pairs]
-    folders = [path.name for path, method in pairs if methods.count(method) > 1]
+    names = {path: path.resolve().name for path, _ in pairs}
 
     def label(path: Path, method: str) -> str:
         if methods.count(method) == 1:
             return method
-        return path.name if folders.count(path.name) == 1 else f"{path.name}:{method}"
+        return f"{names[path] if [*names.values()].count(names[path]) == 1 else path}:{method}"
 
     return {pair: label(*pair) for pair in pairs}
 

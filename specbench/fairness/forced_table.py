@@ -40,7 +40,7 @@ def forced_caption(drafter: DrafterReport, report: FairnessReport) -> str:
         drafter.family,
         [f"{num_positions} positions of {source}, raw distributions; c {cost}; TV = 1 − α_T"],
     )
-    if family.unfairness is not None:
+    if family.unfairness is not None and len(drafter.groups) > 1:
         shown = marked(with_interval(family.unfairness, 4), *family.excluded.values())
         lines.append(f"unfairness 𝒰 = {shown} nats², lowest D: {family.lowest}")
     lines += spread_lines(drafter, ("forced_acceptance_rate", "forced_speedup"))

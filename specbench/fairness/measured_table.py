@@ -43,7 +43,7 @@ def rank_cells(group: GroupNumbers) -> tuple[str, str]:
 
 
 def measured_caption(drafter: DrafterReport) -> str:
-    where = f"drafter {drafter.drafter or 'without a name'}, {drafter.num_draft_tokens} draft tokens; run {drafter.run}"
+    where = f"drafter {drafter.drafter or 'without a name'}, {drafter.draft_length}; run {drafter.run}"
     lines = [where, *spread_lines(drafter, ("acceptance_rate", "speedup"))]
     found = drafter.family.correlations.representation_and_measured
     if found is not None:

@@ -87,7 +87,8 @@ class Family(Frozen):
 
 
 class DrafterReport(Frozen):
-    """One drafter. `cost_ratio`: c over all groups of its run; `problem`: why nothing is teacher-forced."""
+    """One drafter. `draft_length`: in the words of a run's caption, None where none measured it; `cost_ratio`: c over
+    all groups of its run; `problem`: why nothing is teacher-forced."""
 
     label: str
     drafter: str | None
@@ -95,6 +96,7 @@ class DrafterReport(Frozen):
     run: str | None
     method: str | None
     num_draft_tokens: int
+    draft_length: str | None = None
     cost_ratio: float | None
     problem: str | None
     num_texts_represented: int | None = None

@@ -16,6 +16,7 @@ from specbench.fairness.numbers import Comparison, DrafterReport, GroupNumbers
 from specbench.fairness.spread import Array
 from specbench.representation import Representation
 from specbench.results.bootstrap import Prompts
+from specbench.results.drafters import draft_length
 from specbench.results.leaderboard import Row
 from specbench.results.speed import times
 from specbench.running.plan import make_scorer
@@ -117,6 +118,7 @@ def drafter_report(
         run=str(entry.run.path) if entry.run is not None else None,
         method=entry.method,
         num_draft_tokens=max(speed.num_draft_tokens for speed in subject.speeds.values()),
+        draft_length=draft_length(row) if row is not None else None,
         cost_ratio=costs.pop() if len(costs) == 1 else None,
         problem=entry.problem,
         num_texts_represented=found.num_texts if found else None,

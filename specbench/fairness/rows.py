@@ -1,5 +1,6 @@
 """Fairness numbers in the rows of a leaderboard: those of a group in the row of its subset, those of all in `all`."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -46,8 +47,17 @@ def add_to(path: Path, answer: Answer) -> int:
 
     num_rows = set_fairness(path, of)
     if not num_rows:
-        raise ConfigError(
-            f"--leaderboard {path}: has no row of these runs: put them there with `specbench run --leaderboard {path}` "
-            "and the rest of the command of the run"
-        )
+        raise ConfigError(f"--leaderboard {path}: got no fairness numbers: {absent(path, answer)}")
     return num_rows
+
+
+def absent(path: Path, answer: Answer) -> str | None:
+    """How many of the rows that have numbers the file lacks, and what brings them there; None where it has all."""
+    missing = fairness_rows(answer).keys() - {row.key for row in load(path)}
+    if not missing:
+        return None
+    runs = [str(run.path) for run in answer.common.runs if any(row.key in missing for row in run.rows)]
+    return (
+        f"{len(missing)} rows of {', '.join(runs)} are not in it: add them with `specbench leaderboard add "
+        f"{shlex.join(runs)} --to {path}`, then repeat this command"
+    )

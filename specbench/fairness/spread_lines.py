@@ -10,6 +10,9 @@ SHOWN = {
 
 
 def spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
+    """A line for each number that is known; none where there is one group."""
+    if len(drafter.groups) == 1:
+        return []
     spreads = drafter.family.spreads
     return [f"{SHOWN[name]}: {spread_text(spreads[name])}" for name in names if name in spreads]
 

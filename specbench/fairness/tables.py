@@ -12,6 +12,8 @@ from specbench.fairness.numbers import FairnessReport, Family, GroupNumbers
 from specbench.results.cells import NULL
 from specbench.tuning.formats import add_columns, new_table, number_of, with_interval
 
+FORCED = "ᵀ"  # marks an α_T beside measured α
+
 
 def tables(report: FairnessReport) -> Iterator[Table]:
     """Every drafter's measured and teacher-forced numbers, all drafters side by side, and what a change changed."""
@@ -27,18 +29,28 @@ def tables(report: FairnessReport) -> Iterator[Table]:
 
 
 def overview(report: FairnessReport) -> Table:
-    """Groups by drafters: α, D and speed-up, with 𝒰 at the bottom."""
-    families = {drafter.label: drafter.family for drafter in report.drafters}
-    caption = "α · D · speed-up: α and speed-up measured where a run has them, else α_T and –; D teacher-forced"
-    excluded = notes({label: family.excluded for label, family in families.items()})
-    table = new_table("all drafters", "\n".join([caption, *excluded]))
+    """Groups by drafters: α, D and speed-up, with 𝒰 of several groups at the bottom."""
+    table = new_table("all drafters", overview_caption(report))
     table.add_column("group", overflow="fold")
-    add_columns(table, *(f"{drafter.label}\nα · D · ×" for drafter in report.drafters))
-    for label in report.drafters[0].groups:
+    for drafter in report.drafters:
+        add_columns(table, f"{drafter.label}\n{'α_T' if drafter.method is None else 'α'} · D · ×")
+    groups = report.drafters[0].groups
+    for label in groups:
         table.add_row(label, *(overview_cell(drafter.groups[label]) for drafter in report.drafters))
-    table.add_section()
-    table.add_row("𝒰", *(unfairness_cell(family) for family in families.values()))
+    if len(groups) > 1:
+        table.add_section()
+        table.add_row("𝒰", *(unfairness_cell(drafter.family) for drafter in report.drafters))
     return table
+
+
+def overview_caption(report: FairnessReport) -> str:
+    lines = ["α · D · speed-up: α and speed-up as a run measured them; D teacher-forced"]
+    if any(drafter.method is None for drafter in report.drafters):
+        lines.append(
+            f"{FORCED}: no run measured this drafter: its teacher-forced α_T, which compares with the α_T of the "
+            "tables above and not with a measured α; no speed-up"
+        )
+    return "\n".join([*lines, *notes({drafter.label: drafter.family.excluded for drafter in report.drafters})])
 
 
 def unfairness_cell(family: Family) -> str:
@@ -48,8 +60,10 @@ def unfairness_cell(family: Family) -> str:
 
 
 def overview_cell(group: GroupNumbers) -> str:
-    rate = group.measured.acceptance_rate if group.measured else group.forced.acceptance_rate if group.forced else None
-    divergence = marked(number_of(group.forced.cross_entropy, 2), group.forced.excluded) if group.forced else NULL
-    speedup = group.measured.speedup if group.measured else None
-    shown = [NULL if metric is None else number_of(metric, 2) for metric in (rate, speedup)]
-    return " · ".join([shown[0], divergence, shown[1]])
+    rate, divergence, speedup = NULL, NULL, NULL
+    if group.forced:
+        rate = f"{number_of(group.forced.acceptance_rate, 2)}{FORCED}"
+        divergence = marked(number_of(group.forced.cross_entropy, 2), group.forced.excluded)
+    if group.measured:
+        rate, speedup = (number_of(each, 2) for each in (group.measured.acceptance_rate, group.measured.speedup))
+    return " · ".join([rate, divergence, speedup])

@@ -42,9 +42,11 @@ def defect(folder: Path) -> str | None:
 
 
 def not_here(name: str) -> str | None:
-    """Of what may have been meant as a folder, as one beside it is there: that it is not."""
+    """Of what may have been meant as a folder, here or beside one that is there: that it is not."""
     parent = Path(name).parent
-    if parent == Path() or not parent.is_dir():
+    if parent == Path():
+        return f"there is no folder '{name}' here"
+    if not parent.is_dir():
         return None
     folders = sorted(path.name for path in parent.iterdir() if path.is_dir())
     beside = ", ".join(folders[:MAX_SHOWN]) + ", …" * (len(folders) > MAX_SHOWN) or "no folder"

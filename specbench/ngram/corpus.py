@@ -57,12 +57,19 @@ class Corpus:
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{place}: not valid JSON: {error}: correct it") from error
         if not isinstance(row, dict) or self.column not in row:
-            found = f"columns: {', '.join(map(str, row))}" if isinstance(row, dict) else "it is no JSON object"
-            raise ConfigError(f"{place}: has no column '{self.column}' ({found}): give --column NAME")
+            raise ConfigError(f"{place}: has no column '{self.column}' {instead(row)}")
         cell = row[self.column]
         if not isinstance(cell, str):
             raise ConfigError(f"{place}: column '{self.column}' holds no text but {json.dumps(cell)[:40]}: correct it")
         return cell
+
+
+def instead(row: object) -> str:
+    """What a line has in the place of the column, and what to do."""
+    if not isinstance(row, dict):
+        return '(it is no JSON object): write {"COLUMN": "…"} on each line'
+    names = list(row)
+    return f"(columns: {', '.join(names)}): give --set data.column={names[0] if len(names) == 1 else 'NAME'}"
 
 
 def kind_of(path: Path) -> str:

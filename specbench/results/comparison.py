@@ -13,6 +13,8 @@ from specbench.results.notes import heading
 from specbench.results.tables import drafter_kind, number, sampling_of, short, speed, with_interval
 from specbench.results.units import unit_of
 
+WIDTH_OF_DRAFTERS = 13  # longer names are folded
+
 
 def comparison_table(rows: Sequence[Row]) -> Table:
     """One task and subset, every row another method: `rows` begins with the baseline."""
@@ -27,11 +29,16 @@ def comparison_table(rows: Sequence[Row]) -> Table:
     table.add_column("method", no_wrap=True)
     score = heading(rows).replace(" ", "\n")
     headers = ("verdict", "drafter", "γ", "α", "τ", "c", "tok/s", "speed-up\n95 % interval", score)
+    cells = [_cells(row) for row in rows]
+    widths = {
+        "verdict": max(len(word) for row in cells for word in row[1].split()),
+        "drafter": min(max(len(row[2]) for row in cells), WIDTH_OF_DRAFTERS),
+    }
     for header in headers:
-        justify = "left" if header in ("drafter", "verdict") else "right"
-        table.add_column(header, justify=justify, overflow="fold", no_wrap=header != "verdict")  # type: ignore[arg-type]
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in _cells(row)))
+        table.add_column(header, justify="left" if header in widths else "right", overflow="fold",
+                         no_wrap=header not in widths, min_width=widths.get(header))  # fmt: skip
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))
     return table
 
 

@@ -54,6 +54,8 @@ def make(spec: TrainSpec, console: Console, cache: Path, command: str | None = N
     process. cache: where the target's continuations are kept. Raises ConfigError."""
     output = OutputFolder(Path(spec.output))
     accelerator = make_accelerator(spec)
+    if accelerator.is_main_process:
+        output.check_writable()
     data = load_data(spec)
     if accelerator.is_main_process:
         say_overlap(data, console)
@@ -67,11 +69,11 @@ def make(spec: TrainSpec, console: Console, cache: Path, command: str | None = N
         num_steps = total_steps(spec, objective.num_items)
         about = {"data": data_of(data), "models": {"target": named(target), "drafter": named(drafter)},
                  "preparation": preparation}  # fmt: skip
-        if accelerator.is_main_process:
-            steps = f"{num_steps} steps of {spec.gradient_accumulation} passes"
-            say(console, f"training {drafter.name} for {target.name}: {steps} into {output.path}")
         same = identity(spec, num_steps, about, accelerator.num_processes)
         with output.open(same, is_main=accelerator.is_main_process):
+            if accelerator.is_main_process:
+                steps = f"{num_steps} steps of {spec.gradient_accumulation} passes"
+                say(console, f"training {drafter.name} for {target.name}: {steps} into {output.path}")
             record = train(drafter, objective, spec, output, console, num_steps, about, command)
     return record if accelerator.is_main_process else None
 

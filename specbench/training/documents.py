@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from specbench.errors import ConfigError
 from specbench.ngram.corpus import Corpus
 from specbench.running.progress import PLAIN_LINE_SECONDS
 from specbench.training.data import Prompt, TrainingData
@@ -29,6 +30,7 @@ class Texts:
     def __init__(self, data: TrainingData, spec: CorpusSpec) -> None:
         self._prompts = [prompt for prompts in data.prompts.values() for prompt in prompts]
         self._corpus = Corpus([Path(file) for file in spec.corpus], spec.column) if spec.corpus else None
+        self.files = spec.corpus
         self._limit = spec.limit
         self._state = hashlib.sha256()
         self._characters_read = 0
@@ -57,7 +59,7 @@ class Texts:
 
 class Documents:
     """The tokens of every text, with the time that it took, said while it goes on. A row's answer is followed by the
-    token that ends the target's texts."""
+    token that ends the target's texts. Iterating raises ConfigError for a corpus without tokens."""
 
     def __init__(self, texts: Texts, tokenizer: Any, console: Console) -> None:
         self.texts, self.tokenizer, self.console = texts, tokenizer, console
@@ -90,6 +92,8 @@ class Documents:
             yield from batch
             start = time.perf_counter()
         self.seconds += time.perf_counter() - start
+        if self.num_tokens == 0 and self.texts.files:
+            raise ConfigError(f"--corpus {', '.join(self.texts.files)}: the corpus has no tokens: give files with text")
 
     def _tokens(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         batch: list[list[int]] = self.tokenizer(

@@ -4,8 +4,9 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from rich.filesize import decimal
@@ -43,6 +44,23 @@ class OutputFolder:
                 )
         elif self.path.exists() or self.path.is_symlink():
             raise ConfigError(f"--output {self.path}: is a file: give a folder")
+
+    def check_writable(self) -> None:
+        """Raise ConfigError for a folder that cannot be made or takes no file. Leaves nothing behind."""
+        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=self.path):
+                pass
+        except OSError as error:
+            raise ConfigError(
+                f"--output {self.path}: cannot be written ({error.strerror or error}): choose another --output, or fix "
+                "the permissions"
+            ) from error
+        finally:
+            for folder in missing:
+                with suppress(OSError):
+                    folder.rmdir()
 
     def check_room(self, num_bytes: int) -> None:
         """Raise ConfigError where the disk has less room than the training will take, beyond what it has written."""

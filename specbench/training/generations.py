@@ -42,7 +42,9 @@ class Generations:
             for batch in generator.batches([jobs[place] for place in places], batch_size):
                 yield [(places[index], ids) for index, ids in batch]
 
-        return [tuple(ids) for ids in self.filled(keys, make, f"continuations by {target.name}")]
+        temperature = f"{generator.sampling.temperature:g}"
+        what = f"continuations by {target.name} at temperature {temperature}"
+        return [tuple(ids) for ids in self.filled(keys, make, what)]
 
     def filled(self, keys: Sequence[str], make: Callable[[Sequence[int]], Made], what: str) -> list[Any]:
         """What is kept under each key; `make` is asked, once, for the places of those that are missing.
@@ -61,7 +63,7 @@ class Generations:
                 num_made += len(batch)
                 if self._console and (num_made == len(missing) or time.monotonic() - said >= PLAIN_LINE_SECONDS):
                     said = time.monotonic()
-                    say(self._console, f"{num_made}/{len(missing)} {what} ({len(keys) - len(missing)} were kept)")
+                    say(self._console, f"{num_made}/{len(missing)} {what} ({len(keys) - len(missing)} from the cache)")
         return [known[key] for key in keys]
 
     @contextmanager

@@ -34,6 +34,8 @@ class TrainProgress:
         )  # fmt: skip
 
     def __enter__(self) -> "TrainProgress":
+        if 0 < self._first < self.num_steps and not self.quiet:
+            say(self.console, f"going on at step {self._first + 1} of {self.num_steps}")
         self._bar.start()
         self._task = self._bar.add_task("first step", total=self.num_steps, completed=self._first)
         return self

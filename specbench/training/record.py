@@ -42,7 +42,9 @@ class TrainingRecord(Record):
     """Of a training in steps: updates of the weights, each of `gradient_accumulation` (in `settings`) passes of the
     objective, counted from 1. `curves`: one for each learning rate, in order; `chosen`: the index of the one whose
     weights were kept; `cost`: of the steps of all of them; `preparation`: of what came before the first step when it
-    was finished, which is little where the target's continuations were kept from an earlier time."""
+    was finished, which is little where the target's continuations were kept from an earlier time. All losses, those on
+    the held-back data too, are of the weights as they are trained, in float32; the checkpoint holds them in
+    `stored_dtype` (in `models`), that of the drafter's own."""
 
     chosen: int
     curves: list[dict[str, Any]]

@@ -71,7 +71,8 @@ def served(server: Server, target: CausalLM, questions: Sequence[Question], stor
             yield [(places[index], answer) for index, answer in batch]
 
     eos = target.tokenizer.eos_token_id
-    found = store.filled(keys, make, f"answers of {server.model}")
+    temperatures = ", ".join(f"{value:g}" for value in dict.fromkeys(question.temperature for question in questions))
+    found = store.filled(keys, make, f"answers of {server.model} at temperature {temperatures}")
     return [
         (
             *target.tokenizer(answer["text"], add_special_tokens=False)["input_ids"],

@@ -7,6 +7,7 @@ from typing import Any, get_args
 from specbench.errors import ConfigError, nearest
 from specbench.specs import dotted, yaml_files
 from specbench.specs.components import AnySpec, build
+from specbench.training.examples import EXAMPLES
 from specbench.training.ngram_spec import NgramSpec
 from specbench.training.spec import Kind, TrainSpec
 
@@ -34,7 +35,7 @@ def read_settings(
     for pair in overrides:
         path, equals, text = pair.partition("=")
         if not equals or not path.strip():
-            raise ConfigError(f"--set '{pair}': write it as key=value, such as --set scdf.estimator=sampled")
+            raise ConfigError(f"--set '{pair}': write it as key=value, such as --set {EXAMPLES[kind]}")
         texts[path.strip()] = pair
         data = dotted.put(data, path.strip(), yaml_files.parse(text, f"--set {pair}"))
     if not data.get("output"):

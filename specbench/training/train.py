@@ -46,7 +46,8 @@ def train(
     record = TrainingRecord(
         settings=settings_of(spec, num_steps),
         data=(about or {}).get("data", {}),
-        models={**(about or {}).get("models", {}), "num_trained_parameters": count(trained(model))},
+        models={**(about or {}).get("models", {}), "num_trained_parameters": count(trained(model)),
+                "stored_dtype": str(stored_dtype(drafter.model, spec.drafter_revision)).removeprefix("torch.")},
         chosen=chosen,
         curves=[curve_of(rate, progress) for rate, progress in zip(spec.learning_rate, tried, strict=True)],
         cost=total([progress.cost for progress in tried]),
@@ -74,6 +75,8 @@ def all_rates(
         put(model, initial)
         model.zero_grad(set_to_none=True)  # a rate that was lost has left its own
         loop = Loop(model, objective, spec, num_steps, rate, work_of(folder, number), accelerator)
+        if len(spec.learning_rate) > 1 and accelerator.is_main_process:
+            say(console, f"learning rate {rate:g} ({number + 1} of {len(spec.learning_rate)})")
         bar = partial(TrainProgress, console, num_steps, quiet=not accelerator.is_main_process)
         tried.append(loop.run(folder, bar))
         if tried[-1].lost and number + 1 < len(spec.learning_rate) and accelerator.is_main_process:

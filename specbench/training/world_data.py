@@ -18,8 +18,14 @@ def world_subsets(names: Sequence[str]) -> list[str]:
     """The subsets of kinds of tasks. Raises ConfigError for an unknown one."""
     for name in names:
         if name not in WORLDS:
-            raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {nearest(name, WORLDS)}")
+            choices = [f"{WORLD}{task}" for task in WORLDS if is_measured(task)]
+            raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {nearest(f'{WORLD}{name}', choices)}")
     return [subset for name in names for subset in WORLDS[name].weights()]
+
+
+def is_measured(name: str) -> bool:
+    """Whether a kind of tasks has a task of `specbench run`; drills are for training only."""
+    return WORLDS[name].num_samples > 0
 
 
 def world_prompts(spec: DataSpec, names: Sequence[str], seed: int) -> list[TaskPrompts]:

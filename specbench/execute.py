@@ -30,6 +30,7 @@ from specbench.running.naming import default_folder
 from specbench.running.plan import Cell, make_cells
 from specbench.running.progress import RunProgress, announce, say, saying_what_is_kept
 from specbench.running.records import Record
+from specbench.running.routing import without_subset
 from specbench.running.run_folder import Key, RunFolder
 from specbench.running.specs_file import write_specs
 from specbench.running.subsets import load_asked, without
@@ -186,6 +187,8 @@ def execute(request: Request, console: Console) -> Outcome:
     spec = run_spec(request)
     say_namesakes(request, console)
     say_left_out(spec, console)
+    for line in (line for method in spec.methods for line in without_subset(method, spec.tasks)):
+        say(console, line)
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.threads, embedded)
     if request.plot is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.catalogue import load_method, with_overrides
+from specbench.catalogue import load_method, load_task, with_overrides
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
@@ -18,7 +18,7 @@ from specbench.results.metrics import metrics_of
 from specbench.results.rows import drafter_options
 from specbench.running.compose import QueryInfo, compose
 from specbench.running.models import Models
-from specbench.running.routing import Route, RoutedDecoder
+from specbench.running.routing import Route, RoutedDecoder, without_subset
 from specbench.specs import MethodSpec, RunSpec, build, digest
 from tests import tiny
 from tests.test_specs import LANGUAGES, message
@@ -251,3 +251,12 @@ def test_the_shipped_routes(models: tuple[CausalLM, CausalLM]) -> None:
     assert {part.name: part.drafter.type for part in method.parts} == {"routed/sw": "ngram", "routed/default": "model"}
     with pytest.raises(ConfigError, match=r"routes\.sw\.drafter\.path is missing.*--set routes\.sw\.drafter\.path=DIR"):
         compose(method, ModelPair(*models), Sampling(0.0))
+
+
+def test_a_route_that_no_subset_takes_is_told() -> None:
+    tasks = [load_task("mgsm"), load_task("humaneval")]
+    method = build(MethodSpec, {**ROUTED, "routes": {**ROUTED["routes"], "sww": {"num_draft_tokens": 1}}})
+    (line,) = without_subset(method, tasks)
+    assert "method 'routed': no subset of mgsm, humaneval has the language of route 'sww'" in line and "'sw'" in line
+    assert without_subset(build(MethodSpec, {**ROUTED, "language": "identified"}), tasks) == []
+    assert without_subset(load_method("sd"), tasks) == without_subset(build(MethodSpec, ROUTED), tasks) == []

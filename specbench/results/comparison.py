@@ -30,13 +30,12 @@ def comparison_table(rows: Sequence[Row]) -> Table:
     score = heading(rows).replace(" ", "\n")
     headers = ("verdict", "drafter", "γ", "α", "τ", "c", "tok/s", "speed-up\n95 % interval", score)
     cells = [_cells(row) for row in rows]
-    widths = {
-        "verdict": max(len(word) for row in cells for word in row[1].split()),
-        "drafter": min(max(len(row[2]) for row in cells), WIDTH_OF_DRAFTERS),
-    }
     for header in headers:
-        table.add_column(header, justify="left" if header in widths else "right", overflow="fold",
-                         no_wrap=header not in widths, min_width=widths.get(header))  # fmt: skip
+        justify = "left" if header in ("drafter", "verdict") else "right"
+        table.add_column(header, justify=justify, overflow="fold", no_wrap=header not in ("drafter", "verdict"))  # type: ignore[arg-type]
+    verdict, drafter = table.columns[1:3]
+    verdict.min_width = max(len(word) for row in cells for word in row[1].split())
+    drafter.width = min(max(len(row[2]) for row in cells), WIDTH_OF_DRAFTERS)
     for row in cells:
         table.add_row(*(Text(cell) for cell in row))
     return table

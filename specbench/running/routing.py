@@ -3,7 +3,7 @@
 Asked for in arXiv:2605.30580, section 5, and arXiv:2406.16758, appendix C: no drafter is the best for all languages.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -11,11 +11,11 @@ from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, nearest
 from specbench.models.pair import ModelPair
 from specbench.running.compose import UNKNOWN, Decoder, QueryInfo, compose, stream_seed
 from specbench.scoring.language import known, language_of, prepare
-from specbench.specs import MethodSpec
+from specbench.specs import MethodSpec, TaskSpec
 from specbench.specs.routes import DEFAULT
 
 
@@ -47,15 +47,10 @@ class RoutedDecoder(Decoder):
     def chosen(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:
         """The route of a query's language; of an unknown one, or one without a route, the default."""
         if self.method.language == "given":
-            return self.routes[self.route_of(query.language)]
+            return self.routes[route_of(query.language, self.routes)]
         start = perf_counter()
-        name = self.route_of(language_of(query.text, *self.routes))
+        name = route_of(language_of(query.text, *self.routes), self.routes)
         return replace(self.routes[name], seconds=perf_counter() - start)
-
-    def route_of(self, language: str | None) -> str:
-        """The route of a language: by its code as it is, without region or script, or in the other ISO 639."""
-        codes = (language, language.partition("-")[0], known(language)) if language else ()
-        return next((code for code in codes if code in self.routes and code is not None), DEFAULT)
 
     def marks(self, chosen: Decoder) -> dict[str, str]:
         assert isinstance(chosen, Route)
@@ -66,6 +61,27 @@ class RoutedDecoder(Decoder):
         prompt and seed, so that all are audited."""
         drawn = stream_seed(seed, "route", *prompt_ids) % len(self.routes)
         return self.parts[drawn].generate(prompt_ids, stop, seed)
+
+
+def route_of(language: str | None, routes: Collection[str]) -> str:
+    """The route of a language: by its code as it is, without region or script, or in the other ISO 639."""
+    codes = (language, language.partition("-")[0], known(language)) if language else ()
+    return next((code for code in codes if code in routes and code is not None), DEFAULT)
+
+
+def without_subset(method: MethodSpec, tasks: Sequence[TaskSpec]) -> list[str]:
+    """A line for each route whose language no subset of the tasks has: a code that is misspelt would go unseen."""
+    if method.routes is None or method.language != "given":
+        return []
+    languages = [task.subset(name).language for task in tasks for name in task.subset_names]
+    taken = {route_of(language, method.routes) for language in languages}
+    names = ", ".join(task.name for task in tasks)
+    return [
+        f"method '{method.name}': no subset of {names} has the language of route '{route}': "
+        + nearest(route, [language for language in languages if language])
+        for route in method.routes
+        if route not in taken and route != DEFAULT
+    ]
 
 
 def routed(method: MethodSpec, models: ModelPair, sampling: Sampling) -> RoutedDecoder:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from specbench.fairness.comparison_table import comparison_table
 from specbench.fairness.drafters import Entry, labels
 from specbench.fairness.excluded import LEAST, notes
 from specbench.fairness.forced_table import forced_caption, forced_cells
+from specbench.fairness.measured_table import measured_caption
 from specbench.fairness.numbers import Family, GroupNumbers
 from specbench.fairness.request import Request
 from specbench.fairness.runs import Run, method_name, read_run
-from specbench.fairness.tables import overview_cell, unfairness_cell
+from specbench.fairness.tables import overview, overview_caption, overview_cell, unfairness_cell
 from specbench.fairness.texts import within
 from specbench.fairness.theorems import BoundViolation
 from specbench.models.loading import load_model
@@ -152,7 +154,7 @@ def test_a_violation_ends_the_command_with_its_numbers(specbench, folder, monkey
 def test_before_and_after(folder, worse):
     report = asked(before=f"{folder}:sd", after=str(worse)).report
     comparison = report.comparison
-    assert (comparison.before, comparison.after) == ("first", "second") and report.num_prompts == 15
+    assert (comparison.before, comparison.after) == ("first:sd", "second:sd") and report.num_prompts == 15
     for change in (comparison.groups[name]["cross_entropy"] for name in NAMES):
         assert change.after.value > change.before.value and change.difference.low > 0
     rate = comparison.family["forced_acceptance_rate.mean"]
@@ -164,7 +166,7 @@ def test_numbers_reach_the_leaderboard_and_can_be_read_again(specbench, folder, 
     board = tmp_path / "board.json"
     shutil.copy(folder.parent / "board.json", board)
     code, out, err = specbench("fairness", folder, "--samples", "20", "--leaderboard", board, "--json")
-    assert code == 0 and "8 rows got fairness numbers" in err
+    assert code == 0 and f"{board}: 8 rows got fairness numbers\n" in err
     report = json.loads(out)
     by_place = {(method_name(row), row.subset): row.fairness for row in load(board)}
     assert by_place["ngram", "all"].excluded["en"] == by_place["ngram", "en"].forced.excluded > 0
@@ -179,8 +181,8 @@ def test_tables_fit_the_terminal_and_say_who_is_left_behind(specbench, folder, w
     code, out, _ = specbench("fairness", "--before", f"{folder}:sd", "--after", worse, folder, "--samples", "0")
     assert code == 0
     assert all(len(line) <= 100 for line in out.splitlines()) and "…" not in out
-    for part in ("first: measured", "ngram: teacher-forced", "unfairness 𝒰 =", "worst ", "theorems 1 and 2 hold",
-                 "all drafters", "second − first", "variance of α_T"):  # fmt: skip
+    for part in ("first:sd: measured", "ngram: teacher-forced", "unfairness 𝒰 =", "worst ", "theorems 1 and 2 hold",
+                 "all drafters", "second:sd − first:sd", "variance of α_T"):  # fmt: skip
         assert part in out
 
 
@@ -207,10 +209,53 @@ def test_divergences_that_count_excluded_tokens_are_marked(found, folder):
     assert [line.partition(":")[0] for line in lines if line.endswith("*")] == ["𝒰", "mean of D", "mean of KL"]
 
 
+def test_alpha_t_of_a_drafter_without_a_run_is_marked_beside_measured_alpha(folder):
+    """The drafter of sd by name: the same α_T, which is not the α that the run measured."""
+    report = asked(folder, drafters=["embedded:drafter"]).report
+    sd, _, same = report.drafters
+    forced, measured = (sd.groups["en"].forced.acceptance_rate.value, sd.groups["en"].measured.acceptance_rate.value)
+    assert same.groups["en"].forced.acceptance_rate.value == forced and f"{forced:.2f}" != f"{measured:.2f}"
+    table = overview(report)
+    assert [column.header for column in table.columns[1:]] == [
+        "sd\nα · D · ×", "ngram\nα · D · ×", "embedded:drafter\nα_T · D · ×"
+    ]  # fmt: skip
+    cells = [next(iter(column.cells)).split(" · ")[0] for column in table.columns[1:]]
+    assert cells[0] == f"{measured:.2f}" and cells[2] == f"{forced:.2f}ᵀ" and "ᵀ" not in cells[1]
+    assert "ᵀ: no run measured this drafter" in str(table.caption)
+    assert "ᵀ" not in overview_caption(report.model_copy(update={"drafters": report.drafters[:2]}))
+
+
+def test_one_group_has_no_statistics_over_groups(specbench, folder):
+    words = ("--before", f"{folder}:sd", "--after", f"{folder}:ngram", "--samples", "0", "--subset")
+    _, several, _ = specbench("fairness", *words, "en,sw")
+    code, one, _ = specbench("fairness", *words, "en")
+    assert code == 0
+    for part in ("variance", "max/min", "worst", "unfairness", "𝒰", "mean of α_T"):
+        assert part in several and part not in one
+    assert "\nα_T: 0." in one
+
+
+def test_rows_that_a_leaderboard_lacks_are_counted_with_what_adds_them(specbench, folder, tmp_path):
+    board = tmp_path / "board.json"
+    content = json.loads((folder.parent / "board.json").read_text(encoding="utf-8"))
+    content["rows"] = [row for row in content["rows"] if row["subset"] != "sw"]
+    board.write_text(json.dumps(content), encoding="utf-8")
+    words = ("fairness", folder, "--samples", "0", "--leaderboard", board)
+    code, _, err = specbench(*words)
+    add = f"specbench leaderboard add {folder} --to {board}"
+    assert code == 0 and "6 rows got fairness numbers; 2 rows of" in err and f"add them with `{add}`, then" in err
+    assert specbench(*add.split()[1:])[0] == 0
+    assert "8 rows got fairness numbers\n" in specbench(*words)[2]
+    board.write_text(json.dumps({**content, "rows": []}), encoding="utf-8")
+    code, _, err = specbench(*words)
+    assert code == 2 and f"--leaderboard {board}: got no fairness numbers: 8 rows of" in err and add in err
+
+
 def test_a_picture(specbench, folder, tmp_path):
     pytest.importorskip("matplotlib")
-    code, _, _ = specbench("fairness", folder, "--samples", "0", "--plot", tmp_path / "made" / "fair.png")
-    assert code == 0 and (tmp_path / "made" / "fair.png").read_bytes()[:4] == b"\x89PNG"
+    picture = tmp_path / "made" / "fair.png"
+    code, _, err = specbench("fairness", folder, "--samples", "0", "--plot", picture)
+    assert code == 0 and picture.read_bytes()[:4] == b"\x89PNG" and f"picture: {picture}\n" in err
 
 
 def test_references_of_the_data(folder):
@@ -227,6 +272,8 @@ def test_routes_are_forced_each_by_its_own_drafter(tmp_path):
     assert routed.groups["sw"].forced.tokens_per_pass == ngram.groups["sw"].forced.tokens_per_pass
     assert sd.groups["sw"].forced.cross_entropy != routed.groups["sw"].forced.cross_entropy
     assert routed.groups["en"].forced.acceptance_rate.value is not None
+    captions = [measured_caption(drafter).splitlines()[0] for drafter in report.drafters]
+    assert "draft tokens sw 3, default 5; run" in captions[0] and ", 5 draft tokens; run" in captions[2]
 
 
 def of_routes(lengths):
@@ -309,7 +356,9 @@ def test_reading_a_run_changes_nothing(folder):
 def test_labels_say_the_run_where_the_method_is_not_enough(folder, worse):
     first, second = read_run(str(folder))[0], read_run(str(worse))[0]
     made = labels([(first, ["sd", "ngram"]), (second, ["sd"])])
-    assert list(made.values()) == ["first", "ngram", "second"]
+    assert list(made.values()) == ["first:sd", "ngram", "second:sd"]
+    elsewhere = replace(second, path=Path("elsewhere/first"))
+    assert [*labels([(first, ["sd"]), (elsewhere, ["sd"])]).values()] == [f"{folder}:sd", "elsewhere/first:sd"]
 
 
 def test_positions_beyond_the_shortest_context_are_left_out():

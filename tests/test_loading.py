@@ -136,6 +136,8 @@ def test_a_folder_that_is_not_beside_the_others(tmp_path: Path, monkeypatch: pyt
     for load in (load_model, load_tokenizer):
         with pytest.raises(ConfigError, match=r"no folder 'hf/nothere' here \(hf holds target\), and the hub .* route"):
             load("hf/nothere")
+        with pytest.raises(ConfigError, match=r"': there is no folder 'nothere' here, and the hub .* route"):
+            load("nothere")
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no route"), TimeoutError("timed out"), OSError("Name unknown")])

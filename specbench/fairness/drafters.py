@@ -62,7 +62,7 @@ class Entry:
 
 
 def make_entries(chosen: Sequence[tuple[Run, Sequence[str]]], others: Sequence[str], loader: Loader) -> list[Entry]:
-    """The drafters of the runs' methods, then `others` by name; labelled by method, or RUN:METHOD where that is not enough.
+    """The drafters of the runs' methods, then `others` by name, each with its label (`labels`).
 
     Raises ConfigError for a model that cannot be loaded, and for one of `others` with another vocabulary."""
     target_row = chosen[0][0].rows[0]

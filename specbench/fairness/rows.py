@@ -57,7 +57,5 @@ def absent(path: Path, answer: Answer) -> str | None:
     if not missing:
         return None
     runs = [str(run.path) for run in answer.common.runs if any(row.key in missing for row in run.rows)]
-    return (
-        f"{len(missing)} rows of {', '.join(runs)} are not in it: add them with `specbench leaderboard add "
-        f"{shlex.join(runs)} --to {path}`, then repeat this command"
-    )
+    how = shlex.join(["specbench", "leaderboard", "add", *runs, "--to", str(path)])
+    return f"{len(missing)} rows of {', '.join(runs)} are not in it: add them with `{how}`, then repeat this command"

@@ -93,9 +93,9 @@ def _options_model(name: str, factory: Factory) -> type[BaseModel]:
     return create_model(f"{name} options", __config__=ConfigDict(extra="forbid", frozen=True), **fields)
 
 
-def first_problem(error: ValidationError, model: type[BaseModel], place: str = "") -> str:
+def first_problem(error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = ": correct it") -> str:
     """The first problem of a pydantic error in one line: the key's path, what is wrong, the nearest valid choice; of
-    missing keys all."""
+    missing keys all. remedy: said behind a value that is out of range or of another kind."""
     # An unknown key is often a missing one misspelt: it is named first.
     problem = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     path = _path(place, problem["loc"])
@@ -114,7 +114,7 @@ def first_problem(error: ValidationError, model: type[BaseModel], place: str = "
     if problem["type"] == "literal_error":
         choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
         return f"{where}: {nearest(str(problem['input']), choices)}"
-    return f"{where}: {message[:1].lower()}{message[1:]}"
+    return f"{where}: {message[:1].lower()}{message[1:]}{remedy if problem['type'] != 'value_error' else ''}"
 
 
 def _path(place: str, location: tuple[int | str, ...]) -> str:

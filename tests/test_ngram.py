@@ -243,12 +243,17 @@ def test_train_counts_lines_as_the_tokenizer_splits_them(specbench: Specbench, t
     [
         ("a.txt", b"fine\n\xff\xfe\n", "a.txt, line 2: not UTF-8 text"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl, line 2: not valid JSON"),
-        ("a.jsonl", b'\n{"body": "a"}\n', "a.jsonl, line 2: has no column 'text' (columns: body)"),
-        ("a.jsonl", b'["a"]\n', "a.jsonl, line 1: has no column 'text' (it is no JSON object)"),
+        (
+            "a.jsonl",
+            b'\n{"body": "a"}\n',
+            "a.jsonl, line 2: has no column 'text' (columns: body): give --set data.column=body",
+        ),
+        ("a.jsonl", b'{"id": "1", "body": "a"}\n', "(columns: id, body): give --set data.column=NAME"),
+        ("a.jsonl", b'["a"]\n', "a.jsonl, line 1: has no column 'text' (it is no JSON object): write {"),
         ("a.jsonl", b'{"text": 5}\n', "a.jsonl, line 1: column 'text' holds no text but 5"),
         ("a.txt.gz", b"plain", "a.txt.gz: cannot be read"),
         ("a.txt.gz", gzip.compress(b"word " * 1000)[:-9], "a.txt.gz: cannot be read"),
-        ("a.txt", b"\n \n", "the corpus has no tokens"),
+        ("a.txt", b"\n \n", "--corpus a.txt: the corpus has no tokens: give files with text"),
         ("a.pdf", b"", "a.pdf: give .txt"),
     ],
 )

@@ -1,5 +1,6 @@
 """Language modelling on raw texts and on the target's own answers, from its weights or from a server."""
 
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
@@ -105,6 +107,18 @@ def test_every_prompt_is_answered_once_at_each_temperature(target: CausalLM, tmp
     more = TrainingData({"sw": DATA.prompts["sw"]})
     fewer = build(target, tmp_path / "third", spec(), more)
     assert fewer.samples[3:] == sampled[3:]  # other data leave an answer as it is
+
+
+def test_what_is_answered_is_said_with_its_temperature(target: CausalLM, tmp_path: Path) -> None:
+    def said(made: TrainSpec) -> list[str]:
+        console = Console(file=io.StringIO(), width=200)
+        build_objective(made, target, target, DATA, tmp_path, console)
+        return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
+
+    assert said(spec(temperatures=[0.0])) == [f"6/6 continuations by {target.name} at temperature 0 (0 from the cache)"]
+    assert said(spec(temperatures=[0.0, 0.3])) == [
+        f"6/6 continuations by {target.name} at temperature 0.3 (0 from the cache)"
+    ]
 
 
 def test_a_step_is_the_mean_over_the_answers_tokens(target: CausalLM, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from specbench.models.loading import load_model, load_weights
 from specbench.models.revisions import fingerprint
 from specbench.training.command import identity
 from specbench.training.corrective import CorrectiveObjective
+from specbench.training.files import OutputFolder
+from specbench.training.finished import measuring
 from specbench.training.optimizers import make_optimizer
 from specbench.training.sample_objective import SampleObjective
 from specbench.training.server import Server
@@ -55,7 +57,8 @@ def test_scdf_trains_a_drafter_and_says_where(specbench: Run, models: tuple[str,
     code, out, err = specbench(*arguments("scdf", models, tmp_path, *corpus(tmp_path), *small))
     assert code == 0, err
     assert out.startswith(f"{tmp_path / 'out'}: 2 steps · loss ")
-    assert f"specbench run --drafter {tmp_path / 'out'}" in err and "warning" not in err
+    run = f"measure it: specbench run --task TASK --method sd --drafter {tmp_path / 'out'} --target {models[0]}\n"
+    assert err.endswith(run) and "warning" not in err
     log = (tmp_path / "out" / "log.csv").read_text().splitlines()
     assert log[0].startswith("timestamp,step,pass,star_lang,lang,r,") and len(log) == 1 + 2 * 4 * 2
     assert "2 steps of 4 passes into" in err
@@ -64,8 +67,44 @@ def test_scdf_trains_a_drafter_and_says_where(specbench: Run, models: tuple[str,
     assert written["data"]["languages"] == {"en": 6, "sw": 6}
     assert written["models"]["target"]["name"] == models[0] and written["models"]["drafter"]["revision"]
     assert "train scdf" in written["command"] and written["preparation"]["wall_seconds"] > 0
-    code, _, err = specbench(*arguments("scdf", models, tmp_path, *corpus(tmp_path), *small))
-    assert code == 2 and "a finished training is there" in err
+    assert written["models"]["stored_dtype"] == "float32"
+
+
+def test_a_finished_training_is_not_repeated(specbench: Run, models: tuple[str, str], tmp_path: Path) -> None:
+    """The same settings, data and models are said to be finished; others are a conflict that is named."""
+    small = ("--set", "finetune.stage=pretrain", "--set", "finetune.epochs=1", "--set", "finetune.batch_size=6")
+    given = arguments("finetune", models, tmp_path, *corpus(tmp_path), *small)
+    assert specbench(*given)[0] == 0
+    before = (tmp_path / "out" / "training.json").read_bytes()
+    code, out, err = specbench(*given)
+    assert (code, out, err.count("\n")) == (0, "", 1) and f"{tmp_path / 'out'}: is finished already" in err
+    fails(specbench(*given, "--seed", "3"), "a finished training with other settings is there (seed: 0 → 3): choose")
+    (tmp_path / "sw.txt").write_text("other\n")
+    fails(specbench(*given), "a finished training with other settings is there (data_digest: ")
+    corpus(tmp_path)
+    fails(specbench(*given, "--drafter", models[0]), f'drafter: "{models[1]}" → "{models[0]}"')
+    kind = arguments("scdf", models, tmp_path, *corpus(tmp_path))
+    fails(specbench(*kind), "a finished training is there, and it is not overwritten")
+    for damaged in ("[]", '{"settings": []}', "{"):
+        (tmp_path / "out" / "training.json").write_text(damaged)
+        fails(specbench(*given), "a finished training is there, and it is not overwritten")
+    (tmp_path / "out" / "training.json").write_bytes(before)
+    assert specbench(*given)[0] == 0
+
+
+def test_a_trained_drafter_is_measured_on_the_tasks_of_its_data() -> None:
+    def command(**given: Any) -> str:
+        made = TrainSpec.model_validate({"kind": "scdf", "output": "x", **given})
+        return measuring(made.model_dump(mode="json"), Path("my drafter"))
+
+    tasks = ["world:mgsm", "world:drill", "wmt", "world:wmt"]
+    assert command(data={"tasks": tasks, "subsets": ["en", "sw"]}) == (
+        "specbench run --task mgsm,wmt --method sd --drafter 'my drafter' --subset en,sw"
+    )
+    assert command(data={"tasks": ["world:drill"]}) == ("specbench run --task TASK --method sd --drafter 'my drafter'")
+    assert command(data={"tasks": ["wmt"]}, target="org/model", target_revision="main").endswith(
+        " --drafter 'my drafter' --target org/model --target-revision main"
+    )
 
 
 def test_pretraining_counts_its_epochs_and_warns_of_measured_rows(
@@ -136,11 +175,13 @@ def test_a_target_and_a_drafter_that_do_not_fit(specbench: Run, models: tuple[st
     [
         (["--task", "world:mgsm", "--subset", "en,xx"], "data.subsets: world:mgsm has no language 'xx'"),
         (["--text", "en"], "--text 'en': write it as LANGUAGE=FILE"),
+        (["--text", "en=a.txt", "--text", "en=b.txt"], "--text en=b.txt: 'en' has the file a.txt: give one file for"),
         (["--text", "en=nowhere.txt"], "data.text.en: nowhere.txt: no such file"),
         (["--task", "world:mgsm", "--device", "cuda"], "--device cuda: not available"),
         (["--task", "world:mgsm", "--num-steps", "0"], "num_steps = 0"),
         (["--task", "world:mgsm", "--set", "lora.rank=0"], "--set lora.rank=0: lora.rank = 0"),
         (["--task", "world:mgsm", "--config", "none.yaml"], "--config none.yaml: cannot be read"),
+        (["--task", "world:mgsm", "--set", "scdf"], "such as --set scdf.estimator=sampled"),
         ([], "data: names nothing to train on"),
     ],
 )
@@ -155,6 +196,40 @@ def test_an_empty_corpus_is_one_line(specbench: Run, models: tuple[str, str], tm
     (tmp_path / "empty.txt").write_text("\n")
     outcome = specbench(*arguments("distill", models, tmp_path, f"--text=en={tmp_path / 'empty.txt'}"))
     fails(outcome, "data.text.en", "the corpus is empty")
+
+
+def test_a_column_that_is_missing_is_named_as_the_kind_of_training_takes_it(
+    specbench: Run, models: tuple[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"txt": "one"}\n{"txt": "two"}\n')
+    given = arguments("distill", models, tmp_path, f"--text=en={tmp_path / 'a.jsonl'}")
+    fails(specbench(*given), "line 1: has no column 'text' (columns: txt): give --set data.column=txt")
+    small = ("--num-steps", "1", "--learning-rate", "1e-4", "--set", "distill.corpus=general", "--set", "warmup=0")
+    code, _, err = specbench(*given, "--set", "data.column=txt", *small)
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [("file/out", "Not a directory"), ("long", "File name too long"), ("/proc/x/y", "")],
+)
+def test_an_output_that_cannot_be_made_is_said_before_any_work(
+    specbench: Run, models: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, reason: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("specbench.training.command.load_data", lambda spec: pytest.fail("data are loaded"))
+    folder = "x" * 300 if output == "long" else output
+    outcome = specbench(*arguments("scdf", models, tmp_path, *corpus(tmp_path), "--output", str(tmp_path / folder)))
+    fails(outcome, f"--output {tmp_path / folder}: cannot be written ({reason}", "choose another --output")
+    assert outcome[2].count("\n") == 1
+
+
+def test_an_output_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    OutputFolder(tmp_path / "a" / "b").check_writable()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "c").mkdir()
+    OutputFolder(tmp_path / "c").check_writable()
+    assert [path.name for path in tmp_path.rglob("*")] == ["c"]
 
 
 FOUR_BITS = ("--set", "quantize=nf4", "--set", "lora.rank=2")
@@ -236,6 +311,8 @@ def test_a_learning_rate_that_is_lost_is_said_and_the_next_one_trains(
     )
     assert code == 0, err
     assert "learning rate 0.001" in out and "learning rate 1e+30 is lost, the next one is tried: step " in err
+    said = [line for line in err.splitlines() if line.startswith("learning rate ")]
+    assert said[0] == "learning rate 1e+30 (1 of 2)" and said[2] == "learning rate 0.001 (2 of 2)" and len(said) == 3
 
 
 @pytest.mark.parametrize(
@@ -252,15 +329,19 @@ def test_killed_training_of_a_paper_resumes_to_the_bit(
     given = (*corpus(tmp_path), *small, "--num-steps", "4", "--set", "max_new_tokens=4", "--set",
              "gradient_accumulation=1", "--set", "checkpoint_every=2")  # fmt: skip
 
-    def trained(folder: Path) -> None:
+    def trained(folder: Path) -> str:
         code, _, err = specbench(*arguments(kind, models, folder, *given))
         assert code == 0, err
+        return err
 
-    trained(tmp_path / "whole")
+    assert "going on" not in trained(tmp_path / "whole")
     original = objective.rows
     with monkeypatch.context() as patch:
         patch.setattr(objective, "rows", lambda *of: killed_at(3)(of[2]) or original(*of))
         assert in_a_process(lambda: trained(tmp_path)) == -signal.SIGKILL
     assert (tmp_path / "out" / ".training").is_dir()
-    trained(tmp_path)
+    conflict = specbench(*arguments(kind, models, tmp_path, *given, "--seed", "1"))
+    fails(conflict, "an unfinished training with other settings is there (settings.seed: 0 → 1)")
+    assert " steps of " not in conflict[2]  # nothing is said to begin
+    assert "going on at step 3 of 4\n" in trained(tmp_path)
     assert same(tmp_path / "whole" / "out", tmp_path / "out")

@@ -114,7 +114,7 @@ def test_model_and_record_are_replaced_together(
         (("--corpus", "a.txt", "--set", "ordr=3"), "--set ordr=3: ordr: unknown key 'ordr': did you mean 'order'?"),
         (("--corpus", "a.txt", "--subset", "en"), "data.subsets: has no effect without data.tasks"),
         (("--config", "other.yaml"), "other.yaml: kind = 'scdf', and the command is `train ngram`"),
-        (("--task", "world:mgms"), "data.tasks: 'world:mgms' does not exist: did you mean 'mgsm'?"),
+        (("--task", "world:mgms"), "data.tasks: 'world:mgms' does not exist: did you mean 'world:mgsm'?"),
         (("--text", "en=gone.txt"), "data.text.en: gone.txt: no such file"),
     ],
 )

@@ -7,6 +7,7 @@ from threading import Event
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from specbench.errors import ConfigError
 from specbench.training import processor_energy
@@ -15,7 +16,8 @@ from specbench.training.log import Log
 from specbench.training.processor_energy import MAX_WATTS, ProcessorEnergy
 from specbench.training.progress import losses
 from specbench.training.record import total
-from tests.training_toys import NUM_STEPS, train_toy
+from tests import tiny
+from tests.training_toys import NUM_STEPS, train_toy, weights
 
 FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
          "log.csv", "training.json", "curves.png"}  # fmt: skip
@@ -41,6 +43,17 @@ def test_a_finished_folder_holds_the_checkpoint_and_its_record(tmp_path: Path) -
         (step, number) for step in range(1, NUM_STEPS + 1) for number in (1, 2)
     ]
     assert record.summary().startswith(f"{NUM_STEPS} steps · ")
+
+
+def test_the_record_names_the_dtype_that_is_stored(tmp_path: Path) -> None:
+    tiny.save(tmp_path / "drafter", num_hidden_layers=1, hidden_size=16, intermediate_size=16)
+    AutoModelForCausalLM.from_pretrained(tmp_path / "drafter", dtype=torch.bfloat16).save_pretrained(
+        tmp_path / "drafter"
+    )
+    for name, settings in (("out", {}), ("adapters", {"lora": {"rank": 2}})):
+        record = train_toy(tmp_path, name, **settings)
+        assert record.models["stored_dtype"] == "bfloat16"
+        assert {value.dtype for value in weights(tmp_path / name).values()} == {torch.bfloat16}
 
 
 def test_a_log_is_cut_back_to_the_checkpoint(tmp_path: Path) -> None:

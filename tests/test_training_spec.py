@@ -8,7 +8,9 @@ import pytest
 from specbench.commands.train import NUM_STEPS
 from specbench.errors import ConfigError
 from specbench.specs.components import build
-from specbench.training.settings import settings
+from specbench.training.examples import EXAMPLES
+from specbench.training.ngram_spec import NgramSpec
+from specbench.training.settings import read_settings, settings
 from specbench.training.spec import TrainSpec
 
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}
@@ -46,6 +48,13 @@ def test_defaults_of_pretrain_finetune_are_those_of_its_paper() -> None:
     assert (made.num_steps, made.learning_rate, made.warmup, made.schedule) == (None, (2e-5,), 0.03, "cosine")
     assert made.finetune.temperatures == (0.0, 0.3, 0.7, 1.0)
     assert (made.finetune.epochs, made.finetune.batch_size, made.max_text_tokens) == (3, 8, 2048)
+
+
+@pytest.mark.parametrize("kind", ["scdf", "distill", "finetune", "ngram"])
+def test_the_example_of_set_is_a_setting_of_its_kind(kind: str) -> None:
+    given = {"output": "o", "data.tasks": ["mgsm"]}
+    model: Any = NgramSpec if kind == "ngram" else TrainSpec
+    assert read_settings(model, kind, None, given, [EXAMPLES[kind]]) != read_settings(model, kind, None, given, [])
 
 
 def test_the_help_says_the_number_of_steps() -> None:
@@ -105,10 +114,11 @@ def test_numbers_written_as_powers_are_numbers() -> None:
 @pytest.mark.parametrize(
     ("content", "overrides", "problem"),
     [
-        ("num_steps: 0\n", [], "{file}: num_steps = 0: input should be greater than or equal to 1"),
+        ("num_steps: 0\n", [], "{file}: num_steps = 0: input should be greater than or equal to 1: correct it"),
+        ("seed: 1\n", ["learning_rate=[1e-4, abc]"], "unable to parse string as a number: correct it"),
         ("seed: 1\n", ["num_steps=0"], "--set num_steps=0: num_steps = 0"),
         ("seed: 1\n", ["scdf.nothing=0"], "--set scdf.nothing=0: scdf.nothing: unknown key"),
-        ("seed: 1\n", ["num_steps"], "--set 'num_steps': write it as key=value"),
+        ("seed: 1\n", ["num_steps"], "--set 'num_steps': write it as key=value, such as --set scdf.estimator=sampled"),
         ("kind: distill\n", [], "kind = 'distill', and the command is `train scdf`"),
         ("- 1\n", [], "holds no keys"),
         ("seed: [\n", [], "not valid YAML"),

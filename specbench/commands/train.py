@@ -112,12 +112,15 @@ def trainer(kind: str) -> Callable[..., None]:
             str | None, typer.Option(help="One, or several separated by commas: the held-back loss chooses.")
         ] = None,
         seed: Seed = None,
-        dtype: Annotated[str | None, typer.Option(help="auto, float32, or bfloat16 (mixed precision); stored as the drafter was.")] = None,
+        dtype: Annotated[
+            str | None, typer.Option(help="auto, float32, or bfloat16 (mixed precision); stored as the drafter was.")
+        ] = None,
         device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu.")] = None,
         threads: arguments.Threads = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
     ) -> None:
-        from specbench.training.command import execute, measuring
+        from specbench.training.command import execute
+        from specbench.training.finished import measuring
 
         path("--output", output)
         options = {
@@ -127,7 +130,7 @@ def trainer(kind: str) -> Callable[..., None]:
             "dtype": dtype, "device": device,
         }  # fmt: skip
         result = execute(request_of(kind, config, options, set_, threads), stderr)
-        if result is None:  # another process of the same training tells
+        if result is None:  # another process of the same training tells, or it was finished before
             return
         record, folder = result
         stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)

@@ -96,7 +96,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {first_problem(error, Manifest)}: {TRAIN}") from error
+        raise ConfigError(f"{path}: {first_problem(error, Manifest, remedy='')}: {TRAIN}") from error
     if len(manifest.num_ngrams) != manifest.order:
         raise ConfigError(f"{path}: num_ngrams: {len(manifest.num_ngrams)} levels, order {manifest.order}: {TRAIN}")
     lengths = {name: info.length for name, info in manifest.arrays.items()}

@@ -14,7 +14,8 @@ from specbench.resources import EMBEDDED
 from specbench.running.progress import say
 from specbench.training.cost import Meter
 from specbench.training.data import TrainingData, load_data, total_steps
-from specbench.training.files import OutputFolder
+from specbench.training.files import WITHOUT_EFFECT, OutputFolder
+from specbench.training.finished import is_finished
 from specbench.training.models import check_fit, device_of, dtype_of, load_drafter, load_target, make_accelerator
 from specbench.training.objectives import build_objective
 from specbench.training.progress import saying_what_is_kept
@@ -22,8 +23,6 @@ from specbench.training.record import FORMAT, TrainingRecord, data_of, settings_
 from specbench.training.settings import settings
 from specbench.training.spec import TrainSpec
 from specbench.training.train import train
-
-WITHOUT_EFFECT = ("output", "checkpoint_every", "device")  # a resumed training may have others
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,14 @@ class TrainRequest:
 
 
 def execute(request: TrainRequest, console: Console) -> tuple[TrainingRecord, Path] | None:
-    """Train, or resume, as a user asked; of several processes the main one gives the record and the folder.
+    """Train, or resume, as a user asked; of several processes the main one gives the record and the folder. A training
+    that is finished already is said to be so, and None.
 
     Raises ConfigError in one line."""
     spec = settings(request.kind, request.config, request.options, request.overrides)
+    if is_finished(spec):
+        say(console, f"{spec.output}: is finished already, with the same settings; another --output repeats it")
+        return None
     OutputFolder(Path(spec.output)).check()
     set_threads(request.threads, spec.target.startswith(EMBEDDED))
     record = make(spec, console, cache_folder(), request.command)

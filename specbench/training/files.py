@@ -20,6 +20,7 @@ from specbench.training.state import STATE
 
 WORK = ".training"
 LOCK = "lock"
+WITHOUT_EFFECT = ("output", "checkpoint_every", "device")  # a resumed training may have others
 
 
 class OutputFolder:
@@ -31,36 +32,41 @@ class OutputFolder:
 
     def check(self) -> None:
         """Raise ConfigError for a folder that no training can go on in. Needs no model: it is said at once."""
-        if (self.path / TRAINING_RECORD).exists():
-            raise ConfigError(
-                f"--output {self.path}: a finished training is there, and it is not overwritten: choose another "
-                "--output, or delete it"
-            )
-        if self.path.is_dir():
-            others = sorted(path.name for path in self.path.iterdir() if path.name != WORK)
-            if others and not self.work.is_dir():
+        with self._reached():
+            if (self.path / TRAINING_RECORD).exists():
                 raise ConfigError(
-                    f"--output {self.path}: is no unfinished training (it holds {others[0]}): choose another --output"
+                    f"--output {self.path}: a finished training is there, and it is not overwritten: choose another "
+                    "--output, or delete it"
                 )
-        elif self.path.exists() or self.path.is_symlink():
-            raise ConfigError(f"--output {self.path}: is a file: give a folder")
+            if self.path.is_dir():
+                others = sorted(path.name for path in self.path.iterdir() if path.name != WORK)
+                if others and not self.work.is_dir():
+                    raise ConfigError(
+                        f"--output {self.path}: is no unfinished training (it holds {others[0]}): choose another "
+                        "--output"
+                    )
+            elif self.path.exists() or self.path.is_symlink():
+                raise ConfigError(f"--output {self.path}: is a file: give a folder")
 
     def check_writable(self) -> None:
         """Raise ConfigError for a folder that cannot be made or takes no file. Leaves nothing behind."""
-        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        try:
+        with self._reached(), ExitStack() as made:
+            for folder in reversed((self.path, *self.path.parents)):  # the deepest is removed first
+                if not folder.exists():
+                    made.callback(remove_empty, folder)
             self.path.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=self.path):
                 pass
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise ConfigError(
                 f"--output {self.path}: cannot be written ({error.strerror or error}): choose another --output, or fix "
                 "the permissions"
             ) from error
-        finally:
-            for folder in missing:
-                with suppress(OSError):
-                    folder.rmdir()
 
     def check_room(self, num_bytes: int) -> None:
         """Raise ConfigError where the disk has less room than the training will take, beyond what it has written."""
@@ -99,16 +105,13 @@ class OutputFolder:
             write_atomically(path, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
             return
         try:
-            old = flatten(json.loads(path.read_text(encoding="utf-8")))
+            changed = differences(json.loads(path.read_text(encoding="utf-8")), identity)
         except (ValueError, RecursionError, AttributeError) as error:
             raise ConfigError(f"{path}: not valid JSON ({error}): delete {self.work} to begin anew") from error
-        now = flatten(identity)
-        changed = [f"{key}: {old.get(key, 'absent')} → {now.get(key, 'absent')}"
-                   for key in sorted({*old, *now}) if old.get(key) != now.get(key)]  # fmt: skip
         if changed:
             raise ConfigError(
-                f"--output {self.path}: an unfinished training with other settings is there ({'; '.join(changed)}): "
-                "repeat its command, choose another --output, or delete it"
+                f"--output {self.path}: an unfinished training with other settings is there ({changed}): repeat its "
+                "command, choose another --output, or delete it"
             )
 
     @contextmanager
@@ -136,3 +139,19 @@ class OutputFolder:
         for name in names:
             os.replace(finished / name, self.path / name)
         shutil.rmtree(self.work, ignore_errors=True)
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove a folder that may be there; one with something in it stays."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def differences(old: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The keys that two nested mappings differ in, with both values; empty where they are the same."""
+    before, after = flatten(old), flatten(now)
+    return "; ".join(
+        f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}"
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key)
+    )

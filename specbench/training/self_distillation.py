@@ -63,7 +63,7 @@ def answers(spec: TrainSpec, target: CausalLM, texts: Texts, temperature: float,
 
 
 def served(server: Server, target: CausalLM, questions: Sequence[Question], store: Generations) -> list[Ids]:
-    """The server's answers in the target's tokens, ended as the target ends them."""
+    """The server's answers to questions at one temperature, in the target's tokens, ended as the target ends them."""
     keys = [key_of({"url": server.base_url, "model": server.model, **vars(question)}) for question in questions]
 
     def make(places: Sequence[int]) -> Made:
@@ -71,8 +71,7 @@ def served(server: Server, target: CausalLM, questions: Sequence[Question], stor
             yield [(places[index], answer) for index, answer in batch]
 
     eos = target.tokenizer.eos_token_id
-    temperatures = ", ".join(f"{value:g}" for value in dict.fromkeys(question.temperature for question in questions))
-    found = store.filled(keys, make, f"answers of {server.model} at temperature {temperatures}")
+    found = store.filled(keys, make, f"answers of {server.model} at temperature {questions[0].temperature:g}")
     return [
         (
             *target.tokenizer(answer["text"], add_special_tokens=False)["input_ids"],

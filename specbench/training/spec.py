@@ -80,8 +80,8 @@ class TrainSpec(Described):
     log_every: Positive = 1
     """Updates between two entries of log.csv."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """bfloat16 is mixed precision, the weights are trained in float32 with either; auto: float32 on a CPU, else bfloat16.
-    The trained checkpoint is stored in the drafter's own dtype."""
+    """bfloat16 is mixed precision, the trained weights stay float32 until they are stored in the drafter's own dtype;
+    auto: float32 on a CPU, else bfloat16."""
     device: Text = "auto"
     """auto, cuda, mps or cpu."""
     gradient_checkpointing: bool = False

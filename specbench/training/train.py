@@ -46,8 +46,11 @@ def train(
     record = TrainingRecord(
         settings=settings_of(spec, num_steps),
         data=(about or {}).get("data", {}),
-        models={**(about or {}).get("models", {}), "num_trained_parameters": count(trained(model)),
-                "stored_dtype": str(stored_dtype(drafter.model, spec.drafter_revision)).removeprefix("torch.")},
+        models={
+            **(about or {}).get("models", {}),
+            "num_trained_parameters": count(trained(model)),
+            "stored_dtype": str(stored_dtype(drafter.model, spec.drafter_revision)).removeprefix("torch."),
+        },
         chosen=chosen,
         curves=[curve_of(rate, progress) for rate, progress in zip(spec.learning_rate, tried, strict=True)],
         cost=total([progress.cost for progress in tried]),

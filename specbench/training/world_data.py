@@ -1,6 +1,7 @@
 """Rows of the embedded world for training: never those that are held out to be measured."""
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from random import Random
 
 from specbench.demo.world import WORLDS
@@ -18,8 +19,10 @@ def world_subsets(names: Sequence[str]) -> list[str]:
     """The subsets of kinds of tasks. Raises ConfigError for an unknown one."""
     for name in names:
         if name not in WORLDS:
-            choices = [f"{WORLD}{task}" for task in WORLDS if is_measured(task)]
-            raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {nearest(f'{WORLD}{name}', choices)}")
+            choices = [task for task in WORLDS if is_measured(task)]
+            alike = [f"{WORLD}{task}" for task in get_close_matches(name, choices, n=1, cutoff=0.5)]
+            found = nearest("".join(alike), [f"{WORLD}{task}" for task in choices])
+            raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {found}")
     return [subset for name in names for subset in WORLDS[name].weights()]
 
 

@@ -1,5 +1,5 @@
 """How often `specbench check` fails, by simulation: `python tests/show_gate.py` prints the table of 2,000 checks each;
-`python tests/show_gate.py 500` that of 500.
+`python tests/show_gate.py 500` that of 500; `python tests/show_gate.py 500 5 10` that of 5 and 10 prompts.
 
 Both runs measure the same prompts. Lengths are log-normal with sigma 1, speed-ups of single prompts with sigma 0.3
 around 2. Every generation's seconds have noise of their own, log-normal with sigma 0.08, and one of 50 takes 1.5 to 3
@@ -21,7 +21,7 @@ from specbench.results.bootstrap import Metric, interval, ratio
 
 Array = NDArray[np.float64]
 NUM_CHECKS = 2000
-SIZES = (30, 100)
+SIZES = (16, 30, 100)
 FALLS = (0.0, 0.03, 0.05, 0.1, 0.2)
 MAX_REGRESSION = 0.03
 NUM_METHODS = (1, 5)  # that one check compares
@@ -62,8 +62,9 @@ def main(words: Sequence[str]) -> None:
     num_checks = int(words[0]) if words else NUM_CHECKS
     table = Table("prompts", "methods", "max regression", *(f"{fall:.0%}" for fall in FALLS),
                   title=f"Share of {num_checks} checks that fail, in %, by the true fall of the speed-up")  # fmt: skip
+    sizes = [int(word) for word in words[1:]] or SIZES
     for max_regression in (MAX_REGRESSION, 0.0):
-        for num_prompts in SIZES:
+        for num_prompts in sizes:
             for num_methods in NUM_METHODS:
                 falls = FALLS if num_methods == 1 else FALLS[:1]
                 found = [share_failed(num_checks, num_prompts, fall, num_methods, max_regression) for fall in falls]

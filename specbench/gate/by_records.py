@@ -9,10 +9,10 @@ from specbench.gate.counts import cells, compare_counts, counts_of, generations
 from specbench.gate.findings import Compared
 from specbench.gate.outcome import OUTPUTS, output_finding, verdict_finding
 from specbench.gate.outputs import Outputs, Target, compare_outputs
-from specbench.gate.pairing import Pair
+from specbench.gate.pairing import Pair, rounding
 from specbench.gate.pending import Pending
 from specbench.gate.sides import BASELINE, Side, by_key, of_row
-from specbench.gate.speed import LENGTH, SPEEDUP, Sides, joined, lengths, speed_of_baseline, speedups
+from specbench.gate.speed import LENGTH, SPEEDUP, Measured, Sides, joined, lengths, speed_of_baseline, speedups
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.running.records import Key, Record
 
@@ -110,6 +110,8 @@ class ByRecords:
         compared.findings.append(
             output_finding(part.subset, len(outputs.equal), num_different, found if part.is_exact else None)
         )
+        if rounding(part.pair):
+            return
         detail = f"of {len(outputs.equal)} equal outputs" if len(outputs.equal) < len(part.baseline) else ""
         sides = part.sides(outputs.equal)
         before, now = (counts_of(generations(side, part.pair.candidate)) for side in sides)
@@ -119,21 +121,32 @@ class ByRecords:
 def _pending(compared: Compared, subset: str, parts: Sequence[Part]) -> list[Pending]:
     row = parts[0].pair.candidate
     found = []
-    if all(part.pair.candidate.metrics.get("speedup", Metric()).value is None for part in parts):
-        compared.not_compared.append(f"{SPEEDUP} of {subset}: {compared.method} has none")
+    had, has = (
+        any(side.metrics.get("speedup", Metric()).value is not None for side in rows)
+        for rows in zip(*((part.pair.baseline, part.pair.candidate) for part in parts), strict=True)
+    )
+    if not (had and has):
+        where = compared.problems if had else compared.not_compared
+        where.append(f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * had}")
     else:
         measured = speedups(_joined(parts, lambda part: list(part.baseline)), compared.method)
         found += [Pending(compared, what, subset, each) for what, each in measured.items()]
         if not measured:
-            compared.not_compared.append(f"{SPEEDUP} of {subset}: no answers of more than one token on both sides")
+            compared.problems.append(f"{SPEEDUP} of {subset}: no answers of more than one token on both sides")
     others = any(part.outputs.different for part in parts) and not parts[0].is_exact
-    if others and row.num_draft_tokens > 0:
-        records = _joined(parts, lambda part: list(part.baseline))
-        first, second = (generations(side, row) for side in records)
-        ratio = lengths(first, second, Prompts.of(records[0], seed=0))
-        before, now = (Metric(value=counts_of(side)["τ"]) for side in (first, second))
-        found.append(Pending(compared, LENGTH, subset, joined((before, now), ratio)))
+    if (others or any(rounding(part.pair) for part in parts)) and row.num_draft_tokens > 0:
+        compared.not_compared.append(f"α and passes of all outputs of {subset}: {LENGTH}, stands for them")
+        found.append(Pending(compared, LENGTH, subset, _length(parts)))
     return found
+
+
+def _length(parts: Sequence[Part]) -> Measured:
+    """τ of all outputs, whether they are the same or not."""
+    records, row = _joined(parts, lambda part: list(part.baseline)), parts[0].pair.candidate
+    first, second = (generations(side, row) for side in records)
+    before, now = (Metric(value=counts_of(side)["τ"]) for side in (first, second))
+    prompts = Prompts.of(records[0], seed=0)
+    return joined((before, now), lengths(first, second, prompts), len(set(prompts.cluster.tolist())))
 
 
 def _joined(parts: Sequence[Part], keys_of: Callable[[Part], Sequence[Key]]) -> Sides:

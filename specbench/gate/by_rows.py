@@ -7,7 +7,7 @@ from specbench.gate.control import Control
 from specbench.gate.counts import IN_ROWS, LENGTH, cells, compare_counts, counts_of_row
 from specbench.gate.findings import Compared
 from specbench.gate.outcome import verdict_finding
-from specbench.gate.pairing import Pair
+from specbench.gate.pairing import Pair, rounding
 from specbench.gate.pending import Pending
 from specbench.gate.sides import BASELINE
 from specbench.gate.speed import SPEEDUP, joined, unpaired
@@ -35,15 +35,16 @@ class ByRows:
             return []
         compared.not_compared.append(NOT_HELD)
         greedy = all(pair.candidate.sampling.temperature == 0 for pair in parts)
+        strict = greedy and not any(map(rounding, parts))
         for pair in parts:
             compared.findings += verdict_finding(pair)
-            if greedy:
+            if strict:
                 before, now = map(counts_of_row, (pair.baseline, pair.candidate))
                 compared.findings += compare_counts(pair.candidate.subset, before, now)
         compared.cells |= cells(*map(counts_of_row, (shown.baseline, shown.candidate)))
         if not greedy:
             compared.notes.append(NOT_DRAWN_AGAIN)
-        names = {SPEEDUP: "speedup"} if greedy else {SPEEDUP: "speedup", LENGTH: IN_ROWS[LENGTH]}
+        names = {SPEEDUP: "speedup"} if strict else {SPEEDUP: "speedup", LENGTH: IN_ROWS[LENGTH]}
         return [
             pending for pair in whole or parts for what, name in names.items()
             for pending in _pending(compared, what, name, pair)
@@ -53,9 +54,17 @@ class ByRows:
 def _pending(compared: Compared, what: str, name: str, pair: Pair) -> list[Pending]:
     values = _metric(pair.baseline, name), _metric(pair.candidate, name)
     if values[0].value is None or values[1].value is None:
-        compared.not_compared.append(f"{what} of {pair.candidate.subset}: {method_name(pair.candidate)} has none")
+        where = compared.not_compared if values[0].value is None else compared.problems
+        where.append(f"{what} of {pair.candidate.subset}: {method_name(pair.candidate)} has none")
         return []
-    return [Pending(compared, what, pair.candidate.subset, joined(values, unpaired(*values)))]
+    num_prompts = min(_num_prompts(row, what) for row in (pair.baseline, pair.candidate))
+    return [Pending(compared, what, pair.candidate.subset, joined(values, unpaired(*values), num_prompts))]
+
+
+def _num_prompts(row: Row, what: str) -> int:
+    """How many have a value; of a speed-up only those that were timed."""
+    timed = _metric(row, "num_prompts_timed").value
+    return row.n if timed is None or what != SPEEDUP else int(timed)
 
 
 def _metric(row: Row, name: str) -> Metric:

@@ -8,7 +8,7 @@ from specbench.gate.by_records import ByRecords
 from specbench.gate.by_rows import ByRows
 from specbench.gate.control import Control
 from specbench.gate.findings import Compared, Report
-from specbench.gate.pairing import Refused, changes, check_ignored, pair_rows
+from specbench.gate.pairing import Pair, Refused, changes, check_ignored, pair_rows, rounding
 from specbench.gate.pending import Pending
 from specbench.gate.sides import Side, read_baseline, read_candidate
 from specbench.gate.speed import LENGTH, widening
@@ -37,6 +37,7 @@ def check(
         if mine:
             say(f"comparing {each.name}")
             each.notes += [f"changed: {change}" for change in dict.fromkeys(c for pair in mine for c in changes(pair))]
+            each.notes += _noise(mine)
             pending += by.compare(each, mine)
         if mine or each.problems:
             compared.append(each)
@@ -53,6 +54,16 @@ def check(
 
 def _is_of(row: Row, task: str, method: str) -> bool:
     return (task_name(row), method_name(row)) == (task, method)
+
+
+def _noise(pairs: Sequence[Pair]) -> list[str]:
+    names = list(dict.fromkeys(name for pair in pairs for name in rounding(pair)))
+    if not names:
+        return []
+    return [
+        f"{', '.join(names)} not the same, whose rounding may change drafts: of the counts only τ is compared, "
+        "with its interval"
+    ]
 
 
 def _undisturbed(pending: Sequence[Pending], control: Control) -> list[Pending]:

@@ -70,5 +70,5 @@ def decided(report: Report) -> list[str]:
     return [
         f"a speed-up has regressed where its whole interval lies below {1 - report.max_regression:.3g}; intervals are "
         f"{report.widening:.2f} times those of 95 %, so that of checks with {report.num_tolerant} of them and no "
-        f"regression at most {FALSE_ALARMS:.0%} fail; counts have no noise: any fall is a regression"
+        f"regression about {FALSE_ALARMS:.0%} fail at most; of counts that have no interval any fall is a regression"
     ]

@@ -21,6 +21,12 @@ class Pair:
     candidate: Row
 
 
+def rounding(pair: Pair) -> list[str]:
+    """Conditions that the user let differ, and that change how numbers are rounded: a drafter that is nearly undecided
+    may then draft something else, so that counts have noise too."""
+    return [each.field for each in differences(pair.baseline, pair.candidate, {"target", *UNUSED})]
+
+
 @dataclass(frozen=True)
 class Refused:
     """A row of the candidate that no row of the baseline may be compared with."""
@@ -40,22 +46,39 @@ def pair_rows(
 ) -> tuple[list[Pair], list[Refused], list[Row], list[Row]]:
     """Pairs; rows that do not go together; rows that only the candidate has; those that only the baseline has.
 
-    Where a file has several rows of a place, measured under other conditions, the nearest counts.
+    Where a file has several rows of a place, the nearest counts: with the fewest differences that matter, then with the
+    fewest at all, then with the fewest changes of the method. Two that are as near are refused.
     """
+    by_rows = baseline.run is None
+
+    def distance(pair: Pair) -> tuple[int, int, int]:
+        every, mattering = (differing(pair.baseline, pair.candidate, names, by_rows) for names in ((), ignore))
+        return len(mattering), len(every), len(changes(pair))
+
     pairs, refused, new = [], [], []
     for row in candidate.rows:
         same = [other for other in baseline.rows if place_of(other) == place_of(row)]
         if not same:
             new.append(row)
             continue
-        found = [(differing(other, row, ignore, by_rows=baseline.run is None), other) for other in same]
-        least, nearest_row = min(found, key=lambda each: len(each[0]))
+        nearest_pair, *others = sorted((Pair(other, row) for other in same), key=distance)
+        least = differing(nearest_pair.baseline, row, ignore, by_rows)
         if least:
             refused.append(Refused(row, tuple(map(told, least))))
+        elif others and distance(others[0]) == distance(nearest_pair):
+            refused.append(Refused(row, (tied(nearest_pair.baseline, others[0].baseline),)))
         else:
-            pairs.append(Pair(nearest_row, row))
+            pairs.append(nearest_pair)
     places = {place_of(row) for row in candidate.rows}
     return pairs, refused, new, [row for row in baseline.rows if place_of(row) not in places]
+
+
+def tied(first: Row, second: Row) -> str:
+    own = "; ".join(changes(Pair(first, second)))
+    return (
+        f"two rows of the baseline are equally near, created {first.created} and {second.created}"
+        f"{f' ({own})' if own else ''}: take one of the two out"
+    )
 
 
 def differing(baseline: Row, candidate: Row, ignore: Collection[str], by_rows: bool) -> list[Difference]:

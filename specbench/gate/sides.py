@@ -1,6 +1,6 @@
 """The two sides of a check, read: rows, and where they are those of a run, its records."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,15 +20,6 @@ class Side:
     text: str
     rows: tuple[Row, ...]
     run: Run | None
-
-    def records(self, places: Collection[tuple[str, str]]) -> list[Record]:
-        """The records that the rows of these tasks and subsets are of."""
-        assert self.run is not None
-        found = []
-        for row in self.rows:
-            if method_name(row) == BASELINE and (task_name(row), row.subset) in places:
-                found += of_row(self.run, row)
-        return found
 
 
 def place_of(row: Row) -> Place:

@@ -7,7 +7,8 @@ is judged (`typical`), which sees smaller falls. From rows alone the two interva
 as if the runs had nothing in common, which is wide.
 
 Many such intervals at once would often fail: they are widened, on the scale of their logs, so that of 100 checks
-without any regression one fails at most, whatever max_regression is.
+without any regression about one fails at most, whatever max_regression is. With fewer than MIN_PROMPTS prompts that
+would not hold: they have no verdict.
 """
 
 import math
@@ -21,10 +22,12 @@ from specbench.gate.findings import Finding
 from specbench.gate.typical import medians, typical
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.counts import timed_tokens, tokens_of_passes
+from specbench.results.log_ratios import MIN_STUDENTIZED
 from specbench.results.resampling import TAILS
 from specbench.running.records import Generation, Record
 
 FALSE_ALARMS = 0.01  # of whole checks
+MIN_PROMPTS = MIN_STUDENTIZED  # of 5 prompts and 5 methods 5 % of the checks fail (`tests/show_gate.py 2000 5`)
 SPEEDUP, TYPICAL, LENGTH = "speed-up", "speed-up of a typical prompt", "τ, all outputs"
 Sides = tuple[Sequence[Record], Sequence[Record]]  # of the baseline and of the candidate, the same keys in one order
 
@@ -32,15 +35,16 @@ Sides = tuple[Sequence[Record], Sequence[Record]]  # of the baseline and of the 
 @dataclass(frozen=True)
 class Measured:
     """A number of both runs. `ratio` gives the candidate's ÷ the baseline's; its argument is how much longer than that
-    of 95 % the interval is."""
+    of 95 % the interval is. `num_prompts`: those that have a value on both sides."""
 
     values: tuple[Metric, Metric]
     ratio: Callable[[float], Metric]
+    num_prompts: int
 
 
-def joined(values: tuple[Metric, Metric], ratio: Metric) -> Measured:
+def joined(values: tuple[Metric, Metric], ratio: Metric, num_prompts: int) -> Measured:
     """Of a ratio whose interval can only be widened on the scale of its logs."""
-    return Measured(values, lambda by: widened(ratio, by))
+    return Measured(values, lambda by: widened(ratio, by), num_prompts)
 
 
 def speedups(records: Sides, method: str) -> dict[str, Measured]:
@@ -54,9 +58,10 @@ def speedups(records: Sides, method: str) -> dict[str, Measured]:
         return {}
     now, before = (prompts.ratio(*half).model_copy(update={"low": None, "high": None}) for half in (kept[:4], kept[4:]))
     per_prompt = np.array([np.bincount(prompts.cluster, weights=column) for column in kept])
-    found = {SPEEDUP: joined((before, now), prompts.ratio(*kept))}
-    if typical(per_prompt).value is not None:
-        found[TYPICAL] = Measured(medians(per_prompt), lambda by: typical(per_prompt, by))
+    num_prompts = int((per_prompt > 0).all(axis=0).sum())
+    found = {SPEEDUP: joined((before, now), prompts.ratio(*kept), num_prompts)}
+    if num_prompts >= MIN_PROMPTS and typical(per_prompt).value is not None:
+        found[TYPICAL] = Measured(medians(per_prompt), lambda by: typical(per_prompt, by), num_prompts)
     return found
 
 

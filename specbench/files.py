@@ -1,5 +1,6 @@
 """Files as a whole: written in one step, and named by their bytes."""
 
+import errno
 import hashlib
 import os
 from contextlib import suppress
@@ -9,8 +10,14 @@ TRAINING_RECORD = "training.json"  # in the folder of every drafter that `specbe
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """A text, in UTF-8, as `write_bytes`."""
-    write_bytes(path, text.encode("utf-8"))
+    """A text, in UTF-8, as `write_bytes`; OSError too for a text that cannot be UTF-8, such as some names of files."""
+    try:
+        content = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        wrong = text[max(0, error.start - 20) : error.end + 20]
+        problem = f"it would hold {wrong!r}, which is not UTF-8: rename the file or folder"
+        raise OSError(errno.EILSEQ, problem) from error
+    write_bytes(path, content)
 
 
 def write_bytes(path: Path, content: bytes | memoryview) -> None:

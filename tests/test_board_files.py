@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
@@ -9,13 +10,14 @@ import sys
 import pytest
 
 from specbench.errors import ConfigError
+from specbench.fairness.numbers import Correlations, Family
 from specbench.leaderboards.adding import add_runs, merge_files
 from specbench.leaderboards.comparable import Difference, conditions, differences
 from specbench.leaderboards.schema import BoardFile, schema
 from specbench.leaderboards.validation import validate
 from specbench.results.board_format import FORMAT, HISTORY, sealed
 from specbench.results.bootstrap import INTERVALS, Metric
-from specbench.results.leaderboard import Row, load, write
+from specbench.results.leaderboard import Evidence, Row, load, write
 from tests.test_fairness import run_into
 from tests.test_leaderboard import row
 
@@ -80,6 +82,81 @@ def test_a_row_is_recomputed_after_its_run_has_grown(tmp_path):
         assert validate(path, with_records=True).problems == ()
 
 
+def test_a_row_over_all_is_recomputed_from_its_own_subsets(tmp_path):
+    """The folder's last command was of others."""
+    run_into(tmp_path / "run", "pld", subsets=("en", "sw"), limit=2, leaderboard=tmp_path / "board.json")
+    run_into(tmp_path / "run", "pld", subsets=("bn", "de"), limit=2)
+    assert validate(tmp_path / "board.json", with_records=True).problems == ()
+    write(tmp_path / "board.json", [each for each in load(tmp_path / "board.json") if each.subset == "all"])
+    problems = validate(tmp_path / "board.json", with_records=True).problems
+    assert len(problems) == 2
+    assert all("the records of bn, de have another tpot_seconds" in problem for problem in problems)
+
+
+def test_a_run_json_that_is_not_whole_is_one_problem_of_each_row(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "run")
+    for text in ("{}", "[]", '{"seed": 0, "target": 3}'):
+        (tmp_path / "run" / "run.json").write_text(text)
+        problems = validate(tmp_path / "run" / "leaderboard.json", with_records=True).problems
+        assert len(problems) == 12 and all("run.json: is not whole" in problem for problem in problems)
+
+
+def test_what_run_json_says_of_data_and_chat_is_compared(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "run")
+    path, board = tmp_path / "run" / "run.json", tmp_path / "run" / "leaderboard.json"
+    identity = json.loads(path.read_text(encoding="utf-8"))
+    revisions = {"mgsm/en": "a" * 40, "mgsm/sw": "a" * 40}
+    path.write_text(json.dumps({**identity, "chat": "never", "data": {"mgsm": "hub"}, "data_revisions": revisions}))
+    edited(board, lambda each: each.update(data_source="hub", data_revision="a" * 40, chat=False))
+    assert validate(board, with_records=True).problems == ()
+    for change in ({"data_revision": "b" * 40}, {"chat": True}):
+        before = board.read_text(encoding="utf-8")
+        edited(board, lambda each, change=change: each.update(change))
+        problems = validate(board, with_records=True).problems
+        assert len(problems) == 12 and all(f"{next(iter(change))} = " in problem for problem in problems)
+        board.write_text(before, encoding="utf-8")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are Unicode")
+def test_a_folder_whose_name_is_not_utf_8_is_one_clear_error(folder, tmp_path):
+    odd = tmp_path / os.fsdecode(b"run-\xff")
+    shutil.copytree(folder, odd)
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        add_runs([odd], tmp_path / "board.json")
+    assert not list(tmp_path.glob("*board.json*.tmp")) and not (tmp_path / "board.json").exists()
+
+
+def test_merging_keeps_what_an_audit_found_and_refuses_contradictions(tmp_path):
+    evidence = Evidence(task="mgsm", subsets=("en",), num_prompts=4, num_draws=9, temperature=1, p_value=0.5)
+    numbers = Family(groups=("en",), unfairness=Metric(value=0.3), spreads={}, correlations=Correlations())
+    plain, audited = row(), row(verdict="lossless", evidence=evidence)
+    files = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
+    for file, each in zip(files, (plain, audited, row(fairness=numbers)), strict=True):
+        write(file, [each])
+    for number, order in enumerate((files, files[::-1])):
+        merge_files(order, tmp_path / f"all-{number}.json")
+        (found,) = load(tmp_path / f"all-{number}.json")
+        assert (found.verdict, found.evidence, found.fairness) == ("lossless", evidence, numbers)
+    assert merge_files(files[1:], files[0]).known == 1 and load(files[0])[0].verdict == "lossless"
+    write(files[2], [row(verdict="diverged", evidence=evidence)])
+    with pytest.raises(ConfigError, match="two verdicts, diverged and lossless"):
+        merge_files(files[1:], tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="two verdicts, diverged and lossless"):
+        merge_files(files[2:], files[1])
+
+
+def test_a_judged_row_and_the_same_without_its_ratings_are_one(tmp_path):
+    judged = row(signatures={"judge_score": "a judge"}, created="2027")
+    for number, order in enumerate(((judged, row()), (row(), judged))):
+        files = [tmp_path / f"{number}-{place}.json" for place in range(2)]
+        for file, each in zip(files, order, strict=True):
+            write(file, [each])
+        merge_files(files, tmp_path / f"all-{number}.json")
+        assert load(tmp_path / f"all-{number}.json") == [judged]
+    write(tmp_path / "other.json", [row(metrics={"speedup": Metric(value=3.0)})])
+    assert merge_files([tmp_path / "other.json"], tmp_path / "all-0.json").total == 2
+
+
 EDITS = {
     "speedup.value": lambda each: each["metrics"]["speedup"].update(value=9.5),
     "acceptance_rate.high": lambda each: each["metrics"]["acceptance_rate"].update(high=0.999),
@@ -92,6 +169,8 @@ EDITS = {
     "n = 99": lambda each: each.update(n=99),
     "repeats = 2": lambda each: each.update(repeats=2),
     "drafter": lambda each: each.update(drafter="org/other"),
+    "sampling": lambda each: each.update(sampling={"temperature": 0.7, "top_k": None, "top_p": None}),
+    "language": lambda each: each.update(language="xx"),
 }
 
 
@@ -154,7 +233,8 @@ def test_two_results_of_one_configuration_are_refused_in_files_and_replaced_by_r
     assert load(tmp_path / "c.json") == [row()]
 
 
-def add_one(folder, board):
+def add_one(folder, board, together):
+    together.wait(60)
     add_runs([folder], board)
 
 
@@ -165,7 +245,9 @@ def test_eight_processes_that_add_at_once_lose_no_row(tmp_path):
         (tmp_path / name).mkdir()
         write(tmp_path / name / "leaderboard.json", [row(subset=f"{name}-{part}") for part in range(3)])
     context = multiprocessing.get_context("fork")
-    adders = [context.Process(target=add_one, args=(tmp_path / name, tmp_path / "board.json")) for name in names]
+    together = context.Barrier(len(names))
+    board = tmp_path / "board.json"
+    adders = [context.Process(target=add_one, args=(tmp_path / name, board, together)) for name in names]
     for adder in adders:
         adder.start()
     for adder in adders:
@@ -250,8 +332,7 @@ def test_a_run_is_not_measured_for_a_file_of_another_machine(specbench, tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_a_reader_in_the_way_of_a_writer_sees_whole_files(tmp_path):
-    """A writer that is killed at work leaves the old file."""
+def test_a_writer_that_is_killed_at_work_leaves_the_old_file(tmp_path):
     path = tmp_path / "board.json"
     write(path, [row()])
     code = (

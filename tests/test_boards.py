@@ -14,10 +14,11 @@ from specbench.boards.catalogue import board_names, load_board
 from specbench.boards.cells import Asked, cells_of
 from specbench.boards.comparison import as_records
 from specbench.boards.figures import Figure, Place
-from specbench.boards.measured import Measured, cell_of_row
+from specbench.boards.measured import Measured, cell_of_row, outdated
 from specbench.boards.published import published_tables
 from specbench.boards.run import run_cells
 from specbench.boards.shown import measured_pairs
+from specbench.boards.tables import own_table
 from specbench.errors import ConfigError
 from specbench.fairness.numbers import Correlations, Family
 from specbench.results.bootstrap import Metric
@@ -86,6 +87,7 @@ def test_the_built_in_boards_load_and_demo_measures_every_kind_of_method() -> No
         ({"published": [{**PUBLISHED, "run": "goof"}]}, ["table 1", "'goof'", "did you mean 'good'"]),
         ({"published": [{**PUBLISHED, "columns": PUBLISHED["columns"][:2]}]}, ["row 'AR'", "= 3", "2 columns"]),
         ({"name": "other"}, ["name = 'other'", "'mine'"]),
+        ({"pairs": {**BOARD["pairs"], "x": {"methods": {"sd": None, "ngram": None}}}}, ["pairs.x.methods", "all are"]),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_one_clear_error(tmp_path: Path, changes: dict[str, Any], parts: list[str]) -> None:
@@ -211,6 +213,18 @@ def test_rows_beside_the_board_are_shown_where_no_folder_has_any(tmp_path: Path)
     assert not any(measured_pairs(str(path), "other", None)[0].rows.values())
 
 
+def test_a_board_of_few_prompts_and_of_older_methods_says_so(tmp_path: Path) -> None:
+    cell = cells_of(load_board(str(written(tmp_path))), "tiny", Asked(tmp_path))[0]
+    names = sorted(cell.names())
+    own = [row("sd").model_copy(update={"task": task, "method": method, "command": cell.command})
+           for task, method in names]  # fmt: skip
+    assert outdated(cell, own) is None and outdated(cell, []) is None
+    assert "other versions" in str(outdated(cell, [own[0].model_copy(update={"method": "sd@0:old"})]))
+    speed = Metric(value=2, low=1, high=3)
+    found = Measured(cell.board, "tiny", {"good": [own[1].model_copy(update={"metrics": {"speedup": speed}})]})
+    assert "less than 30 in good" in str(own_table(found).caption)
+
+
 def test_any_failure_is_the_cells_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise RuntimeError("the model\nbroke")
@@ -232,6 +246,7 @@ def test_a_board_is_run_resumed_and_shown(
     assert out.index("measured") < out.index("FAILED")
     rows = load("all.json")
     assert {row.method.partition("@")[0] for row in rows} == {"ar", "sd"} and all(row.n == 1 for row in rows)
+    assert {row.run for row in rows} == {"runs/boards/mine/tiny/good"}
     records = tmp_path / "runs" / "boards" / "mine" / "tiny" / "good" / "records.jsonl"
     before = records.read_bytes()
 
@@ -250,6 +265,12 @@ def test_a_board_is_run_resumed_and_shown(
     assert found["of another pair", "α"]["ours"] is None and found["Medusa", "α"]["ours"] is None
     code, out, _ = specbench("board", "show", board)
     assert code == 0 and "not measured" in out and "A pair" in out
+    assert "measured with --data sample, --limit 2; the board now asks for --data –, --limit 1" in " ".join(out.split())
+
+    write("other.json", [each.model_copy(update={"device": "GPU"}) for each in rows])
+    code, _, err = specbench(*asked[:-1], "other.json", "--limit", "3")
+    assert code == 2 and "device = GPU" in err and "nothing was measured" in err
+    assert len(records.read_bytes().splitlines()) == 2
 
     code, _, err = specbench("board", "run", board, "--pair", "tiny", "--only", "god")
     assert code == 2 and "did you mean 'good'" in err

@@ -93,7 +93,7 @@ def test_a_folder_in_use_is_refused_and_free_again_after(tmp_path: Path) -> None
     folder = RunFolder(tmp_path, IDENTITY)
     with folder.open(METHODS), pytest.raises(ConfigError) as caught:
         open_and_close(RunFolder(tmp_path, IDENTITY))
-    assert str(caught.value).startswith(f"{tmp_path}: another process measures into it; wait for it, or")
+    assert str(caught.value).startswith(f"{tmp_path}: another process measures into it or reads it; wait for it, or")
     with pytest.raises(KeyboardInterrupt), folder.open(METHODS):
         raise KeyboardInterrupt
     assert open_and_close(folder) == []

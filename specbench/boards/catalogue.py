@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from specbench.boards.cells import Asked, cells_of
 from specbench.boards.spec import BoardSpec
 from specbench.catalogue import load_method, load_tasks
 from specbench.errors import ConfigError, nearest
@@ -49,4 +50,6 @@ def load_board(name_or_path: str) -> BoardSpec:
                 load_method(method)
             except ConfigError as error:
                 raise ConfigError(f"{path}: pairs.{key}.methods: {error}") from error
+        if not cells_of(board, key, Asked()):
+            raise ConfigError(f"{path}: pairs.{key}.methods: all are null, so nothing is measured: leave the pair out")
     return board

@@ -17,6 +17,7 @@ from specbench.results.cells import short
 from specbench.results.leaderboard import Row, load
 
 ALL = "all"
+OF_MACHINE = ("--output", "--device", "--threads", "--allow-code-execution")
 
 
 def rows_of_folder(cell: Cell) -> list[Row]:
@@ -36,11 +37,12 @@ def cell_of_row(row: Row) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True)
 class Measured:
-    """The rows of one pair of a board, by run."""
+    """The rows of one pair of a board, by run; `outdated`: what of them is not what the board asks for now."""
 
     board: BoardSpec
     pair_name: str
     rows: dict[str, list[Row]]
+    outdated: tuple[str, ...] = ()
 
     def ours(self, place: Place) -> float | None:
         """Our number of a figure's place, in the figure's unit; None where nothing is measured, or the figure is of
@@ -84,7 +86,38 @@ def measured(board: BoardSpec, pair: str, folder: Path, committed: Path | None) 
     """The rows of a pair: of each cell those of its folder, else those of a committed leaderboard."""
     kept = load(committed) if committed is not None and committed.is_file() else []
     cells = cells_of(board, pair, Asked(folder))
-    return Measured(board, pair, {cell.run_name: rows_of_folder(cell) or _rows_among(kept, cell) for cell in cells})
+    rows = {cell.run_name: rows_of_folder(cell) or _rows_among(kept, cell) for cell in cells}
+    told = (outdated(cell, rows[cell.run_name]) for cell in cells)
+    return Measured(board, pair, rows, tuple(filter(None, told)))
+
+
+def outdated(cell: Cell, rows: Sequence[Row]) -> str | None:
+    """How rows were measured where that is not what a cell asks for now; None where it is."""
+    own = [row for row in rows if cell_of_row(row) == cell.place]
+    now = options_of(cell.command)
+    for row in own:
+        then = options_of(row.command)
+        differ = [name for name in dict.fromkeys([*then, *now]) if then.get(name) != now.get(name)]
+        if differ:
+            first, second = (", ".join(f"{name} {each.get(name, '–')}" for name in differ) for each in (then, now))
+            return f"{cell.run_name}: measured with {first}; the board now asks for {second}"
+    if own and (missing := cell.names() - {(row.task, row.method) for row in rows}):
+        names = ", ".join(sorted({f"{short(task)} {short(method)}" for task, method in missing}))
+        return f"{cell.run_name}: measured with other versions; the board now asks for {names}"
+    return None
+
+
+def options_of(command: str) -> dict[str, str]:
+    """The options of a command by their names, those of one name together; without those of the machine and folder."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for word in shlex.split(command)[2:]:
+        if word.startswith("--"):
+            name = word
+            found.setdefault(name, [])
+        else:
+            found.setdefault(name, []).append(word)
+    return {name: " ".join(words) for name, words in found.items() if name not in OF_MACHINE}
 
 
 def _rows_among(kept: Sequence[Row], cell: Cell) -> list[Row]:

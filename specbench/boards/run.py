@@ -9,20 +9,27 @@ from specbench.boards.cells import Cell
 from specbench.boards.measured import rows_of_folder
 from specbench.boards.outcomes import Outcome
 from specbench.errors import ConfigError
-from specbench.execute import execute
+from specbench.execute import execute, set_threads
 from specbench.fairness.answer import answer
 from specbench.fairness.request import Request as FairnessRequest
 from specbench.fairness.rows import add_to
-from specbench.results.leaderboard import check_writable, load, merge
+from specbench.leaderboards.adding import add_rows, check_machine
+from specbench.models.loading import choose_device
+from specbench.resources import EMBEDDED
+from specbench.results.environment import environment
+from specbench.results.leaderboard import check_writable
 from specbench.running.progress import say
 
 
 def run_cells(cells: Sequence[Cell], leaderboard: Path | None, console: Console) -> list[Outcome]:
-    """Measure what is missing, one cell after the other; `leaderboard`: a file that gets the rows of each at once."""
+    """Measure what is missing, one cell after the other; `leaderboard`: a file that gets the rows of each at once.
+
+    Raises ConfigError for a file that cannot take them, before anything is measured.
+    """
     if leaderboard is not None:
         check_writable(leaderboard)
         if leaderboard.exists():
-            load(leaderboard)
+            _check_rows(leaderboard, cells)
     outcomes = []
     for number, cell in enumerate(cells, start=1):
         say(console, f"[{number}/{len(cells)}] {' · '.join(cell.place)}: {', '.join(cell.methods)}")
@@ -30,6 +37,13 @@ def run_cells(cells: Sequence[Cell], leaderboard: Path | None, console: Console)
         if outcomes[-1].failure is not None:
             say(console, f"failed: {outcomes[-1].failure}")
     return outcomes
+
+
+def _check_rows(leaderboard: Path, cells: Sequence[Cell]) -> None:
+    for cell in cells[:1]:  # of all cells the machine is the same
+        set_threads(cell.asked.threads, (cell.pair.target or EMBEDDED).startswith(EMBEDDED))
+        conditions = environment(str(choose_device(cell.asked.device)), "", "")
+        check_machine(leaderboard, conditions["device"], conditions["versions"])
 
 
 def _outcome(cell: Cell, leaderboard: Path | None, console: Console) -> Outcome:
@@ -44,7 +58,7 @@ def _outcome(cell: Cell, leaderboard: Path | None, console: Console) -> Outcome:
             if cell.run.fairness:
                 _add_fairness(cell, console)
         if leaderboard is not None:
-            merge(leaderboard, rows_of_folder(cell))
+            add_rows(leaderboard, rows_of_folder(cell), cell.folder)
     except ConfigError as error:
         return Outcome(cell, False, str(error))
     except Exception as error:

@@ -9,6 +9,8 @@ from rich.text import Text
 from specbench.boards.catalogue import board_names, load_board
 from specbench.boards.measured import ALL, Measured
 from specbench.boards.spec import QUALITY
+from specbench.results.bootstrap import SMALL_SAMPLE
+from specbench.results.captions import rests_on_few
 from specbench.results.cells import NULL, number, speed, with_interval
 from specbench.results.leaderboard import Row
 from specbench.results.units import unit_of
@@ -77,7 +79,12 @@ def _conditions(measured: Measured) -> list[str]:
         "measured": {row.created[:10] for row in rows},
         NOT_MEASURED: {run for run, found in measured.rows.items() if not found},
     }
-    return [f"{name}: {', '.join(sorted(found))}" for name, found in values.items() if found]
+    few = sorted(run for run, found in measured.rows.items() if any(map(rests_on_few, _over_all(found))))
+    return [
+        *(f"{name}: {', '.join(sorted(found))}" for name, found in values.items() if found),
+        *([f"intervals rest on few prompts: less than {SMALL_SAMPLE} in {', '.join(few)}"] if few else []),
+        *measured.outdated,
+    ]
 
 
 def plain_table(title: str, *columns: str) -> Table:

@@ -34,3 +34,5 @@ def compare(
         return
     for table in tables(found):
         stdout.print(table)
+    for line in found.unread:
+        stdout.print(line, soft_wrap=True)

@@ -126,7 +126,7 @@ def records_of(path: Path, methods: Mapping[str, int]) -> dict[Key, Record]:
     """The records of a folder in which nothing is measured now; one that cannot be locked is read as it is."""
     with ExitStack() as held:
         try:
-            held.enter_context(locked(path / ".lock", wait=False))
+            held.enter_context(locked(path / ".lock", wait=False, shared=True))
         except BlockingIOError as error:
             raise ConfigError(f"run '{path}': another process measures into it: wait for it") from error
         except OSError:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.errors import ConfigError
+from specbench.leaderboards.additions import with_added
 from specbench.leaderboards.comparable import VERSIONS, conditions
 from specbench.leaderboards.runs import ROWS, RecordedRun
 from specbench.leaderboards.together import Sourced, check_together
 from specbench.results.leaderboard import Row, load, merge
+from specbench.results.quality import JUDGED
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,9 @@ def merge_files(files: Sequence[Path], to: Path) -> Added:
     seen: dict[str, Sourced] = {}
     for where, row in rows:
         first_where, first = seen.setdefault(row.key, (where, row))
-        if not is_same(row, first):
+        if is_same(row, first):
+            seen[row.key] = first_where, with_added(first, row, f"{where} and {first_where}")
+        else:
             raise ConfigError(
                 f"{where} and {first_where} are two results of one configuration ({row.place}): created {row.created} "
                 f"and {first.created}, speed-up {_speedup(row)} and {_speedup(first)}: take one of the two out"
@@ -100,8 +104,14 @@ def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
         nonlocal counts
         check_together([*((f"{file}: rows.{number}", row) for number, row in enumerate(there)), *rows])
         by_key = {row.key: row for row in there}
+        judged = [row for row in (*there, *(row for _, row in rows)) if JUDGED in row.signatures]
         known = {row.key for _, row in rows if row.key in by_key and is_same(row, by_key[row.key])}
+        known |= {row.key for _, row in rows if any(is_unjudged(row, other) for other in judged)}
         replaced = {row.key for _, row in rows if row.key in by_key} - known
+        for where, row in rows:
+            old = by_key.get(row.key, row) if row.key in known else row
+            completed = with_added(old, row, where if replace else f"{where} and {file}", refuse=not replace)
+            chosen.extend([completed] if completed != old else [])
         if replaced and not replace:
             where, row = next((where, row) for where, row in rows if row.key in replaced)
             old = by_key[row.key]
@@ -110,7 +120,7 @@ def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
                 f"{old.created}, speed-up {_speedup(row)} and {_speedup(old)}: take one of the two out"
             )
         chosen.extend(row for _, row in rows if row.key not in known)
-        new = len({row.key for row in chosen} - by_key.keys())
+        new = len({row.key for _, row in rows} - by_key.keys() - known)
         counts = Added(new, len(replaced), len(known), len(by_key) + new)
 
     merge(file, chosen, check)
@@ -120,6 +130,13 @@ def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
 def is_same(row: Row, other: Row) -> bool:
     """Whether two rows are one result, whatever was added to either later, and wherever its file is."""
     return (row.key, row.created, row.metrics) == (other.key, other.created, other.metrics)
+
+
+def is_unjudged(row: Row, judged: Row) -> bool:
+    """Whether a row is what a judge's ratings were added to: the same result without them."""
+    if JUDGED in row.signatures or row.key != judged.model_copy(update={"signatures": {}}).key:
+        return False
+    return all(judged.metrics.get(name) == row.metrics.get(name) for name in ("tpot_seconds", "new_tokens", "speedup"))
 
 
 def _with_place(row: Row, folder: Path, file: Path) -> Row:

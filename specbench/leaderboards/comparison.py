@@ -33,18 +33,21 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`hindrances`: what must match for numbers to be compared, and does not; `differing`: all else that differs."""
+    """`hindrances`: what must match for numbers to be compared, and does not; `differing`: all else that differs;
+    `unread`: why records that are there could not be read."""
 
     first: str
     second: str
     hindrances: tuple[Difference, ...]
     differing: tuple[Difference, ...]
     compared: tuple[Compared, ...]
+    unread: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
         return {
             "first": self.first, "second": self.second, "comparable": not self.hindrances,
             "must_match": [vars(each) for each in self.hindrances], "differs": [vars(each) for each in self.differing],
+            "unread": list(self.unread),
             "compared": [
                 {
                     "task": each.task, "subset": each.subset, "n": [each.first.n, each.second.n],
@@ -53,7 +56,8 @@ class Comparison:
                         change.metric: {
                             "first": change.first.model_dump(), "second": change.second.model_dump(),
                             change.kind: change.change.model_dump(), "paired": change.paired,
-                            "separable": change.separable,
+                            "not_paired_because": change.unpaired,
+                            "separable": change.separable if change.has_interval else None,
                         }
                         for change in each.changes
                     },
@@ -89,6 +93,7 @@ def compare(first: Named, second: Named) -> Comparison:
         tuple(hindrances),
         tuple(each for each in rest if each.field not in known),
         tuple(found),
+        tuple(runs.told()),
     )
 
 

@@ -10,6 +10,7 @@ from specbench.leaderboards.comparable import Difference
 from specbench.leaderboards.comparison import Compared, Comparison
 from specbench.leaderboards.paired import Change
 from specbench.results.bootstrap import SMALL_SAMPLE, Metric
+from specbench.results.captions import rests_on_few
 from specbench.results.cells import NULL, number
 from specbench.results.units import unit_of
 
@@ -90,7 +91,15 @@ def subsets_table(parts: Sequence[Compared]) -> Table:
         ]
         name = f"{each.task} {each.subset}" if several else each.subset
         table.add_row(*(Text(cell) for cell in (name, str(each.num_paired or NULL), pair, *cells)))
+    few = [each for each in parts if each.num_paired < SMALL_SAMPLE and (each.num_paired or _rest_on_few(each))]
+    if few:
+        names = ", ".join(each.subset for each in few)
+        table.caption = Text(f"intervals rest on few prompts: less than {SMALL_SAMPLE} in {names}")
     return table
+
+
+def _rest_on_few(each: Compared) -> bool:
+    return rests_on_few(each.first) or rests_on_few(each.second)
 
 
 def _change(change: Change, factor: float) -> tuple[str, str]:
@@ -126,7 +135,8 @@ def _unit(metric: str) -> tuple[str, int, float]:
 
 def _caption(each: Compared) -> list[str]:
     if not each.num_paired:
-        return ["not paired: the records of one side or both are not at hand, or of other prompts"]
+        few = [f"intervals rest on few prompts: less than {SMALL_SAMPLE}"] if _rest_on_few(each) else []
+        return [*few, f"not paired: {', '.join(sorted({c.unpaired for c in each.changes if c.unpaired}))}"]
     left_out = max(each.first.n, each.second.n) - each.num_paired
     lines = [f"paired over {each.num_paired} prompts"]
     if left_out:

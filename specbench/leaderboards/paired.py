@@ -7,10 +7,12 @@ had nothing in common, and the result is called not paired.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from specbench.fairness.runs import method_name
 from specbench.gate.speed import unpaired as unpaired_ratio
+from specbench.gate.speed import widened as widened_ratio
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.counts import timed_tokens, tokens_of_passes, with_own_passes
 from specbench.results.leaderboard import Row
@@ -25,6 +27,10 @@ KINDS: dict[str, Kind] = {
     "mean_acceptance_length": "ratio", "acceptance_rate": "difference",
 }  # fmt: skip
 NEUTRAL: dict[Kind, float] = {"ratio": 1.0, "difference": 0.0}
+OVER_AR = ("speedup", "speedup_e2e")  # of AR itself they are exactly 1
+NO_FORM, NO_RECORDS, OTHER_PROMPTS = (
+    "this metric has no paired form", "records are not at hand", "records are of other prompts"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,20 +52,33 @@ class Side:
 
 @dataclass(frozen=True)
 class Change:
-    """A metric of both sides, and the second's ÷ the first's (or minus it)."""
+    """A metric of both sides, and the second's ÷ the first's (or minus it). `unpaired`: why it is not paired."""
 
     metric: str
     kind: Kind
     first: Metric
     second: Metric
     change: Metric
-    paired: bool
+    unpaired: str | None = None
+
+    @property
+    def paired(self) -> bool:
+        return self.unpaired is None
+
+    @property
+    def has_interval(self) -> bool:
+        return self.change.low is not None and self.change.high is not None
 
     @property
     def separable(self) -> bool:
-        """Whether the interval of the change leaves out that there is none."""
+        """Whether the interval of the change leaves out that there is none; not where it has no interval."""
         low, high = self.change.low, self.change.high
         return low is not None and high is not None and not low <= NEUTRAL[self.kind] <= high
+
+    def widened(self, by: float) -> "Change":
+        """The same with both ends so many times as far from the value; of a ratio on the scale of its logs."""
+        make = widened_ratio if self.kind == "ratio" else widened_difference
+        return replace(self, change=make(self.change, by))
 
 
 @dataclass(frozen=True)
@@ -73,13 +92,20 @@ class Pairs:
     def change(self, metric: str) -> Change:
         """Of one metric; paired where it has a paired form and both sides have records."""
         kind = KINDS.get(metric, "difference")
-        own = [side.row.metrics.get(metric, Metric()) for side in (self.first, self.second)]
-        make = _PAIRED.get(metric)
-        if self.records[0] and (make is not None or metric == self.first.row.quality == self.second.row.quality):
-            found = make(self) if make is not None else _score(self, metric)
-            return Change(metric, kind, own[0], own[1], found, paired=True)
-        joined = unpaired_ratio(*own) if kind == "ratio" else unpaired_difference(*own)
-        return Change(metric, kind, own[0], own[1], joined, paired=False)
+        first, second = (own(side.row, metric) for side in (self.first, self.second))
+        make, reason = _PAIRED.get(metric), self._unpaired(metric)
+        if reason is None:
+            return Change(metric, kind, first, second, make(self) if make is not None else _score(self, metric))
+        join = unpaired_ratio if kind == "ratio" else unpaired_difference
+        return Change(metric, kind, first, second, join(first, second), reason)
+
+    def _unpaired(self, metric: str) -> str | None:
+        """Why a metric cannot be compared prompt by prompt; None where it can."""
+        if metric not in _PAIRED and not metric == self.first.row.quality == self.second.row.quality:
+            return NO_FORM
+        if not (self.first.records and self.second.records):
+            return NO_RECORDS
+        return None if self.records[0] else OTHER_PROMPTS
 
     @property
     def num_prompts(self) -> int:
@@ -104,6 +130,20 @@ def pair_up(first: Side, second: Side) -> Pairs:
         and all(record[name] == other[name] for name in ("prompt", "reference"))
     ]
     return Pairs(first, second, ([mine for mine, _ in both], [other for _, other in both]))
+
+
+def own(row: Row, metric: str) -> Metric:
+    """A row's metric. What AR is faster than itself is exact: its interval is the value."""
+    found = row.metrics.get(metric, Metric())
+    exact = metric in OVER_AR and method_name(row) == "ar" and found.value == 1
+    return Metric(value=1.0, low=1.0, high=1.0) if exact else found
+
+
+def widened_difference(change: Metric, by: float) -> Metric:
+    if change.value is None or change.low is None or change.high is None:
+        return change
+    low, high = (change.value + by * (end - change.value) for end in (change.low, change.high))
+    return Metric(value=change.value, low=low, high=high)
 
 
 def unpaired_difference(first: Metric, second: Metric) -> Metric:

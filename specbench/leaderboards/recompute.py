@@ -1,7 +1,8 @@
 """Whether a row is what its records give: every metric with its interval, and all else that the run's folder tells.
 
-Not told there, and so not checked: the command, the date, the place and digest of local data, the fairness numbers
-(which need the models), whether outputs that differ are near-ties (which needs the target), and an audit's verdict.
+Not told there, and so not checked: the command, the date, the place of the data, the digest of local data, whether
+`--chat auto` found a chat template, the fairness numbers (which need the models), whether outputs that differ are
+near-ties (which needs the target), and an audit's verdict.
 """
 
 import math
@@ -11,17 +12,21 @@ from typing import Any
 
 from specbench.audit.greedy import first_difference
 from specbench.audit.verdict import declaration
+from specbench.errors import ConfigError
+from specbench.fairness.runs import task_name
 from specbench.leaderboards.runs import RecordedRun
 from specbench.results.bootstrap import INTERVALS, Metric
-from specbench.results.leaderboard import Row, writable
+from specbench.results.leaderboard import Row, Sampling, writable
 from specbench.results.metrics import metrics_of, routes_taken
 from specbench.results.quality import JUDGED, Asked, main_metric, signatures
-from specbench.results.rows import method_options
+from specbench.results.rows import ALL, method_options, revision_of
 from specbench.running.prompts import with_the_same_history
 from specbench.running.records import Record
-from specbench.specs import MethodSpec
+from specbench.running.run_folder import REVISIONS
+from specbench.specs import MethodSpec, TaskSpec
 
 ROUNDING = 1e-12  # relative: sums of another machine's processor
+CHAT = {"always": True, "never": False}  # what run.json says → what rows say
 OF_AUDITS = ("lossless", "undecided")  # verdicts that records cannot give
 
 
@@ -37,9 +42,12 @@ class Mismatch:
         return f"{self.field} = {self.said!r:.80}, but its run gives {self.found!r:.80}"
 
 
-def mismatches(row: Row, run: RecordedRun) -> list[Mismatch]:
-    """What of a row its run does not give, metrics first. Raises ConfigError where the row cannot be recomputed."""
-    side = run.side(row)
+def mismatches(row: Row, run: RecordedRun, beside: Sequence[Row] = ()) -> list[Mismatch]:
+    """What of a row its run does not give, metrics first. `beside`: the rows of its file.
+
+    Raises ConfigError where the row cannot be recomputed.
+    """
+    side = run.side(row, beside)
     records, method, asked = side.records, side.method, side.asked or {}
     assert method is not None
     metrics = metrics_of(records, method, row.seed, asked)
@@ -49,7 +57,9 @@ def mismatches(row: Row, run: RecordedRun) -> list[Mismatch]:
     return [
         *_of_metrics(row.metrics, metrics),
         *_differing(row, _from_records(row, records, method, asked, metrics)),
+        *_differing(row, _from_task(row, run.task_of(row), [record["subset"] for record in records])),
         *_differing(row, _from_run(row, run)),
+        *_differing(row, _data_revision(row, run, [record["subset"] for record in records])),
         *_of_verdict(row, records, method),
     ]
 
@@ -101,8 +111,15 @@ def _from_records(
 
 
 def _from_run(row: Row, run: RecordedRun) -> dict[str, Any]:
-    """The fields that run.json gives."""
-    identity = run.identity
+    """The fields that run.json gives. Raises ConfigError where it lacks them."""
+    try:
+        return _of_identity(row, run.identity)
+    except (KeyError, TypeError, AttributeError) as error:
+        problem = f"{run.path / 'run.json'}: is not whole ({type(error).__name__}: {error})"
+        raise ConfigError(f"{problem}: restore it from a copy, or measure again") from error
+
+
+def _of_identity(row: Row, identity: Mapping[str, Any]) -> dict[str, Any]:
     name, task = (text.partition("@")[0] for text in (row.method, row.task))
     target, drafter = identity["target"], identity["drafters"].get(name, {"name": None, "revision": None})
     conditions = identity["environment"]
@@ -113,8 +130,28 @@ def _from_run(row: Row, run: RecordedRun) -> dict[str, Any]:
         "drafter": drafter["name"],
         "drafter_revision": drafter["revision"],
         "data_source": identity["data"][task],
+        **({"chat": CHAT[identity["chat"]]} if identity["chat"] in CHAT and isinstance(row.chat, bool) else {}),
         **{field: conditions[field] for field in ("device", "dtype", "attention", "versions", "commit")},
     }
+
+
+def _from_task(row: Row, task: TaskSpec, subsets: Sequence[str]) -> dict[str, Any]:
+    """The fields that the task's own spec gives."""
+    spec = task.subset(subsets[0])
+    generation = spec.generation
+    return {
+        "sampling": Sampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p),
+        "language": None if row.subset == ALL else spec.language,
+    }
+
+
+def _data_revision(row: Row, run: RecordedRun, subsets: Sequence[str]) -> dict[str, Any]:
+    """The commit of data of the hub, where run.json tells it of every subset."""
+    known, task = run.identity.get(REVISIONS), task_name(row)
+    names = list(dict.fromkeys(subsets))
+    if not isinstance(known, dict) or not all(f"{task}/{name}" in known for name in names):
+        return {}
+    return {"data_revision": revision_of({name: known[f"{task}/{name}"] for name in names})}
 
 
 def _differing(row: Row, found: Mapping[str, Any]) -> list[Mismatch]:

@@ -12,6 +12,7 @@ from specbench.fairness.runs import records_of, task_name
 from specbench.judge.outcomes import with_judgements
 from specbench.judge.recorded import ratings
 from specbench.leaderboards.paired import Side
+from specbench.leaderboards.row_records import records_of_row
 from specbench.results.leaderboard import Row, load
 from specbench.results.quality import JUDGED, Asked
 from specbench.running.identity import named
@@ -52,9 +53,9 @@ class RecordedRun:
     def records(self) -> Mapping[Key, Record]:
         return records_of(self.path, {method.name: method.most_draft_tokens for method in self.specs.methods})
 
-    def side(self, row: Row) -> Side:
-        """A row with its records and what they are judged by."""
-        records, task = self.records_of_row(row), self.task_of(row)
+    def side(self, row: Row, beside: Sequence[Row] = ()) -> Side:
+        """A row with its records and what they are judged by. `beside`: the rows of its file."""
+        records, task = self.records_of_row(row, beside), self.task_of(row)
         subsets = {subset: task.subset(subset) for subset in dict.fromkeys(record["subset"] for record in records)}
         asked = {subset: Asked(make_scorer(spec), spec.language) for subset, spec in subsets.items()}
         return Side(row, records, self.method_of(row), asked)
@@ -65,33 +66,13 @@ class RecordedRun:
     def method_of(self, row: Row) -> MethodSpec:
         return self._spec(row.method, self.specs.methods, "method")
 
-    def records_of_row(self, row: Row) -> list[Record]:
-        """The records of a row in the order in which the run has its examples, with the ratings of the row's judge.
-
-        A folder may hold more, of an earlier command that asked for more. Raises ConfigError where they are not as many
-        as the row says.
-        """
-        name = task_name(row)
-        subsets = [row.subset] if row.subset != "all" else self.specs.subsets(name)
-        found = {subset: self._of_subset(name, subset, row.repeats) for subset in subsets}
-        num_found = sum(len(examples) for examples in found.values())
-        limit = row.n // max(1, len(subsets)) if num_found > row.n else num_found
-        chosen = [records for examples in found.values() for records in list(examples.values())[:limit]]
-        if len(chosen) != row.n:
-            raise ConfigError(
-                f"{self.path}: {row.place}: n = {row.n}, but the folder has records of {num_found} examples in "
-                f"{', '.join(subsets)}: give the folder of the row's own run, or repeat its command: {row.command}"
-            )
-        kept = [record for records in chosen for record in records]
-        return self._rated(row, sorted(kept, key=lambda r: (subsets.index(r["subset"]), r["repeat"])))
-
-    def _of_subset(self, task: str, subset: str, repeats: int) -> dict[int, list[Record]]:
-        """By example, in their order, the records of its repeats and turns."""
-        keys = sorted(key for key in self.records if key[:2] == (task, subset) and key[3] < repeats)
-        found: dict[int, list[Record]] = {}
-        for key in keys:
-            found.setdefault(key[2], []).append(self.records[key])
-        return found
+    def records_of_row(self, row: Row, beside: Sequence[Row] = ()) -> list[Record]:
+        """The records of a row in the order of the run's examples, with the ratings of the row's judge."""
+        try:
+            found = records_of_row(row, beside, self.specs.subsets(task_name(row)), self.records)
+        except ConfigError as error:
+            raise ConfigError(f"{self.path}: {error}") from error
+        return self._rated(row, found)
 
     def _rated(self, row: Row, records: list[Record]) -> list[Record]:
         if JUDGED not in row.signatures:
@@ -118,16 +99,25 @@ class Runs:
     """The folders of runs, each opened once."""
 
     opened: dict[Path, RecordedRun] = field(default_factory=dict)
+    problems: dict[Path, list[str]] = field(default_factory=dict)  # why records that are there are not used
 
     def at(self, path: Path) -> RecordedRun:
         return self.opened.setdefault(path.resolve(), RecordedRun(path))
 
-    def side(self, row: Row, file: Path) -> Side:
-        """A row with its records, where they are at hand; else alone."""
+    def side(self, row: Row, file: Path, beside: Sequence[Row]) -> Side:
+        """A row with its records, where they are at hand; else alone. `beside`: all rows of the file."""
         path = place_of(row, file)
         if path is None or not path.is_dir():
             return Side(row)
         try:
-            return self.at(path).side(row)
-        except ConfigError:  # moved, in use, or of a later command: the row has its own numbers
+            return self.at(path).side(row, beside)
+        except ConfigError as error:  # moved, in use, or of a later command: the row has its own numbers
+            self.problems.setdefault(path, []).append(str(error))
             return Side(row)
+
+    def told(self) -> list[str]:
+        """A line for each folder whose records are there and are not used: the first reason, and how many rows."""
+        return [
+            f"not paired, {len(found)} {'row' if len(found) == 1 else 'rows'}: {found[0]}"
+            for found in self.problems.values()
+        ]

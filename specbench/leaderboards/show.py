@@ -13,13 +13,15 @@ from specbench.results.leaderboard import Row, load
 
 
 def show(files: Sequence[Path], metric: str, filters: Sequence[str], subsets: Sequence[str]) -> list[Table | str]:
-    """Ranked tables of the rows that are asked for; of several files a line for each with its number.
+    """Ranked tables of the rows that are asked for; of several files a line for each with its number; why records that
+    are there could not be read.
 
     Raises ConfigError for files, keys, values, subsets and metrics that there are not, and where there are no rows.
     """
     places: dict[tuple[str, str], tuple[Row, Path, str]] = {}  # of each row, once: its file and its name
+    contents = {file: load(file) for file in files}
     for number, file in enumerate(files):
-        for place, row in enumerate(load(file)):
+        for place, row in enumerate(contents[file]):
             name = f"{number + 1}:{place}" if len(files) > 1 else str(place)
             places.setdefault((row.key, row.created), (row, file, name))
     rows = [row for row, _, _ in places.values()]
@@ -30,6 +32,7 @@ def show(files: Sequence[Path], metric: str, filters: Sequence[str], subsets: Se
     chosen = of_subsets(filtered(rows, filters), subsets)
     check_metric(chosen, metric)
     runs, keys = Runs(), {(row.key, row.created) for row in chosen}
-    shown = [Numbered(name, runs.side(row, file)) for key, (row, file, name) in places.items() if key in keys]
+    shown = [Numbered(name, runs.side(row, file, contents[file]))
+             for key, (row, file, name) in places.items() if key in keys]  # fmt: skip
     legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if len(files) > 1 else []
-    return [*tables(shown, metric), *legend]
+    return [*tables(shown, metric), *legend, *runs.told()]

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.errors import ConfigError, nearest
@@ -19,35 +19,37 @@ HOW = "give a run or a board file, as PATH, PATH:METHOD or FILE:NUMBER of a row"
 
 @dataclass(frozen=True)
 class Named:
-    """One of the two, as it was named, with the rows of one method: one for each task and subset."""
+    """One of the two, as it was named, with the rows of one method: one for each task and subset. `beside`: all rows of
+    the file."""
 
     text: str
     file: Path
     rows: tuple[Row, ...]
+    beside: tuple[Row, ...]
 
     def places(self) -> dict[tuple[str, str], Row]:
         return {(task_name(row), row.subset): row for row in self.rows}
 
     def side(self, row: Row, runs: Runs) -> Side:
-        return runs.side(row, self.file)
+        return runs.side(row, self.file, self.beside)
 
 
 def read_side(text: str, filters: Sequence[str] = ()) -> Named:
     """Raises ConfigError for what is not there, and where it is not plain which rows are meant."""
     path, detail = split(text)
     file, rows = (path / ROWS, finished(path)) if path.is_dir() else (path, load(path))
-    methods = list(dict.fromkeys(map(method_name, rows)))
+    beside, methods = tuple(rows), list(dict.fromkeys(map(method_name, rows)))
     if detail is not None and detail not in methods and (found := NUMBER.fullmatch(detail)):
         number = int(found[1])
         if number >= len(rows):
             raise ConfigError(f"{text}: {file} has no row {number}: the last one is {len(rows) - 1}")
-        return Named(text, file, (rows[number],))
+        return Named(text, file, (rows[number],), beside)
     if detail is not None and detail not in methods:
         raise ConfigError(f"{text}: has no rows of method '{detail}': {nearest(detail, methods)}")
     if filters:
         rows = filtered(rows, filters)
     method = detail or only_method(text, rows)
-    return Named(text, file, tuple(one_each(text, [row for row in rows if method_name(row) == method])))
+    return Named(text, file, tuple(one_each(text, [row for row in rows if method_name(row) == method])), beside)
 
 
 def split(text: str) -> tuple[Path, str | None]:
@@ -91,4 +93,4 @@ def only(side: Named, tasks: Sequence[str], subsets: Sequence[str]) -> Named:
             if name not in known:
                 raise ConfigError(f"{option} {name}: {side.text} has no such rows: {nearest(name, known)}")
     chosen = [row for row in side.rows if (not tasks or task_name(row) in tasks)]
-    return Named(side.text, side.file, tuple(row for row in chosen if not subsets or row.subset in subsets))
+    return replace(side, rows=tuple(row for row in chosen if not subsets or row.subset in subsets))

@@ -13,7 +13,7 @@ from specbench.leaderboards.choosing import leaves
 from specbench.leaderboards.comparable import conditions
 from specbench.leaderboards.paired import KINDS, Side
 from specbench.leaderboards.ranks import Ranked, ranked
-from specbench.results.bootstrap import SMALL_SAMPLE, Metric
+from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import rests_on_few, sampling_of
 from specbench.results.cells import number, short, speed, with_interval
 from specbench.results.drafters import model_name
@@ -45,9 +45,18 @@ def tables(rows: Sequence[Numbered], metric: str = SPEEDUP) -> list[Table]:
     """A table for each set of conditions, in the order of the files, the best row of `metric` first."""
     groups: dict[str, list[Numbered]] = {}
     for each in rows:
-        same = {name: value for name, value in conditions(each.side.row).items() if not name.startswith("signatures.")}
+        row = each.side.row
+        same = {name: value for name, value in conditions(row).items() if not name.startswith("signatures.")}
+        same |= {f"signatures.{name}": text for name, text in computed(row, metric).items()}
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(each)
     return [_table(group, metric) for group in groups.values()]
+
+
+def computed(row: Row, metric: str) -> dict[str, str]:
+    """The signatures of a table's scores: of what ranks the rows, and of their main score."""
+    shown = (metric, f"{row.quality}")
+    return {name: text for name, text in row.signatures.items()
+            if any(each == name or each in (f"{name}_ar", f"{name}_difference") for each in shown)}  # fmt: skip
 
 
 def _table(group: Sequence[Numbered], metric: str) -> Table:
@@ -118,25 +127,28 @@ def _caption(order: Sequence[Ranked], metric: str) -> list[str]:
     repeats = f", {row.repeats} repeats" if row.repeats > 1 else ""
     few = [each.row for each in order if rests_on_few(each.row)]
     libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
-    unpaired = [each for each in order if not each.paired]
     return [
         f"target {model_name(row.target, row.target_revision)}, n = {row.n}{repeats}, seed {row.seed}; "
         f"{sampling_of(row)}; {row.dtype} on {row.device}; {libraries}",
         f"data: {row.data_source}",
-        _ranks_told(order, metric, len(unpaired)),
+        *(f"{name}: {text}" for name, text in computed(row, metric).items()),
+        _ranks_told(order, metric),
         *([f"intervals rest on few prompts: less than {SMALL_SAMPLE}"] if few else []),
     ]
 
 
-def _ranks_told(order: Sequence[Ranked], metric: str, num_unpaired: int) -> str:
+def _ranks_told(order: Sequence[Ranked], metric: str) -> str:
     what = "ratio holds 1" if KINDS.get(metric) == "ratio" else "difference holds 0"
     told = f"ranked by {metric}" + (f" ({MEANINGS[metric][0]})" if metric in MEANINGS else "")
     if len(order) == 1:
         return told
-    if all(each.row.metrics.get(metric, Metric()).low is None for each in order):
+    num_valued = sum(each.best is not None for each in order)
+    if sum(each.unknown for each in order) == num_valued * (num_valued - 1):
         return f"{told}; it has no intervals here, so nothing is separable"
     if any(each.best != each.worst for each in order):
         told += f"; a rank like 2–3 is not separable from its neighbours: the interval of their {what}"
-    if num_unpaired:
-        told += "; intervals are not paired where records are not at hand: such rows are separable less often"
+        told += ", or there is none" if any(each.unknown for each in order) else ""
+    told += "; the intervals of all pairs of rows are widened together (Bonferroni, 5 % for the table)"
+    if reasons := sorted({reason for each in order for reason in each.unpaired}):
+        told += f"; not all are paired ({', '.join(reasons)}): such rows are separable less often"
     return told

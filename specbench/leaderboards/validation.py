@@ -33,14 +33,14 @@ def validate(file: Path, with_records: bool, folders: Sequence[Path] = ()) -> Va
     if not with_records:
         return Validity(len(rows), 0, ())
     runs = Runs()
-    found = [(number, _problem(row, file, runs, folders)) for number, row in enumerate(rows)]
+    found = [(number, _problem(row, file, rows, runs, folders)) for number, row in enumerate(rows)]
     problems = [f"{file}: rows.{number} ({rows[number].place}): {problem}" for number, problem in found if problem]
     return Validity(len(rows), len(rows) - len(problems), tuple(problems))
 
 
-def _problem(row: Row, file: Path, runs: Runs, folders: Sequence[Path]) -> str | None:
+def _problem(row: Row, file: Path, rows: Sequence[Row], runs: Runs, folders: Sequence[Path]) -> str | None:
     try:
-        wrong = mismatches(row, _run_of(row, file, runs, folders))
+        wrong = mismatches(row, _run_of(row, file, runs, folders), rows)
     except (ConfigError, ValueError) as error:
         return f"cannot be recomputed: {error}"
     if not wrong:

@@ -111,9 +111,13 @@ def drafter_options(part: MethodSpec, target: str) -> dict[str, Any]:
 
 def revision(group: Sequence[Cell]) -> str | None:
     """The revision of the data; of several subsets' a digest of them all, where they are not the same."""
-    revisions = {cell.subset: cell.data.revision for cell in group}
+    return revision_of({cell.subset: cell.data.revision for cell in group})
+
+
+def revision_of(revisions: Mapping[str, str | None]) -> str | None:
+    """By subset → the one that they share, else a digest of them all."""
     if len(set(revisions.values())) == 1:
-        return group[0].data.revision
+        return next(iter(revisions.values()))
     text = "\n".join(f"{subset} {found}" for subset, found in revisions.items())
     return f"all-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 

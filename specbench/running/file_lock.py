@@ -1,4 +1,4 @@
-"""One process at a time: a lock file that is held for as long as a block runs."""
+"""One writer at a time, or any number of readers: a lock file that is held for as long as a block runs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +11,9 @@ except ImportError:  # Windows: no lock, one writer at a time
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[None]:
+def locked(path: Path, *, wait: bool, shared: bool = False) -> Iterator[None]:
     """Hold a lock file, which is made with its folder where it is absent; the system frees it when the process ends.
+    `shared`: others that share it may hold it as well.
 
     Raises OSError when it cannot be made, BlockingIOError when another holds it and `wait` is False.
     """
@@ -20,7 +21,7 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
     with path.open("a") as file:
         if fcntl is not None:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 raise
             except OSError:

@@ -45,7 +45,8 @@ class RunFolder:
                 self.records.path.open("ab").close()
             except BlockingIOError as error:
                 raise ConfigError(
-                    f"{self.path}: another process measures into it; wait for it, or name another with --output"
+                    f"{self.path}: another process measures into it or reads it; wait for it, or name another with "
+                    "--output"
                 ) from error
             except OSError as error:
                 raise ConfigError(f"--output {self.path}: {self._refusal(error)}; choose another folder") from error

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from specbench.gate.speed import widened, widening
+from specbench.gate.speed import widening
 from specbench.gate.typical import typical
 from specbench.results.bootstrap import Metric, interval, ratio
+from specbench.results.ratios import widened
 
 Array = NDArray[np.float64]
 NUM_CHECKS = 2000

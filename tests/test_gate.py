@@ -28,11 +28,12 @@ from specbench.gate.outcome import output_finding
 from specbench.gate.pairing import pair_rows
 from specbench.gate.pending import Pending
 from specbench.gate.sides import Side
-from specbench.gate.speed import LENGTH, MIN_PROMPTS, SPEEDUP, TYPICAL, joined, unpaired, widened, widening
+from specbench.gate.speed import LENGTH, MIN_PROMPTS, SPEEDUP, TYPICAL, joined, widening
 from specbench.gate.typical import hodges_lehmann, typical
 from specbench.models import timing
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import Sampling, load, write
+from specbench.results.ratios import unpaired, widened
 from tests import tiny
 from tests.show_gate import share_failed
 

@@ -82,15 +82,21 @@ def drafts(row: Row) -> bool:
     return row.num_draft_tokens > 0 and "decoder" not in row.options
 
 
+def split(text: str) -> tuple[Path, str | None]:
+    """PATH or PATH:METHOD (or another detail); a path that is there is taken as a whole."""
+    before, colon, detail = text.rpartition(":")
+    if not colon or Path(text).exists() or not Path(before).exists():
+        return Path(text), None
+    return Path(before), detail
+
+
 def read_run(text: str) -> tuple[Run, list[str]]:
     """A run and its methods that are meant by RUN or RUN:METHOD.
 
     Raises ConfigError for what is no folder of a finished run, for one that another process measures into, for damaged
     records, and where no such method drafts.
     """
-    path, method = Path(text), None
-    if not path.is_dir() and ":" in text:
-        path, method = Path(text.rpartition(":")[0]), text.rpartition(":")[2]
+    path, method = split(text)
     if not path.is_dir():
         raise ConfigError(f"run '{text}': no such folder: {HOW}")
     for name in ("leaderboard.json", "records.jsonl"):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.errors import ConfigError, nearest
-from specbench.fairness.runs import Run, method_name, most_draft_tokens, records_of, task_name
+from specbench.fairness.runs import Run, method_name, most_draft_tokens, records_of, split, task_name
 from specbench.results.leaderboard import Row, load
 from specbench.running.records import Key, Record, record_key
 
@@ -43,14 +43,6 @@ def read_candidate(text: str) -> Side:
         problem = "is a file" if path.exists() else "no such folder"
         raise ConfigError(f"--candidate {text}: {problem}: give the folder of a run, as `specbench run` prints it")
     return _of_run(text, path, method)
-
-
-def split(text: str) -> tuple[Path, str | None]:
-    """PATH or PATH:METHOD; a path that is there is taken as a whole."""
-    before, colon, method = text.rpartition(":")
-    if not colon or Path(text).exists() or not Path(before).exists():
-        return Path(text), None
-    return Path(before), method
 
 
 def _of_run(text: str, path: Path, method: str | None) -> Side:

@@ -11,7 +11,6 @@ without any regression about one fails at most, whatever max_regression is. With
 would not hold: they have no verdict.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from specbench.gate.typical import medians, typical
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.counts import timed_tokens, tokens_of_passes
 from specbench.results.log_ratios import MIN_STUDENTIZED
+from specbench.results.ratios import widened
 from specbench.results.resampling import TAILS
 from specbench.running.records import Generation, Record
 
@@ -78,37 +78,11 @@ def lengths(baseline: Sequence[Generation], candidate: Sequence[Generation], pro
     return prompts.ratio(*(list(map(float, column)) for side in counted for column in side))
 
 
-def unpaired(baseline: Metric, candidate: Metric) -> Metric:
-    """The ratio of two metrics of which nothing but their intervals is known. Its ends: the distances of theirs on the
-    scale of the logs, squared and added (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
-    if not baseline.value or not candidate.value:
-        return Metric()
-    ratio = candidate.value / baseline.value
-    ends = (baseline.low, baseline.high, candidate.low, candidate.high)
-    if any(end is None or end <= 0 for end in ends):
-        return Metric(value=ratio)
-    before_low, before_high, low, high = (math.log(end) for end in ends if end is not None)
-    before, now = math.log(baseline.value), math.log(candidate.value)
-    return Metric(
-        value=ratio,
-        low=ratio * math.exp(-math.hypot(now - low, before_high - before)),
-        high=ratio * math.exp(math.hypot(high - now, before - before_low)),
-    )
-
-
 def widening(num_intervals: int) -> float:
     """How much longer intervals are, on the scale of their logs, so that of so many at once the upper ends of all lie
     below the truth in FALSE_ALARMS of the cases at most (Bonferroni); at least as long as those of 95 %."""
     normal = special.ndtri(1 - FALSE_ALARMS / max(1, num_intervals))
     return max(1.0, float(normal / special.ndtri(TAILS[1])))
-
-
-def widened(ratio: Metric, by: float) -> Metric:
-    """The metric with both ends moved away from its value."""
-    if not ratio.value or not ratio.low or not ratio.high:
-        return ratio
-    low, high = (ratio.value * (end / ratio.value) ** by for end in (ratio.low, ratio.high))
-    return Metric(value=ratio.value, low=low, high=high)
 
 
 def judged(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.errors import ConfigError, nearest
-from specbench.fairness.runs import method_name, task_name
+from specbench.fairness.runs import method_name, split, task_name
 from specbench.leaderboards.adding import finished
 from specbench.leaderboards.choosing import filtered
 from specbench.leaderboards.paired import Side
@@ -37,6 +37,8 @@ class Named:
 def read_side(text: str, filters: Sequence[str] = ()) -> Named:
     """Raises ConfigError for what is not there, and where it is not plain which rows are meant."""
     path, detail = split(text)
+    if not path.exists():
+        raise ConfigError(f"'{text}': no such folder or file: {HOW}")
     file, rows = (path / ROWS, finished(path)) if path.is_dir() else (path, load(path))
     beside, methods = tuple(rows), list(dict.fromkeys(map(method_name, rows)))
     if detail is not None and detail not in methods and (found := NUMBER.fullmatch(detail)):
@@ -50,16 +52,6 @@ def read_side(text: str, filters: Sequence[str] = ()) -> Named:
         rows = filtered(rows, filters)
     method = detail or only_method(text, rows)
     return Named(text, file, tuple(one_each(text, [row for row in rows if method_name(row) == method])), beside)
-
-
-def split(text: str) -> tuple[Path, str | None]:
-    """PATH or PATH:DETAIL; a path that is there is taken as a whole."""
-    before, colon, detail = text.rpartition(":")
-    if Path(text).exists():
-        return Path(text), None
-    if colon and Path(before).exists():
-        return Path(before), detail
-    raise ConfigError(f"'{text}': no such folder or file: {HOW}")
 
 
 def only_method(text: str, rows: Sequence[Row]) -> str:

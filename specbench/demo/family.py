@@ -12,6 +12,7 @@ from typing import Any
 from specbench.demo.recipe import Recipe
 from specbench.demo.recipes import MEMBERS
 from specbench.errors import ConfigError, nearest
+from specbench.resources import EMBEDDED
 
 WEIGHTS = Path(__file__).parent / "weights"
 MANIFEST = "manifest.json"
@@ -66,6 +67,11 @@ def member_path(name: str) -> Path:
         raise ConfigError(f"{folder / wrong[0]}: the file is not the one that was shipped (its digest differs from "
                           f"{MANIFEST}); restore it from the distribution")  # fmt: skip
     return folder
+
+
+def source_of(name: str) -> str:
+    """What transformers loads a model from: of `embedded:` and a member's name its folder, else the name."""
+    return str(member_path(name.removeprefix(EMBEDDED))) if name.startswith(EMBEDDED) else name
 
 
 def members() -> tuple[Recipe, ...]:

@@ -9,13 +9,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from specbench.demo.family import member_path
+from specbench.demo.family import source_of
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoint import told, why_not
 from specbench.models.revisions import identified
 
-EMBEDDED = "embedded:"  # what the names of the models that come with specbench begin with
 TIMEOUT_SECONDS = 10
 # Root mean square, in standard deviations of the logits: far above the rounding of the dtype and of other kernels.
 MAX_SHIFT = {torch.float32: 1e-3}
@@ -50,7 +49,7 @@ def load_model(
     """
     chosen = choose_device(device)
     torch_dtype: Any = DTYPES.get(dtype) or (torch.float32 if chosen.type == "cpu" else "auto")
-    source = str(member_path(name.removeprefix(EMBEDDED))) if name.startswith(EMBEDDED) else name
+    source = source_of(name)
     problem = None if is_local(source) else hub_problem(source, revision)
     hub = {"revision": revision, "local_files_only": problem is not None}  # then only the local cache is left
     try:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from specbench.demo.family import member_path
+from specbench.demo.family import source_of
 from specbench.errors import ConfigError
-from specbench.models.loading import EMBEDDED, hub_problem, is_local
+from specbench.models.loading import hub_problem, is_local
 from specbench.ngram.build import count_into
 from specbench.ngram.folder import check_replaceable, replacing, vocabulary_digest
 from specbench.ngram.model import NgramModel
@@ -88,7 +88,7 @@ def load_tokenizer(name: str, revision: str | None) -> Any:
     """The tokenizer of a model, without its weights. Raises ConfigError for a model that is not there."""
     from transformers import AutoTokenizer
 
-    source = str(member_path(name.removeprefix(EMBEDDED))) if name.startswith(EMBEDDED) else name
+    source = source_of(name)
     problem = None if is_local(source) else hub_problem(source, revision)
     try:
         return AutoTokenizer.from_pretrained(source, revision=revision, local_files_only=problem is not None)

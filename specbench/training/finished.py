@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench.demo.family import member_path
+from specbench.demo.family import source_of
 from specbench.errors import ConfigError
 from specbench.files import TRAINING_RECORD
 from specbench.models.revisions import identified
-from specbench.resources import EMBEDDED
 from specbench.training.data import load_data
 from specbench.training.files import WITHOUT_EFFECT, differences
 from specbench.training.spec import TrainSpec
@@ -53,7 +52,7 @@ def check_same(spec: TrainSpec, made: Mapping[str, Any], asked: Mapping[str, Any
 
 def revision_of(name: str, revision: str | None) -> str | None:
     """What `CausalLM.revision` is of a model that is loaded by its name."""
-    source = str(member_path(name.removeprefix(EMBEDDED))) if name.startswith(EMBEDDED) else name
+    source = source_of(name)
     return identified(source, revision)
 
 

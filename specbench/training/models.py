@@ -11,13 +11,12 @@ from specbench.decoding.bridges import VocabularyMismatch
 from specbench.decoding.bridges.shared import shared
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
-from specbench.demo.family import member_path
+from specbench.demo.family import source_of
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import choose_device, load_model
 from specbench.models.pair import ModelPair
 from specbench.models.revisions import identified
-from specbench.resources import EMBEDDED
 from specbench.running.compose import stream_seed
 from specbench.training.optimizers import bitsandbytes
 from specbench.training.spec import TrainSpec
@@ -82,7 +81,7 @@ def in_four_bits(name: str, revision: str | None, device: str) -> CausalLM:
     config = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
     )  # fmt: skip
-    source = str(member_path(name.removeprefix(EMBEDDED))) if name.startswith(EMBEDDED) else name
+    source = source_of(name)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             source, revision=revision, quantization_config=config, device_map={"": device}

@@ -5,17 +5,16 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from specbench.demo.family import member_path
+from specbench.demo.family import source_of
 from specbench.errors import ConfigError
 from specbench.models.checkpoint import why_not
 from specbench.models.loading import hub_problem
-from specbench.resources import EMBEDDED
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> Any:
     """The tokenizer of a model by hub id, local folder, or `embedded:` and the name of a model that comes with
     specbench. Raises ConfigError in one line for one that cannot be loaded."""
-    source = str(member_path(name.removeprefix(EMBEDDED))) if name.startswith(EMBEDDED) else name
+    source = source_of(name)
     local = Path(source).is_dir()
     if local and (Path(source) / "ngram.json").is_file():
         raise ConfigError(f"'{name}' is an n-gram folder: it drafts the tokens of its target and has none of its own")

@@ -17,8 +17,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from specbench.demo.family import member_path
 from specbench.fairness.runs import read_run
 from specbench.results.bootstrap import Metric
+from specbench.results.counts import timed_tokens
 from specbench.results.plots import pyplot, reach, saved
 from specbench.results.resampling import expanded, ratio_of, resamples
+from specbench.running.record_check import ACCEPTED, JUDGED, step_sum
+from specbench.running.records import Generation
 
 from .measuring import measure, write_held_out
 from .trainings import stage
@@ -171,8 +174,7 @@ def columns_of(folder: Path) -> Columns:
         of_ar = timed(record["methods"]["ar"])
         for method in methods:
             own = record["methods"][method]
-            judged = sum(step[1] for step in own["steps"])
-            accepted = sum(step[2] for step in own["steps"])
+            judged, accepted = step_sum(own, JUDGED), step_sum(own, ACCEPTED)
             speeds.setdefault(method, []).append([*timed(own), *of_ar])
             rates.setdefault(method, []).append([accepted / judged if judged else 0.0, float(judged > 0)])
     rows = {
@@ -185,9 +187,9 @@ def columns_of(folder: Path) -> Columns:
     return Columns(next(arrays), next(arrays), rows)
 
 
-def timed(generation: dict[str, object]) -> list[float]:
+def timed(generation: Generation) -> list[float]:
     """Tokens after the first one, and the seconds that they took."""
-    return [float(len(generation["token_ids"]) - 1), float(generation["decode_seconds"])]  # type: ignore[arg-type]
+    return [float(timed_tokens(generation)), generation["decode_seconds"]]
 
 
 def draw(found: Scaling, path: Path) -> None:

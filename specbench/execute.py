@@ -19,9 +19,10 @@ from specbench.models.loading import is_local
 from specbench.resources import EMBEDDED
 from specbench.results import rows as results
 from specbench.results.environment import environment
-from specbench.results.leaderboard import Row, check_writable, load, write
+from specbench.results.leaderboard import check_writable, load, write
 from specbench.results.notes import why_unscored
 from specbench.results.plots import check_plot, draw
+from specbench.results.row import Row
 from specbench.running import runner
 from specbench.running.blocks import what_blocks_are
 from specbench.running.compose import unique

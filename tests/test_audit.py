@@ -35,8 +35,8 @@ from specbench.errors import ConfigError
 from specbench.models.pair import ModelPair
 from specbench.registry import RULES
 from specbench.results.captions import verdict_of
-from specbench.results.leaderboard import Sampling as Sampled
 from specbench.results.leaderboard import load
+from specbench.results.row import Sampling as Sampled
 from tests.test_leaderboard import row
 from tests.toys import TableModel
 

@@ -17,7 +17,8 @@ from specbench.leaderboards.schema import BoardFile, schema
 from specbench.leaderboards.validation import validate
 from specbench.results.board_format import FORMAT, HISTORY, sealed
 from specbench.results.bootstrap import INTERVALS, Metric
-from specbench.results.leaderboard import Evidence, Row, load, write
+from specbench.results.leaderboard import load, write
+from specbench.results.row import Evidence, Row
 from tests.test_fairness import run_into
 from tests.test_leaderboard import row
 
@@ -336,9 +337,9 @@ def test_a_writer_that_is_killed_at_work_leaves_the_old_file(tmp_path):
     path = tmp_path / "board.json"
     write(path, [row()])
     code = (
-        "import os, sys\nfrom specbench.results import leaderboard\nfrom specbench import files\n"
+        "import os, sys\nfrom specbench.results import board_changes, leaderboard as lb\nfrom specbench import files\n"
         "os.fsync = lambda number: os._exit(9)\n"
-        "leaderboard.merge(sys.argv[1], [r.model_copy(update={'subset': 'xx'}) for r in leaderboard.load(sys.argv[1])])"
+        "board_changes.merge(sys.argv[1], [r.model_copy(update={'subset': 'xx'}) for r in lb.load(sys.argv[1])])"
     )
     assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == 9
     assert load(path) == [row()] and not validate(path, with_records=False).problems

@@ -22,7 +22,8 @@ from specbench.boards.tables import own_table
 from specbench.errors import ConfigError
 from specbench.fairness.numbers import Correlations, Family
 from specbench.results.bootstrap import Metric
-from specbench.results.leaderboard import Row, load, write
+from specbench.results.leaderboard import load, write
+from specbench.results.row import Row
 from tests.test_leaderboard import FIELDS
 
 PUBLISHED = {

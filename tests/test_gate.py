@@ -32,8 +32,9 @@ from specbench.gate.speed import LENGTH, MIN_PROMPTS, SPEEDUP, TYPICAL, joined, 
 from specbench.gate.typical import hodges_lehmann, typical
 from specbench.models import timing
 from specbench.results.bootstrap import Metric
-from specbench.results.leaderboard import Sampling, load, write
+from specbench.results.leaderboard import load, write
 from specbench.results.ratios import unpaired, widened
+from specbench.results.row import Sampling
 from tests import tiny
 from tests.show_gate import share_failed
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from specbench.leaderboards.validation import validate
-from specbench.results.leaderboard import load, merge
+from specbench.results.board_changes import merge
+from specbench.results.leaderboard import load
 from tests.judge_server import Server, serving  # noqa: F401  # a fixture
 
 pytest.importorskip("openai")

@@ -16,8 +16,8 @@ from specbench.errors import ConfigError
 from specbench.execute import Request, run_spec, set_threads
 from specbench.models.causal_lm import CausalLM
 from specbench.resources import EMBEDDED
-from specbench.results.leaderboard import Evidence as RowEvidence
-from specbench.results.leaderboard import Row
+from specbench.results.row import Evidence as RowEvidence
+from specbench.results.row import Row
 from specbench.running.compose import Decoder, compose
 from specbench.running.models import Models, load_models
 from specbench.running.plan import Cell, check_prompts, load_data, where_asked

@@ -14,7 +14,8 @@ from specbench.boards.spec import FAIRNESS, QUALITY, BoardSpec
 from specbench.resources import EMBEDDED
 from specbench.results.bootstrap import Metric
 from specbench.results.cells import short
-from specbench.results.leaderboard import Row, load
+from specbench.results.leaderboard import load
+from specbench.results.row import Row
 
 ALL = "all"
 OF_MACHINE = ("--output", "--device", "--threads", "--allow-code-execution")

@@ -12,7 +12,7 @@ from specbench.boards.spec import QUALITY
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import rests_on_few
 from specbench.results.cells import NULL, number, speed, with_interval
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 from specbench.results.units import unit_of
 
 NOT_MEASURED = "not measured"

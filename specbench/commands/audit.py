@@ -45,7 +45,8 @@ def audit(
     from specbench.audit.report import audit_table, paragraphs
     from specbench.audit.request import run_audit
     from specbench.execute import Request
-    from specbench.results.leaderboard import check_writable, load, set_verdicts
+    from specbench.results.board_changes import set_verdicts
+    from specbench.results.leaderboard import check_writable, load
 
     tasks = split(task)
     if len(tasks) != 1:

@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.errors import ConfigError, nearest
 from specbench.fairness.runs import Run
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 from specbench.running.records import Key
 
 

@@ -15,7 +15,7 @@ from specbench.fairness.loader import Loader
 from specbench.fairness.runs import WHOLE, Drafting, Run
 from specbench.models.causal_lm import CausalLM
 from specbench.models.pair import ModelPair
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 from specbench.running.records import Record
 
 

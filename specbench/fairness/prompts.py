@@ -10,7 +10,7 @@ from specbench.errors import ConfigError
 from specbench.fairness.common import Common
 from specbench.fairness.runs import task_name
 from specbench.models.causal_lm import CausalLM
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 from specbench.running.blocks import prompt_digest
 from specbench.running.prompts import Budget, record_prompts, truncated
 from specbench.running.records import Key, Record

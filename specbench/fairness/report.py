@@ -17,7 +17,7 @@ from specbench.fairness.spread import Array
 from specbench.representation import Representation
 from specbench.results.bootstrap import Prompts
 from specbench.results.drafters import draft_length
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 from specbench.results.speed import times
 from specbench.running.plan import make_scorer
 from specbench.running.records import Key, Record

@@ -8,7 +8,9 @@ from specbench.errors import ConfigError
 from specbench.fairness.answer import Answer
 from specbench.fairness.numbers import Family, GroupNumbers
 from specbench.fairness.runs import method_name, task_name
-from specbench.results.leaderboard import Row, load, set_fairness
+from specbench.results.board_changes import set_fairness
+from specbench.results.leaderboard import load
+from specbench.results.row import Row
 
 
 def fairness_rows(answer: Answer) -> dict[str, GroupNumbers | Family]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from specbench.errors import ConfigError, nearest
 from specbench.results.cells import short
-from specbench.results.leaderboard import Row, load
+from specbench.results.leaderboard import load
+from specbench.results.row import Row
 from specbench.running.file_lock import locked
 from specbench.running.record_check import check_record
 from specbench.running.records import Key, Record, RecordFile, record_key

@@ -12,8 +12,8 @@ from specbench.gate.pending import Pending
 from specbench.gate.sides import BASELINE
 from specbench.gate.speed import SPEEDUP, joined
 from specbench.results.bootstrap import Metric
-from specbench.results.leaderboard import Row
 from specbench.results.ratios import unpaired
+from specbench.results.row import Row
 
 NOT_HELD = "outputs and draft passes, and prompts in pairs: a leaderboard file does not hold them"
 NOT_DRAWN_AGAIN = "counts are those of draws: compared with their intervals"

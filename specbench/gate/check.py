@@ -12,7 +12,7 @@ from specbench.gate.pairing import Pair, Refused, changes, check_ignored, pair_r
 from specbench.gate.pending import Pending
 from specbench.gate.sides import Side, read_baseline, read_candidate
 from specbench.gate.speed import LENGTH, widening
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 
 Say = Callable[[str], None]
 

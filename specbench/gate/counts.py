@@ -6,7 +6,7 @@ from specbench.gate.findings import Finding
 from specbench.results.bootstrap import Metric
 from specbench.results.counts import new_tokens, target_passes, tokens_of_passes, with_own_passes
 from specbench.results.drafters import decodes_alone
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 from specbench.running.record_check import ACCEPTED, JUDGED, step_sum
 from specbench.running.records import Generation, Record
 

@@ -13,7 +13,7 @@ from specbench.fairness.loader import Loader
 from specbench.fairness.prompts import prompts_of, tasks_of
 from specbench.fairness.runs import Run, task_name
 from specbench.resources import EMBEDDED
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 from specbench.running.prompts import with_the_same_history
 from specbench.running.records import Key, Record, record_key
 

@@ -7,7 +7,7 @@ from typing import Any
 from specbench.errors import ConfigError, nearest
 from specbench.gate.sides import Side, place_of
 from specbench.leaderboards.comparable import Difference, differences
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 
 IGNORABLE = ("attention", "device", "dtype", "target", "versions")
 UNUSED = ("intervals", "signatures")  # how scores were computed: they are not judged; intervals are made anew

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from specbench.errors import ConfigError, nearest
 from specbench.fairness.runs import Run, method_name, most_draft_tokens, records_of, split, task_name
-from specbench.results.leaderboard import Row, load
+from specbench.results.leaderboard import load
+from specbench.results.row import Row
 from specbench.running.records import Key, Record, record_key
 
 BASELINE = "ar"

@@ -10,8 +10,10 @@ from specbench.leaderboards.additions import with_added
 from specbench.leaderboards.comparable import VERSIONS, conditions
 from specbench.leaderboards.runs import ROWS, RecordedRun
 from specbench.leaderboards.together import Sourced, check_together
-from specbench.results.leaderboard import Row, load, merge
+from specbench.results.board_changes import merge
+from specbench.results.leaderboard import load
 from specbench.results.quality import JUDGED
+from specbench.results.row import Row
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from specbench.errors import ConfigError
 from specbench.leaderboards.recompute import OF_AUDITS
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 
 
 def with_added(row: Row, other: Row, where: str, refuse: bool = True) -> Row:

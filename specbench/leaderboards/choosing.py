@@ -6,7 +6,7 @@ from typing import Any
 
 from specbench.errors import ConfigError, nearest
 from specbench.results.cells import short
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 
 VERSIONED = ("task", "method")  # also by their bare names
 LEFT_OUT = ("metrics", "format")

@@ -9,11 +9,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 
 FIELDS = (
-    "task", "subset", "target", "target_revision", "sampling", "dtype", "device", "attention", "versions",
-    "data_source", "data_revision", "chat", "seed", "n", "repeats", "intervals", "signatures",
+    "task", "subset", "target", "target_revision", "sampling", "dtype", "device", "attention", "engine", "versions",
+    "data_source", "data_revision", "shots", "chat", "seed", "n", "repeats", "intervals", "signatures",
 )  # fmt: skip
 VERSIONS = ("torch", "transformers")  # those that decide about speed
 
@@ -53,6 +53,8 @@ def _parts(field: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"versions.{name}", value.get(name)) for name in VERSIONS]
     if field == "signatures":
         return [(f"signatures.{name}", text) for name, text in value.items()]
+    if field == "shots":  # rows that do not say them compare with all
+        return [] if value is None else [("shots.digest", value.digest)]
     if field == "intervals":  # rows that do not say how theirs were computed differ from those that do
         return [(f"intervals.{name}", value and getattr(value, name)) for name in ("method", "level", "resamples")]
     return [(field, value)]

@@ -9,7 +9,7 @@ from specbench.leaderboards.comparable import Difference, differences
 from specbench.leaderboards.paired import KINDS, Change, Pairs, pair_up
 from specbench.leaderboards.runs import Runs
 from specbench.leaderboards.sides import Named
-from specbench.results.leaderboard import RESULT_FIELDS, Row
+from specbench.results.row import RESULT_FIELDS, Row
 
 ABSENT = "–"
 OUTCOMES = RESULT_FIELDS - {"command"}  # what is no part of a configuration

@@ -13,10 +13,10 @@ from typing import Literal
 from specbench.fairness.runs import method_name
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.counts import timed_tokens, tokens_of_passes, with_own_passes
-from specbench.results.leaderboard import Row
 from specbench.results.quality import Asked, quality
 from specbench.results.ratios import unpaired as unpaired_ratio
 from specbench.results.ratios import widened as widened_ratio
+from specbench.results.row import Row
 from specbench.running.record_check import ACCEPTED, JUDGED, step_sum
 from specbench.running.records import Generation, Record, record_key
 from specbench.specs import MethodSpec

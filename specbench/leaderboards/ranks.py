@@ -7,8 +7,8 @@ from scipy import special
 
 from specbench.leaderboards.paired import Change, Side, pair_up
 from specbench.results.bootstrap import Metric
-from specbench.results.leaderboard import Row
 from specbench.results.resampling import TAILS
+from specbench.results.row import Row
 
 # Metrics of which less is better, beside seconds and perplexities; the same of the baseline, and the difference to it.
 COSTS = (

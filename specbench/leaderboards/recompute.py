@@ -16,10 +16,11 @@ from specbench.errors import ConfigError
 from specbench.fairness.runs import task_name
 from specbench.leaderboards.runs import RecordedRun
 from specbench.results.bootstrap import INTERVALS, Metric
-from specbench.results.leaderboard import Row, Sampling, writable
-from specbench.results.metrics import metrics_of, routes_taken
+from specbench.results.metrics import accepted_lengths_of, metrics_of, routes_taken
 from specbench.results.quality import JUDGED, Asked, main_metric, signatures
+from specbench.results.row import Row, Sampling, writable
 from specbench.results.rows import ALL, method_options, revision_of
+from specbench.results.warnings import warnings_of
 from specbench.running.prompts import with_the_same_history
 from specbench.running.records import Record
 from specbench.running.run_folder import REVISIONS
@@ -56,12 +57,27 @@ def mismatches(row: Row, run: RecordedRun, beside: Sequence[Row] = ()) -> list[M
         metrics |= {name: Metric() for name in ("speedup", "speedup_e2e", "speedup_expected")}
     return [
         *_of_metrics(row.metrics, metrics),
+        *_differing(row, {} if is_older(row) else _since_format_4(row, records, method, metrics)),
         *_differing(row, _from_records(row, records, method, asked, metrics)),
         *_differing(row, _from_task(row, run.task_of(row), [record["subset"] for record in records])),
         *_differing(row, _from_run(row, run)),
         *_differing(row, _data_revision(row, run, [record["subset"] for record in records])),
         *_of_verdict(row, records, method),
     ]
+
+
+def is_older(row: Row) -> bool:
+    """Whether a row is of a format before 4, whose rows do not say what stands before their prompts."""
+    return row.shots is None
+
+
+def _since_format_4(
+    row: Row, records: Sequence[Record], method: MethodSpec, metrics: dict[str, Metric]
+) -> dict[str, Any]:
+    return {
+        "accepted_lengths": accepted_lengths_of(records, method),
+        "warnings": warnings_of(row.model_copy(update={"metrics": metrics})),
+    }
 
 
 def _is_null(row: Row, name: str) -> bool:

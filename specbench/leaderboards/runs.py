@@ -13,8 +13,9 @@ from specbench.judge.outcomes import with_judgements
 from specbench.judge.recorded import ratings
 from specbench.leaderboards.paired import Side
 from specbench.leaderboards.row_records import records_of_row
-from specbench.results.leaderboard import Row, load
+from specbench.results.leaderboard import load
 from specbench.results.quality import JUDGED, Asked
+from specbench.results.row import Row
 from specbench.running.identity import named
 from specbench.running.plan import make_scorer
 from specbench.running.records import Key, Record

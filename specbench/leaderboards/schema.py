@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.results.board_format import FORMAT, HISTORY
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ABOUT = "16 hex digits of SHA-256 over the row without this key, as JSON with sorted keys and without blanks"
@@ -23,7 +23,7 @@ class BoardFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", title="specbench leaderboard")
 
-    format: Literal[3] = Field(description="Number of the format; x-history says what each changed.")
+    format: Literal[4] = Field(description="Number of the format; x-history says what each changed.")
     rows: list[WrittenRow]
 
 

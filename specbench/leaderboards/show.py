@@ -9,7 +9,8 @@ from specbench.errors import ConfigError
 from specbench.leaderboards.choosing import filtered, of_subsets
 from specbench.leaderboards.runs import Runs
 from specbench.leaderboards.tables import Numbered, check_metric, tables
-from specbench.results.leaderboard import Row, load
+from specbench.results.leaderboard import load
+from specbench.results.row import Row
 
 
 def show(files: Sequence[Path], metric: str, filters: Sequence[str], subsets: Sequence[str]) -> list[Table | str]:

@@ -11,7 +11,8 @@ from specbench.leaderboards.adding import finished
 from specbench.leaderboards.choosing import filtered
 from specbench.leaderboards.paired import Side
 from specbench.leaderboards.runs import ROWS, Runs
-from specbench.results.leaderboard import Row, load
+from specbench.results.leaderboard import load
+from specbench.results.row import Row
 
 NUMBER = re.compile(r"(?:rows\.)?(\d+)")
 HOW = "give a run or a board file, as PATH, PATH:METHOD or FILE:NUMBER of a row"

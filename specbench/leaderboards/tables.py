@@ -18,8 +18,8 @@ from specbench.results.captions import rests_on_few, sampling_of
 from specbench.results.cells import number, short, speed, with_interval
 from specbench.results.drafters import model_name
 from specbench.results.glossary import MEANINGS
-from specbench.results.leaderboard import Row
 from specbench.results.notes import heading
+from specbench.results.row import Row
 from specbench.results.units import unit_of
 
 SPEEDUP = "speedup"

@@ -10,7 +10,7 @@ from typing import Any
 from specbench.errors import ConfigError
 from specbench.leaderboards.comparable import VERSIONS
 from specbench.results.cells import short
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 
 REMEDY = "keep a file for each"
 Sourced = tuple[str, Row]  # where a row is, as "board.json: rows.3"

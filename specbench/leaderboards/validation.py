@@ -8,7 +8,8 @@ from specbench.errors import ConfigError
 from specbench.leaderboards.recompute import mismatches
 from specbench.leaderboards.runs import RecordedRun, Runs, place_of
 from specbench.leaderboards.together import check_together
-from specbench.results.leaderboard import Row, load
+from specbench.results.leaderboard import load
+from specbench.results.row import Row
 
 NAMED = 3  # fields of a row in a message
 

@@ -1,5 +1,6 @@
 """Recorded generations → how many draft tokens were accepted, and how many tokens a target pass was worth."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +41,17 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
         "divergence_bound": Metric() if threshold is None else prompts.mean([a * threshold for a in accepted]),
         "mean_divergence": per_position("divergence"),
     }
+
+
+def accepted_lengths(own: Sequence[Generation], num_draft_tokens: int) -> tuple[int, ...] | None:
+    """Element k: the target passes after the prefill in which k draft tokens were accepted, 0 to `num_draft_tokens`;
+    their sum is that of all steps of all answers. None of an external decoder, and where no answer has a target pass:
+    queries that the drafter decoded alone are left out."""
+    verified = [g for g in own if not is_drafted_alone(g)]
+    if not verified or any("external" in g for g in verified):
+        return None
+    counts = Counter(step[ACCEPTED] for g in verified for step in g["steps"])
+    return tuple(counts[length] for length in range(num_draft_tokens + 1))
 
 
 def allocated_share(prompts: Prompts, own: Sequence[Generation]) -> Metric:

@@ -4,11 +4,13 @@ import hashlib
 import json
 from typing import Any, Final
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 HISTORY = {
     1: "rows with one score, accuracy",
     2: "several scores by their names; `quality` names the one that stands for the row, `signatures` how they are made",
     3: "every row has a `digest` of its content, and may say in `run` where its records are",
+    4: "`engine`, `shots`, `warnings`, `accepted_lengths` and the metric `ar_drift`; of older rows only the engine is "
+    "known, which was always eager",
 }
 DIGEST = "digest"
 
@@ -17,7 +19,7 @@ def upgraded(row: dict[str, Any], version: int) -> dict[str, Any]:
     """A row of a file of an older format as it would be written now. What is broken is left to the one who reads it."""
     if version == 1:
         row = _from_format_1(row)
-    return {**row, "format": FORMAT} if row.get("format") == 2 else row
+    return {"engine": "eager", **row, "format": FORMAT} if row.get("format") in (2, 3) else row
 
 
 def digest_of(row: dict[str, Any]) -> str:

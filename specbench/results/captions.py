@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.drafters import decodes_alone, draft_length, drafter_of, model_name
-from specbench.results.leaderboard import Evidence, Row
+from specbench.results.row import Evidence, Row
 
 MANY_CUT = 0.1  # a larger share of answers that ended at the limit makes the accuracy one of cut answers
 SOURCES = {

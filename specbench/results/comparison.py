@@ -8,8 +8,8 @@ from rich.text import Text
 
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import rests_on_few
-from specbench.results.leaderboard import Row
 from specbench.results.notes import heading
+from specbench.results.row import Row
 from specbench.results.tables import drafter_kind, number, sampling_of, short, speed, with_interval
 from specbench.results.units import unit_of
 

@@ -1,6 +1,6 @@
 """A row → what drafted, in words."""
 
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 
 
 def drafter_of(row: Row) -> str:

@@ -7,7 +7,7 @@ medians have none.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specbench.results.acceptance import acceptance, allocated_share
+from specbench.results.acceptance import acceptance, accepted_lengths, allocated_share
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.counts import with_own_passes
 from specbench.results.quality import Asked, quality
@@ -30,6 +30,11 @@ def metrics_of(
         decodes_with=method.decodes_with, drafts_token_by_token=part.drafts_token_by_token, seed=seed,
         asked=asked,
     )  # fmt: skip
+
+
+def accepted_lengths_of(records: Sequence[Record], method: MethodSpec) -> tuple[int, ...] | None:
+    """How often a target pass accepted 0, 1, … draft tokens (`acceptance.accepted_lengths`), up to the draft length."""
+    return accepted_lengths([_own(r, method.name, method.decodes_with) for r in records], method.most_draft_tokens)
 
 
 def routes_taken(records: Sequence[Record], method: MethodSpec) -> list[str]:

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from specbench.results.leaderboard import Row
 from specbench.results.quality import JUDGED
+from specbench.results.row import Row
 from specbench.results.units import pair, unit_of
 from specbench.running.records import Record
 

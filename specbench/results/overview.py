@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.results.cells import number, short, speed, with_interval
-from specbench.results.leaderboard import Row
 from specbench.results.notes import heading
+from specbench.results.row import Row
 from specbench.results.units import unit_of
 
 

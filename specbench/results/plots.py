@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.errors import ConfigError
 from specbench.results.bootstrap import Metric
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 
 
 def check_plot(path: Path) -> None:

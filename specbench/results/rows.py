@@ -8,9 +8,10 @@ from typing import Any
 from specbench.audit.records import verdict_of_records
 from specbench.external.decoder import ExternalDecoder
 from specbench.results.bootstrap import INTERVALS, Metric
-from specbench.results.leaderboard import Row, Sampling
-from specbench.results.metrics import metrics_of, routes_taken
+from specbench.results.metrics import accepted_lengths_of, metrics_of, routes_taken
 from specbench.results.quality import JUDGED, asked_of, main_metric, signatures
+from specbench.results.row import Row, Sampling
+from specbench.results.warnings import warnings_of
 from specbench.running.compose import Decoder, unique
 from specbench.running.models import Models
 from specbench.running.plan import Cell
@@ -140,7 +141,7 @@ def _row(
     metrics = metrics_of(records, method, spec.seed, asked) | other_tokens(method, models)
     taken = routes_taken(records, method)
     parts = [method.route(name) for name in taken] or [method]
-    return Row(
+    row = Row(
         task=named(task),
         subset=cell.subset if len(group) == 1 else ALL,
         language=cell.task.language if len(group) == 1 else None,
@@ -174,5 +175,7 @@ def _row(
         quality=main_metric(asked, metrics),
         signatures=signatures(asked, records) | ({JUDGED: judge} if judge and JUDGED in metrics else {}),
         intervals=INTERVALS,
+        accepted_lengths=accepted_lengths_of(records, method),
         metrics=metrics,
     )  # fmt: skip
+    return row.model_copy(update={"warnings": warnings_of(row)})

@@ -9,8 +9,8 @@ from rich.text import Text
 from specbench.results.captions import caption, lossless_word, sampling_of
 from specbench.results.cells import NULL, number, short, speed, with_interval
 from specbench.results.drafters import drafter_kind
-from specbench.results.leaderboard import Row
 from specbench.results.notes import heading, notes
+from specbench.results.row import Row
 from specbench.results.units import pair
 
 __all__ = [

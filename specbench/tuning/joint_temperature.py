@@ -13,7 +13,7 @@ from rich.table import Table
 from specbench.errors import ConfigError
 from specbench.execute import check_samples
 from specbench.results.bootstrap import Metric
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 from specbench.results.units import unit_of
 from specbench.running.progress import say
 from specbench.specs import RunSpec, dotted, yaml_files

@@ -15,7 +15,7 @@ from specbench.errors import ConfigError
 from specbench.fairness.spread import spearman
 from specbench.representation import Representation, Share, representation
 from specbench.results import plots
-from specbench.results.leaderboard import Row
+from specbench.results.row import Row
 from specbench.running.progress import say
 from specbench.scoring.language import known
 from specbench.specs import RunSpec

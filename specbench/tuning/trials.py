@@ -14,9 +14,9 @@ from specbench.models.causal_lm import CausalLM
 from specbench.resources import EMBEDDED
 from specbench.results.bootstrap import Metric
 from specbench.results.environment import environment
-from specbench.results.leaderboard import Row
 from specbench.results.metrics import metrics_of
 from specbench.results.quality import Asked, asked_of, main_metric
+from specbench.results.row import Row
 from specbench.running import naming, runner
 from specbench.running.models import Models, load_drafters, load_models, parts
 from specbench.running.plan import Cell, load_data, make_cells, make_scorer

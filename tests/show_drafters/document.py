@@ -7,7 +7,8 @@ from pathlib import Path
 from specbench.demo.family import read_manifest
 from specbench.fairness.numbers import DrafterReport, FairnessReport, GroupNumbers
 from specbench.results.bootstrap import Metric
-from specbench.results.leaderboard import Row, load
+from specbench.results.leaderboard import load
+from specbench.results.row import Row
 
 from .cells import interval, number, table
 from .claims import Claim, section

@@ -1,0 +1,139 @@
+"""A row of a leaderboard: one result with everything that is needed to compare or repeat it."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator
+
+from specbench.fairness.numbers import Family, GroupNumbers
+from specbench.results.board_format import FORMAT
+from specbench.results.bootstrap import Intervals, Metric
+
+# Everything else says which result it is.
+RESULT_FIELDS = frozenset(
+    {
+        "metrics", "accepted_lengths", "warnings", "shots", "quality", "signatures", "verdict", "evidence", "fairness",
+        "intervals", "created", "command", "run",
+    }
+)  # fmt: skip
+
+
+class Part(BaseModel):
+    """A part of a row."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Sampling(Part):
+    """How both models' logits become probabilities; temperature 0 is greedy."""
+
+    temperature: FiniteFloat
+    top_k: int | None = None
+    top_p: FiniteFloat | None = None
+
+
+class Evidence(Part):
+    """What an audit's verdict rests on: prompts of greedy outputs, draws of up to five tokens and their p-value."""
+
+    task: str
+    subsets: tuple[str, ...]
+    num_prompts: int | None
+    num_draws: int | None
+    temperature: FiniteFloat | None  # of the draws
+    p_value: FiniteFloat | None
+
+
+class Shots(Part):
+    """The worked examples before each prompt, and the guard against contamination: that none of them is measured.
+
+    `digest`: 12 hex digits of what stands before the prompts; null without worked examples. `num_checked`: the measured
+    examples, each of which asks something else than all worked examples before it, and has another answer where that
+    is a text; a run in which one does not is refused. Null where the questions could not be told apart.
+    """
+
+    num: int = Field(ge=0)
+    source: Literal["task", "hub", "local", "sample"] | None = None  # null without worked examples
+    location: str | None = None
+    digest: str | None = None
+    num_checked: int | None = Field(default=None, ge=0)
+
+
+class Warning(Part):
+    """What a reader must know before the speed-up is trusted. `text`: one sentence with the figure and what to do."""
+
+    code: Literal["wide_interval", "few_prompts", "ar_drift", "several_processes", "trained_on_test"]
+    text: str
+
+
+class Row(Part):
+    """One method on one subset (or on "all"), paired to AR in the same process. Times in seconds, rates in tokens/s."""
+
+    format: Literal[4] = FORMAT
+    task: str  # name@version:digest
+    subset: str
+    language: str | None
+    method: str  # name@version:digest
+    num_draft_tokens: int
+    options: dict[str, Any]
+    target: str
+    target_revision: str | None
+    drafter: str | None
+    drafter_revision: str | None
+    sampling: Sampling
+    dtype: str
+    device: str
+    attention: str
+    engine: Literal["eager", "compiled"] = "eager"  # how the models' passes are run
+    versions: dict[str, str | None]
+    commit: str | None
+    command: str
+    data_source: Literal["hub", "local", "sample"]
+    data_location: str
+    data_revision: str | None
+    chat: bool | str
+    seed: int
+    n: int = Field(ge=0)  # examples
+    repeats: int = Field(ge=1)
+    created: str
+    run: str | None = None  # the folder of the records, from the file's folder; null: the file's folder, or unknown
+    lossless: bool  # what the rule, or the author of external code, claims
+    verdict: str = "not audited"  # what the outputs say: specbench.audit.records
+    evidence: Evidence | None = None  # of an audit that gave the verdict; null where the row's own outputs did
+    quality: str | None = None  # the metric that stands for it; null where nothing is scored, or by several
+    signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough
+    intervals: Intervals | None = None  # how those of the metrics were computed; null in rows that do not say it
+    fairness: GroupNumbers | Family | None = None  # of `specbench fairness`: of a subset, or in "all" of all subsets
+    shots: Shots | None = None  # null in rows of earlier formats, which do not say it
+    warnings: tuple[Warning, ...] = ()
+    # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
+    accepted_lengths: tuple[int, ...] | None = None
+    metrics: dict[str, Metric]
+
+    @field_validator("options")
+    @classmethod
+    def _infinity_as_word(cls, options: dict[str, Any]) -> dict[str, Any]:
+        return {name: writable(value) for name, value in options.items()}  # JSON has no infinity; a threshold may be
+
+    @property
+    def place(self) -> str:
+        """Task, subset and method, by which a message names a row."""
+        return f"{self.task.partition(':')[0]} {self.subset} {self.method.partition(':')[0]}"
+
+    @property
+    def key(self) -> str:
+        """What identifies the result: every field but the metrics, the date and the command line; and the judge, and
+        the worked examples before the prompts."""
+        told = {"judge": self.signatures.get("judge_score"), "shots": self.shots and self.shots.digest}
+        also = {name: value for name, value in told.items() if value is not None}
+        return json.dumps(self.model_dump(mode="json", exclude=set(RESULT_FIELDS)) | also, sort_keys=True)
+
+
+def writable(value: Any) -> Any:
+    """A value of a row as JSON can hold it: an infinite number as a word."""
+    if isinstance(value, Mapping):
+        return {name: writable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [writable(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -60,6 +60,7 @@ SECOND = record(
 )  # fmt: skip
 BY_HAND = {
     "num_prompts_timed": 2,
+    "ar_drift": None,
     "new_tokens": 7 + 3,
     "tokens_per_second": (6 + 2) / (2 + 1),
     "tokens_per_second_ar": (6 + 4) / (6 + 4),
@@ -94,7 +95,7 @@ BY_HAND = {
     "share_cut_by_context": 0.0,
 }
 WITHOUT_INTERVAL = {
-    "num_prompts_timed", "new_tokens", "ttft_seconds", "draft_prefill_seconds", "tpot_seconds", "draft_seconds",
+    "num_prompts_timed", "ar_drift", "new_tokens", "ttft_seconds", "draft_prefill_seconds", "tpot_seconds", "draft_seconds",
     "verify_seconds", "overhead_seconds", "cost_ratio", "speedup_expected", "num_unscored",
 }  # fmt: skip
 

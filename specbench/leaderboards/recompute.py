@@ -28,6 +28,7 @@ from specbench.specs import MethodSpec, TaskSpec
 
 ROUNDING = 1e-12  # relative: sums of another machine's processor
 CHAT = {"always": True, "never": False}  # what run.json says → what rows say
+METRICS_OF_FORMAT_4 = frozenset({"ar_drift"})
 OF_AUDITS = ("lossless", "undecided")  # verdicts that records cannot give
 
 
@@ -56,7 +57,7 @@ def mismatches(row: Row, run: RecordedRun, beside: Sequence[Row] = ()) -> list[M
         # a drafter with tokens of its own has no speed-up, and records do not tell whose tokens they are
         metrics |= {name: Metric() for name in ("speedup", "speedup_e2e", "speedup_expected")}
     return [
-        *_of_metrics(row.metrics, metrics),
+        *_of_metrics(row.metrics, _of_its_format(row, metrics)),
         *_differing(row, {} if is_older(row) else _since_format_4(row, records, method, metrics)),
         *_differing(row, _from_records(row, records, method, asked, metrics)),
         *_differing(row, _from_task(row, run.task_of(row), [record["subset"] for record in records])),
@@ -71,12 +72,18 @@ def is_older(row: Row) -> bool:
     return row.shots is None
 
 
+def _of_its_format(row: Row, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+    """The metrics without those that a row of an older format lacks."""
+    left_out = METRICS_OF_FORMAT_4 - set(row.metrics) if is_older(row) else ()
+    return {name: metric for name, metric in metrics.items() if name not in left_out}
+
+
 def _since_format_4(
     row: Row, records: Sequence[Record], method: MethodSpec, metrics: dict[str, Metric]
 ) -> dict[str, Any]:
     return {
         "accepted_lengths": accepted_lengths_of(records, method),
-        "warnings": warnings_of(row.model_copy(update={"metrics": metrics})),
+        "warnings": warnings_of(row.model_copy(update={"metrics": metrics}), records),
     }
 
 

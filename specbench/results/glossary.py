@@ -16,6 +16,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "ratio",
         "tokens_per_second ÷ tokens_per_second_ar; null where a drafter decodes alone in tokens of its own vocabulary",
     ),
+    "ar_drift": (
+        "ratio",
+        "the baseline's tokens/s in the last third of what was measured, in its order, ÷ in the first third, at equal "
+        "context and answer lengths (least squares); null where a third has fewer than 10 prompts",
+    ),
     "num_prompts_timed": (
         "prompts",
         "prompts with an answer that counts in tokens_per_second: speedup rests on them",

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specbench.results.acceptance import acceptance, accepted_lengths, allocated_share
+from specbench.results.ar_drift import ar_drift
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.counts import with_own_passes
 from specbench.results.quality import Asked, quality
@@ -87,6 +88,7 @@ def summarize(
     metrics = {
         **speeds(prompts, own, baseline, is_baseline=method == "ar"),
         **times(prompts, own, baseline),
+        "ar_drift": ar_drift(records),
         **acceptance(prompts, own, verification),
         **scores,
     }

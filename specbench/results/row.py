@@ -63,7 +63,7 @@ class Shots(Part):
 class Warning(Part):
     """What a reader must know before the speed-up is trusted. `text`: one sentence with the figure and what to do."""
 
-    code: Literal["wide_interval", "few_prompts", "ar_drift", "several_processes", "trained_on_test"]
+    code: Literal["wide_interval", "few_prompts", "ar_drift", "trained_on_test"]
     text: str
 
 

@@ -178,4 +178,4 @@ def _row(
         accepted_lengths=accepted_lengths_of(records, method),
         metrics=metrics,
     )  # fmt: skip
-    return row.model_copy(update={"warnings": warnings_of(row)})
+    return row.model_copy(update={"warnings": warnings_of(row, records)})

@@ -1,17 +1,20 @@
 """A row's numbers → what a reader must know before its speed-up is trusted, each with its figure and what to do."""
 
 import math
+from collections.abc import Sequence
 
+from specbench.results.ar_drift import has_drifted
 from specbench.results.bootstrap import SMALL_SAMPLE, Metric
 from specbench.results.captions import num_timed, rests_on_few
 from specbench.results.row import Row, Warning
+from specbench.running.records import Record
 
 WIDE = 1.25  # end ÷ start of an interval that is too wide to tell a method from one a quarter faster
 
 
-def warnings_of(row: Row) -> tuple[Warning, ...]:
-    """The warnings of a row, by what its metrics say."""
-    found = (wide_interval(row), few_prompts(row))
+def warnings_of(row: Row, records: Sequence[Record]) -> tuple[Warning, ...]:
+    """The warnings of a row, by what its metrics say. `records`: its own."""
+    found = (wide_interval(row), few_prompts(row), drift(row, len({record.get("process") for record in records})))
     return tuple(each for each in found if each is not None)
 
 
@@ -39,3 +42,18 @@ def few_prompts(row: Row) -> Warning | None:
         "more"
     )
     return Warning(code="few_prompts", text=text)
+
+
+def drift(row: Row, num_processes: int) -> Warning | None:
+    """A baseline that was faster or slower in the end. What it does to a speed-up is not known: the method was measured
+    beside it all the time, and may gain or lose by another load or clock."""
+    ratio = row.metrics.get("ar_drift", Metric())
+    if not has_drifted(ratio):
+        return None
+    resumed = f", {num_processes} processes one after the other," if num_processes > 1 else ""
+    text = (
+        f"the baseline ran at {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] times its first speed in the last "
+        f"third of the run{resumed} so load or clock changed: measure again, into another folder, in one go, with "
+        "nothing beside it"
+    )
+    return Warning(code="ar_drift", text=text)

@@ -74,6 +74,8 @@ class RecordShape(Strict):
     repeat: Count
     turn: Count = 0
     truncated_tokens: Count = 0
+    prompt_tokens: Count = 0
+    measured_at: Seconds | None = None  # since 1970, when it was finished
     prompt: str
     reference: Any
     methods: dict[str, GenerationShape]

@@ -1,5 +1,6 @@
 """The runner: AR and every method on each example in turn, in one process, recorded block by block."""
 
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -104,6 +105,7 @@ def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict
         "repeat": block.repeat,
         "turn": block.turn,
         "process": PROCESS,
+        "measured_at": round(time.time(), 3),
         "order": [decoder.method.name for decoder in block.order],
         "prompt": block.prompt_digest,
         "prompt_tokens": num_prompt_tokens,

@@ -6,7 +6,7 @@ from specbench.boards.catalogue import board_names, load_board
 from specbench.boards.cells import Asked, cells_of
 from specbench.boards.figures import FigureGroup, FigureTable
 from specbench.boards.spec import BoardSpec
-from specbench.execute import run_spec
+from specbench.request import run_spec
 
 NUM_FIGURES = {
     "p0": {"§8.2": 4, "§6": 1, "§8.3": 2},

@@ -325,12 +325,33 @@ def test_the_commands_say_what_they_did_and_what_is_wrong(specbench, folder, boa
     assert code == 0 and json.loads(out) == schema()
 
 
-def test_a_run_is_not_measured_for_a_file_of_another_machine(specbench, tmp_path):
+MEASURING = {
+    "run": ("run", "--method", "sd"),
+    "sweep": ("sweep", "--method", "fsd"),
+    "sweep by runs": ("sweep", "--method", "sd", "--path", "num_draft_tokens", "--values", "1,2"),
+    "recipe": ("sweep", "--method", "sd", "--recipe", "joint-temperature"),
+}
+
+
+@pytest.mark.parametrize("words", MEASURING.values(), ids=MEASURING)
+def test_nothing_is_loaded_or_measured_for_a_file_of_another_machine(specbench, tmp_path, monkeypatch, words):
     write(tmp_path / "board.json", [row()])
+    monkeypatch.setattr("specbench.running.models.load_model", lambda *_, **__: pytest.fail("a model was loaded"))
     options = ("--subset", "en", "--limit", "1", "--leaderboard", "board.json", "--output", "run")
-    code, _, err = specbench("run", "--task", "mgsm", "--method", "sd", *options)
+    code, _, err = specbench(*words, "--task", "mgsm", *options)
     assert code == 2 and "device = Some CPU" in err and "nothing was measured" in err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_file_is_read_once_before_a_run(specbench, folder, tmp_path, monkeypatch):
+    """And once more when its rows are put into it."""
+    add_runs([folder], tmp_path / "board.json")
+    read, loaded = [], []
+    monkeypatch.setattr("specbench.leaderboards.machine.load", lambda path: read.append(path) or load(path))
+    monkeypatch.setattr("specbench.running.models.load_model", lambda *_, **__: loaded.append(len(read)) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        specbench("run", "--task", "mgsm", "--method", "sd", "--threads", "1", "--leaderboard", "board.json")
+    assert loaded == [1]
 
 
 def test_a_writer_that_is_killed_at_work_leaves_the_old_file(tmp_path):

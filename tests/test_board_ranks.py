@@ -10,13 +10,15 @@ import pytest
 from specbench.catalogue import load_method
 from specbench.errors import ConfigError
 from specbench.leaderboards.adding import add_runs
+from specbench.leaderboards.changes import KINDS
 from specbench.leaderboards.comparison import compare
 from specbench.leaderboards.comparison_tables import subsets_table
-from specbench.leaderboards.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, Side, pair_up
+from specbench.leaderboards.named import read_side
+from specbench.leaderboards.paired import NO_FORM, NO_RECORDS, OTHER_PROMPTS, pair_up
 from specbench.leaderboards.ranks import less_is_better, ranked, widening
 from specbench.leaderboards.runs import RecordedRun
 from specbench.leaderboards.show import show
-from specbench.leaderboards.sides import read_side
+from specbench.leaderboards.side import Side
 from specbench.leaderboards.tables import Numbered, tables
 from specbench.results.bootstrap import Metric, interval
 from specbench.results.leaderboard import load, write

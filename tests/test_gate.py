@@ -28,10 +28,10 @@ from specbench.gate.outcome import output_finding
 from specbench.gate.pairing import pair_rows
 from specbench.gate.pending import Pending
 from specbench.gate.sides import Side
-from specbench.gate.speed import LENGTH, MIN_PROMPTS, SPEEDUP, TYPICAL, joined, widening
+from specbench.gate.speed import LENGTH, MIN_PROMPTS, SPEEDUP, TYPICAL, joined, lengths, widening
 from specbench.gate.typical import hodges_lehmann, typical
 from specbench.models import timing
-from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.leaderboard import load, write
 from specbench.results.ratios import unpaired, widened
 from specbench.results.row import Sampling
@@ -482,6 +482,24 @@ def test_the_typical_ratio_is_that_of_wilcoxon_and_ignores_a_generation_that_was
     assert typical(columns).value == pytest.approx(np.exp(middle), rel=0.02) and low < middle < high
     assert hodges_lehmann(logs, 2.0)[2] > high and hodges_lehmann(logs, 99.0) == (None, middle, None)
     assert typical(columns, 99.0) == Metric(value=typical(columns).value), "no end, rather than one that is too near"
+
+
+def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_out_on_both():
+    """Answers of 3 tokens a pass; the last of the candidate ended with the prefill. Nothing at all is no fine gate."""
+
+    def answer(num_passes):
+        return {"token_ids": [0] * (3 * num_passes + 1), "steps": [[2, 2, 2, 3]] * num_passes}
+
+    records = [{"task": "t", "subset": "s", "example": number} for number in range(MIN_PROMPTS + 1)]
+    prompts = Prompts.of(records, seed=0)
+    before, now = [answer(2)] * (MIN_PROMPTS + 1), [*[answer(1)] * MIN_PROMPTS, answer(0)]
+    found = lengths(before, now, prompts)
+    assert found.num_prompts == MIN_PROMPTS and [each.value for each in found.values] == [3.0, 3.0]
+    assert found.ratio(1.0) == Metric(value=1.0, low=1.0, high=1.0)
+    none = lengths(before, [answer(0)] * (MIN_PROMPTS + 1), prompts)
+    compared = Compared("mgsm", "sd")
+    Pending(compared, LENGTH, "all", none).judge(1.0, 0.03, paired=True)
+    assert none.num_prompts == 0 and compared.verdict == "cannot compare"
 
 
 def test_the_workflow_of_the_readme(specbench, base, tmp_path):

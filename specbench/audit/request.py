@@ -13,8 +13,8 @@ from specbench.catalogue import load_method, method_names
 from specbench.data.examples import TaskData
 from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
-from specbench.execute import Request, run_spec, set_threads
 from specbench.models.causal_lm import CausalLM
+from specbench.request import Request, run_spec
 from specbench.resources import EMBEDDED
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row
@@ -27,6 +27,7 @@ from specbench.running.subsets import present
 from specbench.specs import RunSpec, TaskSpec
 from specbench.specs.run import own_drafter
 from specbench.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE
+from specbench.threads import set_threads
 
 ALL = "all"
 NUM_PROMPTS = 8  # at least, from all subsets in turn

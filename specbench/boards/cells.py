@@ -9,7 +9,7 @@ from typing import Any
 from specbench.boards.spec import BoardRun, BoardSpec, PairSpec
 from specbench.catalogue import load_method, load_tasks, with_overrides
 from specbench.errors import ConfigError, nearest
-from specbench.execute import Request
+from specbench.request import Request
 from specbench.results.row import Row
 from specbench.running.identity import named
 

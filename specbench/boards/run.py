@@ -9,16 +9,15 @@ from specbench.boards.cells import Cell
 from specbench.boards.measured import rows_of_folder
 from specbench.boards.outcomes import Outcome
 from specbench.errors import ConfigError
-from specbench.execute import execute, set_threads
+from specbench.execute import execute
 from specbench.fairness.answer import answer
 from specbench.fairness.request import Request as FairnessRequest
 from specbench.fairness.rows import add_to
-from specbench.leaderboards.adding import add_rows, check_machine
-from specbench.models.loading import choose_device
+from specbench.leaderboards.adding import add_rows
+from specbench.leaderboards.machine import check_takes
 from specbench.resources import EMBEDDED
-from specbench.results.environment import environment
-from specbench.results.leaderboard import check_writable
 from specbench.running.progress import say
+from specbench.threads import set_threads
 
 
 def run_cells(cells: Sequence[Cell], leaderboard: Path | None, console: Console) -> list[Outcome]:
@@ -27,9 +26,9 @@ def run_cells(cells: Sequence[Cell], leaderboard: Path | None, console: Console)
     Raises ConfigError for a file that cannot take them, before anything is measured.
     """
     if leaderboard is not None:
-        check_writable(leaderboard)
-        if leaderboard.exists():
-            _check_rows(leaderboard, cells)
+        for cell in cells[:1]:  # of all cells the machine is the same
+            set_threads(cell.asked.threads, (cell.pair.target or EMBEDDED).startswith(EMBEDDED))
+            check_takes(leaderboard, cell.asked.device)
     outcomes = []
     for number, cell in enumerate(cells, start=1):
         say(console, f"[{number}/{len(cells)}] {' · '.join(cell.place)}: {', '.join(cell.methods)}")
@@ -37,13 +36,6 @@ def run_cells(cells: Sequence[Cell], leaderboard: Path | None, console: Console)
         if outcomes[-1].failure is not None:
             say(console, f"failed: {outcomes[-1].failure}")
     return outcomes
-
-
-def _check_rows(leaderboard: Path, cells: Sequence[Cell]) -> None:
-    for cell in cells[:1]:  # of all cells the machine is the same
-        set_threads(cell.asked.threads, (cell.pair.target or EMBEDDED).startswith(EMBEDDED))
-        conditions = environment(str(choose_device(cell.asked.device)), "", "")
-        check_machine(leaderboard, conditions["device"], conditions["versions"])
 
 
 def _outcome(cell: Cell, leaderboard: Path | None, console: Console) -> Outcome:

@@ -44,7 +44,7 @@ def audit(
     from specbench.audit.output import check_place, write_report
     from specbench.audit.report import audit_table, paragraphs
     from specbench.audit.request import run_audit
-    from specbench.execute import Request
+    from specbench.request import Request
     from specbench.results.board_changes import set_verdicts
     from specbench.results.leaderboard import check_writable, load
 

@@ -24,7 +24,7 @@ def compare(
     """Put two runs, methods or rows side by side: what differs in their configuration, then paired changes."""
     from specbench.leaderboards.comparison import compare as compared
     from specbench.leaderboards.comparison_tables import tables
-    from specbench.leaderboards.sides import only, read_side
+    from specbench.leaderboards.named import only, read_side
 
     sides = [only(read_side(text, filter_ or []), split(task or ""), split(subset or "")) for text in (first, second)]
     with stderr.status("reading the records"):

@@ -49,7 +49,7 @@ def sweep(
     as_json: Annotated[bool, flag("--json", help="Print the numbers as JSON instead of tables.")] = False,
 ) -> None:
     """Measure a method at several values of a key; for a fuzzy method one run estimates all thresholds and lengths."""
-    from specbench.execute import Request
+    from specbench.request import Request
     from specbench.tuning.recipes import run_recipe
     from specbench.tuning.reports import run_sweep
 

@@ -47,7 +47,7 @@ def tune(
     Without --output they are METHOD-tuned.yaml, or METHOD-tuned-low.yaml, -med and -high, in the current folder. A file
     that is there is replaced only if tune wrote it and nobody has changed it since.
     """
-    from specbench.execute import Request
+    from specbench.request import Request
     from specbench.tuning.reports import run_tune
 
     request = Request(

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specbench.execute import set_threads
 from specbench.fairness.common import Common, common
 from specbench.fairness.drafters import Entry, make_entries
 from specbench.fairness.forced import forced_numbers
@@ -18,6 +17,7 @@ from specbench.models.causal_lm import CausalLM, shortest_context
 from specbench.representation import Representation, representation
 from specbench.resources import EMBEDDED
 from specbench.scoring.language import known
+from specbench.threads import set_threads
 
 REPRESENTATION_TOKENS = 64
 Say = Callable[[str], None]

@@ -11,8 +11,9 @@ from specbench.gate.outcome import OUTPUTS, output_finding, verdict_finding
 from specbench.gate.outputs import Outputs, Target, compare_outputs
 from specbench.gate.pairing import Pair, rounding
 from specbench.gate.pending import Pending
-from specbench.gate.sides import BASELINE, Side, by_key, of_row
-from specbench.gate.speed import LENGTH, SPEEDUP, Measured, Sides, joined, lengths, speed_of_baseline, speedups
+from specbench.gate.sides import BASELINE, Side, by_key
+from specbench.gate.speed import LENGTH, SPEEDUP, Measured, Sides, lengths, speed_of_baseline, speedups
+from specbench.leaderboards.row_records import records_of_subset
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.running.records import Key, Record
 
@@ -71,8 +72,10 @@ class ByRecords:
 
     def _part(self, compared: Compared, pair: Pair) -> list[Part]:
         """Nothing, and a problem, where the two sides have read other prompts."""
-        before, now = (by_key(of_row(run, row)) for run, row in zip(self.runs, (pair.baseline, pair.candidate),
-                                                                    strict=True))  # fmt: skip
+        before, now = (
+            by_key(records_of_subset(row, run.records))
+            for run, row in zip(self.runs, (pair.baseline, pair.candidate), strict=True)
+        )
         subset = pair.candidate.subset
         if before.keys() != now.keys():
             compared.problems.append(f"{subset}: the two sides have measured other examples")
@@ -144,9 +147,7 @@ def _length(parts: Sequence[Part]) -> Measured:
     """τ of all outputs, whether they are the same or not."""
     records, row = _joined(parts, lambda part: list(part.baseline)), parts[0].pair.candidate
     first, second = (generations(side, row) for side in records)
-    before, now = (Metric(value=counts_of(side)["τ"]) for side in (first, second))
-    prompts = Prompts.of(records[0], seed=0)
-    return joined((before, now), lengths(first, second, prompts), len(set(prompts.cluster.tolist())))
+    return lengths(first, second, Prompts.of(records[0], seed=0))
 
 
 def _joined(parts: Sequence[Part], keys_of: Callable[[Part], Sequence[Key]]) -> Sides:

@@ -7,7 +7,6 @@ from specbench.audit.greedy import difference
 from specbench.audit.noise import Answer, measure_noise
 from specbench.audit.records import NUM_NOISE_ANSWERS, NUM_NOISE_TOKENS
 from specbench.audit.verdict import Difference
-from specbench.execute import set_threads
 from specbench.fairness.common import Common
 from specbench.fairness.loader import Loader
 from specbench.fairness.prompts import prompts_of, tasks_of
@@ -16,6 +15,7 @@ from specbench.resources import EMBEDDED
 from specbench.results.row import Row
 from specbench.running.prompts import with_the_same_history
 from specbench.running.records import Key, Record, record_key
+from specbench.threads import set_threads
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.errors import ConfigError, nearest
+from specbench.errors import ConfigError
 from specbench.fairness.runs import Run, method_name, most_draft_tokens, records_of, split, task_name
+from specbench.leaderboards.adding import finished
+from specbench.leaderboards.choosing import known_method
+from specbench.leaderboards.row_records import records_of_subset
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
 from specbench.running.records import Key, Record, record_key
@@ -47,13 +50,10 @@ def read_candidate(text: str) -> Side:
 
 
 def _of_run(text: str, path: Path, method: str | None) -> Side:
-    for name in ("leaderboard.json", "records.jsonl"):
-        if not (path / name).is_file():
-            raise ConfigError(f"{text}: the run has no {name}, so it is not finished: repeat its command")
-    rows = load(path / "leaderboard.json")
+    rows = finished(path)
     run = Run(path, tuple(rows), records_of(path, most_draft_tokens(rows)), {})
     for row in rows:
-        num_found = len({record["example"] for record in of_row(run, row)})
+        num_found = len({record["example"] for record in records_of_subset(row, run.records)})
         if row.subset != "all" and method_name(row) == BASELINE and num_found != row.n:
             raise ConfigError(
                 f"{text}: {task_name(row)}/{row.subset} has a row of n = {row.n} and records of {num_found}: repeat "
@@ -64,17 +64,10 @@ def _of_run(text: str, path: Path, method: str | None) -> Side:
 
 def _chosen(text: str, rows: Sequence[Row], method: str | None) -> tuple[Row, ...]:
     """The rows of a method and of AR, or all."""
-    known = list(dict.fromkeys(map(method_name, rows)))
-    if method is not None and method not in known:
-        raise ConfigError(f"{text}: has no rows of method '{method}': {nearest(method, known)}")
-    return tuple(row for row in rows if method is None or method_name(row) in (method, BASELINE))
-
-
-def of_row(run: Run, row: Row) -> list[Record]:
-    """The records of a row of one subset: a folder may hold more, of an earlier command that asked for more."""
-    of_subset = [r for r in run.records.values() if (r["task"], r["subset"]) == (task_name(row), row.subset)]
-    examples = set(sorted({record["example"] for record in of_subset})[: row.n])
-    return [r for r in of_subset if r["example"] in examples and r["repeat"] < row.repeats]
+    if method is None:
+        return tuple(rows)
+    known_method(text, rows, method)
+    return tuple(row for row in rows if method_name(row) in (method, BASELINE))
 
 
 def by_key(records: Sequence[Record]) -> dict[Key, Record]:

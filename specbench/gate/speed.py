@@ -19,9 +19,9 @@ from scipy import special
 
 from specbench.gate.findings import Finding
 from specbench.gate.typical import medians, typical
-from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.counts import timed_tokens, tokens_of_passes
+from specbench.results.bootstrap import Metric, Prompts, ratio
 from specbench.results.log_ratios import MIN_STUDENTIZED
+from specbench.results.paired_columns import length_columns, speed_columns
 from specbench.results.ratios import widened
 from specbench.results.resampling import TAILS
 from specbench.running.records import Generation, Record
@@ -42,19 +42,18 @@ class Measured:
     num_prompts: int
 
 
-def joined(values: tuple[Metric, Metric], ratio: Metric, num_prompts: int) -> Measured:
+def joined(values: tuple[Metric, Metric], found: Metric, num_prompts: int) -> Measured:
     """Of a ratio whose interval can only be widened on the scale of its logs."""
-    return Measured(values, lambda by: widened(ratio, by), num_prompts)
+    return Measured(values, lambda by: widened(found, by), num_prompts)
 
 
 def speedups(records: Sides, method: str) -> dict[str, Measured]:
     """The speed-ups of all prompts together, and of a typical one; nothing where none has a speed. Records with a
     generation of one token on any side have no speed, and are left out of all."""
     prompts = Prompts.of(records[0], seed=0)
-    columns = [_columns([r["methods"][name] for r in side]) for side in records[::-1] for name in (method, "ar")]
-    timed = [min(tokens) > 0 for tokens in zip(*(tokens for tokens, _ in columns), strict=True)]
-    kept = np.array([[v * keep for v, keep in zip(each, timed, strict=True)] for pair in columns for each in pair])
-    if not any(timed):
+    sides = [[r["methods"][name] for r in side] for side in records[::-1] for name in (method, "ar")]
+    kept = np.array(speed_columns(sides))
+    if not kept.any():
         return {}
     now, before = (prompts.ratio(*half).model_copy(update={"low": None, "high": None}) for half in (kept[:4], kept[4:]))
     per_prompt = np.array([np.bincount(prompts.cluster, weights=column) for column in kept])
@@ -67,15 +66,16 @@ def speedups(records: Sides, method: str) -> dict[str, Measured]:
 
 def speed_of_baseline(records: Sides) -> Metric:
     """The candidate's tokens/s of AR ÷ the baseline's."""
-    tokens, seconds = _columns([r["methods"]["ar"] for r in records[1]])
-    tokens_before, seconds_before = _columns([r["methods"]["ar"] for r in records[0]])
-    return Prompts.of(records[0], seed=0).ratio(tokens, seconds, tokens_before, seconds_before)
+    sides = [[r["methods"]["ar"] for r in side] for side in records[::-1]]
+    return Prompts.of(records[0], seed=0).ratio(*speed_columns(sides))
 
 
-def lengths(baseline: Sequence[Generation], candidate: Sequence[Generation], prompts: Prompts) -> Metric:
-    """The candidate's τ ÷ the baseline's, of outputs that are not the same."""
-    counted = [list(zip(*map(tokens_of_passes, side), strict=True)) for side in (candidate, baseline)]
-    return prompts.ratio(*(list(map(float, column)) for side in counted for column in side))
+def lengths(baseline: Sequence[Generation], candidate: Sequence[Generation], prompts: Prompts) -> Measured:
+    """τ of outputs that are not the same: of each side, and their ratio where both have target passes."""
+    columns = length_columns([candidate, baseline])
+    before, now = (Metric(value=ratio(list(map(np.array, length_columns([side]))))) for side in (baseline, candidate))
+    num_prompts = len(set(prompts.cluster[np.array(columns[1]) > 0].tolist()))
+    return joined((before, now), prompts.ratio(*columns), num_prompts)
 
 
 def widening(num_intervals: int) -> float:
@@ -101,8 +101,3 @@ def _detail(ratio: Metric, max_regression: float, paired: bool) -> str:
     told = f"ratio {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]{'' if paired else ', not paired'}"
     seen = 1 - (1 - max_regression) * ratio.value / ratio.high
     return f"{told}; a fall of {100 * seen:.1f} % would be seen"
-
-
-def _columns(own: Sequence[Generation]) -> tuple[list[float], list[float]]:
-    """Tokens and seconds of each generation."""
-    return [float(timed_tokens(g)) for g in own], [float(g["decode_seconds"]) for g in own]

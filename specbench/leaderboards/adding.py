@@ -1,13 +1,12 @@
 """Rows into a board file: those of finished runs, and those of other files. Locked, and written in one step."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.errors import ConfigError
 from specbench.leaderboards.additions import with_added
-from specbench.leaderboards.comparable import VERSIONS, conditions
 from specbench.leaderboards.runs import ROWS, RecordedRun
 from specbench.leaderboards.together import Sourced, check_together
 from specbench.results.board_changes import merge
@@ -60,19 +59,6 @@ def finished(path: Path) -> list[Row]:
 def add_rows(file: Path, rows: Sequence[Row], folder: Path) -> Added:
     """Put rows that were just measured into a file, with the place of their records."""
     return put(file, [(str(folder), _with_place(row, folder, file)) for row in rows])
-
-
-def check_machine(file: Path, device: str, versions: Mapping[str, str | None]) -> None:
-    """Raise ConfigError where rows that are about to be measured would not go into a file: before they are."""
-    now = {"device": device, **{f"versions.{name}": versions.get(name) for name in VERSIONS}}
-    for number, row in enumerate(load(file)):
-        known = conditions(row)
-        for field, value in now.items():
-            if known[field] != value:
-                raise ConfigError(
-                    f"--leaderboard {file}: rows.{number} has {field} = {known[field]}, and this is {value}: such rows "
-                    "do not go into one file; nothing was measured: name another file"
-                )
 
 
 def merge_files(files: Sequence[Path], to: Path) -> Added:

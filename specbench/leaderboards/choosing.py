@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specbench.errors import ConfigError, nearest
+from specbench.fairness.runs import method_name
 from specbench.results.cells import short
 from specbench.results.row import Row
 
@@ -31,6 +32,13 @@ def filtered(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
             raise ConfigError(f"--filter {text}: no row has this value: {nearest(value, values)}")
         chosen = found
     return chosen
+
+
+def known_method(text: str, rows: Sequence[Row], method: str) -> None:
+    """Raise ConfigError where no row is of a method; `text`: as the rows were named."""
+    methods = list(dict.fromkeys(map(method_name, rows)))
+    if method not in methods:
+        raise ConfigError(f"{text}: has no rows of method '{method}': {nearest(method, methods)}")
 
 
 def names_of(row: Row, key: str) -> tuple[str, ...]:

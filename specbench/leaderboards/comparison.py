@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.errors import ConfigError
+from specbench.leaderboards.changes import KINDS, Change
 from specbench.leaderboards.choosing import leaves
 from specbench.leaderboards.comparable import Difference, differences
-from specbench.leaderboards.paired import KINDS, Change, Pairs, pair_up
+from specbench.leaderboards.named import Named
+from specbench.leaderboards.paired import Pairs, pair_up
 from specbench.leaderboards.runs import Runs
-from specbench.leaderboards.sides import Named
 from specbench.results.row import RESULT_FIELDS, Row
 
 ABSENT = "–"

@@ -6,9 +6,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from specbench.leaderboards.changes import Change
 from specbench.leaderboards.comparable import Difference
 from specbench.leaderboards.comparison import Compared, Comparison
-from specbench.leaderboards.paired import Change
 from specbench.results.bootstrap import SMALL_SAMPLE, Metric
 from specbench.results.captions import rests_on_few
 from specbench.results.cells import NULL, number

@@ -5,80 +5,21 @@ cancels. Without records only the two intervals of the rows are known, which say
 had nothing in common, and the result is called not paired.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from specbench.fairness.runs import method_name
+from specbench.leaderboards.changes import KINDS, Change, own
+from specbench.leaderboards.side import Side
+from specbench.results import differences, ratios
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.counts import timed_tokens, tokens_of_passes, with_own_passes
-from specbench.results.quality import Asked, quality
-from specbench.results.ratios import unpaired as unpaired_ratio
-from specbench.results.ratios import widened as widened_ratio
-from specbench.results.row import Row
+from specbench.results.paired_columns import length_columns, speed_columns
+from specbench.results.quality import quality
 from specbench.running.record_check import ACCEPTED, JUDGED, step_sum
 from specbench.running.records import Generation, Record, record_key
-from specbench.specs import MethodSpec
 
-Kind = Literal["ratio", "difference"]
-KINDS: dict[str, Kind] = {
-    "speedup": "ratio", "tokens_per_second": "ratio", "tokens_per_second_ar": "ratio",
-    "mean_acceptance_length": "ratio", "acceptance_rate": "difference",
-}  # fmt: skip
-NEUTRAL: dict[Kind, float] = {"ratio": 1.0, "difference": 0.0}
-OVER_AR = ("speedup", "speedup_e2e")  # of AR itself they are exactly 1
 NO_FORM, NO_RECORDS, OTHER_PROMPTS = (
     "this metric has no paired form", "records are not at hand", "records are of other prompts"
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Side:
-    """A row with what it was measured from; `method` and `asked` are None and `records` empty where nothing of that is
-    at hand."""
-
-    row: Row
-    records: Sequence[Record] = ()
-    method: MethodSpec | None = None
-    asked: Mapping[str, Asked] | None = None
-
-    def generations(self, records: Sequence[Record]) -> list[Generation]:
-        """What the method generated, every pass booked on the model that made it."""
-        assert self.method is not None
-        name, decodes_with = self.method.name, self.method.decodes_with
-        return [with_own_passes(record["methods"][name], decodes_with) for record in records]
-
-
-@dataclass(frozen=True)
-class Change:
-    """A metric of both sides, and the second's ÷ the first's (or minus it). `unpaired`: why it is not paired."""
-
-    metric: str
-    kind: Kind
-    first: Metric
-    second: Metric
-    change: Metric
-    unpaired: str | None = None
-
-    @property
-    def paired(self) -> bool:
-        return self.unpaired is None
-
-    @property
-    def has_interval(self) -> bool:
-        return self.change.low is not None and self.change.high is not None
-
-    @property
-    def separable(self) -> bool:
-        """Whether the interval of the change leaves out that there is none; not where it has no interval."""
-        low, high = self.change.low, self.change.high
-        return low is not None and high is not None and not low <= NEUTRAL[self.kind] <= high
-
-    def widened(self, by: float) -> "Change":
-        """The same with both ends so many times as far from the value; of a ratio on the scale of its logs."""
-        make = widened_ratio if self.kind == "ratio" else widened_difference
-        return replace(self, change=make(self.change, by))
 
 
 @dataclass(frozen=True)
@@ -96,7 +37,7 @@ class Pairs:
         make, reason = _PAIRED.get(metric), self._unpaired(metric)
         if reason is None:
             return Change(metric, kind, first, second, make(self) if make is not None else _score(self, metric))
-        join = unpaired_ratio if kind == "ratio" else unpaired_difference
+        join = ratios.unpaired if kind == "ratio" else differences.unpaired
         return Change(metric, kind, first, second, join(first, second), reason)
 
     def _unpaired(self, metric: str) -> str | None:
@@ -132,34 +73,6 @@ def pair_up(first: Side, second: Side) -> Pairs:
     return Pairs(first, second, ([mine for mine, _ in both], [other for _, other in both]))
 
 
-def own(row: Row, metric: str) -> Metric:
-    """A row's metric. What AR is faster than itself is exact: its interval is the value."""
-    found = row.metrics.get(metric, Metric())
-    exact = metric in OVER_AR and method_name(row) == "ar" and found.value == 1
-    return Metric(value=1.0, low=1.0, high=1.0) if exact else found
-
-
-def widened_difference(change: Metric, by: float) -> Metric:
-    if change.value is None or change.low is None or change.high is None:
-        return change
-    low, high = (change.value + by * (end - change.value) for end in (change.low, change.high))
-    return Metric(value=change.value, low=low, high=high)
-
-
-def unpaired_difference(first: Metric, second: Metric) -> Metric:
-    """The difference of two metrics of which only their intervals are known: the distances of their ends, squared and
-    added (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
-    if first.value is None or second.value is None:
-        return Metric()
-    value = second.value - first.value
-    if first.low is None or first.high is None or second.low is None or second.high is None:
-        return Metric(value=value)
-    down = math.hypot(second.value - second.low, first.high - first.value)
-    return Metric(
-        value=value, low=value - down, high=value + math.hypot(second.high - second.value, first.value - first.low)
-    )
-
-
 def _speeds(pairs: Pairs, with_ar: bool, with_own: bool) -> Metric:
     """A ratio of speeds, over the generations of more than one token on all sides."""
     sides = [
@@ -170,23 +83,12 @@ def _speeds(pairs: Pairs, with_ar: bool, with_own: bool) -> Metric:
             *([[record["methods"]["ar"] for record in records]] if with_ar else []),
         )
     ]
-    timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
-    columns = [
-        [value(g) * keep for g, keep in zip(generations, timed, strict=True)]
-        for generations in sides
-        for value in (timed_tokens, lambda g: g["decode_seconds"])
-    ]
-    return pairs.prompts.ratio(*columns)
+    return pairs.prompts.ratio(*speed_columns(sides))
 
 
 def _lengths(pairs: Pairs) -> Metric:
     """τ ÷ τ, over the generations that have target passes on both sides."""
-    counts = [list(map(tokens_of_passes, side.generations(records))) for side, records in pairs.sides()]
-    known = [min(passes for _, passes in each) > 0 for each in zip(*counts, strict=True)]
-    columns = [
-        [float(each[part] * keep) for each, keep in zip(side, known, strict=True)] for side in counts for part in (0, 1)
-    ]
-    return pairs.prompts.ratio(*columns)
+    return pairs.prompts.ratio(*length_columns([side.generations(records) for side, records in pairs.sides()]))
 
 
 def _acceptance(pairs: Pairs) -> Metric:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from scipy import special
 
-from specbench.leaderboards.paired import Change, Side, pair_up
+from specbench.leaderboards.changes import Change
+from specbench.leaderboards.paired import pair_up
+from specbench.leaderboards.side import Side
 from specbench.results.bootstrap import Metric
 from specbench.results.resampling import TAILS
 from specbench.results.row import Row

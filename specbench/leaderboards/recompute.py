@@ -12,22 +12,17 @@ from typing import Any
 
 from specbench.audit.greedy import first_difference
 from specbench.audit.verdict import declaration
-from specbench.errors import ConfigError
-from specbench.fairness.runs import task_name
 from specbench.leaderboards.runs import RecordedRun
+from specbench.leaderboards.told import data_revision, from_records, from_run, from_task
 from specbench.results.bootstrap import INTERVALS, Metric
-from specbench.results.metrics import accepted_lengths_of, metrics_of, routes_taken
-from specbench.results.quality import JUDGED, Asked, main_metric, signatures
-from specbench.results.row import Row, Sampling, writable
-from specbench.results.rows import ALL, method_options, revision_of
+from specbench.results.metrics import accepted_lengths_of, metrics_of
+from specbench.results.row import Row
 from specbench.results.warnings import warnings_of
 from specbench.running.prompts import with_the_same_history
 from specbench.running.records import Record
-from specbench.running.run_folder import REVISIONS
-from specbench.specs import MethodSpec, TaskSpec
+from specbench.specs import MethodSpec
 
 ROUNDING = 1e-12  # relative: sums of another machine's processor
-CHAT = {"always": True, "never": False}  # what run.json says → what rows say
 METRICS_OF_FORMAT_4 = frozenset({"ar_drift"})
 OF_AUDITS = ("lossless", "undecided")  # verdicts that records cannot give
 
@@ -59,10 +54,10 @@ def mismatches(row: Row, run: RecordedRun, beside: Sequence[Row] = ()) -> list[M
     return [
         *_of_metrics(row.metrics, _of_its_format(row, metrics)),
         *_differing(row, {} if is_older(row) else _since_format_4(row, records, method, metrics)),
-        *_differing(row, _from_records(row, records, method, asked, metrics)),
-        *_differing(row, _from_task(row, run.task_of(row), [record["subset"] for record in records])),
-        *_differing(row, _from_run(row, run)),
-        *_differing(row, _data_revision(row, run, [record["subset"] for record in records])),
+        *_differing(row, from_records(row, records, method, asked, metrics)),
+        *_differing(row, from_task(row, run.task_of(row), [record["subset"] for record in records])),
+        *_differing(row, from_run(row, run)),
+        *_differing(row, data_revision(row, run, [record["subset"] for record in records])),
         *_of_verdict(row, records, method),
     ]
 
@@ -110,71 +105,6 @@ def _same(mine: float | None, other: float | None) -> bool:
     if mine is None or other is None:
         return mine is other
     return math.isclose(mine, other, rel_tol=ROUNDING, abs_tol=1e-15)
-
-
-def _from_records(
-    row: Row, records: Sequence[Record], method: MethodSpec, asked: Mapping[str, Asked], metrics: Mapping[str, Metric]
-) -> dict[str, Any]:
-    """The fields that records and specs give."""
-    taken = routes_taken(records, method)
-    parts = [method.route(name) for name in taken] or [method]
-    options: dict[str, Any] = {"taken": taken} if taken else {}
-    if method.decoder is None:  # external code is known by a digest of its files
-        options = method_options(method, row.target) | options
-    judge = {JUDGED: row.signatures[JUDGED]} if JUDGED in row.signatures else {}
-    return {
-        "repeats": max(record["repeat"] for record in records) + 1,
-        "num_draft_tokens": max(part.num_draft_tokens for part in parts),
-        "lossless": method.lossless,
-        "quality": main_metric(asked, metrics),
-        "signatures": signatures(asked, records) | judge,
-        "intervals": INTERVALS,
-        **({"options": writable(options)} if options else {}),
-    }
-
-
-def _from_run(row: Row, run: RecordedRun) -> dict[str, Any]:
-    """The fields that run.json gives. Raises ConfigError where it lacks them."""
-    try:
-        return _of_identity(row, run.identity)
-    except (KeyError, TypeError, AttributeError) as error:
-        problem = f"{run.path / 'run.json'}: is not whole ({type(error).__name__}: {error})"
-        raise ConfigError(f"{problem}: restore it from a copy, or measure again") from error
-
-
-def _of_identity(row: Row, identity: Mapping[str, Any]) -> dict[str, Any]:
-    name, task = (text.partition("@")[0] for text in (row.method, row.task))
-    target, drafter = identity["target"], identity["drafters"].get(name, {"name": None, "revision": None})
-    conditions = identity["environment"]
-    return {
-        "seed": identity["seed"],
-        "target": target["name"],
-        "target_revision": target["revision"],
-        "drafter": drafter["name"],
-        "drafter_revision": drafter["revision"],
-        "data_source": identity["data"][task],
-        **({"chat": CHAT[identity["chat"]]} if identity["chat"] in CHAT and isinstance(row.chat, bool) else {}),
-        **{field: conditions[field] for field in ("device", "dtype", "attention", "versions", "commit")},
-    }
-
-
-def _from_task(row: Row, task: TaskSpec, subsets: Sequence[str]) -> dict[str, Any]:
-    """The fields that the task's own spec gives."""
-    spec = task.subset(subsets[0])
-    generation = spec.generation
-    return {
-        "sampling": Sampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p),
-        "language": None if row.subset == ALL else spec.language,
-    }
-
-
-def _data_revision(row: Row, run: RecordedRun, subsets: Sequence[str]) -> dict[str, Any]:
-    """The commit of data of the hub, where run.json tells it of every subset."""
-    known, task = run.identity.get(REVISIONS), task_name(row)
-    names = list(dict.fromkeys(subsets))
-    if not isinstance(known, dict) or not all(f"{task}/{name}" in known for name in names):
-        return {}
-    return {"data_revision": revision_of({name: known[f"{task}/{name}"] for name in names})}
 
 
 def _differing(row: Row, found: Mapping[str, Any]) -> list[Mismatch]:

@@ -51,6 +51,11 @@ def records_of_row(row: Row, beside: Sequence[Row], last: Sequence[str], records
     return found
 
 
+def records_of_subset(row: Row, records: Mapping[Key, Record]) -> list[Record]:
+    """The records of a row of one subset: of as many examples as it says, or of fewer where the folder has no more."""
+    return [record for example in examples_of(row, records).get(row.subset, [])[: row.n] for record in example]
+
+
 def examples_of(row: Row, records: Mapping[Key, Record]) -> Examples:
     """The examples of the row's task, in their order, with as many repeats as the row has."""
     found: dict[str, dict[int, list[Record]]] = {}

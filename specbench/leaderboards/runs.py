@@ -11,8 +11,8 @@ from specbench.errors import ConfigError
 from specbench.fairness.runs import records_of, task_name
 from specbench.judge.outcomes import with_judgements
 from specbench.judge.recorded import ratings
-from specbench.leaderboards.paired import Side
 from specbench.leaderboards.row_records import records_of_row
+from specbench.leaderboards.side import Side
 from specbench.results.leaderboard import load
 from specbench.results.quality import JUDGED, Asked
 from specbench.results.row import Row

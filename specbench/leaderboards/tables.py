@@ -9,10 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.errors import ConfigError, nearest
+from specbench.leaderboards.changes import KINDS
 from specbench.leaderboards.choosing import leaves
 from specbench.leaderboards.comparable import conditions
-from specbench.leaderboards.paired import KINDS, Side
 from specbench.leaderboards.ranks import Ranked, ranked
+from specbench.leaderboards.side import Side
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import rests_on_few, sampling_of
 from specbench.results.cells import number, short, speed, with_interval

@@ -12,7 +12,6 @@ from tqdm import tqdm
 
 from specbench.catalogue import load_method, with_overrides
 from specbench.errors import ConfigError, nearest
-from specbench.execute import set_threads
 from specbench.lmeval.columns import add_columns, summary
 from specbench.lmeval.engine import Answer, Engine, Query
 from specbench.lmeval.gen_kwargs import MAX_GEN_TOKS, generation_spec
@@ -20,6 +19,7 @@ from specbench.resources import EMBEDDED
 from specbench.running.compose import unique
 from specbench.running.runner import named
 from specbench.specs import MethodSpec, RunSpec, TaskSpec, build
+from specbench.threads import set_threads
 
 ARGUMENTS = (
     "pretrained", "drafter", "method", "baseline", "override", "revision", "drafter_revision", "dtype", "device",

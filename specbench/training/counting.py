@@ -7,9 +7,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from specbench.demo.family import source_of
-from specbench.errors import ConfigError
-from specbench.models.loading import hub_problem, is_local
 from specbench.ngram.build import count_into
 from specbench.ngram.folder import check_replaceable, replacing, vocabulary_digest
 from specbench.ngram.model import NgramModel
@@ -21,6 +18,7 @@ from specbench.training.documents import Documents, Texts
 from specbench.training.ngram_spec import NgramSpec
 from specbench.training.record import CountingRecord, data_of, now
 from specbench.training.settings import read_settings
+from specbench.vocab.loading import load_tokenizer
 
 OF_NETWORKS = ("dtype", "attention")
 
@@ -82,16 +80,3 @@ def counts_of(folder: Path, documents: Documents, seconds: float) -> dict[str, A
         "num_bytes": sum(path.stat().st_size for path in folder.iterdir()), "digest": model.digest,
         "tokenizing_seconds": documents.seconds, "counting_seconds": seconds - documents.seconds,
     }  # fmt: skip
-
-
-def load_tokenizer(name: str, revision: str | None) -> Any:
-    """The tokenizer of a model, without its weights. Raises ConfigError for a model that is not there."""
-    from transformers import AutoTokenizer
-
-    source = source_of(name)
-    problem = None if is_local(source) else hub_problem(source, revision)
-    try:
-        return AutoTokenizer.from_pretrained(source, revision=revision, local_files_only=problem is not None)
-    except Exception as error:  # whatever a tokenizer's files may raise
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ConfigError(f"cannot load the tokenizer of '{name}': {(problem or reason)[:300]}") from error

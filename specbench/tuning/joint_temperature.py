@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from specbench.errors import ConfigError
-from specbench.execute import check_samples
+from specbench.request import check_samples
 from specbench.results.bootstrap import Metric
 from specbench.results.row import Row
 from specbench.results.units import unit_of

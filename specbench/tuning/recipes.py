@@ -5,7 +5,7 @@ from collections.abc import Callable
 from rich.console import Console
 
 from specbench.errors import ConfigError, nearest
-from specbench.execute import Request
+from specbench.request import Request
 from specbench.tuning import joint_temperature, language_order
 from specbench.tuning.reports import Report, check_files, keep_rows
 from specbench.tuning.trials import asked_for, open_trials

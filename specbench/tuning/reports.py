@@ -8,11 +8,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from specbench.execute import Request
 from specbench.leaderboards.adding import add_rows
-from specbench.results.leaderboard import check_writable, load
+from specbench.leaderboards.machine import check_takes
+from specbench.request import Request
+from specbench.resources import EMBEDDED
 from specbench.results.plots import check_plot
 from specbench.running.progress import say
+from specbench.threads import set_threads
 from specbench.tuning import sweep
 from specbench.tuning.calibration import choose_slice, described
 from specbench.tuning.method_files import check_output, check_replaceable, write_presets
@@ -50,13 +52,12 @@ def run_sweep(
 
 
 def check_files(request: Request) -> None:
-    """Raise ConfigError for a picture or a leaderboard that cannot be written."""
+    """Raise ConfigError for a picture that cannot be written, and a leaderboard that cannot take the rows."""
     if request.plot is not None:
         check_plot(request.plot)
     if request.leaderboard is not None:
-        check_writable(request.leaderboard)
-        if request.leaderboard.exists():
-            load(request.leaderboard)
+        set_threads(request.threads, (request.target or EMBEDDED).startswith(EMBEDDED))
+        check_takes(request.leaderboard, request.options.get("device", "auto"))
 
 
 def _one_pass(trials: Trials, found: sweep.OnePass, request: Request) -> Report:

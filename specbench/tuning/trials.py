@@ -9,8 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from specbench.errors import ConfigError
-from specbench.execute import Request, measure_into, run_spec, set_threads
+from specbench.execute import measure_into
 from specbench.models.causal_lm import CausalLM
+from specbench.request import Request, run_spec
 from specbench.resources import EMBEDDED
 from specbench.results.bootstrap import Metric
 from specbench.results.environment import environment
@@ -24,6 +25,7 @@ from specbench.running.records import Record
 from specbench.running.run_folder import RunFolder
 from specbench.running.subsets import present
 from specbench.specs import MethodSpec, RunSpec
+from specbench.threads import set_threads
 from specbench.tuning.calibration import Loaded, without_calibration
 from specbench.tuning.evidence import EvidenceFile, KeepingRule, keeping
 

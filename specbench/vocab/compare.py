@@ -7,12 +7,12 @@ from pathlib import Path
 from rich.console import Console
 
 from specbench.errors import ConfigError
-from specbench.execute import set_threads
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.models.pair import ModelPair
 from specbench.models.vocabulary import Vocabulary
 from specbench.resources import EMBEDDED
+from specbench.threads import set_threads
 from specbench.vocab.loading import load_tokenizer
 from specbench.vocab.report import Side, VocabReport, make_report
 from specbench.vocab.texts import DEFAULT_TASK, task_prompts

@@ -8,9 +8,9 @@ from pathlib import Path
 from specbench.errors import ConfigError, nearest
 from specbench.fairness.runs import method_name, split, task_name
 from specbench.leaderboards.adding import finished
-from specbench.leaderboards.choosing import filtered
-from specbench.leaderboards.paired import Side
+from specbench.leaderboards.choosing import filtered, known_method
 from specbench.leaderboards.runs import ROWS, Runs
+from specbench.leaderboards.side import Side
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
 
@@ -47,8 +47,8 @@ def read_side(text: str, filters: Sequence[str] = ()) -> Named:
         if number >= len(rows):
             raise ConfigError(f"{text}: {file} has no row {number}: the last one is {len(rows) - 1}")
         return Named(text, file, (rows[number],), beside)
-    if detail is not None and detail not in methods:
-        raise ConfigError(f"{text}: has no rows of method '{detail}': {nearest(detail, methods)}")
+    if detail is not None:
+        known_method(text, rows, detail)
     if filters:
         rows = filtered(rows, filters)
     method = detail or only_method(text, rows)

@@ -36,7 +36,7 @@ from specbench.results.leaderboard import load, write
 from specbench.results.ratios import unpaired, widened
 from specbench.results.row import Sampling
 from tests import tiny
-from tests.show_gate import share_failed
+from tests.show_gate.simulated import share_failed
 
 NUM_PROMPTS = 20
 
@@ -465,7 +465,7 @@ def test_ratios_of_rows_join_their_intervals():
 
 
 def test_false_alarms_are_rare_and_large_falls_are_seen():
-    """At a rate of 1 % more than 29 of 2,000 fail with a probability of 2 %; `tests/show_gate.py` has the table."""
+    """At a rate of 1 % more than 29 of 2,000 fail with a probability of 2 %; leaderboards/gate.md has the table."""
     assert share_failed(2000, MIN_PROMPTS, 0.0, 1, max_regression=0.0) <= 29 / 2000
     assert share_failed(400, 5, 0.0, 5, max_regression=0.0) > 0.02, "why fewer prompts have no verdict"
     assert share_failed(20, 100, 0.2, 1, max_regression=0.03) == 1.0

@@ -27,7 +27,7 @@ from specbench.results.resampling import TAILS
 from specbench.running.records import Generation, Record
 
 FALSE_ALARMS = 0.01  # of whole checks
-MIN_PROMPTS = MIN_STUDENTIZED  # of 5 prompts and 5 methods 5 % of the checks fail (`tests/show_gate.py 2000 5`)
+MIN_PROMPTS = MIN_STUDENTIZED  # of 5 prompts and 5 methods 5 % of the checks fail (`python -m tests.show_gate 2000 5`)
 SPEEDUP, TYPICAL, LENGTH = "speed-up", "speed-up of a typical prompt", "τ, all outputs"
 Sides = tuple[Sequence[Record], Sequence[Record]]  # of the baseline and of the candidate, the same keys in one order
 

@@ -1,5 +1,4 @@
-"""How often `specbench check` fails, by simulation: `python tests/show_gate.py` prints the table of 2,000 checks each;
-`python tests/show_gate.py 500` that of 500; `python tests/show_gate.py 500 5 10` that of 5 and 10 prompts.
+"""How often `specbench check` fails, by simulation.
 
 Both runs measure the same prompts. Lengths are log-normal with sigma 1, speed-ups of single prompts with sigma 0.3
 around 2. Every generation's seconds have noise of their own, log-normal with sigma 0.08, and one of 50 takes 1.5 to 3
@@ -7,13 +6,10 @@ times as long. The second run has another clock (sigma 0.1), which AR and the me
 method's seconds longer in the second run.
 """
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from specbench.gate.speed import widening
 from specbench.gate.typical import typical
@@ -59,21 +55,13 @@ def share_failed(num_checks: int, num_prompts: int, fall: float, num_methods: in
     return failed / num_checks
 
 
-def main(words: Sequence[str]) -> None:
-    num_checks = int(words[0]) if words else NUM_CHECKS
-    table = Table("prompts", "methods", "max regression", *(f"{fall:.0%}" for fall in FALLS),
-                  title=f"Share of {num_checks} checks that fail, in %, by the true fall of the speed-up")  # fmt: skip
-    sizes = [int(word) for word in words[1:]] or SIZES
+def lines(num_checks: int, sizes: Sequence[int] = SIZES) -> Iterator[str]:
+    """Of each number of prompts and of methods, and of a fall that is allowed or not, the share of checks that fail, in
+    %, by the true fall."""
     for max_regression in (MAX_REGRESSION, 0.0):
         for num_prompts in sizes:
             for num_methods in NUM_METHODS:
                 falls = FALLS if num_methods == 1 else FALLS[:1]
                 found = [share_failed(num_checks, num_prompts, fall, num_methods, max_regression) for fall in falls]
-                cells = [f"{100 * share:.1f}" for share in found]
-                table.add_row(str(num_prompts), str(num_methods), f"{max_regression:.0%}", *cells)
-                print(num_prompts, num_methods, max_regression, *cells, file=sys.stderr, flush=True)
-    Console(width=110).print(table)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+                cells = [f"{100 * share:.1f}" for share in found] + [""] * (len(FALLS) - len(found))
+                yield f"| {num_prompts} | {num_methods} | {max_regression:.0%} | {' | '.join(cells)} |"

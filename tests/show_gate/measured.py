@@ -1,0 +1,140 @@
+"""Runs of the embedded pair, one after the other on this machine, and what `specbench check` says of them."""
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from rich.console import Console
+from transformers import AutoModelForCausalLM
+
+from specbench.decoding import verification
+from specbench.decoding.drafters.model import ModelDrafter
+from specbench.demo.family import source_of
+from specbench.execute import execute
+from specbench.gate.check import check
+from specbench.gate.findings import Report
+from specbench.gate.speed import SPEEDUP
+from specbench.request import Request
+
+METHODS = ("sd", "fsd")
+NOISE = 0.3  # of a weight, in standard deviations of its matrix
+
+
+class Machine:
+    """Measures below a folder; the copies of the embedded models in it are what a local checkpoint is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("target", "drafter"):
+            for copy in (name, f"other-{name}"):
+                shutil.copytree(source_of(f"embedded:{name}"), folder / copy)
+            with_a_space(folder / f"other-{name}" / "tokenizer.json")
+        make_worse(folder / "drafter", folder / "worse")
+
+    def run(self, name: str, target: str = "target", drafter: str = "drafter", overrides: Sequence[str] = ()) -> Path:
+        """Measure AR and METHODS on 16 prompts into a new folder."""
+        request = Request(
+            tasks=["mgsm"], methods=METHODS, subsets=["en", "sw"], target=str(self.folder / target),
+            drafter=str(self.folder / drafter), threads=1, output=self.folder / name, leaderboard=None, plot=None,
+            overrides=["generation.max_new_tokens=24", *overrides], command="python -m tests.show_gate --write",
+            options={"limit": 8, "data": "sample", "device": "cpu"},
+        )  # fmt: skip
+        execute(request, Console(quiet=True))
+        return self.folder / name
+
+
+@contextmanager
+def sleeping() -> Iterator[None]:
+    """A sleep before every draft."""
+    propose = ModelDrafter.propose
+
+    def slow(*words: Any, **options: Any) -> Any:
+        time.sleep(0.02)
+        return propose(*words, **options)
+
+    with mock.patch.object(ModelDrafter, "propose", slow):
+        yield
+
+
+@contextmanager
+def keeping_one_too_many() -> Iterator[None]:
+    """A rule that keeps the first token that it should reject."""
+    leading = verification.leading
+    with mock.patch.object(verification, "leading", lambda accepts: min(leading(accepts) + 1, len(accepts))):
+        yield
+
+
+REGRESSIONS: Mapping[str, tuple[Callable[[], AbstractContextManager[None]], Mapping[str, Any]]] = {
+    "a drafter made worse: noise of 0.3 σ on its weights": (nullcontext, {"drafter": "worse"}),
+    "20 ms of sleep before every draft": (sleeping, {}),
+    "a rule made stricter: the fuzzy threshold 0.3 → 0": (
+        nullcontext, {"overrides": ["verification.threshold=0.0"]},
+    ),
+    "a rule that is wrong: one rejected token is kept": (keeping_one_too_many, {}),
+    "another tokenizer: words begin with a space": (
+        nullcontext, {"target": "other-target", "drafter": "other-drafter"},
+    ),
+}  # fmt: skip
+
+
+def make_worse(drafter: Path, path: Path) -> None:
+    shutil.copytree(drafter, path)
+    network = AutoModelForCausalLM.from_pretrained(drafter)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.ndim > 1:
+                parameter += NOISE * parameter.std() * torch.randn(parameter.shape, generator=generator)
+    network.save_pretrained(path)
+
+
+def with_a_space(file: Path) -> None:
+    """Another way to cut texts into tokens, with the same vocabulary."""
+    text = file.read_text(encoding="utf-8")
+    changed = text.replace('"add_prefix_space":false', '"add_prefix_space":true')
+    changed = changed.replace('"add_prefix_space": false', '"add_prefix_space": true')
+    assert changed != text, f"{file} has no such option"
+    file.write_text(changed, encoding="utf-8")
+
+
+def repetitions(machine: Machine, num: int) -> Iterator[Report]:
+    """Each run beside the one before it, as a gate measures them."""
+    before = machine.run("run-0")
+    for number in range(1, num + 1):
+        now = machine.run(f"run-{number}")
+        yield check(str(before), str(now), 0.03)
+        before = now
+
+
+def regressions(machine: Machine) -> Iterator[tuple[str, Report]]:
+    """Each beside a run of now that was measured just before."""
+    for number, (name, (injected, options)) in enumerate(REGRESSIONS.items()):
+        before = machine.run(f"before-{number}")
+        with injected():
+            after = machine.run(f"after-{number}", **options)
+        yield name, check(str(before), str(after), 0.03)
+
+
+def repetition_line(number: int, report: Report) -> str:
+    """Its cells: which repetition, AR's speed ÷ that before, the speed-ups now ÷ before, and the verdict."""
+    found = {
+        each.method: finding.ratio for each in report.compared for finding in each.findings if finding.what == SPEEDUP
+    }
+    ratios = [f"{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]" if (r := found.get(name)) else "–" for name in METHODS]
+    told = " ".join([*report.notes, *(text for each in report.compared for text in each.problems)])
+    speed = re.search(r"itself ran at ([0-9.]+) times", told)
+    return f"| {number} | {speed[1] if speed else '–'} | {' | '.join(ratios)} | {report.exit_code} ({report.verdict}) |"
+
+
+def regression_line(name: str, report: Report) -> str:
+    found = [f"{each.method}, {finding}" for each in report.compared for finding in each.regressions]
+    problems = dict.fromkeys([*report.problems, *(text for each in report.compared for text in each.problems)])
+    told = found or list(problems)
+    more = f"; and {len(told) - 2} more" if len(told) > 2 else ""
+    return f"| {name} | {'; '.join(told[:2])}{more} | {report.exit_code} ({report.verdict}) |"

@@ -95,8 +95,8 @@ BY_HAND = {
     "share_cut_by_context": 0.0,
 }
 WITHOUT_INTERVAL = {
-    "num_prompts_timed", "ar_drift", "new_tokens", "ttft_seconds", "draft_prefill_seconds", "tpot_seconds", "draft_seconds",
-    "verify_seconds", "overhead_seconds", "cost_ratio", "speedup_expected", "num_unscored",
+    "num_prompts_timed", "ar_drift", "new_tokens", "ttft_seconds", "draft_prefill_seconds", "tpot_seconds",
+    "draft_seconds", "verify_seconds", "overhead_seconds", "cost_ratio", "speedup_expected", "num_unscored",
 }  # fmt: skip
 
 

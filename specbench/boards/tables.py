@@ -11,7 +11,8 @@ from specbench.boards.measured import ALL, Measured
 from specbench.boards.spec import QUALITY
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import rests_on_few
-from specbench.results.cells import NULL, number, speed, with_interval
+from specbench.results.cells import NULL, number, speed
+from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.row import Row
 from specbench.results.units import unit_of
 
@@ -65,7 +66,7 @@ def _own(row: Row, metric: str) -> list[str]:
         return [number(row.metrics.get(str(row.quality)), unit.digits, unit.factor), label]
     found = row.metrics.get(metric)
     if metric == "speedup":
-        return [with_interval(found)]
+        return [speedup_cell(row)]
     return [speed(found) if metric == "tokens_per_second" else number(found, 3)]
 
 
@@ -83,8 +84,15 @@ def _conditions(measured: Measured) -> list[str]:
     return [
         *(f"{name}: {', '.join(sorted(found))}" for name, found in values.items() if found),
         *([f"intervals rest on few prompts: less than {SMALL_SAMPLE} in {', '.join(few)}"] if few else []),
+        *_doubts(measured),
         *measured.outdated,
     ]
+
+
+def _doubts(measured: Measured) -> list[str]:
+    rows = [(row, f"{run} {row.method.partition('@')[0]}")
+            for run, found in measured.rows.items() for row in _over_all(found)]  # fmt: skip
+    return doubt_lines([row for row, _ in rows], [name for _, name in rows])
 
 
 def plain_table(title: str, *columns: str) -> Table:

@@ -12,6 +12,7 @@ from specbench.gate.pairing import Pair, Refused, changes, check_ignored, pair_r
 from specbench.gate.pending import Pending
 from specbench.gate.sides import Side, read_baseline, read_candidate
 from specbench.gate.speed import LENGTH, widening
+from specbench.results.doubts import doubts
 from specbench.results.row import Row
 
 Say = Callable[[str], None]
@@ -37,7 +38,7 @@ def check(
         if mine:
             say(f"comparing {each.name}")
             each.notes += [f"changed: {change}" for change in dict.fromkeys(c for pair in mine for c in changes(pair))]
-            each.notes += _noise(mine)
+            each.notes += [*_noise(mine), *_doubts(mine)]
             pending += by.compare(each, mine)
         if mine or each.problems:
             compared.append(each)
@@ -64,6 +65,13 @@ def _noise(pairs: Sequence[Pair]) -> list[str]:
         f"{', '.join(names)} not the same, whose rounding may change drafts: of the counts only τ is compared, "
         "with its interval"
     ]
+
+
+def _doubts(pairs: Sequence[Pair]) -> list[str]:
+    """What speaks against the speed-ups of either side, by the rows over all subsets."""
+    whole = [pair for pair in pairs if pair.candidate.subset == "all"] or pairs
+    sides = [side for pair in whole for side in (("baseline", pair.baseline), ("candidate", pair.candidate))]
+    return [f"{name} {row.subset}: {text}" for name, row in sides for text in doubts(row).values()]
 
 
 def _undisturbed(pending: Sequence[Pending], control: Control) -> list[Pending]:

@@ -12,6 +12,7 @@ from specbench.leaderboards.comparison import Compared, Comparison
 from specbench.results.bootstrap import SMALL_SAMPLE, Metric
 from specbench.results.captions import rests_on_few
 from specbench.results.cells import NULL, number
+from specbench.results.doubts import doubt_lines, marked
 from specbench.results.units import unit_of
 
 LABELS = {
@@ -67,10 +68,12 @@ def changes_table(comparison: Comparison, each: Compared) -> Table:
     table.add_column("", overflow="fold")
     for change in each.changes:
         label, digits, factor = _unit(change.metric)
-        values = [number(metric, digits, factor) for metric in (change.first, change.second)]
+        values = [number(change.first, digits, factor), number(change.second, digits, factor)]
+        if change.metric == "speedup":
+            values = [marked(value, row) for value, row in zip(values, (each.first, each.second), strict=True)]
         cells = (label, *values, *_change(change, factor), _said(change))
         table.add_row(*(Text(cell) for cell in cells))
-    table.caption = Text("\n".join(_caption(each)))
+    table.caption = Text("\n".join([*_caption(each), *doubt_lines([each.first, each.second], ["first", "second"])]))
     return table
 
 

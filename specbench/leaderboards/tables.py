@@ -16,7 +16,8 @@ from specbench.leaderboards.ranks import Ranked, ranked
 from specbench.leaderboards.side import Side
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import rests_on_few, sampling_of
-from specbench.results.cells import number, short, speed, with_interval
+from specbench.results.cells import number, short, speed
+from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.drafters import model_name
 from specbench.results.glossary import MEANINGS
 from specbench.results.notes import heading
@@ -64,8 +65,9 @@ def _table(group: Sequence[Numbered], metric: str) -> Table:
     names = {id(each.side): each.name for each in group}
     order = ranked([each.side for each in group], metric)
     rows = [each.row for each in order]
+    lines = [*_caption(order, metric), *doubt_lines(rows, [f"row {names[id(each.side)]}" for each in order])]
     table = Table(
-        title=Text(f"{short(rows[0].task)} · {rows[0].subset}"), caption=Text("\n".join(_caption(order, metric))),
+        title=Text(f"{short(rows[0].task)} · {rows[0].subset}"), caption=Text("\n".join(lines)),
         caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
     table.add_column("rank", no_wrap=True)
@@ -90,7 +92,7 @@ def _cells(row: Row, extra: str | None) -> list[str]:
         number(metrics.get("acceptance_rate"), 3),
         number(metrics.get("mean_acceptance_length"), 2),
         speed(metrics.get("tokens_per_second")),
-        with_interval(metrics.get(SPEEDUP)),
+        speedup_cell(row),
         number(metrics.get(row.quality or ""), unit.digits, unit.factor),
         *([number(metrics.get(extra), 4)] if extra else []),
         row.verdict,

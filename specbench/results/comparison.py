@@ -8,9 +8,10 @@ from rich.text import Text
 
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import rests_on_few
+from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.notes import heading
 from specbench.results.row import Row
-from specbench.results.tables import drafter_kind, number, sampling_of, short, speed, with_interval
+from specbench.results.tables import drafter_kind, number, sampling_of, short, speed
 from specbench.results.units import unit_of
 
 WIDTH_OF_DRAFTERS = 13  # longer names are folded
@@ -52,7 +53,7 @@ def _cells(row: Row) -> list[str]:
         number(metrics.get("mean_acceptance_length"), 2),
         number(metrics.get("cost_ratio"), 3),
         speed(metrics.get("tokens_per_second")),
-        with_interval(metrics.get("speedup")),
+        speedup_cell(row),
         number(metrics.get(row.quality or ""), unit.digits, unit.factor),
     ]
 
@@ -70,6 +71,7 @@ def _caption(rows: Sequence[Row]) -> str:
             if any(each.verdict != "not audited" for each in rows)
             else "not audited: `specbench audit` tests what is drawn at a temperature",
             *([f"intervals rest on few prompts: less than {SMALL_SAMPLE}"] if any(map(rests_on_few, rows)) else []),
+            *doubt_lines(rows, [short(each.method).partition("@")[0] for each in rows]),
             "acceptance rates do not compare across bridges: rank by τ and tok/s",
         ]
     )

@@ -6,7 +6,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from specbench.results.cells import number, short, speed, with_interval
+from specbench.results.cells import number, short, speed
+from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.notes import heading
 from specbench.results.row import Row
 from specbench.results.units import unit_of
@@ -16,7 +17,7 @@ def overview_table(groups: Sequence[Sequence[Row]]) -> Table:
     """`groups`: of each task one row per method, over all its subsets, the baseline first."""
     table = Table(
         title=Text(f"{len(groups)} tasks · all subsets"),
-        caption=Text("α does not compare across bridges, nor a score with that of another task"),
+        caption=Text("\n".join(_caption(groups))),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -36,6 +37,12 @@ def overview_table(groups: Sequence[Sequence[Row]]) -> Table:
     return table
 
 
+def _caption(groups: Sequence[Sequence[Row]]) -> list[str]:
+    rows = [row for group in groups for row in group]
+    names = [" ".join(short(name).partition("@")[0] for name in (row.task, row.method)) for row in rows]
+    return ["α does not compare across bridges, nor a score with that of another task", *doubt_lines(rows, names)]
+
+
 def _cells(row: Row) -> list[str]:
     metrics, unit = row.metrics, unit_of(row.quality)
     return [
@@ -43,6 +50,6 @@ def _cells(row: Row) -> list[str]:
         number(metrics.get("acceptance_rate"), 3),
         number(metrics.get("mean_acceptance_length"), 2),
         speed(metrics.get("tokens_per_second")),
-        with_interval(metrics.get("speedup")),
+        speedup_cell(row),
         number(metrics.get(row.quality or ""), unit.digits, unit.factor),
     ]

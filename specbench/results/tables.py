@@ -8,6 +8,7 @@ from rich.text import Text
 
 from specbench.results.captions import caption, lossless_word, sampling_of
 from specbench.results.cells import NULL, number, short, speed, with_interval
+from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.drafters import drafter_kind
 from specbench.results.notes import heading, notes
 from specbench.results.row import Row
@@ -26,7 +27,7 @@ def run_table(rows: Sequence[Row]) -> Table:
     method = short(lines[0].method)
     table = Table(
         title=Text(f"{short(lines[0].task)} · {method}"),
-        caption=Text("\n".join([caption(lines), *notes(lines)])),
+        caption=Text("\n".join([caption(lines), *doubt_lines(lines, [row.subset for row in lines]), *notes(lines)])),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -53,7 +54,7 @@ def _cells(row: Row) -> list[str]:
         number(metrics.get("mean_acceptance_length"), 2),
         speed(metrics.get("tokens_per_second_ar")),
         speed(metrics.get("tokens_per_second")),
-        with_interval(metrics.get("speedup")),
+        speedup_cell(row),
         number(metrics.get("speedup_expected"), 2),
         pair(metrics, row.quality),
     ]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from specbench.data.fewshot import Shots, load_shots, sample_prefix
+from specbench.data.fewshot import NONE, Worked, load_shots, sample_prefix
 from specbench.data.local import Row
 from specbench.data.references import reference_of
 from specbench.data.rendering import render, turns_of
@@ -49,6 +49,7 @@ class TaskData:
     location: str
     revision: str | None
     examples: tuple[Example, ...]
+    worked: Worked = NONE
 
 
 def load_examples(
@@ -67,11 +68,12 @@ def load_examples(
     place = data or ("sample" if use_sample else "hub")
     source = open_source(task, subset, place, num_subsets)
     shots = load_shots(task, subset, place)
-    rows = islice(source.asked_for(rows_of(chosen, source)), limit)
-    examples = tuple(_example(chosen, index, *pair, shots) for index, pair in enumerate(rows))
+    rows = list(islice(source.asked_for(rows_of(chosen, source)), limit))
+    examples = tuple(_example(chosen, index, *pair, shots.prefix) for index, pair in enumerate(rows))
+    shots.check(chosen, rows)
     if not examples:
         raise NoRows(f"{source.location}: no rows are left of subset '{subset}': check the data and the reader")
-    return TaskData(source.kind, source.location, source.revision, examples)
+    return TaskData(source.kind, source.location, source.revision, examples, shots.worked)
 
 
 def prompts_of(task: TaskSpec, row: Row) -> tuple[str, ...]:
@@ -88,16 +90,15 @@ def _turns(task: TaskSpec, row: Row, place: str) -> tuple[str, ...]:
     return tuple(render(task, "prompt", task.prompt, place, turn) for turn in turns_of(task, row, place))
 
 
-def _example(task: TaskSpec, index: int, place: str, row: Row, shots: Shots) -> Example:
+def _example(task: TaskSpec, index: int, place: str, row: Row, prefix: str) -> Example:
     turns = _turns(task, row, place)
-    shots.check(task, row, place)
     references = tuple(reference_of(task, turn, place) for turn in turns_of(task, row, place))
     identity = str(index if row.get("id") is None else row["id"])
     if templates.SURROGATE.search(identity):
         raise ConfigError(f"{place}: the id is not valid Unicode (half of a surrogate pair): correct it")
     judge_sees_reference = _judge_sees_reference(task, row, place)
     return Example(
-        index, identity, (shots.prefix + turns[0], *turns[1:]), references, judge_sees_reference=judge_sees_reference
+        index, identity, (prefix + turns[0], *turns[1:]), references, judge_sees_reference=judge_sees_reference
     )
 
 

@@ -1,17 +1,40 @@
 """The worked examples before a prompt, and the check that none of them is asked for."""
 
+import hashlib
+import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from specbench.data.local import Row
+from specbench.data.references import reference_of
 from specbench.data.rendering import render, turns_of
 from specbench.data.rows import rows_of
 from specbench.data.sources import open_source
 from specbench.errors import ConfigError, nearest
+from specbench.scoring.contract import Reference
 from specbench.specs import DatasetSpec, FewshotSpec, TaskSpec, templates
+
+LONG_ANSWER = 80  # characters: so long a text is no phrase that answers several questions
+SHOWN = 5  # places in an error
+
+
+@dataclass(frozen=True)
+class Worked:
+    """What a row tells of the worked examples before its prompts (`results.row.Shots`). `checked`: whether all that is
+    measured could be told from them."""
+
+    num: int = 0
+    source: Literal["task", "hub", "local", "sample"] | None = None
+    location: str | None = None
+    digest: str | None = None
+    checked: bool = True
+
+
+NONE = Worked()
 
 
 @dataclass(frozen=True)
@@ -20,14 +43,32 @@ class Shots:
 
     prefix: str = ""
     asked: frozenset[str] = frozenset()
+    worked: Worked = NONE
 
-    def check(self, task: TaskSpec, row: Row, place: str) -> None:
-        """Raise ConfigError when the row asks what stands before its prompt, even with its options in another order."""
-        if self.asked and _question(task, row, place) in self.asked:
+    def check(self, task: TaskSpec, rows: Sequence[tuple[str, Row]]) -> None:
+        """Raise ConfigError where rows ask what stands before their prompt, even with their options in another order,
+        or have an answer of LONG_ANSWER characters or more that stands there."""
+        if not self.asked:
+            return
+        found = [place for place, row in rows if self._is_asked(task, row, place)]
+        if found:
+            others = [place.rpartition(", ")[2] for place in found[1 : SHOWN + 1]]
+            more = f" (and {len(found) - 1} more of {len(rows)}: {', '.join(others)}{', …' * (len(found) > SHOWN + 1)})"
             raise ConfigError(
-                f"{place}: the row is one of the few-shot examples before its prompt: take them from another split "
-                "(fewshot.split), fewer of them (fewshot.num_shots), or leave the row out"
+                f"{found[0]}{more if others else ''}: the row is one of the few-shot examples before its prompt: take "
+                "them from another split (fewshot.split, fewshot.local.files), fewer of them (fewshot.num_shots), or "
+                "leave the row out"
             )
+
+    def _is_asked(self, task: TaskSpec, row: Row, place: str) -> bool:
+        if _question(task, row, place) in self.asked:
+            return True
+        answers = _texts(reference_of(task, next(turns_of(task, row, place)), place))
+        return any(len(answer) >= LONG_ANSWER and answer in self._plain_prefix for answer in answers)
+
+    @cached_property
+    def _plain_prefix(self) -> str:
+        return _plain(self.prefix)
 
 
 def load_shots(task: TaskSpec, subset: str, data: str) -> Shots:
@@ -37,7 +78,8 @@ def load_shots(task: TaskSpec, subset: str, data: str) -> Shots:
     if spec is None or spec.num_shots == 0:
         return Shots()
     if spec.rows:
-        return _shots(chosen, spec, [(f"fewshot.rows, row {n}", row) for n, row in enumerate(spec.rows, start=1)])
+        own = [(f"fewshot.rows, row {n}", row) for n, row in enumerate(spec.rows, start=1)]
+        return _shots(chosen, spec, own, "task", task.name)
     place = _beside(task, chosen, spec, data)
     source = open_source(place, subset, data, num_subsets=1)
     rows = list(islice(rows_of(place, source), spec.num_shots))
@@ -45,7 +87,7 @@ def load_shots(task: TaskSpec, subset: str, data: str) -> Shots:
         raise ConfigError(
             f"{source.location}: holds {len(rows)} few-shot examples, fewshot.num_shots asks {spec.num_shots}: lower it"
         )
-    return _shots(chosen, spec, rows)
+    return _shots(chosen, spec, rows, source.kind, source.location)
 
 
 @cache
@@ -88,15 +130,20 @@ def _beside(task: TaskSpec, chosen: TaskSpec, spec: FewshotSpec, data: str) -> T
     return chosen.model_copy(update={**places, "subsets": {name: {} for name in task.subsets}})
 
 
-def _shots(task: TaskSpec, spec: FewshotSpec, rows: list[tuple[str, Row]]) -> Shots:
+def _shots(
+    task: TaskSpec, spec: FewshotSpec, rows: list[tuple[str, Row]], source: Literal["task", "hub", "local", "sample"],
+    location: str,
+) -> Shots:  # fmt: skip
     texts = [render(task, "fewshot.example", spec.example, place, row) for place, row in rows[: spec.num_shots]]
     asked = frozenset(_question(task, row, place) for place, row in rows[: spec.num_shots])
-    return Shots("".join(text + spec.separator for text in texts), asked)
+    prefix = "".join(text + spec.separator for text in texts)
+    digest = hashlib.sha256(prefix.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return Shots(prefix, asked, Worked(spec.num_shots, source, location, digest))
 
 
 def _question(task: TaskSpec, row: Row, place: str) -> str:
     """What a row asks: the column `fewshot.same`, or all that the prompt needs, or else the prompt; the first turn's.
-    Two that differ in blanks, in case and in the order of lists (of options) only are the same."""
+    Two that differ in blanks, case, the width of letters and the order of lists (of options) only are the same."""
     row = next(turns_of(task, row, place))
     prompt = render(task, "prompt", task.prompt, place, row)
     column = task.fewshot and task.fewshot.same
@@ -113,4 +160,13 @@ def _plain(value: Any) -> str:
         value = list(value.values())
     if isinstance(value, list):
         return repr(sorted(map(_plain, value)))
-    return " ".join(str(value).casefold().split())
+    return " ".join(unicodedata.normalize("NFKC", str(value)).casefold().split())
+
+
+def _texts(reference: Reference | None) -> list[str]:
+    """What a reference holds, each plain."""
+    if reference is None:
+        return []
+    if isinstance(reference, Mapping):
+        return [_plain(text) for text in reference.values()]
+    return [_plain(text) for text in ([reference] if isinstance(reference, str) else reference)]

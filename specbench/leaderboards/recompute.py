@@ -20,7 +20,7 @@ from specbench.results.row import Row
 from specbench.results.warnings import warnings_of
 from specbench.running.prompts import with_the_same_history
 from specbench.running.records import Record
-from specbench.specs import MethodSpec
+from specbench.specs import MethodSpec, TaskSpec
 
 ROUNDING = 1e-12  # relative: sums of another machine's processor
 METRICS_OF_FORMAT_4 = frozenset({"ar_drift"})
@@ -56,6 +56,7 @@ def mismatches(row: Row, run: RecordedRun, beside: Sequence[Row] = ()) -> list[M
         *_differing(row, {} if is_older(row) else _since_format_4(row, records, method, metrics)),
         *_differing(row, from_records(row, records, method, asked, metrics)),
         *_differing(row, from_task(row, run.task_of(row), [record["subset"] for record in records])),
+        *_of_shots(row, run.task_of(row), records),
         *_differing(row, from_run(row, run)),
         *_differing(row, data_revision(row, run, [record["subset"] for record in records])),
         *_of_verdict(row, records, method),
@@ -105,6 +106,18 @@ def _same(mine: float | None, other: float | None) -> bool:
     if mine is None or other is None:
         return mine is other
     return math.isclose(mine, other, rel_tol=ROUNDING, abs_tol=1e-15)
+
+
+def _of_shots(row: Row, task: TaskSpec, records: Sequence[Record]) -> list[Mismatch]:
+    """How many worked examples the task asks for, and how many measured examples were beside them; those of lm-eval
+    are known to lm-eval alone."""
+    specs = [task.subset(name) for name in dict.fromkeys(record["subset"] for record in records)]
+    if row.shots is None or any(spec.scorer is not None and hasattr(spec.scorer.factory, "examples") for spec in specs):
+        return []
+    num = max(spec.fewshot.num_shots if spec.fewshot else 0 for spec in specs)
+    found = {"num": num, "num_checked": row.n if num else None}
+    return [Mismatch(f"shots.{name}", getattr(row.shots, name), value) for name, value in found.items()
+            if getattr(row.shots, name) != value]  # fmt: skip
 
 
 def _differing(row: Row, found: Mapping[str, Any]) -> list[Mismatch]:

@@ -3,10 +3,12 @@
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from specbench.data.examples import Example, TaskData
+from specbench.data.fewshot import Worked
 from specbench.errors import ConfigError
 from specbench.lmeval.gen_kwargs import generation_spec
 from specbench.lmeval.held import HELD, HeldTask, hold, quiet, seeded
@@ -89,13 +91,29 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
     held = HELD[task, config]
     made = tuple(example(held, number, each) for number, each in enumerate(held.instances(limit)))
     text = json.dumps([[each.prompt, each.reference] for each in made])
-    return TaskData(*origin(held), hashlib.sha256(text.encode()).hexdigest()[:12], made)
+    return TaskData(*origin(held), hashlib.sha256(text.encode()).hexdigest()[:12], made, worked(held, made))
+
+
+def worked(held: HeldTask, made: Sequence[Example]) -> Worked:
+    """The worked examples, which lm-eval draws for each document; `digest`: of all prompts with them."""
+    config = held.task.config
+    if not config.num_fewshot:
+        return Worked()
+    source, place = origin(held)
+    split = config.fewshot_split or config.training_split or config.validation_split or config.test_split
+    digest = hashlib.sha256("\0".join(each.prompt for each in made).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    checked = all(is_text(held.task.doc_to_text(held.docs[int(each.id)])) for each in made)
+    return Worked(config.num_fewshot, source, f"{place} {split}" if split else place, digest, checked)
+
+
+def is_text(question: Any) -> bool:
+    return isinstance(question, str) and bool(question.strip())
 
 
 def check_shots(held: HeldTask, instance: Any) -> None:
     """Raise ConfigError where a worked example before the question is that very question, with its answer."""
     question, config = held.task.doc_to_text(instance.doc), held.task.config
-    if not isinstance(question, str) or not question.strip() or not config.num_fewshot:
+    if not is_text(question) or not config.num_fewshot:
         return
     before = instance.args[0].rpartition(question)[0]
     begin = re.escape(config.fewshot_delimiter)

@@ -48,9 +48,10 @@ class Evidence(Part):
 class Shots(Part):
     """The worked examples before each prompt, and the guard against contamination: that none of them is measured.
 
-    `digest`: 12 hex digits of what stands before the prompts; null without worked examples. `num_checked`: the measured
-    examples, each of which asks something else than all worked examples before it, and has another answer where that
-    is a text; a run in which one does not is refused. Null where the questions could not be told apart.
+    `num`: before each prompt; where it is 0 all else is null. `digest`: of the text before the prompts, 12 hex digits;
+    of several subsets that differ "all-" and a digest of theirs. `num_checked`: the measured examples, each of which
+    asks something else than the worked examples before it, and has no answer of 80 characters or more that stands there
+    (else the run is refused); null where questions could not be told apart.
     """
 
     num: int = Field(ge=0)

@@ -10,7 +10,7 @@ from specbench.external.decoder import ExternalDecoder
 from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.metrics import accepted_lengths_of, metrics_of, routes_taken
 from specbench.results.quality import JUDGED, asked_of, main_metric, signatures
-from specbench.results.row import Row, Sampling
+from specbench.results.row import Row, Sampling, Shots
 from specbench.results.warnings import warnings_of
 from specbench.running.compose import Decoder, unique
 from specbench.running.models import Models
@@ -123,6 +123,21 @@ def revision_of(revisions: Mapping[str, str | None]) -> str | None:
     return f"all-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
+def shots_of(group: Sequence[Cell]) -> Shots:
+    """The worked examples of cells: the most before a prompt of any, and of several subsets a digest of them all."""
+    found = {cell.subset: cell.data.worked for cell in group}
+    used = [worked for worked in found.values() if worked.num]
+    if not used:
+        return Shots(num=0)
+    return Shots(
+        num=max(worked.num for worked in used),
+        source=used[0].source,
+        location=", ".join(unique([f"{worked.location}" for worked in used])),
+        digest=revision_of({subset: worked.digest for subset, worked in found.items()}),
+        num_checked=sum(len(cell.data.examples) for cell in group) if all(w.checked for w in used) else None,
+    )
+
+
 def _row(
     spec: RunSpec,
     method: MethodSpec,
@@ -175,6 +190,7 @@ def _row(
         quality=main_metric(asked, metrics),
         signatures=signatures(asked, records) | ({JUDGED: judge} if judge and JUDGED in metrics else {}),
         intervals=INTERVALS,
+        shots=shots_of(group),
         accepted_lengths=accepted_lengths_of(records, method),
         metrics=metrics,
     )  # fmt: skip

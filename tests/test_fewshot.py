@@ -1,6 +1,7 @@
 """Worked examples before the prompt: where they come from, what they look like, and that none of them is asked for."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,11 @@ import pytest
 
 from specbench.catalogue import load_task, with_overrides
 from specbench.data.examples import load_examples, prompts_of
+from specbench.data.fewshot import Worked
 from specbench.errors import ConfigError
+from specbench.results.leaderboard import load
+from specbench.results.leaderboard import write as write_rows
+from specbench.results.row import Shots
 from specbench.specs import TaskSpec, build, digest
 
 SHOTS = {"num_shots": 2, "example": "Q: {{ row.question }}\nA: {{ row.answer }} {{ vars.end }}"}
@@ -92,6 +97,70 @@ def test_an_example_that_is_asked_for_is_an_error(folder: Path, question: str) -
     write(folder / "sums_default.jsonl", {"question": "7+1?", "answer": 8}, {"question": question, "answer": 1})
     text = message(task(fewshot={"rows": ROWS}), folder)
     assert "sums_default.jsonl, row 2: the row is one of the few-shot examples before its prompt" in text
+
+
+def test_all_rows_that_are_asked_for_are_told_at_once(folder: Path) -> None:
+    """And only those that are measured."""
+    rows = [{"question": f"{n}+0?", "answer": n} for n in (7, 1, 8, 0)]
+    path = write(folder / "sums_default.jsonl", *rows, {"question": "\uff11+0?", "answer": 1})
+    text = message(task(fewshot={"rows": ROWS}), folder)
+    assert text.startswith(f"{path}, row 2 (and 2 more of 5: row 4, row 5): the row is one of the few-shot examples")
+    only_one = {"data": str(folder), "use_sample": False, "limit": 1}
+    assert len(load_examples(task(fewshot={"rows": ROWS}), "default", **only_one).examples) == 1
+
+
+STORY = "once upon a time there was a harness that told its readers what stood before each of its prompts"
+
+
+@pytest.mark.parametrize(("answer", "refused"), [(STORY, True), (f" {STORY.upper()} ", True), (STORY[:40], False)])
+def test_a_long_answer_that_stands_before_the_prompt_is_given_away(folder: Path, answer: str, refused: bool) -> None:
+    """Whatever is asked; a short one may be the answer to several questions."""
+    write(folder / "sums_default.jsonl", {"question": "Quite another?", "answer": answer})
+    spec = task(fewshot={"rows": [{"question": "Tell one.", "answer": STORY}], "num_shots": 1})
+    if refused:
+        assert "row 1: the row is one of the few-shot examples" in message(spec, folder)
+    else:
+        assert first(spec, folder).endswith("Q: Quite another?\nA:")
+
+
+@pytest.mark.parametrize("files", ["[sums_default]", "[dev]"])
+def test_worked_examples_from_the_test_rows_by_an_override_are_an_error(folder: Path, files: str) -> None:
+    """As `--set` sets it. Of the other file the control: no row of it is asked for."""
+    spec = task(fewshot={"local": {"files": ["dev"]}})
+    [changed], _ = with_overrides([spec], [], [f"fewshot.local.files={files}"])
+    if files == "[dev]":
+        assert first(changed, folder).startswith(PREFIX)
+    else:
+        assert "row 1 (and 1 more of 2: row 2): the row is one of the few-shot examples" in message(changed, folder)
+
+
+def test_data_say_what_stands_before_their_prompts(folder: Path) -> None:
+    def worked(spec: TaskSpec) -> Worked:
+        return load_examples(spec, "default", data=str(folder), use_sample=False, limit=None).worked
+
+    own, local = worked(task(fewshot={"rows": ROWS})), worked(task(fewshot={"local": {"files": ["dev"]}}))
+    assert (own.num, own.source, own.location, own.checked) == (2, "task", "sums", True)
+    assert (local.num, local.source) == (2, "local") and str(local.location).endswith("dev.jsonl")
+    assert own.digest == local.digest and len(str(own.digest)) == 12, "of the text, wherever it comes from"
+    assert worked(task(fewshot={"rows": ROWS, "num_shots": 1})).digest != own.digest
+    assert worked(task(fewshot={"rows": ROWS, "num_shots": 0})) == Worked()
+
+
+def test_rows_tell_it_too_and_validate_asks_the_task(folder: Path, specbench: Callable[..., Any]) -> None:
+    import yaml
+
+    from specbench.leaderboards.validation import validate
+
+    (folder / "sums.yaml").write_text(yaml.safe_dump({**TASK, "fewshot": {**SHOTS, "local": {"files": ["dev"]}}}))
+    run = ("run", "--task", "sums.yaml", "--method", "sd", "--data", str(folder), "--output", "run")
+    assert specbench(*run, "--set", "generation.max_new_tokens=2")[0] == 0
+    found = load(folder / "run" / "leaderboard.json")
+    assert {(row.shots.num, row.shots.source, row.shots.num_checked) for row in found if row.shots} == {(2, "local", 2)}
+    assert not validate(folder / "run" / "leaderboard.json", with_records=True).problems
+    wrong = [row.model_copy(update={"shots": Shots(num=0)}) for row in found]
+    write_rows(folder / "run" / "leaderboard.json", wrong)
+    problems = validate(folder / "run" / "leaderboard.json", with_records=True).problems
+    assert any("shots.num = 0, but its run gives 2" in str(problem) for problem in problems)
 
 
 OPTIONS = {

@@ -18,6 +18,7 @@ from specbench.running.plan import Cell
 from specbench.running.prompts import record_prompts, uses_chat, with_the_same_history
 from specbench.running.records import Record
 from specbench.running.runner import drafter_identity, named
+from specbench.running.trained_on import num_trained_on
 from specbench.specs import MethodSpec, RunSpec
 from specbench.specs.run import own_drafter
 
@@ -194,4 +195,4 @@ def _row(
         accepted_lengths=accepted_lengths_of(records, method),
         metrics=metrics,
     )  # fmt: skip
-    return row.model_copy(update={"warnings": warnings_of(row, records)})
+    return row.model_copy(update={"warnings": warnings_of(row, records, num_trained_on(spec, method, records))})

@@ -12,9 +12,11 @@ from specbench.running.records import Record
 WIDE = 1.25  # end ÷ start of an interval that is too wide to tell a method from one a quarter faster
 
 
-def warnings_of(row: Row, records: Sequence[Record]) -> tuple[Warning, ...]:
-    """The warnings of a row, by what its metrics say. `records`: its own."""
-    found = (wide_interval(row), few_prompts(row), drift(row, len({record.get("process") for record in records})))
+def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) -> tuple[Warning, ...]:
+    """The warnings of a row, by what its metrics say. `records`: its own. `num_trained_on`: the measured prompts that
+    its drafter was trained on."""
+    num_processes = len({record.get("process") for record in records})
+    found = (wide_interval(row), few_prompts(row), drift(row, num_processes), trained_on_test(row, num_trained_on))
     return tuple(each for each in found if each is not None)
 
 
@@ -27,8 +29,8 @@ def wide_interval(row: Row) -> Warning | None:
     ratio, prompts = speedup.high / speedup.low, num_timed(row)
     needed = math.ceil(prompts * (math.log(ratio) / math.log(WIDE)) ** 2)
     text = (
-        f"the speed-up's interval ends are {ratio:.2f} times apart ({speedup.low:.2f} to {speedup.high:.2f}): measure "
-        f"about {needed} prompts instead of {prompts} to bring that under {WIDE}, or on a machine with nothing beside"
+        f"the speed-up's interval is wide, {speedup.low:.2f} to {speedup.high:.2f} (× {ratio:.2f}): for × {WIDE} "
+        f"measure about {needed} prompts instead of {prompts}, or on a quieter machine"
     )
     return Warning(code="wide_interval", text=text)
 
@@ -46,9 +48,9 @@ def few_prompts(row: Row) -> Warning | None:
 
 def drift(row: Row, num_processes: int) -> Warning | None:
     """A baseline that was faster or slower in the end. What it does to a speed-up is not known: the method was measured
-    beside it all the time, and may gain or lose by another load or clock."""
+    beside it all the time, and may gain or lose by another load or clock. Not of the baseline itself."""
     ratio = row.metrics.get("ar_drift", Metric())
-    if not has_drifted(ratio):
+    if row.metrics.get("speedup", Metric()).low is None or not has_drifted(ratio):
         return None
     resumed = f", {num_processes} processes one after the other," if num_processes > 1 else ""
     text = (
@@ -57,3 +59,13 @@ def drift(row: Row, num_processes: int) -> Warning | None:
         "nothing beside it"
     )
     return Warning(code="ar_drift", text=text)
+
+
+def trained_on_test(row: Row, num_prompts: int) -> Warning | None:
+    if not num_prompts:
+        return None
+    text = (
+        f"the drafter was trained on {num_prompts} of the {row.n} measured prompts, by its training.json, so it may "
+        "know them better than others: measure prompts that it was not trained on, or train it on others"
+    )
+    return Warning(code="trained_on_test", text=text)

@@ -58,6 +58,12 @@ class TrainingData:
         return tuple(prompt.whole for prompt in self.prompts[language])
 
     @property
+    def prompt_digests(self) -> list[str]:
+        """Of every prompt the digest that records of a run have of it."""
+        texts = dict.fromkeys(prompt.text for prompts in self.prompts.values() for prompt in prompts)
+        return [hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12] for text in texts]
+
+    @property
     def digest(self) -> str:
         """12 hex digits of SHA-256 over languages, prompts and answers, in order."""
         state = hashlib.sha256()

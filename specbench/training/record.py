@@ -16,6 +16,7 @@ from specbench.training.spec import TrainSpec
 from specbench.training.state import Progress
 
 FORMAT = 2
+MOST_LISTED = 100_000  # 1.6 MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +80,14 @@ class CountingRecord(Record):
 
 
 def data_of(data: TrainingData) -> dict[str, Any]:
-    """What identifies the data, and which of it is measured too."""
+    """What identifies the data, and which of it is measured too. `prompts`: by their digests, which `specbench run`
+    looks for among those that it measures; null where they are more than MOST_LISTED."""
     return {
         "digest": data.digest,
         "languages": {language: len(prompts) for language, prompts in data.prompts.items()},
         "sources": list(data.sources),
         "overlap": list(data.overlap),
+        "prompts": data.prompt_digests if data.num_prompts <= MOST_LISTED else None,
     }
 
 

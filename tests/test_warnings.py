@@ -1,0 +1,182 @@
+"""Warnings of a row: when there are any, what they say to do, and that every table with a speed-up shows them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from specbench.gate.check import check
+from specbench.leaderboards.runs import Runs
+from specbench.leaderboards.tables import Numbered, tables
+from specbench.leaderboards.validation import validate
+from specbench.results.bootstrap import Metric
+from specbench.results.comparison import comparison_table
+from specbench.results.leaderboard import load, write
+from specbench.results.overview import overview_table
+from specbench.results.row import Row, Warning
+from specbench.results.tables import run_table
+from specbench.results.warnings import WIDE, warnings_of
+from tests.test_leaderboard import row
+
+SOUND = Metric(value=1.5, low=1.45, high=1.55)
+Call = Callable[..., Any]
+
+
+def measured(n: int = 100, **metrics: Metric) -> Row:
+    made: Row = row(n=n, metrics={"speedup": SOUND, **metrics})
+    return made
+
+
+def codes(of: Row) -> list[str]:
+    return [each.code for each in warnings_of(of, [])]
+
+
+def text_of(of: Row, *processes: str) -> str:
+    (found,) = warnings_of(of, [{"process": name} for name in processes])
+    assert "\n" not in found.text and not found.text.endswith(".")
+    return found.text
+
+
+def test_a_sound_row_has_none() -> None:
+    assert codes(measured(ar_drift=Metric(value=1.0, low=0.97, high=1.03))) == []
+    slow = Metric(value=0.5, low=0.4, high=0.6)
+    assert codes(measured(speedup=Metric(value=1.0), ar_drift=slow)) == [], "the baseline beside itself"
+
+
+def test_a_wide_interval_says_how_many_prompts_it_takes() -> None:
+    """Twice as wide on the scale of logs takes four times as many."""
+    twice = Metric(value=1.25, low=1.0, high=WIDE**2)
+    assert text_of(measured(speedup=twice)) == (
+        "the speed-up's interval is wide, 1.00 to 1.56 (× 1.56): for × 1.25 measure about 400 prompts instead of 100, "
+        "or on a quieter machine"
+    )
+    assert "about 200 prompts instead of 50" in text_of(measured(speedup=twice, num_prompts_timed=Metric(value=50)))
+    assert codes(measured(speedup=Metric(value=1.1, low=1.0, high=WIDE))) == []
+
+
+def test_few_prompts_are_those_of_the_captions() -> None:
+    assert codes(measured(29)) == ["few_prompts"] and codes(measured(30)) == []
+    assert codes(measured(4, speedup=Metric(value=1.5))) == [], "which has no interval to be too narrow"
+
+
+def test_a_drift_names_the_ratio_and_a_resumed_run() -> None:
+    drifting = measured(ar_drift=Metric(value=0.8, low=0.75, high=0.85))
+    assert text_of(drifting, "a", "a").startswith("the baseline ran at 0.80 [0.75, 0.85] times its first speed")
+    resumed = ", 2 processes one after the other,"
+    assert resumed in text_of(drifting, "a", "b") and resumed not in text_of(drifting, "a", "a")
+    assert codes(measured(ar_drift=Metric(value=1.2, low=1.1, high=1.3))) == ["ar_drift"]
+    assert codes(measured(ar_drift=Metric(value=0.8, low=0.6, high=1.0))) == []
+
+
+DOUBTS = (Warning(code="wide_interval", text="too wide: measure more"), Warning(code="few_prompts", text="too few"))
+
+
+def shown(*found: Table) -> str:
+    console = Console(width=200, record=True, quiet=True)
+    console.quiet = False
+    with console.capture() as captured:
+        for table in found:
+            console.print(table)
+    return captured.get()
+
+
+TABLES: dict[str, Callable[[Row], list[Table]]] = {
+    "run": lambda each: [run_table([each])],
+    "methods": lambda each: [comparison_table([each])],
+    "tasks": lambda each: [overview_table([[each]])],
+    "leaderboard": lambda each: tables([Numbered("1", Runs().side(each, Path("board.json"), [each]))]),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_with_a_speed_up_marks_it_and_says_why_below(name: str) -> None:
+    sound = measured()
+    text = shown(*TABLES[name](sound.model_copy(update={"warnings": DOUBTS})))
+    assert "1.50 [1.45, 1.55] †" in text and "too wide: measure more" in text and "too few" not in text
+    assert "†" not in shown(*TABLES[name](sound))
+
+
+def test_the_same_warning_of_several_rows_is_one_line() -> None:
+    rows = [row(subset=name, warnings=DOUBTS[:1], metrics={"speedup": SOUND}) for name in ("en", "de", "sw")]
+    text = " ".join(shown(run_table(rows)).split())
+    assert "† en: too wide: measure more; likewise de, sw" in text
+
+
+@pytest.fixture
+def drifted(specbench: Call, tmp_path: Path) -> Path:
+    """A run of the embedded pair in whose records the last third has half the speed of the first."""
+    run = ("run", "--task", "mgsm", "--method", "sd", "--subset", "en,de", "--limit", "20", "--output", "run")
+    run = (*run, "--set", "generation.max_new_tokens=8")
+    assert specbench(*run)[0] == 0
+    path = tmp_path / "run" / "records.jsonl"
+    records = read(path)
+    assert all(each["measured_at"] > 1.7e9 for each in records), "seconds since 1970"
+    for number, each in enumerate(records):
+        for generation in each["methods"].values():
+            slower = 1 + 0.5 * (number >= 13) + 0.5 * (number >= 27)
+            seconds = 0.02 * len(generation["token_ids"]) * slower * (1 + number % 7 / 100)
+            scale = seconds / generation["decode_seconds"]
+            generation["decode_seconds"] = seconds
+            for passes in generation["passes"].values():
+                passes[:] = [[length, spent * scale] for length, spent in passes]
+    path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    assert specbench(*run)[0] == 0
+    return tmp_path / "run"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_run_whose_baseline_drifts_says_so_everywhere(drifted: Path, specbench: Call) -> None:
+    board = drifted / "leaderboard.json"
+    rows = {(each.method.partition("@")[0], each.subset): each for each in load(board)}
+    whole = rows["sd", "all"]
+    assert whole.metrics["ar_drift"].value == pytest.approx(0.5, rel=0.1)
+    assert "ar_drift" in [each.code for each in whole.warnings]
+    assert rows["sd", "en"].metrics["ar_drift"] == Metric(), "20 prompts have thirds of 6"
+    assert not validate(board, with_records=True).problems
+    for command in (("leaderboard", "show", "run/leaderboard.json"), ("compare", "run:sd", "run:ar")):
+        _, out, _ = specbench(*command)
+        assert "†" in out and "the baseline ran at 0.5" in " ".join(out.split())
+    other = drifted.parent / "board.json"
+    write(other, [each.model_copy(update={"run": "run"}) for each in rows.values()])
+    notes = " ".join(" ".join(each.notes) for each in check(str(other), str(drifted), 0.03).compared)
+    assert "baseline all: the baseline ran at 0.5" in notes and "candidate all: the baseline ran at 0.5" in notes
+
+
+def test_accepted_lengths_are_those_of_the_steps_and_recomputed(drifted: Path) -> None:
+    board = drifted / "leaderboard.json"
+    found = load(board)
+    whole = {each.method.partition("@")[0]: each for each in found if each.subset == "all"}
+    for name, each in whole.items():
+        steps = [step for record in read(drifted / "records.jsonl") for step in record["methods"][name]["steps"]]
+        by_hand = [sum(step[2] == length for step in steps) for length in range(each.num_draft_tokens + 1)]
+        assert each.accepted_lengths == tuple(by_hand) and sum(by_hand) == len(steps)
+    assert len(whole["ar"].accepted_lengths or ()) == 1 and len(whole["sd"].accepted_lengths or ()) == 6
+    for field, value in (("warnings", ()), ("accepted_lengths", (1, 2))):
+        write(board, [each.model_copy(update={field: value}) for each in found])
+        problems = validate(board, with_records=True).problems
+        assert any(f"{field} = {value!r}" in problem for problem in problems if "all sd" in problem)
+
+
+@pytest.mark.parametrize(("source", "num_seen"), [("mgsm", 2), ("world:mgsm", 0)])
+def test_a_drafter_that_saw_measured_prompts_says_so(
+    specbench: Call, tmp_path: Path, source: str, num_seen: int
+) -> None:
+    """Two of four; the world's rows, which are never measured, are the control."""
+    data = () if source.startswith("world") else ("--data", "sample")
+    train = ("train", "ngram", "--task", source, *data, "--subset", "en", "--limit", "2", "--output", "mine")
+    code, _, err = specbench(*train)
+    assert code == 0, err
+    run = ("run", "--task", "mgsm", "--method", "ngram", "--subset", "en", "--limit", "4", "--output", "run")
+    assert specbench(*run, "--set", "drafter.path=mine", "--set", "generation.max_new_tokens=4")[0] == 0
+    rows = {each.method.partition("@")[0]: each for each in load(tmp_path / "run" / "leaderboard.json")}
+    told = [each.text for each in rows["ngram"].warnings if each.code == "trained_on_test"]
+    assert len(told) == bool(num_seen) and not rows["ar"].warnings
+    assert not num_seen or f"on {num_seen} of the 4 measured prompts" in told[0]
+    assert not validate(tmp_path / "run" / "leaderboard.json", with_records=True).problems

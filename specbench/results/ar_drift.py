@@ -13,7 +13,7 @@ the fit cannot tell them apart, and the interval is wide.
 
 How often the ratio is said to have drifted (`has_drifted`), in % of 1,000 simulated runs each (± 0.6), whose baseline
 was so many times slower in the last third; answers of log-normal length, noise of t with three degrees of freedom.
-`held`: how often the interval of a run without drift holds 1. `python tests/show_drift.py` prints this table:
+`held`: how often the interval of a run without drift holds 1. `python -m tests.show_drift` prints this table:
 
     contexts of one kind
     noise    n   held     × 1  × 1.05   × 1.1   × 1.2   × 1.3

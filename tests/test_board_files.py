@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Evidence, Row
 from tests.test_fairness import run_into
-from tests.test_leaderboard import row
+from tests.test_leaderboard import of_format_1, row
 
 
 @pytest.fixture(scope="module")
@@ -273,6 +274,19 @@ def test_what_must_match_is_told_with_both_values_and_may_be_ignored():
     assert differences(row(signatures={"bleu": "a"}), row(signatures={"chrf": "b"})) == []
     assert differences(row(signatures={"bleu": "a"}), row(signatures={"bleu": "b"}))
     assert len(conditions(first)) == len(set(conditions(first)))
+
+
+def test_a_file_without_digests_is_said_to_be_one_and_gets_them_by_a_merge(specbench, tmp_path):
+    (tmp_path / "old.json").write_text(of_format_1([row(), row(subset="en")]), encoding="utf-8")
+    code, out, err = specbench("leaderboard", "validate", "old.json")
+    assert code == 0 and out.startswith("ok: old.json (2 rows)") and "format 1, whose rows carry no digest" in err
+    command = re.search(r"`specbench (leaderboard merge \S+ --to \S+)`", err.replace("\n", " "))[1]
+    before = load(tmp_path / "old.json")
+    assert specbench(*command.split())[0] == 0 and load(tmp_path / "old.json") == before
+    code, out, err = specbench("leaderboard", "validate", "old.json")
+    assert code == 0 and "digest" not in err
+    edited(tmp_path / "old.json", lambda each: each.update(n=99), seal=False)
+    assert "edited by hand" in specbench("leaderboard", "validate", "old.json")[2]
 
 
 def test_the_schema_takes_what_is_written_and_nothing_else(board, folder):

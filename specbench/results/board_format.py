@@ -12,7 +12,7 @@ HISTORY = {
     4: "`engine`, `shots`, `warnings`, `accepted_lengths` and the metric `ar_drift`; of older rows only the engine is "
     "known, which was always eager",
 }
-DIGEST = "digest"
+DIGEST, FIRST_WITH_DIGESTS = "digest", 3
 
 
 def upgraded(row: dict[str, Any], version: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from specbench.errors import ConfigError
 from specbench.files import temporary_path, write_atomically
-from specbench.results.board_format import DIGEST, FORMAT, HISTORY, digest_of, sealed, upgraded
+from specbench.results.board_format import DIGEST, FIRST_WITH_DIGESTS, FORMAT, HISTORY, digest_of, sealed, upgraded
 from specbench.results.row import Row
 
 
@@ -71,14 +71,16 @@ def _row(path: Path, number: int, content: Any, version: int) -> Row:
     place = f"rows.{number}"
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: {place} = {content!r:.60}: Input should be a row; {_REMEDY}")
-    fields = upgraded({name: value for name, value in content.items() if version < 3 or name != DIGEST}, version)
+    fields = upgraded(
+        {name: value for name, value in content.items() if version < FIRST_WITH_DIGESTS or name != DIGEST}, version
+    )
     try:
         row = Row.model_validate(fields)
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(map(str, (place, *problem["loc"])))
         raise ConfigError(f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}; {_REMEDY}") from error
-    if version >= 3 and content.get(DIGEST) != digest_of(content):
+    if version >= FIRST_WITH_DIGESTS and content.get(DIGEST) != digest_of(content):
         raise ConfigError(
             f"{path}: {place} ({row.place}): {DIGEST} = {content.get(DIGEST)!r:.60} is not that of its content "
             f"({digest_of(content)}): the row was edited by hand; restore the file from a copy, or take the row out "

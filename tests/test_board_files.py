@@ -19,7 +19,7 @@ from specbench.leaderboards.validation import validate
 from specbench.results.board_format import FORMAT, HISTORY, sealed
 from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.leaderboard import load, write
-from specbench.results.row import Evidence, Row
+from specbench.results.row import Evidence, Row, Shots
 from tests.test_fairness import run_into
 from tests.test_leaderboard import of_format_1, row
 
@@ -274,6 +274,36 @@ def test_what_must_match_is_told_with_both_values_and_may_be_ignored():
     assert differences(row(signatures={"bleu": "a"}), row(signatures={"chrf": "b"})) == []
     assert differences(row(signatures={"bleu": "a"}), row(signatures={"bleu": "b"}))
     assert len(conditions(first)) == len(set(conditions(first)))
+    assert [str(each) for each in differences(row(), row(engine="compiled"))] == ["engine: eager ≠ compiled"]
+
+
+def test_other_worked_examples_are_other_conditions_and_another_result():
+    """Rows of earlier formats do not say theirs: they compare as they did."""
+    shots = [Shots(num=2, source="local", location="dev", digest=each, num_checked=16) for each in "ab"]
+    first, second = (row(shots=each) for each in shots)
+    assert [each.field for each in differences(first, second)] == ["shots.digest"]
+    assert differences(first, row()) == [] == differences(first, first)
+    assert conditions(row(shots=Shots(num=0))) == conditions(row()), "they share a table"
+    assert len({first.key, second.key, row().key}) == 3 and row(shots=Shots(num=0)).key == row().key
+
+
+def test_a_run_of_the_version_before_is_validated_with_what_its_rows_have(folder, tmp_path):
+    """Rows of format 3, and records that do not say when they were measured."""
+    old = tmp_path / "old"
+    shutil.copytree(folder, old)
+    content = json.loads((old / "leaderboard.json").read_text(encoding="utf-8"))
+    for each in content["rows"]:
+        for name in ("engine", "shots", "warnings", "accepted_lengths", "digest"):
+            del each[name]
+        del each["metrics"]["ar_drift"]
+        each["format"] = 3
+    content = {"format": 3, "rows": [sealed(each) for each in content["rows"]]}
+    (old / "leaderboard.json").write_text(json.dumps(content), encoding="utf-8")
+    records = [json.loads(line) for line in (old / "records.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert all(each.pop("measured_at") for each in records)
+    (old / "records.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    assert not validate(old / "leaderboard.json", with_records=True).problems
+    assert {each.engine for each in load(old / "leaderboard.json")} == {"eager"}
 
 
 def test_a_file_without_digests_is_said_to_be_one_and_gets_them_by_a_merge(specbench, tmp_path):

@@ -104,7 +104,10 @@ def test_a_question_among_its_own_worked_examples_is_an_error(tmp_path: Path, de
     apart = tmp_path / "apart.jsonl"
     apart.write_text("".join(json.dumps({**row, "question": f"{row['question']}?"}) + "\n" for row in ROWS), "utf-8")
     write_task(tmp_path, "other", dataset_kwargs={"data_files": {**files, "train": str(apart)}}, **keys)
-    assert len(examples(only("other", tmp_path)).examples) == len(ROWS)
+    data = examples(only("other", tmp_path))
+    assert len(data.examples) == len(ROWS)
+    assert (data.worked.num, data.worked.source, data.worked.checked) == (5, "local", True)
+    assert str(data.worked.location).endswith("own.jsonl train") and len(str(data.worked.digest)) == 12
 
 
 def test_prompts_and_scores_are_those_of_lm_eval(tiny_pair: tuple[str, str], tmp_path: Path) -> None:

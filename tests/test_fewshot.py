@@ -9,7 +9,7 @@ import pytest
 
 from specbench.catalogue import load_task, with_overrides
 from specbench.data.examples import load_examples, prompts_of
-from specbench.data.fewshot import Worked
+from specbench.data.shots import Worked
 from specbench.errors import ConfigError
 from specbench.results.leaderboard import load
 from specbench.results.leaderboard import write as write_rows

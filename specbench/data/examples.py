@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from specbench.data.fewshot import NONE, Worked, load_shots, sample_prefix
+from specbench.data.fewshot import load_shots, sample_prefix
 from specbench.data.local import Row
 from specbench.data.references import reference_of
 from specbench.data.rendering import render, turns_of
 from specbench.data.rows import rows_of
+from specbench.data.shots import NONE, Worked
 from specbench.data.sources import NoRows, open_source
 from specbench.errors import ConfigError
 from specbench.scoring.contract import Reference

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.data.examples import Example, TaskData
-from specbench.data.fewshot import Worked
+from specbench.data.shots import Worked
 from specbench.errors import ConfigError
 from specbench.lmeval.gen_kwargs import generation_spec
 from specbench.lmeval.held import HELD, HeldTask, hold, quiet, seeded

@@ -9,9 +9,9 @@ squares fit of log seconds per token, in which the middle and the last third hav
 context: the prompt's tokens and half of the answer's. The ratio is exp(−drift of the last third). Its interval is
 Student's t around it, with the standard error of the delete-one jackknife over prompts (CR3; MacKinnon, Nielsen and
 Webb, Journal of Applied Econometrics 38, 2023), each with its repeats and turns. Where context and order go together
-the fit cannot tell them apart, and the interval is wide. Noise is taken to be of each prompt by itself: load that lasts
-for several answers is told as a drift more often (noise of 0.1 with a correlation of 0.3 from answer to answer: in 2.4 %
-of runs of 30 and 0.2 % of 100 answers; of 0.9: 36 and 35 %), which it is, for these thirds.
+the fit cannot tell them apart, and the interval is wide. Noise is taken to be of each prompt by itself: load that
+lasts for several answers is told as a drift more often, which it is, for these thirds (noise of 0.1 that is correlated
+by 0.3 from answer to answer: in 2.4 % of runs of 30 and 0.2 % of 100 answers; by 0.9: in 36 and 35 %).
 
 How often the ratio is said to have drifted (`has_drifted`), in % of 1,000 simulated runs each (± 0.6), whose baseline
 was so many times slower in the last third; answers of log-normal length, noise of t with three degrees of freedom.

@@ -13,6 +13,7 @@ from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import rests_on_few
 from specbench.results.cells import NULL, number, speed
 from specbench.results.doubts import doubt_lines, speedup_cell
+from specbench.results.drafters import prescribed
 from specbench.results.row import Row
 from specbench.results.units import unit_of
 
@@ -85,6 +86,7 @@ def _conditions(measured: Measured) -> list[str]:
         *(f"{name}: {', '.join(sorted(found))}" for name, found in values.items() if found),
         *([f"intervals rest on few prompts: less than {SMALL_SAMPLE} in {', '.join(few)}"] if few else []),
         *_doubts(measured),
+        *sorted({f"{row.method.partition('@')[0]} ranks with none: {why}" for row in rows if (why := prescribed(row))}),
         *measured.outdated,
     ]
 

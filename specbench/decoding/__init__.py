@@ -2,7 +2,7 @@
 
 from specbench.decoding import lossy, verification
 from specbench.decoding.bridges import retokenize, shared, string, token_level
-from specbench.decoding.drafters import model, ngram, none, prompt_lookup
+from specbench.decoding.drafters import model, ngram, none, prompt_lookup, synthetic
 
 __all__ = [
     "lossy",
@@ -13,6 +13,7 @@ __all__ = [
     "retokenize",
     "shared",
     "string",
+    "synthetic",
     "token_level",
     "verification",
 ]

@@ -9,6 +9,7 @@ from specbench.leaderboards.changes import Change
 from specbench.leaderboards.paired import pair_up
 from specbench.leaderboards.side import Side
 from specbench.results.bootstrap import Metric
+from specbench.results.drafters import prescribed
 from specbench.results.resampling import TAILS
 from specbench.results.row import Row
 
@@ -54,21 +55,24 @@ def less_is_better(metric: str) -> bool:
 
 
 def ranked(sides: Sequence[Side], metric: str) -> list[Ranked]:
-    """The rows from the best to the worst, those without a value last.
+    """The rows from the best to the worst, those without a value last, and of these last those with a prescribed
+    acceptance rate: they are no drafters, and are ranked beside none.
 
     A place is taken from a row by those that are better and separable: the interval of the ratio (or difference) of the
     two leaves out that there is none. So the ranks of rows that are not separable overlap. The intervals of all pairs
     of rows are widened together (`widening`), or equal rows would often look separable.
     """
     sign = 1 if less_is_better(metric) else -1
-    present = [(value, side) for side in sides if (value := _value(side, metric)) is not None]
+    drafters = [side for side in sides if prescribed(side.row) is None]
+    present = [(value, side) for side in drafters if (value := _value(side, metric)) is not None]
     valued = [side for _, side in sorted(present, key=lambda each: sign * each[0])]
     pairs = [(i, j) for i in range(len(valued)) for j in range(i + 1, len(valued))]
     by = widening(len(pairs), min((each.row.n for each in valued), default=0))
     changes = {(i, j): pair_up(valued[i], valued[j]).change(metric).widened(by) for i, j in pairs}
     return [
         *(_ranked(place, side, changes, len(valued)) for place, side in enumerate(valued)),
-        *(Ranked(side, None, None) for side in sides if _value(side, metric) is None),
+        *(Ranked(side, None, None) for side in drafters if _value(side, metric) is None),
+        *(Ranked(side, None, None) for side in sides if prescribed(side.row) is not None),
     ]
 
 

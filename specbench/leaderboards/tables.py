@@ -18,7 +18,7 @@ from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import rests_on_few, sampling_of
 from specbench.results.cells import number, short, speed
 from specbench.results.doubts import doubt_lines, speedup_cell
-from specbench.results.drafters import model_name
+from specbench.results.drafters import model_name, prescribed
 from specbench.results.glossary import MEANINGS
 from specbench.results.notes import heading
 from specbench.results.row import Row
@@ -126,7 +126,8 @@ def _settings(row: Row, same: Sequence[Row]) -> list[str]:
 
 
 def _caption(order: Sequence[Ranked], metric: str) -> list[str]:
-    row = order[0].row
+    rows = [each.row for each in order]
+    row = rows[0]
     repeats = f", {row.repeats} repeats" if row.repeats > 1 else ""
     few = [each.row for each in order if rests_on_few(each.row)]
     libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
@@ -135,15 +136,22 @@ def _caption(order: Sequence[Ranked], metric: str) -> list[str]:
         f"{sampling_of(row)}; {row.dtype} on {row.device}; {libraries}",
         f"data: {row.data_source}",
         *(f"{name}: {text}" for name, text in computed(row, metric).items()),
-        _ranks_told(order, metric),
+        _ranks_told([each for each in order if prescribed(each.row) is None], metric),
+        *unranked(rows),
         *([f"intervals rest on few prompts: less than {SMALL_SAMPLE}"] if few else []),
     ]
+
+
+def unranked(rows: Sequence[Row]) -> list[str]:
+    """A line on each kind of row that no rank is given to."""
+    reasons = {f"{short(row.method).partition('@')[0]}: {reason}" for row in rows if (reason := prescribed(row))}
+    return [f"not ranked: {'; '.join(sorted(reasons))}"] if reasons else []
 
 
 def _ranks_told(order: Sequence[Ranked], metric: str) -> str:
     what = "ratio holds 1" if KINDS.get(metric) == "ratio" else "difference holds 0"
     told = f"ranked by {metric}" + (f" ({MEANINGS[metric][0]})" if metric in MEANINGS else "")
-    if len(order) == 1:
+    if len(order) < 2:
         return told
     num_valued = sum(each.best is not None for each in order)
     if sum(each.unknown for each in order) == num_valued * (num_valued - 1):

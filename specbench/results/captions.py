@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from specbench.results.bootstrap import SMALL_SAMPLE
-from specbench.results.drafters import decodes_alone, draft_length, drafter_of, model_name
+from specbench.results.drafters import decodes_alone, draft_length, drafter_of, model_name, prescribed
 from specbench.results.row import Evidence, Row
 
 MANY_CUT = 0.1  # a larger share of answers that ended at the limit makes the accuracy one of cut answers
@@ -26,6 +26,7 @@ def caption(rows: Sequence[Row]) -> str:
         f"target {model_name(row.target, row.target_revision)}",
         *_code(row),
         f"drafter {drafter_of(row)}, {draft_length(row)}, {lossless}{_options(row)}",
+        *([f"ranked beside no other row: {reason}"] if (reason := prescribed(row)) else []),
         f"{_by_subset(rows, sampling_of)}; {row.dtype} on {row.device}",
         f"verdict: {_by_subset(rows[-1:] if rows[-1].subset == 'all' else rows, verdict_of)}",
         f"data: {row.data_source} ({_locations(places)})",

@@ -9,6 +9,7 @@ from rich.text import Text
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import rests_on_few
 from specbench.results.doubts import doubt_lines, speedup_cell
+from specbench.results.drafters import prescribed
 from specbench.results.notes import heading
 from specbench.results.row import Row
 from specbench.results.tables import drafter_kind, number, sampling_of, short, speed
@@ -73,5 +74,10 @@ def _caption(rows: Sequence[Row]) -> str:
             *([f"intervals rest on few prompts: less than {SMALL_SAMPLE}"] if any(map(rests_on_few, rows)) else []),
             *doubt_lines(rows, [short(each.method).partition("@")[0] for each in rows]),
             "acceptance rates do not compare across bridges: rank by τ and tok/s",
+            *(
+                f"{short(each.method).partition('@')[0]} ranks with none: {reason}"
+                for each in rows
+                if (reason := prescribed(each))
+            ),
         ]
     )

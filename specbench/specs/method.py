@@ -125,13 +125,19 @@ class MethodSpec(Spec):
     @property
     def drafts_token_by_token(self) -> bool:
         """Whether every draft token is a draft pass, as the expected speed-up assumes: where each comes with the draft
-        model's own distribution of it. Texts that are cut into tokens anew, and copies, come without."""
+        model's own distribution of it, or stands for one that does. Texts that are cut into tokens anew, and copies,
+        come without."""
         if self.decoder is not None:
             return False
         if self.routes is not None:
             return all(part.drafts_token_by_token for part in self.parts)
         carried = feature_set(self.drafter.factory, "provides") - feature_set(self.bridge.factory, "removes")
-        return "raw_probs" in carried
+        return "raw_probs" in carried or self.prescribes is not None
+
+    @property
+    def prescribes(self) -> str | None:
+        """The rule whose acceptance rate the drafter sets; None for drafters that earn theirs."""
+        return getattr(self.drafter.factory, "prescribes", None)
 
     @property
     def bridges_nothing(self) -> bool:

@@ -23,15 +23,16 @@ class Drafter(Protocol):
 
 
 def drafter(
-    name: str, *, provides: frozenset[str], needs_model: bool, needs: str | None = None
+    name: str, *, provides: frozenset[str], needs_model: bool, needs: str | None = None, prescribes: str | None = None
 ) -> Callable[[Factory], Factory]:
     """Register a drafter factory with what the composition check needs to know; `needs`: what else a user must have, in
-    words."""
+    words; `prescribes`: the rule whose acceptance rate is set and not measured."""
 
     def add(factory: Factory) -> Factory:
         factory.provides = provides  # type: ignore[attr-defined]
         factory.needs_model = needs_model  # type: ignore[attr-defined]
         factory.needs = needs  # type: ignore[attr-defined]
+        factory.prescribes = prescribes  # type: ignore[attr-defined]
         return DRAFTERS.register(name)(factory)
 
     return add

@@ -1,0 +1,162 @@
+"""A drafter of prescribed acceptance: it agrees with the target with a given probability per draft token.
+
+It separates what an engine costs from how good a drafter is, and tests the harness: α is known, so τ and the speed-up
+are too. Its draft tokens are planned with the target itself in a rehearsal that no clock sees; the measured generation
+replays them, and makes the draft model's passes as any model drafter does, so that the cost ratio is a real one.
+"""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from specbench.decoding.drafters import drafter
+from specbench.decoding.drafters.model import ScoringModel
+from specbench.decoding.proposal import PointMass, Proposal
+from specbench.decoding.sampling import Distributions, Sampling, draw, residual
+from specbench.models.pair import ModelPair
+from specbench.models.timing import PassLog
+
+COINS = 0x5EED  # apart from the run's own stream: the rule draws the same in the rehearsal and when it is measured
+
+
+class Mixture:
+    """q_i = a_i p_i + (1 − a_i) δ(wrong_i): the target's own distribution, and one token that it finds least likely.
+
+    Σ min(p_i, q_i) = a_i (1 − p_i(wrong)) + p_i(wrong). `own_shares` [num_drafted] holds the a_i, `wrong_ids`
+    [num_drafted] the tokens, `drafted_probs` [num_drafted] q_i of what was drafted.
+    """
+
+    def __init__(self, own_shares: torch.Tensor, wrong_ids: torch.Tensor, drafted_probs: torch.Tensor) -> None:
+        self._own_shares, self._wrong_ids, self._drafted_probs = own_shares, wrong_ids, drafted_probs
+
+    def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
+        return self._drafted_probs
+
+    def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
+        of_wrong = target_probs.gather(1, self._wrong_ids[:, None])[:, 0]
+        return self._own_shares * (1.0 - of_wrong) + of_wrong
+
+    def recover(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
+        draft_probs = self._own_shares[index] * target_probs
+        draft_probs[self._wrong_ids[index]] += 1.0 - self._own_shares[index]
+        return draw(residual(target_probs, draft_probs), generator)
+
+
+class SyntheticDrafter:
+    """Each draft token is accepted with probability `acceptance`, given that all before it were; a drafted EOS ends the
+    draft. Without a rehearsal the target's passes that the plan takes are made while the clock runs."""
+
+    def __init__(self, target: ScoringModel, model: ScoringModel, acceptance: float, sampling: Sampling) -> None:
+        self.target, self.model = target, model
+        self.acceptance = acceptance
+        self.sampling = sampling
+        self.passes: PassLog | None = model.passes
+        self._script: dict[tuple[int, ...], Proposal] = {}
+        self._rehearsing = False
+        self._coins: torch.Generator | None = None
+        self._foreseen: list[int] = []
+
+    def rehearse(self, decode: Callable[[], object]) -> None:
+        """Let `decode` generate once, and remember what is drafted after which tokens for the generation that is
+        measured: with the same seed it meets the same tokens."""
+        self._script, self._rehearsing = {}, True
+        try:
+            decode()
+        finally:
+            self._rehearsing = False
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self._coins = None
+        self.model.reset()
+        self.model.score(prompt_ids, 1)
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        proposal = self._script.get(tuple(ids))
+        if proposal is None:
+            proposal = self._planned(ids, num_draft_tokens, generator)
+            if self._rehearsing:
+                self._script[tuple(ids)] = proposal
+        drafted_ids = list(ids)
+        for token in proposal.token_ids:  # as a drafter does that has to draw them
+            Distributions(self.model.score(drafted_ids, 1), self.sampling).draw(0, generator)
+            drafted_ids.append(token)
+        return proposal
+
+    def _planned(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        if self._coins is None:
+            seed = generator.initial_seed() ^ COINS
+            self._coins = torch.Generator(device=generator.device).manual_seed(seed)
+        if num_draft_tokens < 1:
+            return Proposal()
+        plan = self._greedy if self.sampling.greedy else self._drawn
+        return plan(ids, num_draft_tokens, self._coins)
+
+    def _greedy(self, ids: list[int], num_draft_tokens: int, coins: torch.Generator) -> Proposal:
+        """The target's own tokens, each replaced by a wrong one with probability 1 − acceptance."""
+        logits = self._ahead(ids, num_draft_tokens)
+        uniform = torch.rand(num_draft_tokens, generator=coins, device=coins.device).tolist()
+        wrong = self._least_likely(logits).tolist()
+        token_ids: list[int] = []
+        for own, other, number in zip(logits.argmax(dim=-1).tolist(), wrong, uniform, strict=True):
+            token_ids.append(own if number < self.acceptance else other)
+            if token_ids[-1] in self.target.eos_token_ids:
+                break
+        return Proposal(token_ids, PointMass(token_ids))
+
+    def _ahead(self, ids: list[int], num_tokens: int) -> torch.Tensor:
+        """The target's logits along its own greedy continuation of `ids`: [num_tokens, vocab], from passes as long as
+        the one that will verify it, so that both round alike. Each pass settles one more token at least."""
+        known = self._foreseen[len(ids) :] if self._foreseen[: len(ids)] == ids else []
+        guess = [*known, *([ids[-1]] * num_tokens)][:num_tokens]
+        while True:
+            logits = self.target.score([*ids, *guess], num_tokens + 1)[:num_tokens]
+            best: list[int] = logits.argmax(dim=-1).tolist()
+            if best == guess:
+                self._foreseen = [*ids, *best]
+                return logits
+            guess = best
+
+    def _drawn(self, ids: list[int], num_draft_tokens: int, coins: torch.Generator) -> Proposal:
+        """Tokens drawn from mixtures whose overlap with the target is the acceptance."""
+        token_ids: list[int] = []
+        parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        for _ in range(num_draft_tokens):
+            logits = self.target.score([*ids, *token_ids], 1)
+            target_probs = Distributions(logits, self.sampling).probs[0]
+            wrong = self._least_likely(logits)[0]
+            of_wrong = target_probs[wrong]
+            own_share = ((self.acceptance - of_wrong) / (1.0 - of_wrong)).clamp(0.0, 1.0)
+            draft_probs = own_share * target_probs
+            draft_probs[wrong] += 1.0 - own_share
+            token_ids.append(draw(draft_probs, coins))
+            parts.append((own_share, wrong, draft_probs[token_ids[-1]]))
+            if token_ids[-1] in self.target.eos_token_ids:
+                break
+        own_shares, wrong_ids, drafted_probs = (torch.stack(column) for column in zip(*parts, strict=True))
+        return Proposal(token_ids, Mixture(own_shares, wrong_ids, drafted_probs))
+
+    def _least_likely(self, logits: torch.Tensor) -> torch.Tensor:
+        """The token of each row that the target would choose last, and that ends no text: [num_rows]."""
+        ends = [token for token in self.target.eos_token_ids if token < logits.shape[-1]]
+        kept = logits.clone()
+        kept[:, ends] = float("inf")
+        return kept.argmin(dim=-1)
+
+
+ACCEPTANCE = "α: the probability that a draft token is accepted, given that all before it were."
+
+
+@drafter("synthetic", provides=frozenset({"probs"}), needs_model=True, prescribes="rejection")
+def synthetic_drafter(
+    models: ModelPair,
+    sampling: Sampling,
+    *,
+    acceptance: Annotated[float, Field(ge=0, le=1, description=ACCEPTANCE)] = 0.8,
+) -> SyntheticDrafter:
+    """Agrees with the target with a prescribed probability per draft token; the draft model makes its passes, and what
+    it would draft is thrown away. It knows the target's tokens beforehand, from a rehearsal that is not measured: a
+    test of the harness and of an engine, no drafter to compare with others."""
+    assert models.drafter is not None
+    return SyntheticDrafter(models.target, models.drafter, acceptance, sampling)

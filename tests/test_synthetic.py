@@ -1,0 +1,155 @@
+"""The drafter of prescribed acceptance: its rate is what was asked for, its output the target's own, its rank none."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from specbench.catalogue import load_method, with_overrides
+from specbench.decoding.drafters.none import NoDrafter
+from specbench.decoding.drafters.synthetic import SyntheticDrafter
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import Generation
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.verification import rejection
+from specbench.errors import ConfigError
+from specbench.leaderboards.paired import Side
+from specbench.leaderboards.ranks import ranked
+from specbench.leaderboards.tables import unranked
+from specbench.models.pair import ModelPair
+from specbench.results.bootstrap import Metric
+from specbench.results.captions import caption
+from specbench.running.compose import Decoder, compose
+from specbench.specs import MethodSpec, build
+from tests import tiny
+from tests.test_leaderboard import row
+from tests.test_losslessness import chi_square_p
+from tests.toys import TableModel, joint
+
+GREEDY, PLAIN = Sampling(0.0), Sampling(1.0)
+GAMMA = 5
+
+
+def synthetic(acceptance: float):
+    return with_overrides([], [load_method("synthetic")], [f"drafter.acceptance={acceptance}"])[1][0]
+
+
+def decoder(acceptance: float, sampling: Sampling = GREEDY, vocab: int = 30, **options) -> Decoder:
+    target, draft = TableModel(vocab, 1, **options), TableModel(vocab, 2)
+    target.device = torch.device("cpu")
+    return Decoder(
+        synthetic(acceptance), target, SyntheticDrafter(target, draft, acceptance, sampling), rejection, sampling
+    )
+
+
+def plain(target, sampling: Sampling = GREEDY) -> Decoder:
+    return Decoder(load_method("ar"), target, NoDrafter(), rejection, sampling)
+
+
+def counts(generations: list[Generation]) -> tuple[int, int]:
+    steps = [step for each in generations for step in each.steps]
+    return sum(step.num_judged for step in steps), sum(step.num_accepted for step in steps)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("acceptance", [0.3, 0.8, 0.95])
+def test_judged_tokens_are_accepted_with_the_given_probability(acceptance: float, sampling: Sampling) -> None:
+    """Within four standard deviations of the binomial over some 1,000 judged tokens."""
+    made = decoder(acceptance, sampling)
+    judged, accepted = counts([made.generate([seed, 3], StopRules(200), seed) for seed in range(6)])
+    assert judged > 700
+    assert accepted / judged == pytest.approx(acceptance, abs=4 * (acceptance * (1 - acceptance) / judged) ** 0.5)
+
+
+def test_at_0_and_1_every_draft_token_is_rejected_or_accepted() -> None:
+    for acceptance in (0.0, 1.0):
+        judged, accepted = counts([decoder(acceptance).generate([1, 2], StopRules(61), 0)])
+        assert accepted == acceptance * judged
+    assert len(decoder(1.0).generate([1, 2], StopRules(61), 0).steps) == 10
+
+
+def test_a_sampled_draft_is_always_accepted_at_1() -> None:
+    judged, accepted = counts([decoder(1.0, PLAIN).generate([1, 2], StopRules(61), 0)])
+    assert judged == accepted == 50
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_greedy_outputs_are_those_of_plain_decoding_to_the_end_token(seed: int) -> None:
+    made = decoder(0.7, vocab=40, eos_token_ids=[7])
+    stop = StopRules(80, frozenset([7]))
+    assert made.generate([seed, 2], stop, seed).token_ids == plain(made.model).generate([seed, 2], stop, 0).token_ids
+
+
+@pytest.mark.parametrize("acceptance", [0.25, 0.9])
+def test_drawn_tokens_follow_the_target(acceptance: float) -> None:
+    """As tests/test_losslessness.py; and where the draft distribution is not told rightly, the same test fails."""
+    prompt, target_counts = [0, 1], Counter()
+    made = decoder(acceptance, PLAIN, vocab=4)
+    for seed in range(2_000):
+        target_counts[tuple(made.generate(prompt, StopRules(4), seed).token_ids[:3])] += 1
+    assert chi_square_p(target_counts, joint(made.model, prompt, 3)) > 1e-3
+
+
+def test_control_a_mixture_that_is_not_what_was_drawn_from_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from specbench.decoding.drafters.synthetic import Mixture
+
+    monkeypatch.setattr(Mixture, "token_probs", lambda self, ids: torch.full((len(ids),), 0.05))
+    prompt, found = [0, 1], Counter()
+    made = decoder(0.25, PLAIN, vocab=4)
+    for seed in range(2_000):
+        found[tuple(made.generate(prompt, StopRules(4), seed).token_ids[:3])] += 1
+    assert chi_square_p(found, joint(made.model, prompt, 3)) < 1e-6
+
+
+def test_the_expected_acceptance_of_drawn_tokens_is_the_given_one() -> None:
+    overlap = decoder(0.6, PLAIN).generate([1, 2], StopRules(60), 0).positions["overlap"]
+    assert overlap == pytest.approx([0.6] * len(overlap), abs=1e-5)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "sampled"])
+def test_what_is_measured_are_the_passes_of_speculative_decoding(sampling: Sampling) -> None:
+    """One target pass a step, one draft pass a draft token; the rehearsal's are in no log."""
+    made = decoder(0.8, sampling)
+    generation = made.generate([1, 2], StopRules(60), 0)
+    assert [length for length, _ in generation.target_passes] == [step.num_drafted + 1 for step in generation.steps]
+    assert len(generation.draft_passes) == sum(step.num_drafted for step in generation.steps)
+    assert {length for length, _ in generation.draft_passes} <= {1, 2}
+
+
+def test_without_a_rehearsal_it_is_as_lossless_and_no_older_script_is_replayed() -> None:
+    made = decoder(0.5)
+    first, second = (made._decode([1, 2], StopRules(60), seed) for seed in (0, 1))
+    assert first.token_ids == second.token_ids == plain(made.model).generate([1, 2], StopRules(60), 0).token_ids
+    assert first.steps != second.steps
+    assert made.generate([1, 2], StopRules(60), 1).steps == second.steps
+
+
+def test_it_decodes_with_real_models_and_their_caches() -> None:
+    models = ModelPair(tiny.causal_lm(seed=0), tiny.causal_lm(seed=1))
+    made = compose(synthetic(1.0), models, GREEDY)
+    generation = made.generate([5, 6, 7], StopRules(40), 0)
+    assert generation.token_ids == plain(models.target).generate([5, 6, 7], StopRules(40), 0).token_ids
+    assert counts([generation])[0] == counts([generation])[1]
+
+
+def test_it_goes_with_its_rule_and_with_no_bridge() -> None:
+    plain = load_method("synthetic").model_dump()
+    with pytest.raises(ConfigError, match="prescribes what rule 'rejection' accepts"):
+        build(MethodSpec, plain | {"verification": {"rule": "exact_match"}})
+    with pytest.raises(ConfigError, match="so there is nothing to bridge"):
+        build(MethodSpec, plain | {"bridge": {"type": "retokenize"}})
+    with pytest.raises(ConfigError, match="acceptance"):
+        synthetic(1.5)
+    assert load_method("synthetic").lossless and load_method("synthetic").drafts_token_by_token
+
+
+def test_its_rows_are_marked_and_ranked_beside_none() -> None:
+    own = {"drafter": {"type": "synthetic", "acceptance": 0.8}, "verification": {"rule": "rejection"}}
+    rows = [
+        row(method="synthetic@1:0", options=own, metrics={"speedup": Metric(value=9.0, low=8.9, high=9.1)}),
+        row(method="sd@1:0", metrics={"speedup": Metric(value=2.0, low=1.9, high=2.1)}),
+    ]
+    order = ranked([Side(each) for each in rows], "speedup")
+    assert [(each.row.method, each.text) for each in order] == [("sd@1:0", "1"), ("synthetic@1:0", "")]
+    assert unranked(rows) == ["not ranked: synthetic: its α is prescribed (0.8), not a drafter's"]
+    assert "ranked beside no other row: its α is prescribed (0.8)" in caption(rows[:1])

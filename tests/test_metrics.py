@@ -14,7 +14,18 @@ NO_POSITIONS = {"target_prob": None, "draft_prob": None, "overlap": None, "diver
 
 
 def generation(
-    steps, *, decode=1.0, ttft=0.5, target=(), draft=(), draft_prefill=0.0, score=None, finish="eos", **lists
+    steps,
+    *,
+    decode=1.0,
+    ttft=0.5,
+    target=(),
+    draft=(),
+    draft_prefill=0.0,
+    score=None,
+    finish="eos",
+    rule=None,
+    tokenizer=None,
+    **lists,
 ):
     num_new_tokens = 1 + sum(step[3] for step in steps)
     return {
@@ -27,6 +38,8 @@ def generation(
         "ttft_seconds": ttft,
         "draft_prefill_seconds": draft_prefill,
         "decode_seconds": decode,
+        "rule_seconds": rule,
+        "tokenizer_seconds": tokenizer,
         "score": score,
     }
 
@@ -47,6 +60,7 @@ FIRST = record(
     autoregressive(7, decode=6.0, ttft=1.0, target=[(1, 0.5), (1, 0.7), *[(2, 0.9)] * 4], score=1.0),
     generation(
         [[3, 3, 2, 3], [3, 3, 3, 3]], decode=2.0, ttft=1.5, draft_prefill=0.25, score=0.0, finish="length",
+        rule=0.2, tokenizer=0.03,
         target=[(4, 0.5), (4, 0.7)], draft=[(1, 0.1), (1, 0.1), (1, 0.1), (2, 0.2), (1, 0.1)],
         overlap=[1.0, 0.5, 0.0, 1.0, 1.0, 1.0], divergence=[0.1, 0.1, 0.7, 0.1, 0.1, 0.1],
     ),
@@ -55,7 +69,7 @@ SECOND = record(
     1,
     autoregressive(5, decode=4.0, ttft=2.0, target=[*[(1, 0.8)] * 3, (1, 1.2)], score=1.0),
     generation(
-        [[2, 2, 1, 2]], decode=1.0, ttft=2.5, draft_prefill=0.35, score=1.0,
+        [[2, 2, 1, 2]], decode=1.0, ttft=2.5, draft_prefill=0.35, score=1.0, rule=0.05, tokenizer=0.0,
         target=[(3, 0.6)], draft=[(1, 0.1), (1, 0.1)], overlap=[0.5, 0.0], divergence=[0.2, 0.6],
     ),
 )  # fmt: skip
@@ -73,6 +87,9 @@ BY_HAND = {
     "draft_seconds": 0.8,
     "verify_seconds": 1.8,
     "overhead_seconds": 3 - 0.8 - 1.8,
+    "rule_seconds": 0.2 + 0.05,
+    "tokenizer_seconds": 0.03,
+    "other_seconds": 0.4 - 0.25 - 0.03,
     "overhead_share": 0.4 / 3,
     "overhead_share_ar": (10 - 4.8 - 3.6) / 10,
     "cost_ratio": 0.1 / 0.8,
@@ -97,7 +114,8 @@ BY_HAND = {
 }
 WITHOUT_INTERVAL = {
     "num_prompts_timed", "ar_drift", "new_tokens", "ttft_seconds", "draft_prefill_seconds", "tpot_seconds",
-    "draft_seconds", "verify_seconds", "overhead_seconds", "cost_ratio", "speedup_expected", "num_unscored",
+    "draft_seconds", "verify_seconds", "overhead_seconds", "rule_seconds", "tokenizer_seconds", "other_seconds",
+    "cost_ratio", "speedup_expected", "num_unscored",
 }  # fmt: skip
 
 
@@ -205,8 +223,20 @@ def test_one_prompt_has_no_interval_and_no_records_have_no_values():
     assert metrics["speedup"].value == 3 and metrics["speedup"].low is None
     empty = summarize([], "m", num_draft_tokens=3, verification=FUZZY)
     assert {name for name, metric in empty.items() if metric.value is not None} == {
-        "num_prompts_timed", "new_tokens", "draft_seconds", "verify_seconds", "overhead_seconds",
+        "num_prompts_timed", "new_tokens", "draft_seconds", "verify_seconds", "overhead_seconds", "rule_seconds",
+        "tokenizer_seconds", "other_seconds",
     }  # fmt: skip
+
+
+def test_records_of_earlier_versions_do_not_say_what_the_overhead_was_spent_on():
+    old = {
+        name: value
+        for name, value in SECOND["methods"]["m"].items()
+        if name not in ("rule_seconds", "tokenizer_seconds")
+    }
+    metrics = summarize([FIRST, record(1, SECOND["methods"]["ar"], old)], "m", num_draft_tokens=3, verification=FUZZY)
+    assert metrics["overhead_seconds"].value == pytest.approx(0.4)
+    assert [metrics[f"{part}_seconds"].value for part in ("rule", "tokenizer", "other")] == [None] * 3
 
 
 def test_a_drafter_that_decodes_alone_makes_draft_passes_and_no_target_passes():

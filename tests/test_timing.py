@@ -1,16 +1,21 @@
 """Clocks and pass logs on the CPU: passes of a generation lie inside its decode time."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from specbench.catalogue import load_method
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
-from specbench.models.timing import Clock, PassLog
+from specbench.models.loading import load_model
+from specbench.models.pair import ModelPair
+from specbench.models.timing import Clock, PassLog, Stopwatch
+from specbench.running.compose import compose
 from tests import tiny
 
 
@@ -23,6 +28,21 @@ def test_marks_and_log() -> None:
     assert log.read() == [(3, clock.between(start, middle))]
     log.clear()
     assert log.read() == []
+
+
+def test_choices_and_what_a_stopwatch_saw() -> None:
+    log, watch = PassLog(Clock(torch.device("cpu"))), Stopwatch()
+    log.add_choice(1.0, 1.5)
+    log.add_choice(2.0, 2.25)
+    assert (log.choice_seconds(), log.num_passes) == (0.75, 0)
+    log.clear()
+    assert log.choice_seconds() == 0
+    for _ in range(2):
+        with watch:
+            time.sleep(0.001)
+    assert watch.seconds >= 0.002
+    watch.clear()
+    assert watch.seconds == 0
 
 
 def test_cuda_marks_and_waits_on_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,3 +69,18 @@ def test_passes_are_part_of_the_decode_time_and_the_prefill_is_not() -> None:
     assert [length for length, _ in generation.target_passes] == [1] * 19
     assert 0 < sum(seconds for _, seconds in generation.target_passes) <= generation.decode_seconds
     assert generation.ttft_seconds > 0 and generation.draft_prefill_seconds <= generation.ttft_seconds
+
+
+@pytest.mark.parametrize(("name", "drafter"), [("sd", "drafter"), ("slem", "drafter-bpe"), ("slrs", "drafter-bytes")])
+def test_the_parts_of_a_generation_lie_inside_its_decode_time(name: str, drafter: str) -> None:
+    """What is neither a pass nor a choice nor a tokenizer's work is left: not less than nothing, by rounding. The rule
+    of slrs makes draft passes, which count as passes alone."""
+    models = ModelPair(load_model("embedded:target"), load_model(f"embedded:{drafter}"))
+    decoder = compose(load_method(name), models, Sampling(1.0))
+    ids = models.target.encode_prompt("Question: 2 + 2 = ?", chat=False)
+    stop = StopRules(12, models.target.eos_token_ids, stop_strings=("###",), decode_text=models.target.decode_text)
+    found = decoder.generate(ids, stop, 0)
+    assert found.rule_seconds is not None and found.tokenizer_seconds is not None
+    assert found.rule_seconds > 0 and found.tokenizer_seconds > 0
+    passes = sum(seconds for _, seconds in [*found.target_passes, *found.draft_passes])
+    assert passes + found.rule_seconds + found.tokenizer_seconds <= found.decode_seconds + 1e-6

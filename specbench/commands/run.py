@@ -70,6 +70,7 @@ def run(
     if as_json:
         stdout.out(json.dumps([row.model_dump(mode="json") for row in outcome.rows], ensure_ascii=False, indent=2))
         return
+    from specbench.results.breakdown import breakdown_table
     from specbench.results.comparison import comparison_table
     from specbench.results.overview import overview_table
     from specbench.results.tables import run_table
@@ -80,6 +81,7 @@ def run(
     for group in groups:
         if len(group) > 2:
             stdout.print(comparison_table(group))
+        stdout.print(breakdown_table(group))
     if len(groups) > 1:
         stdout.print(overview_table(groups))
     stdout.print(f"rows: {outcome.leaderboard}\nrecords: {outcome.records}", soft_wrap=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from specbench.decoding.proposal import Proposal, Step, Verdict
+from specbench.models.timing import Stopwatch
 
 Finish = Literal["eos", "stop", "length", "context"]
 
@@ -36,6 +37,7 @@ class Ledger:
     ids: list[int] = field(init=False)
     steps: list[Step] = field(default_factory=list)
     finish: Finish | None = None
+    tokenizing: Stopwatch = field(default_factory=Stopwatch)
 
     def __post_init__(self) -> None:
         self.ids = list(self.prompt_ids)
@@ -99,7 +101,8 @@ class Ledger:
     def _completes_stop_string(self) -> bool:
         assert self.rules.decode_text is not None
         start = max(len(self.prompt_ids), len(self.ids) - self._window)
-        tail = self.rules.decode_text(self.ids[start:])
+        with self.tokenizing:
+            tail = self.rules.decode_text(self.ids[start:])
         return any(stop in tail for stop in self.rules.stop_strings)
 
     def check(self, num_draft_tokens: int) -> None:

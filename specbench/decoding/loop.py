@@ -10,7 +10,7 @@ from specbench.decoding.ledger import Finish, Ledger, StopRules
 from specbench.decoding.proposal import Column, Step, Verdict
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import Rule
-from specbench.models.timing import PassLog
+from specbench.models.timing import PassLog, Stopwatch
 
 POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")
 
@@ -28,8 +28,11 @@ class ExternalCounts:
 class Generation:
     """One generation, as measured. Seconds are wall-clock; passes are (query length, seconds) after the prefill.
 
-    `positions` holds, per judged draft token, p(x), q(x), Σ min(p, q) and the rule's divergence; None where undefined.
-    Only an external decoder has `external`; its prefills may be unknown (None), its steps and passes empty.
+    `rule_seconds` are of rules and draws, without the passes that a rule makes; `tokenizer_seconds` of bridges that cut
+    texts anew and of the search for stop strings. `positions` holds, per judged draft token, p(x), q(x), Σ min(p, q)
+    and the rule's divergence; None where undefined.
+    Only an external decoder has `external`; its prefills may be unknown (None), its steps and passes empty, and of its
+    decode seconds no parts are known.
     """
 
     token_ids: list[int]
@@ -41,6 +44,8 @@ class Generation:
     ttft_seconds: float | None
     draft_prefill_seconds: float | None
     decode_seconds: float
+    rule_seconds: float | None = None
+    tokenizer_seconds: float | None = None
     external: ExternalCounts | None = None
 
 
@@ -69,37 +74,50 @@ def decode(
     target.reset()
     ledger.start(Distributions(target.score(prompt_ids, 1), sampling).draw(0, generator))
     draft_passes: PassLog | None = getattr(drafter, "passes", None)
-    clear(target.passes, draft_passes)
+    tokenizing: Stopwatch | None = getattr(drafter, "tokenizing", None)
+    clear(target.passes, draft_passes, ledger.tokenizing, tokenizing)
+    passes_of_rules: list[int] = []  # by their number among the draft passes
 
     first_token_seconds = clock.now()
     while not ledger.finished:
         proposal = drafter.propose(ledger.ids, min(num_draft_tokens, ledger.num_remaining - 1), generator)
         scored_ids = proposal.scored_ids
         logits = target.score(ledger.ids + scored_ids, len(scored_ids) + 1)
+        num_draft_passes, start = num_logged(draft_passes), clock.mark()
         verdict = rule(proposal, Distributions(logits, sampling), generator)
+        target.passes.add_choice(start, clock.mark())
+        passes_of_rules += range(num_draft_passes, num_logged(draft_passes))
         ledger.extend(proposal, verdict)
         verdicts.append(verdict)
     last_token_seconds = clock.now()
 
     ledger.check(num_draft_tokens)
     assert ledger.finish is not None
+    drafted = draft_passes.read() if draft_passes is not None else []
+    chosen = target.passes.choice_seconds() + (draft_passes.choice_seconds() if draft_passes is not None else 0.0)
     return Generation(
         token_ids=ledger.new_ids,
         finish=ledger.finish,
         steps=ledger.steps,
         positions={name: judged_column(name, verdicts, ledger.steps) for name in POSITION_COLUMNS},
         target_passes=target.passes.read(),
-        draft_passes=draft_passes.read() if draft_passes else [],
+        draft_passes=drafted,
         ttft_seconds=first_token_seconds - start_seconds,
         draft_prefill_seconds=draft_ready_seconds - start_seconds,
         decode_seconds=last_token_seconds - first_token_seconds,
+        rule_seconds=max(0.0, chosen - sum(drafted[number][1] for number in passes_of_rules)),
+        tokenizer_seconds=ledger.tokenizing.seconds + (tokenizing.seconds if tokenizing is not None else 0.0),
     )
 
 
-def clear(*logs: PassLog | None) -> None:
+def clear(*logs: PassLog | Stopwatch | None) -> None:
     for log in logs:
         if log is not None:
             log.clear()
+
+
+def num_logged(passes: PassLog | None) -> int:
+    return 0 if passes is None else passes.num_passes
 
 
 def judged_column(name: str, verdicts: list[Verdict], steps: list[Step]) -> list[float] | None:

@@ -41,18 +41,47 @@ class Clock:
 
 
 class PassLog:
-    """The forward passes of one model since the last `clear`: query length and the marks around each."""
+    """The forward passes of one model since the last `clear`: query length and the marks around each; and the marks
+    around each choice of tokens from their logits, by a rule or a draw."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self._passes: list[tuple[int, Any, Any]] = []
+        self.clear()
 
     def clear(self) -> None:
-        self._passes = []
+        self._passes: list[tuple[int, Any, Any]] = []
+        self._choices: list[tuple[Any, Any]] = []
+
+    @property
+    def num_passes(self) -> int:
+        return len(self._passes)
 
     def add(self, query_length: int, start: Any, end: Any) -> None:
         self._passes.append((query_length, start, end))
 
+    def add_choice(self, start: Any, end: Any) -> None:
+        self._choices.append((start, end))
+
+    def choice_seconds(self) -> float:
+        """Of all choices; call it when `read` may be called."""
+        return sum(self.clock.between(start, end) for start, end in self._choices)
+
     def read(self) -> list[tuple[int, float]]:
         """(query length, seconds) of each pass; call after `Clock.now`, outside of any measured region."""
         return [(length, self.clock.between(start, end)) for length, start, end in self._passes]
+
+
+class Stopwatch:
+    """Adds up the host's seconds of what is done `with` it: tokenizers run on the host, whatever the device."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def clear(self) -> None:
+        self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *problem: object) -> None:
+        self.seconds += time.perf_counter() - self._start

@@ -37,6 +37,12 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "draft_seconds": ("s, total", "forward passes of the drafter while decoding"),
     "verify_seconds": ("s, total", "forward passes of the target while decoding"),
     "overhead_seconds": ("s, total", "decode seconds that are no forward pass: rules, sampling, tokenizer, Python"),
+    "rule_seconds": ("s, total", "of these, rules and draws of tokens, on the device; null in records without it"),
+    "tokenizer_seconds": (
+        "s, total",
+        "of these, bridges that cut texts anew and the search for stop strings; as above",
+    ),
+    "other_seconds": ("s, total", "of these, the rest: Python, caches, transfers; overhead − rule − tokenizer"),
     "overhead_share": ("share", "overhead ÷ decode seconds"),
     "overhead_share_ar": ("share", "the same of the baseline"),
     "cost_ratio": (

@@ -54,6 +54,7 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
         "draft_seconds": Metric(value=sum(draft_passes)),
         "verify_seconds": Metric(value=sum(seconds for g in own for _, seconds in g["passes"]["target"])),
         "overhead_seconds": Metric(value=sum(_overhead(g) for g in own)),
+        **_parts_of_overhead(own),
         "overhead_share": _overhead_share(prompts, own),
         "overhead_share_ar": _overhead_share(prompts, baseline),
         "cost_ratio": Metric(value=draft_pass / token_pass if draft_pass is not None and token_pass else None),
@@ -61,6 +62,17 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
     if any("external" in generation for generation in own):
         found |= {name: Metric() for name in PER_PASS}
     return found
+
+
+def _parts_of_overhead(own: Sequence[Generation]) -> dict[str, Metric]:
+    """What the overhead was spent on; null where an answer does not say it."""
+    told: dict[str, list[float | None]] = {
+        name: [g.get(name) for g in own] for name in ("rule_seconds", "tokenizer_seconds")
+    }
+    sums = {name: sum(filter(None, values)) if None not in values else None for name, values in told.items()}
+    known = [value for value in sums.values() if value is not None]
+    other = sum(_overhead(g) for g in own) - sum(known) if len(known) == len(sums) else None
+    return {name: Metric(value=value) for name, value in (sums | {"other_seconds": other}).items()}
 
 
 def expected_speedup(acceptance_rate: float, num_draft_tokens: int, cost_ratio: float) -> float:

@@ -32,6 +32,8 @@ def recorded(generation: Generation) -> dict[str, Any]:
         "ttft_seconds": generation.ttft_seconds,
         "draft_prefill_seconds": generation.draft_prefill_seconds,
         "decode_seconds": generation.decode_seconds,
+        "rule_seconds": generation.rule_seconds,
+        "tokenizer_seconds": generation.tokenizer_seconds,
         **({"external": asdict(generation.external)} if generation.external else {}),
     }
 

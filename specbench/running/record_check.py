@@ -47,6 +47,8 @@ class GenerationShape(Strict):
     ttft_seconds: Seconds | None
     draft_prefill_seconds: Seconds | None
     decode_seconds: Seconds
+    rule_seconds: Seconds | None = None  # not in records of earlier versions, nor known of external decoders
+    tokenizer_seconds: Seconds | None = None
     external: ExternalShape | None = None
     decoded_by: Literal["target", "drafter"] | None = None  # which decodes alone: `passes.target` are its
     route: str | None = None  # of the routes of a method, the one that drafted

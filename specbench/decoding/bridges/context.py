@@ -1,9 +1,10 @@
 """What a draft model with another vocabulary has before it when it drafts."""
 
-from specbench.decoding.bridges.translation import Translation
+from specbench.decoding.bridges.translation import Reading, Translation
 from specbench.decoding.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.models.pair import ModelPair
+from specbench.models.timing import Stopwatch
 
 
 class DraftContext:
@@ -15,7 +16,12 @@ class DraftContext:
         self._target = models.target.text_vocabulary
         self._draft = models.drafter.text_vocabulary
         self._translation = Translation(self._target, self._draft)
-        self.read = self._translation.read
+        self.tokenizing = Stopwatch()
+
+    def read(self, ids: list[int]) -> Reading:
+        """The sequence in draft tokens, as far as they write whole characters."""
+        with self.tokenizing:
+            return self._translation.read(ids)
 
     def prefill(self, drafter: Drafter, prompt_ids: list[int]) -> None:
         """Let the drafter read the prompt. Raises ConfigError when its context is too short for that."""
@@ -39,7 +45,11 @@ class DraftContext:
     def exact(self, ids: list[int]) -> list[int]:
         """Draft tokens that write all of `ids`, an incomplete character at the end byte by byte; none at all where the
         draft vocabulary has no such bytes."""
-        draft_ids, num_held = self.read(ids)
+        with self.tokenizing:
+            return self._exact(ids)
+
+    def _exact(self, ids: list[int]) -> list[int]:
+        draft_ids, num_held = self._translation.read(ids)
         held: list[int] = []
         for index in ids[len(ids) - num_held :]:
             written = self._target.token_bytes[index] or b""

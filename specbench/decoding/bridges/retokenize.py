@@ -21,6 +21,7 @@ class Retokenized:
         self._target = target
         self._draft = draft
         self.passes = drafter.passes
+        self.tokenizing = context.tokenizing
         self.sampling = getattr(drafter, "sampling", None)
 
     def prefill(self, prompt_ids: list[int]) -> None:
@@ -31,8 +32,10 @@ class Retokenized:
         room = self._context.room(draft_ids, num_draft_tokens)
         if not room:
             return Proposal()
-        text = self._text(self._drafter.propose(draft_ids, room, generator).token_ids)
-        token_ids = self._encode_behind(ids, num_held, text)[:num_draft_tokens] if text else []
+        drafted_ids = self._drafter.propose(draft_ids, room, generator).token_ids
+        with self.tokenizing:
+            text = self._text(drafted_ids)
+            token_ids = self._encode_behind(ids, num_held, text)[:num_draft_tokens] if text else []
         return Proposal(token_ids, PointMass(token_ids)) if token_ids else Proposal()
 
     def _text(self, draft_ids: list[int]) -> str:

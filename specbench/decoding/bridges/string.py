@@ -35,6 +35,7 @@ class StringBridge:
         self._drafter = drafter
         self._model = models.drafter
         self._context = DraftContext(models)
+        self.tokenizing = self._context.tokenizing
         self._crossing = crossing(models.target, models.drafter)
         self._num_target_tokens = models.target.vocab_size
         self._greedy = greedy

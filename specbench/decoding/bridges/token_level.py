@@ -111,6 +111,7 @@ class TokenBridge:
         self._context = context
         self._common = common
         self.passes = drafter.passes
+        self.tokenizing = context.tokenizing
         self.sampling = getattr(drafter, "sampling", None)
 
     def prefill(self, prompt_ids: list[int]) -> None:

@@ -39,11 +39,14 @@ class ModelDrafter:
         self.model.score(prompt_ids, 1)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        mark = self.model.passes.clock.mark
         drafted_ids = list(ids)
         rows: list[Distributions] = []
         for _ in range(num_draft_tokens):
             distribution = Distributions(self.model.score(drafted_ids, 1), self.sampling)
+            start = mark()
             token = distribution.draw(0, generator)
+            self.model.passes.add_choice(start, mark())
             drafted_ids.append(token)
             rows.append(distribution)
             if token in self.model.eos_token_ids:

@@ -78,11 +78,19 @@ class SyntheticDrafter:
             proposal = self._planned(ids, num_draft_tokens, generator)
             if self._rehearsing:
                 self._script[tuple(ids)] = proposal
-        drafted_ids = list(ids)
-        for token in proposal.token_ids:  # as a drafter does that has to draw them
-            Distributions(self.model.score(drafted_ids, 1), self.sampling).draw(0, generator)
-            drafted_ids.append(token)
+        self._draft(ids, proposal.token_ids, generator)
         return proposal
+
+    def _draft(self, ids: list[int], token_ids: list[int], generator: torch.Generator) -> None:
+        """The passes and draws of a drafter that has to find these tokens behind `ids`."""
+        mark = self.model.passes.clock.mark
+        drafted_ids = list(ids)
+        for token in token_ids:
+            distribution = Distributions(self.model.score(drafted_ids, 1), self.sampling)
+            start = mark()
+            distribution.draw(0, generator)
+            self.model.passes.add_choice(start, mark())
+            drafted_ids.append(token)
 
     def _planned(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         if self._coins is None:

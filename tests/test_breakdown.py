@@ -1,0 +1,71 @@
+"""Milliseconds per token by part, and the line that says why a higher acceptance rate is slower."""
+
+import pytest
+from rich.console import Console
+
+from specbench.results.bootstrap import Metric
+from specbench.results.breakdown import breakdown_table, per_token, why
+from tests.test_leaderboard import row as leaderboard_row
+
+PARTS = ("draft", "verify", "rule", "tokenizer", "other")
+
+
+def row(name, speedup, alpha, parts, tau=2.0, c=0.1):
+    """A method with 100 tokens of which each takes the sum of the parts, in seconds; AR takes 10 ms a token."""
+    seconds = dict(zip(PARTS, parts, strict=True))
+    overhead = None if None in parts[2:] else sum(parts[2:])
+    values = {
+        "acceptance_rate": alpha, "mean_acceptance_length": tau, "cost_ratio": c, "speedup": speedup,
+        "tokens_per_second": 100 * speedup, "overhead_seconds": overhead,
+        **{f"{part}_seconds": value for part, value in seconds.items()},
+    }  # fmt: skip
+    return leaderboard_row(method=f"{name}@1:0", metrics={key: Metric(value=value) for key, value in values.items()})
+
+
+AR = row("ar", 1.0, None, (0.0, 0.8, 0.1, 0.0, 0.1), tau=1.0, c=None)
+SD = row("sd", 1.1, 0.74, (0.5, 0.3, 0.05, 0.0, 0.0591), tau=3.0, c=0.42)
+FSD = row("ngram", 1.6, 0.61, (0.02, 0.5, 0.05, 0.0, 0.055), tau=2.5, c=0.01)
+OLD = row("old", 1.2, 0.5, (0.1, 0.5, None, None, None))
+
+
+def rendered(rows):
+    console = Console(width=100, force_terminal=False, no_color=True)
+    with console.capture() as capture:
+        console.print(breakdown_table(rows))
+    return capture.get()
+
+
+def test_the_parts_sum_to_what_the_speed_says() -> None:
+    spent = per_token(SD)
+    assert spent["all"] == pytest.approx(1000 / 110)
+    assert sum(spent[part] for part in ("draft", "verify", "rule and sampling", "tokenizer", "other")) == pytest.approx(
+        spent["all"]
+    )
+    assert spent["draft"] == pytest.approx(1000 / 110 * 0.5 / 0.9091)
+
+
+def test_the_table_fits_and_rows_without_parts_keep_their_whole() -> None:
+    text = rendered([AR, SD, FSD, OLD])
+    assert all(len(line) <= 100 for line in text.splitlines())
+    lines = [line.split() for line in text.splitlines()]
+    assert ["ar", "10.00", "0.00", "8.00", "1.00", "0.00", "1.00", "0%", "–", "–"] in lines
+    assert ["sd", "9.09", "5.00", "3.00", "0.50", "0.00", "0.59", "55%", "0.740", "0.420"] in lines
+    assert ["old", "8.33", *["–"] * 6, "0.500", "0.100"] in lines
+
+
+def test_a_higher_rate_that_is_slower_is_explained_by_its_largest_part() -> None:
+    said = why([AR, SD, FSD])
+    assert said == (
+        "sd has α 0.74 and 1.10×, ngram has α 0.61 and 1.60×: sd takes 4.8 ms more per token for draft "
+        "(c = 0.42, not 0.01)"
+    )
+    verifying = row("sd", 1.1, 0.74, (0.02, 0.8, 0.05, 0.0, 0.06), tau=1.7)
+    assert why([AR, verifying, FSD]).endswith("for verify (τ = 1.70, not 2.50)")
+
+
+def test_what_is_slower_than_the_baseline_is_explained_and_nothing_else() -> None:
+    slow = row("sd", 0.8, 0.74, (0.75, 0.4, 0.05, 0.0, 0.05), c=0.6)
+    assert why([AR, slow]) == "sd has α 0.74 and 0.80×: draft takes 60% of its time (c = 0.60)"
+    tokenizing = row("slem", 0.8, 0.74, (0.1, 0.4, 0.05, 0.6, 0.1))
+    assert why([AR, tokenizing]) == "slem has α 0.74 and 0.80×: tokenizer takes 48% of its time"
+    assert why([AR, SD]) is None and why([AR]) is None

@@ -16,6 +16,7 @@ from specbench.commands.fairness import fairness
 from specbench.commands.fetch import fetch
 from specbench.commands.languages import languages
 from specbench.commands.leaderboard import leaderboard
+from specbench.commands.limit import limit
 from specbench.commands.list import list_
 from specbench.commands.lm_eval import PASSED_ON, lm_eval
 from specbench.commands.run import run
@@ -58,6 +59,7 @@ app.command()(audit)
 app.command()(sweep)
 app.command()(tune)
 app.command()(vocab)
+app.command()(limit)
 app.command()(languages)
 app.command()(fairness)
 app.command()(compare)

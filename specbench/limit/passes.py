@@ -1,0 +1,98 @@
+"""The time of forward passes by query length and by context, and of whole decoding: all interleaved."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from specbench.decoding.drafters.none import NoDrafter
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import decode
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.verification import rejection
+from specbench.models.causal_lm import CausalLM
+
+QUERY_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32, 48, 64)
+CONTEXTS = (64, 256, 1024, 4096)
+NUM_TOKENS = 32  # of one autoregressive generation
+
+
+@dataclass
+class Timings:
+    """Seconds of one model: of bare passes by (query length, context); of autoregressive decoding, per token, in all
+    and without its passes."""
+
+    passes: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+    per_token: list[float] = field(default_factory=list)
+    outside_passes: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Points:
+    """What is measured: every query length behind `context`, one token behind each of `contexts`."""
+
+    context: int
+    contexts: tuple[int, ...]
+    query_lengths: tuple[int, ...] = QUERY_LENGTHS
+
+    def behind(self, context: int) -> tuple[int, ...]:
+        return self.query_lengths if context == self.context else (1,)
+
+    @property
+    def every_context(self) -> list[int]:
+        return sorted({self.context, *self.contexts})
+
+
+def points_for(models: Sequence[CausalLM], context: int) -> Points:
+    """Those that fit into the context of every model; contexts up to four times the one that is asked for."""
+    room = min((model.context_limit for model in models if model.context_limit), default=max(CONTEXTS) + 64)
+    fitting = tuple(length for length in CONTEXTS if length < room and length <= 4 * context)
+    return Points(context, fitting, tuple(length for length in QUERY_LENGTHS if context + length <= room))
+
+
+def measure(
+    models: Sequence[CausalLM], points: Points, repeats: int, seed: int, report: Callable[[], None]
+) -> list[Timings]:
+    """After one unmeasured round, `repeats` rounds: each has every point of every model once, and one generation of
+    each, in an order that alternates. `report` is called after each round."""
+    found = [Timings() for _ in models]
+    chance = random.Random(seed)
+    longest = max(points.every_context) + max(points.query_lengths)
+    texts = [[chance.randrange(model.vocab_size) for _ in range(longest)] for model in models]
+    for number in range(-1, repeats):
+        pairs = list(zip(models, texts, found, strict=True))
+        for model, ids, timings in pairs if number % 2 == 0 else pairs[::-1]:
+            into = timings if number >= 0 else Timings()
+            time_passes(model, ids, points, into, backwards=number % 2 == 1)
+            time_decoding(model, ids[: points.context], into)
+        report()
+    return found
+
+
+def time_passes(model: CausalLM, ids: list[int], points: Points, into: Timings, *, backwards: bool) -> None:
+    """Every point once. Behind a context a pass reads just its own tokens: what was cached before stays."""
+    clock = model.passes.clock
+    model.reset()
+    for context in points.every_context:
+        model.score(ids[:context], 1)
+        lengths = points.behind(context)
+        for length in lengths[::-1] if backwards else lengths:
+            model.passes.clear()
+            model.score(ids[: context + length], length)
+            clock.now()
+            [(fed, seconds)] = model.passes.read()
+            assert fed == length
+            into.passes.setdefault((length, context), []).append(seconds)
+
+
+def time_decoding(model: CausalLM, prompt_ids: list[int], into: Timings) -> None:
+    """One greedy generation through the decode loop, which no end token stops."""
+    generation = decode(
+        model, NoDrafter(), rejection, prompt_ids, num_draft_tokens=0, sampling=Sampling(0.0),
+        stop=StopRules(NUM_TOKENS, context_limit=model.context_limit), generator=torch.Generator(device=model.device),
+    )  # fmt: skip
+    num_timed = len(generation.token_ids) - 1
+    in_passes = sum(seconds for _, seconds in generation.target_passes)
+    into.per_token.append(generation.decode_seconds / num_timed)
+    into.outside_passes.append((generation.decode_seconds - in_passes) / num_timed)

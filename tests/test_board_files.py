@@ -14,14 +14,19 @@ from specbench.errors import ConfigError
 from specbench.fairness.numbers import Correlations, Family
 from specbench.leaderboards.adding import add_runs, merge_files
 from specbench.leaderboards.comparable import Difference, conditions, differences
+from specbench.leaderboards.recompute import mismatches
+from specbench.leaderboards.runs import RecordedRun
 from specbench.leaderboards.schema import BoardFile, schema
 from specbench.leaderboards.validation import validate
+from specbench.results.board_changes import set_verdicts
 from specbench.results.board_format import FORMAT, HISTORY, sealed
 from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.leaderboard import load, write
-from specbench.results.row import Evidence, Row, Shots
+from specbench.results.row import Evidence, Row, Sampling, Shots
 from tests.test_fairness import run_into
 from tests.test_leaderboard import of_format_1, row
+
+EVIDENCE = Evidence(task="mgsm", subsets=("en",), num_prompts=4, num_draws=9, temperature=1, p_value=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -129,18 +134,17 @@ def test_a_folder_whose_name_is_not_utf_8_is_one_clear_error(folder, tmp_path):
 
 
 def test_merging_keeps_what_an_audit_found_and_refuses_contradictions(tmp_path):
-    evidence = Evidence(task="mgsm", subsets=("en",), num_prompts=4, num_draws=9, temperature=1, p_value=0.5)
     numbers = Family(groups=("en",), unfairness=Metric(value=0.3), spreads={}, correlations=Correlations())
-    plain, audited = row(), row(verdict="lossless", evidence=evidence)
+    plain, audited = row(), row(verdict="lossless", evidence=EVIDENCE)
     files = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
     for file, each in zip(files, (plain, audited, row(fairness=numbers)), strict=True):
         write(file, [each])
     for number, order in enumerate((files, files[::-1])):
         merge_files(order, tmp_path / f"all-{number}.json")
         (found,) = load(tmp_path / f"all-{number}.json")
-        assert (found.verdict, found.evidence, found.fairness) == ("lossless", evidence, numbers)
+        assert (found.verdict, found.evidence, found.fairness) == ("lossless", EVIDENCE, numbers)
     assert merge_files(files[1:], files[0]).known == 1 and load(files[0])[0].verdict == "lossless"
-    write(files[2], [row(verdict="diverged", evidence=evidence)])
+    write(files[2], [row(verdict="diverged", evidence=EVIDENCE)])
     with pytest.raises(ConfigError, match="two verdicts, diverged and lossless"):
         merge_files(files[1:], tmp_path / "none.json")
     with pytest.raises(ConfigError, match="two verdicts, diverged and lossless"):
@@ -223,6 +227,47 @@ def test_rows_that_do_not_go_together_are_refused_with_both_values(tmp_path):
     assert merge_files([first, path], tmp_path / "all.json").new == 4 and not validate(path, False).problems
 
 
+APART = {
+    "intervals = .*methods of intervals": (
+        {"intervals": INTERVALS}, {"subset": "en", "intervals": INTERVALS.model_copy(update={"resamples": 9})}
+    ),
+    r"versions\.transformers = 5\.22": ({}, {"versions": {"torch": "2.13.0", "transformers": "5.22.0"}}),
+    "drafter_revision = b+": ({"drafter_revision": "a" * 40}, {"subset": "en", "drafter_revision": "b" * 40}),
+    "data_revision = b+": ({"data_revision": "a" * 40}, {"seed": 1, "data_revision": "b" * 40}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", APART)
+def test_neither_files_nor_runs_bring_versions_into_one_file_that_differ(tmp_path, message):
+    first, second = APART[message]
+    write(tmp_path / "board.json", [row(**first)])
+    (tmp_path / "run").mkdir()
+    write(tmp_path / "run" / "leaderboard.json", [row(**second)])
+    for put in (
+        lambda: add_runs([tmp_path / "run"], tmp_path / "board.json"),
+        lambda: merge_files([tmp_path / "run" / "leaderboard.json"], tmp_path / "board.json"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            put()
+        assert load(tmp_path / "board.json") == [row(**first)]
+
+
+def test_every_field_that_a_run_tells_is_compared_with_it(folder):
+    run = RecordedRun(folder)
+    honest = next(each for each in run.rows if each.subset == "en" and each.method.startswith("sd@"))
+    assert mismatches(honest, run) == []
+    edits = {
+        "seed": 7, "target": "org/other", "target_revision": "a" * 40, "drafter": "org/other", "commit": "abc",
+        "drafter_revision": "a" * 40, "data_source": "hub", "device": "Faster", "dtype": "float16",
+        "attention": "eager", "versions": {"torch": "9"}, "num_draft_tokens": 9, "lossless": False, "quality": "bleu",
+        "signatures": {"bleu": "x"}, "intervals": INTERVALS.model_copy(update={"level": 0.5}), "options": {},
+        "sampling": Sampling(temperature=1.0), "language": "xx", "accepted_lengths": (1, 2, 3),
+    }  # fmt: skip
+    for field, value in edits.items():
+        found = mismatches(honest.model_copy(update={field: value}), run)
+        assert field in {each.field for each in found}, field
+
+
 def test_two_results_of_one_configuration_are_refused_in_files_and_replaced_by_runs(tmp_path):
     write(tmp_path / "a.json", [row()])
     write(tmp_path / "b.json", [row(created="2026-02-02T00:00:00Z", metrics={"speedup": Metric(value=2.0)})])
@@ -259,6 +304,27 @@ def test_eight_processes_that_add_at_once_lose_no_row(tmp_path):
         f"{n}-{part}" for n in names for part in range(3)
     }
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def judge_one(board, name, together):
+    together.wait(60)
+    set_verdicts(board, lambda each: ("lossless", EVIDENCE) if each.subset == name else None)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_verdicts_that_come_at_once_lose_none(tmp_path):
+    names = [f"subset-{number}" for number in range(8)]
+    board = tmp_path / "board.json"
+    write(board, [row(subset=name) for name in names])
+    context = multiprocessing.get_context("fork")
+    together = context.Barrier(len(names))
+    auditors = [context.Process(target=judge_one, args=(board, name, together)) for name in names]
+    for auditor in auditors:
+        auditor.start()
+    for auditor in auditors:
+        auditor.join(60)
+    assert [auditor.exitcode for auditor in auditors] == [0] * 8
+    assert {each.verdict for each in load(board)} == {"lossless"}
 
 
 def test_what_must_match_is_told_with_both_values_and_may_be_ignored():

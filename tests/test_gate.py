@@ -341,6 +341,24 @@ def test_too_few_prompts_are_a_problem(run, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("fall", "exit_code", "told"), [(0.9, 2, "not more than ar itself may have changed: measure both"), (0.5, 1, "")]
+)
+def test_a_speed_up_that_fell_with_the_speed_of_ar_has_no_verdict(base, tmp_path, fall, exit_code, told):
+    """AR took a fifth longer in the second run; the method longer still, as where a machine has other work."""
+
+    def load(records):
+        for record in records:
+            for name, generation in record["methods"].items():
+                generation["decode_seconds"] *= 1.2 / (1 if name == "ar" else fall)
+
+    report = check(str(base), str(with_records(base, tmp_path / "loaded", load)), 0.03)
+    assert report.exit_code == exit_code and told in said(report)
+    alone = with_records(base, tmp_path / "alone", lambda records: [r["methods"]["sd"].update(
+        decode_seconds=r["methods"]["sd"]["decode_seconds"] / fall) for r in records])  # fmt: skip
+    assert check(str(base), str(alone), 0.03).exit_code == 1, "control: with AR as before it is a regression"
+
+
+@pytest.mark.parametrize(
     ("num_prompts", "ratio", "what", "verdict"),
     [
         (MIN_PROMPTS, Metric(value=1.0, low=0.99, high=1.01), SPEEDUP, "fine"),

@@ -46,7 +46,8 @@ def check(
     num_tolerant = sum(waiting.has_interval for waiting in pending)
     factor = widening(num_tolerant)
     for waiting in pending:
-        waiting.judge(factor, max_regression, paired=first.run is not None)
+        load = control.loads.get(waiting.of.task, 1.0)
+        waiting.judge(factor, max_regression, paired=first.run is not None, load=load)
     problems = [*([] if compared else [_nothing_common(first, second)]), *_missing(first, missing)]
     notes = [*control.notes, *_new(new if compared else []), *_other_rows(first, missing)]
     return Report(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),

@@ -14,18 +14,24 @@ REMEDY = "measure both on the same machine, one after the other, with nothing be
 class Control:
     """`other_device`: the user said that the two may be of other devices, where AR's speed says nothing.
 
-    `drifted` holds by task why speed-ups are not compared.
+    `drifted` holds by task why speed-ups are not compared. `loads`: how many times faster or slower AR may have
+    been, by its interval. What a machine does beside a run comes in bursts, so that prompts are not as independent as
+    intervals take them to be, and a method, whose working set is larger, may lose more by it than AR.
     """
 
     other_device: bool
     notes: list[str] = field(default_factory=list)
     drifted: dict[str, str] = field(default_factory=dict)
+    loads: dict[str, float] = field(default_factory=dict)
 
     def add(self, task: str, ratio: Metric) -> None:
         """`ratio`: AR's tokens/s in the candidate ÷ in the baseline."""
         if ratio.value is None:
             self.notes.append(f"{task}: {BASELINE} has no speed")
             return
+        if not self.other_device:
+            ends_of = (ratio.low or ratio.value, ratio.high or ratio.value)
+            self.loads[task] = max(max(end, 1 / end) for end in ends_of)
         ends = "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.3f}, {ratio.high:.3f}]"
         told = f"{BASELINE} itself ran at {ratio.value:.3f} times its speed in the baseline{ends}"
         distance = max(ratio.value, 1 / ratio.value)

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from specbench.gate.control import REMEDY
 from specbench.gate.findings import Compared
-from specbench.gate.speed import MIN_PROMPTS, TYPICAL, Measured, judged
+from specbench.gate.sides import BASELINE
+from specbench.gate.speed import LENGTH, MIN_PROMPTS, TYPICAL, Measured, judged
 
 
 @dataclass(frozen=True)
@@ -19,9 +21,11 @@ class Pending:
     def has_interval(self) -> bool:
         return self.measured.num_prompts >= MIN_PROMPTS and self.measured.ratio(1.0).high is not None
 
-    def judge(self, by: float, max_regression: float, paired: bool) -> None:
+    def judge(self, by: float, max_regression: float, paired: bool, load: float = 1.0) -> None:
         """Put the finding where it belongs, with the interval widened; what has no interval that can be trusted is a
-        problem, or the gate would let anything pass. All prompts together decide where a typical one has none."""
+        problem, or the gate would let anything pass. All prompts together decide where a typical one has none. `load`:
+        how many times faster or slower AR may have been: a speed-up that has fallen by less may have lost it to that.
+        """
         if self.measured.values[0].value is None:
             self.of.not_compared.append(f"{self.what} of {self.subset}: the baseline has none")
             return
@@ -31,7 +35,11 @@ class Pending:
             return
         ratio = self.measured.ratio(by)
         if ratio.high is not None:
-            self.of.findings.append(judged(self.what, self.subset, self.measured.values, ratio, max_regression, paired))
+            found = judged(self.what, self.subset, self.measured.values, ratio, max_regression, paired)
+            if found.regressed and self.what != LENGTH and ratio.high * load >= 1 - max_regression:
+                self.of.problems.append(f"{found}: not more than {BASELINE} itself may have changed: {REMEDY}")
+            else:
+                self.of.findings.append(found)
         elif self.what == TYPICAL:
             self.of.not_compared.append(f"{place}: {num_prompts} prompts are too few beside so many comparisons")
         else:

@@ -23,7 +23,7 @@ from specbench.running.records import Record
 from specbench.specs import MethodSpec, TaskSpec
 
 ROUNDING = 1e-12  # relative: sums of another machine's processor
-METRICS_OF_FORMAT_4 = frozenset({"ar_drift"})
+METRICS_OF_FORMAT_4 = frozenset({"ar_drift", "rule_seconds", "tokenizer_seconds", "other_seconds"})
 OF_AUDITS = ("lossless", "undecided")  # verdicts that records cannot give
 
 

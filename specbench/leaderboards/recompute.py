@@ -89,8 +89,6 @@ def _is_null(row: Row, name: str) -> bool:
 def _of_metrics(said: Mapping[str, Metric], found: Mapping[str, Metric]) -> list[Mismatch]:
     wrong = []
     for name in dict.fromkeys([*said, *found]):
-        if name not in said and found[name] == Metric():
-            continue  # records of an earlier version, which did not measure it
         if name not in said or name not in found:
             wrong.append(
                 Mismatch(f"metrics.{name}", *("there" if name in side else "absent" for side in (said, found)))

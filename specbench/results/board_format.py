@@ -9,8 +9,8 @@ HISTORY = {
     1: "rows with one score, accuracy",
     2: "several scores by their names; `quality` names the one that stands for the row, `signatures` how they are made",
     3: "every row has a `digest` of its content, and may say in `run` where its records are",
-    4: "`engine`, `shots`, `warnings`, `accepted_lengths` and the metric `ar_drift`; of older rows only the engine is "
-    "known, which was always eager",
+    4: "`engine`, `shots`, `warnings`, `accepted_lengths` and the metrics `ar_drift`, `rule_seconds`, "
+    "`tokenizer_seconds`, `other_seconds`; of older rows only the engine is known, which was always eager",
 }
 DIGEST, FIRST_WITH_DIGESTS = "digest", 3
 

@@ -82,13 +82,16 @@ class SyntheticDrafter:
         return proposal
 
     def _draft(self, ids: list[int], token_ids: list[int], generator: torch.Generator) -> None:
-        """The passes and draws of a drafter that has to find these tokens behind `ids`."""
+        """The passes and draws of a drafter that has to find these tokens behind `ids`; nobody waits for its draws."""
         mark = self.model.passes.clock.mark
         drafted_ids = list(ids)
         for token in token_ids:
             distribution = Distributions(self.model.score(drafted_ids, 1), self.sampling)
             start = mark()
-            distribution.draw(0, generator)
+            if self.sampling.greedy:
+                distribution.logits.argmax(dim=-1)
+            else:
+                torch.multinomial(distribution.probs, 1, generator=generator)
             self.model.passes.add_choice(start, mark())
             drafted_ids.append(token)
 

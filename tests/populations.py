@@ -186,6 +186,6 @@ POPULATIONS = (
     Population("corpus score", _matches, float(np.prod(MOMENTS)) ** 0.25, _corpus, resampled=False),
     Population(
         f"variance between {NUM_GROUPS} languages, n texts each", _languages, 0.09 * 2, _unequal, resampled=False,
-        most=1000,
+        most=300,
     ),
 )  # fmt: skip

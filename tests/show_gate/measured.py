@@ -136,9 +136,9 @@ def repetitions(machine: Machine, num: int) -> Iterator[Report]:
 
 
 def regressions(machine: Machine) -> Iterator[tuple[str, Report]]:
-    """Each beside a run of now that was measured just before."""
+    """Each beside the same run without it, measured before them."""
+    before = machine.run("before")
     for number, (name, (injected, options)) in enumerate(REGRESSIONS.items()):
-        before = machine.run(f"before-{number}")
         with injected():
             after = machine.run(f"after-{number}", **options)
         yield name, check(str(before), str(after), 0.03)

@@ -1,0 +1,48 @@
+"""The published page of coverages is that of the method as it is: a change of the method asks for a new page."""
+
+import pytest
+from scipy import stats
+
+from tests.populations import POPULATIONS
+from tests.show_coverage import ENOUGH, LEAST, NUM_RUNS, PAGE, SIZES, coverage, method_digest, sample_of
+
+TEXT = PAGE.read_text(encoding="utf-8")
+AGAIN = "the method has changed: `python -m tests.show_coverage --write` computes the page anew"
+
+
+def published():
+    """Population, prompts, runs and specbench's share of the page's first table."""
+    table = TEXT.partition("## What a test")[0]
+    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    return [(name, int(n), int(runs), float(ours) / 100) for name, n, runs, _, _, ours, *_ in lines]
+
+
+def test_the_page_names_the_method_of_now():
+    assert f"Method {method_digest()}," in TEXT, AGAIN
+
+
+def test_the_page_has_every_population_at_every_size():
+    places = [(population.name, n, min(NUM_RUNS, population.most)) for population in POPULATIONS for n in SIZES]
+    assert [each[:3] for each in published()] == places
+    assert {n for _, n, _, _ in published()} >= {16, 30, 100, 250}
+
+
+def test_from_100_prompts_on_every_interval_holds_the_truth_in_93_percent():
+    """Of fewer than 5,000 runs as far as these can tell: two standard errors."""
+    for name, n, runs, share in published():
+        error = 0 if runs >= NUM_RUNS else 2 * (LEAST * (1 - LEAST) / runs) ** 0.5
+        assert n < ENOUGH or share >= LEAST - error, (name, n)
+    plain = [line for line in TEXT.splitlines() if line.startswith(f"| {POPULATIONS[0].name} | {ENOUGH} ")]
+    assert float(plain[0].split(" | ")[3]) < 100 * LEAST, "control: plain percentiles do not"
+
+
+@pytest.mark.parametrize("population", POPULATIONS, ids=lambda population: population.name)
+def test_a_part_of_the_page_is_computed_again(population):
+    assert sample_of(population) in TEXT.splitlines(), AGAIN
+
+
+@pytest.mark.parametrize("population", POPULATIONS[:6], ids=lambda population: population.name)
+def test_a_part_of_the_coverage_is_computed_again(population):
+    """300 runs: a share of 93 % stays above the bound in 999 of 1,000 times."""
+    covered = coverage(population, ENOUGH, 300, seed=1)["specbench"][0]
+    assert covered >= stats.binom.ppf(0.001, 300, LEAST) / 300

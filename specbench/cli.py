@@ -22,6 +22,7 @@ from specbench.commands.lm_eval import PASSED_ON, lm_eval
 from specbench.commands.run import run
 from specbench.commands.schema import schema
 from specbench.commands.show import show
+from specbench.commands.suite import suite
 from specbench.commands.sweep import sweep
 from specbench.commands.train import train
 from specbench.commands.tune import tune
@@ -57,6 +58,7 @@ app.command()(fetch)
 app.command()(show)
 app.command()(audit)
 app.command()(sweep)
+app.command()(suite)
 app.command()(tune)
 app.command()(vocab)
 app.command()(limit)

@@ -1,9 +1,10 @@
 """One `specbench run`: what was asked for → specs, data, models, records, rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 
@@ -36,6 +37,16 @@ from specbench.tuning.calibration import without_calibration
 __all__ = ["Outcome", "Request", "execute", "measure", "measure_into", "run_spec", "set_threads"]
 
 
+class Reports(Protocol):
+    """Is told of every block of a run that is recorded."""
+
+    def report(self, where: str, record: Record, measured: bool) -> None: ...
+
+
+# Of a console and a number of blocks: what is told of them, for as long as they are measured.
+MakeProgress = Callable[[Console, int], AbstractContextManager[Reports]]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The rows of a run and where they are."""
@@ -60,8 +71,14 @@ class Outcome:
         return groups
 
 
-def execute(request: Request, console: Console) -> Outcome:
-    """Measure what is not recorded yet, and write the rows. Progress goes to `console`."""
+def execute(
+    request: Request,
+    console: Console,
+    load_pair: Callable[[RunSpec], Models] | None = None,
+    make_progress: MakeProgress = RunProgress,
+) -> Outcome:
+    """Measure what is not recorded yet, and write the rows. Progress goes to `console`. `load_pair`: gives the models,
+    where some may be loaded already."""
     spec = run_spec(request)
     say_what_is_not_plain(request, spec, console)
     embedded = spec.target.startswith(EMBEDDED)
@@ -71,7 +88,7 @@ def execute(request: Request, console: Console) -> Outcome:
     if request.leaderboard is not None:  # one that cannot take the rows is reported before anything is loaded
         check_takes(request.leaderboard, spec.device)
     loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)
-    models = load_models(spec)
+    models = (load_pair or load_models)(spec)
     cells = make_cells(spec, models, loaded)
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
     identity = runner.identity(spec, cells, models, conditions)
@@ -80,7 +97,9 @@ def execute(request: Request, console: Console) -> Outcome:
         say(console, "--allow-code-execution: no effect, no answer of these tasks is run")
     path = request.output or default_folder(spec, identity)
     folder = RunFolder(path, identity, named_by_digest=request.output is None)
-    records, rows = measure_into(folder, spec, cells, models, conditions, request.command, console, request.judging)
+    records, rows = measure_into(
+        folder, spec, cells, models, conditions, request.command, console, request.judging, make_progress
+    )
     if reason := why_unscored(records):
         say(console, reason)
     if request.leaderboard is not None:
@@ -93,14 +112,14 @@ def execute(request: Request, console: Console) -> Outcome:
 
 def measure_into(
     folder: RunFolder, spec: RunSpec, cells: Sequence[Cell], models: Models, conditions: Mapping[str, Any],
-    command: str, console: Console, judging: Judging | None = None,
+    command: str, console: Console, judging: Judging | None = None, make_progress: MakeProgress = RunProgress,
 ) -> tuple[list[Record], list[Row]]:  # fmt: skip
     """Measure what the folder does not hold yet; its leaderboard then holds this run alone, and no rows of another."""
     with folder.open({method.name: method.most_draft_tokens for method in spec.methods}) as done:
         check_writable(folder.leaderboard)
         if judging is not None and any(block.key not in done for block in runner.blocks(cells, spec.repeats)):
             judging.check()
-        measured = measure(spec, cells, folder, done, console)
+        measured = measure(spec, cells, folder, done, console, make_progress)
         write_specs(folder.path, spec, cells)
         records, judge = with_recorded(measured, cells, folder.path, console)
         rows = results.rows(spec, cells, models, records, conditions, command, judge)
@@ -115,12 +134,13 @@ def measure_into(
 
 
 def measure(
-    spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, done: Mapping[Key, Record], console: Console
-) -> list[Record]:
+    spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, done: Mapping[Key, Record], console: Console,
+    make_progress: MakeProgress = RunProgress,
+) -> list[Record]:  # fmt: skip
     """The records of the plan, those that were not there measured now."""
     plan = list(runner.blocks(cells, spec.repeats))
     announce(console, len(plan), sum(block.key in done for block in plan), folder.path, what_blocks_are(plan))
-    with RunProgress(console, len(plan)) as progress, saying_what_is_kept(console, folder.path):
+    with make_progress(console, len(plan)) as progress, saying_what_is_kept(console, folder.path):
         return runner.run(
             spec, plan, folder, done,
             lambda block, record, measured: progress.report(f"{record['task']}/{record['subset']}", record, measured),

@@ -124,7 +124,9 @@ def _path(place: str, location: tuple[int | str, ...]) -> str:
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     for part in location:
         field = model.model_fields.get(str(part))
-        inner = field.annotation if field else None
+        if field is None:  # the number or the key of an entry
+            continue
+        inner = field.annotation
         models = [t for t in [inner, *get_args(inner)] if isinstance(t, type) and issubclass(t, BaseModel)]
         if not models:
             return []

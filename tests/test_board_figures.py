@@ -3,9 +3,10 @@
 import pytest
 
 from specbench.boards.catalogue import board_names, load_board
-from specbench.boards.cells import Asked, cells_of
+from specbench.boards.cells import cells_of
 from specbench.boards.figures import FigureGroup, FigureTable
 from specbench.boards.spec import BoardSpec
+from specbench.grids.measurement import Asked
 from specbench.request import run_spec
 
 NUM_FIGURES = {
@@ -84,7 +85,7 @@ def test_p3_prints_the_mean_of_its_languages_and_repeats_itself() -> None:
 
 
 def test_p2_drafts_greedily_and_p3_times_the_whole_call() -> None:
-    sd = run_spec(cells_of(BOARDS["p2"], "llama3.1", Asked())[0].request()).methods[2]
+    sd = run_spec(cells_of(BOARDS["p2"], "llama3.1", Asked())[0].measurement.request()).methods[2]
     assert sd.name == "sd" and sd.drafter.options["temperature"] == 0 and sd.lossless
     metrics = {each.number: {place.metric for place in each.places()} for each in BOARDS["p3"].published}
     assert all(metrics[number] == {"speedup_e2e"} for number in ("1", "3", "7"))
@@ -146,5 +147,5 @@ def test_every_cell_of_every_pair_can_be_asked_for(name: str) -> None:
     assert {cell.pair_name for cell in cells} == board.pairs.keys()
     assert {cell.run_name for cell in cells} == board.runs.keys()
     for cell in cells[:20] if name == "p4" else cells:
-        spec = run_spec(cell.request())
+        spec = run_spec(cell.measurement.request())
         assert [method.name for method in spec.methods] == ["ar", *cell.methods]

@@ -11,7 +11,7 @@ import yaml
 from rich.console import Console
 
 from specbench.boards.catalogue import board_names, load_board
-from specbench.boards.cells import Asked, cells_of
+from specbench.boards.cells import cells_of
 from specbench.boards.comparison import as_records
 from specbench.boards.figures import Figure, Place
 from specbench.boards.measured import Measured, cell_of_row, outdated
@@ -21,6 +21,7 @@ from specbench.boards.shown import measured_pairs
 from specbench.boards.tables import own_table
 from specbench.errors import ConfigError
 from specbench.fairness.numbers import Correlations, Family
+from specbench.grids.measurement import Asked
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Row
@@ -119,13 +120,17 @@ def test_a_cell_asks_for_what_the_board_says_and_the_command_line_wins(tmp_path:
     pairs = {"tiny": {"target": "org/t", "methods": {"sd": "fsd"}, "subsets": {"good": ["de"]}, "limit": 3}}
     board = load_board(str(written(tmp_path, pairs=pairs, published=[])))
     good, bad = cells_of(board, "tiny", Asked(tmp_path))
-    assert good.request().subsets == ("de",) and good.request().methods == ["fsd"] and good.limit == 3
+    assert (
+        good.measurement.request().subsets == ("de",)
+        and good.measurement.request().methods == ("fsd",)
+        and good.limit == 3
+    )
     assert good.folder == tmp_path / "boards" / "mine" / "tiny" / "good" and bad.run_name == "bad"
-    assert good.command == (
+    assert good.measurement.command == (
         "specbench run --task mgsm --method fsd --subset de --target org/t --limit 3 "
         f"--set generation.max_new_tokens=6 --output {good.folder}"
     )
-    assert cells_of(board, "tiny", Asked(tmp_path, limit=2))[0].request().options["limit"] == 2
+    assert cells_of(board, "tiny", Asked(tmp_path, limit=2))[0].measurement.request().options["limit"] == 2
     without = {"tiny": {"methods": {"ngram": None}}}
     assert [cell.run_name for cell in cells_of(load_board(str(written(tmp_path, pairs=without, published=[]))),
                                                "tiny", Asked())] == ["good"]  # fmt: skip
@@ -201,7 +206,7 @@ def test_the_row_of_a_committed_leaderboard_is_of_the_cell_that_its_command_name
 def test_rows_beside_the_board_are_shown_where_no_folder_has_any(tmp_path: Path) -> None:
     path = written(tmp_path, runs={**BOARD["runs"], "twin": {"task": "mgsm", "methods": ["sd", "pld"]}})
     cell = cells_of(load_board(str(path)), "tiny", Asked())[0]
-    names = dict(sorted((method.partition("@")[0], (task, method)) for task, method in cell.names()))
+    names = dict(sorted((method.partition("@")[0], (task, method)) for task, method in cell.measurement.names()))
     ar, sd = (
         row(name).model_copy(update={"task": names[name][0], "method": names[name][1], "drafter": drafter})
         for name, drafter in (("ar", None), ("sd", "org/drafter"))
@@ -216,8 +221,8 @@ def test_rows_beside_the_board_are_shown_where_no_folder_has_any(tmp_path: Path)
 
 def test_a_board_of_few_prompts_and_of_older_methods_says_so(tmp_path: Path) -> None:
     cell = cells_of(load_board(str(written(tmp_path))), "tiny", Asked(tmp_path))[0]
-    names = sorted(cell.names())
-    own = [row("sd").model_copy(update={"task": task, "method": method, "command": cell.command})
+    names = sorted(cell.measurement.names())
+    own = [row("sd").model_copy(update={"task": task, "method": method, "command": cell.measurement.command})
            for task, method in names]  # fmt: skip
     assert outdated(cell, own) is None and outdated(cell, []) is None
     assert "other versions" in str(outdated(cell, [own[0].model_copy(update={"method": "sd@0:old"})]))

@@ -3,10 +3,11 @@
 import os
 from pathlib import Path
 
-from specbench.boards.cells import Asked, cells_of
+from specbench.boards.cells import cells_of
 from specbench.boards.spec import BoardSpec
 from specbench.catalogue import load_method, load_tasks
 from specbench.errors import ConfigError, nearest
+from specbench.grids.measurement import Asked
 from specbench.resources import builtin_dir
 from specbench.specs import build, yaml_files
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from specbench.boards.cells import Asked, Cell, cells_of
+from specbench.boards.cells import Cell, cells_of
 from specbench.boards.figures import Place
 from specbench.boards.spec import FAIRNESS, QUALITY, BoardSpec
+from specbench.grids.measurement import Asked
 from specbench.resources import EMBEDDED
 from specbench.results.bootstrap import Metric
 from specbench.results.cells import short
@@ -19,12 +20,6 @@ from specbench.results.row import Row
 
 ALL = "all"
 OF_MACHINE = ("--output", "--device", "--threads", "--allow-code-execution")
-
-
-def rows_of_folder(cell: Cell) -> list[Row]:
-    """The rows of a cell's own folder; none where it was never measured."""
-    path = cell.folder / "leaderboard.json"
-    return load(path) if path.is_file() else []
 
 
 def cell_of_row(row: Row) -> tuple[str, ...] | None:
@@ -87,7 +82,7 @@ def measured(board: BoardSpec, pair: str, folder: Path, committed: Path | None) 
     """The rows of a pair: of each cell those of its folder, else those of a committed leaderboard."""
     kept = load(committed) if committed is not None and committed.is_file() else []
     cells = cells_of(board, pair, Asked(folder))
-    rows = {cell.run_name: rows_of_folder(cell) or _rows_among(kept, cell) for cell in cells}
+    rows = {cell.run_name: cell.measurement.rows() or _rows_among(kept, cell) for cell in cells}
     told = (outdated(cell, rows[cell.run_name]) for cell in cells)
     return Measured(board, pair, rows, tuple(filter(None, told)))
 
@@ -95,14 +90,14 @@ def measured(board: BoardSpec, pair: str, folder: Path, committed: Path | None) 
 def outdated(cell: Cell, rows: Sequence[Row]) -> str | None:
     """How rows were measured where that is not what a cell asks for now; None where it is."""
     own = [row for row in rows if cell_of_row(row) == cell.place]
-    now = options_of(cell.command)
+    now = options_of(cell.measurement.command)
     for row in own:
         then = options_of(row.command)
         differ = [name for name in dict.fromkeys([*then, *now]) if then.get(name) != now.get(name)]
         if differ:
             first, second = (", ".join(f"{name} {each.get(name, '–')}" for name in differ) for each in (then, now))
             return f"{cell.run_name}: measured with {first}; the board now asks for {second}"
-    if own and (missing := cell.names() - {(row.task, row.method) for row in rows}):
+    if own and (missing := cell.measurement.names() - {(row.task, row.method) for row in rows}):
         names = ", ".join(sorted({f"{short(task)} {short(method)}" for task, method in missing}))
         return f"{cell.run_name}: measured with other versions; the board now asks for {names}"
     return None
@@ -126,7 +121,7 @@ def _rows_among(kept: Sequence[Row], cell: Cell) -> list[Row]:
     it is of both."""
     if not kept:
         return []
-    names, target, drafter = cell.names(), cell.pair.target or f"{EMBEDDED}target", cell.pair.drafter
+    names, target, drafter = cell.measurement.names(), cell.pair.target or f"{EMBEDDED}target", cell.pair.drafter
     return [
         row
         for row in kept

@@ -6,13 +6,11 @@ from pathlib import Path
 from rich.console import Console
 
 from specbench.boards.cells import Cell
-from specbench.boards.measured import rows_of_folder
-from specbench.boards.outcomes import Outcome
-from specbench.errors import ConfigError
 from specbench.execute import execute
 from specbench.fairness.answer import answer
 from specbench.fairness.request import Request as FairnessRequest
 from specbench.fairness.rows import add_to
+from specbench.grids.outcomes import Outcome, reason_of
 from specbench.leaderboards.adding import add_rows
 from specbench.leaderboards.machine import check_takes
 from specbench.resources import EMBEDDED
@@ -42,20 +40,18 @@ def _outcome(cell: Cell, leaderboard: Path | None, console: Console) -> Outcome:
     """Whatever goes wrong in a cell is its own failure: a model that does not fit or data that are not there are no
     reason to leave the others out."""
     try:
-        was_measured = cell.is_measured(rows_of_folder(cell))
+        was_measured = cell.is_measured(cell.measurement.rows())
         if was_measured:
             say(console, f"measured already: {cell.folder}")
         else:
-            execute(cell.request(), console)
+            execute(cell.measurement.request(), console)
             if cell.run.fairness:
                 _add_fairness(cell, console)
         if leaderboard is not None:
-            add_rows(leaderboard, rows_of_folder(cell), cell.folder)
-    except ConfigError as error:
-        return Outcome(cell, False, str(error))
+            add_rows(leaderboard, cell.measurement.rows(), cell.folder)
     except Exception as error:
-        return Outcome(cell, False, " ".join(f"{type(error).__name__}: {error}".split()))
-    return Outcome(cell, was_measured, None)
+        return Outcome(cell.run_name, cell.folder, False, reason_of(error))
+    return Outcome(cell.run_name, cell.folder, was_measured, None)
 
 
 def _add_fairness(cell: Cell, console: Console) -> None:

@@ -72,15 +72,16 @@ def run(
 ) -> None:
     """Measure what a board misses, each run in a folder of its own; exit code 1 where one fails."""
     from specbench.boards.catalogue import load_board
-    from specbench.boards.cells import Asked, cells_of, chosen
-    from specbench.boards.outcomes import outcomes_table
+    from specbench.boards.cells import cells_of, chosen
     from specbench.boards.run import run_cells
+    from specbench.grids.measurement import Asked
+    from specbench.grids.outcomes import outcomes_table
     from specbench.sandbox import permission
 
     permission.allow(allow_code_execution)
     asked = Asked(path("--runs", runs) or Path("runs"), limit, data, device, threads, allow_code_execution)
     cells = chosen(cells_of(load_board(name), pair, asked), None if only is None else split(only))
     outcomes = run_cells(cells, path("--leaderboard", leaderboard), stderr)
-    stdout.print(outcomes_table(outcomes))
+    stdout.print(outcomes_table(f"{cells[0].board.name} · {pair}", outcomes))
     if any(outcome.failure is not None for outcome in outcomes):
         raise typer.Exit(1)

@@ -1,6 +1,6 @@
 """The models of a run: one target, and for every method that drafts with a model, its draft model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -61,13 +61,16 @@ def parts(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
     return [part for method in methods for part in method.parts]
 
 
-def load_models(spec: RunSpec) -> Models:
-    """The models that the methods of a run ask for, each loaded once, all in the target's dtype."""
-    target = load_model(spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device)
-    return Models(target, load_drafters(spec, spec.methods, target))
+def load_models(spec: RunSpec, load: Callable[..., CausalLM] = load_model) -> Models:
+    """The models that the methods of a run ask for, each loaded once, all in the target's dtype. `load`: as
+    `load_model`."""
+    target = load(spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device)
+    return Models(target, load_drafters(spec, spec.methods, target, load))
 
 
-def load_drafters(spec: RunSpec, methods: Sequence[MethodSpec], target: CausalLM) -> dict[str, CausalLM]:
+def load_drafters(
+    spec: RunSpec, methods: Sequence[MethodSpec], target: CausalLM, load: Callable[..., CausalLM] = load_model
+) -> dict[str, CausalLM]:
     """The draft models by the name of the method or route. Raises ConfigError naming the key of a checkpoint."""
     dtype = target.dtype if spec.dtype == "auto" else spec.dtype
     loaded: dict[str, CausalLM] = {}
@@ -79,7 +82,7 @@ def load_drafters(spec: RunSpec, methods: Sequence[MethodSpec], target: CausalLM
         revision = spec.drafter_revision if name == spec.drafter else None
         if name not in loaded:
             with naming_key(part, spec.target):
-                loaded[name] = load_model(name, revision=revision, dtype=dtype, device=spec.device)
+                loaded[name] = load(name, revision=revision, dtype=dtype, device=spec.device)
         found[part.name] = loaded[name]
     return found
 

@@ -1,0 +1,56 @@
+"""`specbench suite`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench.commands import arguments
+from specbench.commands.arguments import flag, path
+from specbench.console import stdout
+
+
+def suite(
+    file: Annotated[Path, typer.Argument(help="YAML file: tasks, methods, pairs, temperatures, seeds.")],
+    dry_run: Annotated[
+        bool, flag("--dry-run", help="Print the cells, what is measured of them and how long the rest takes.")
+    ] = False,
+    ray: Annotated[
+        str | None, typer.Option(help="Share the cells among the workers of a ray cluster: local, or its address.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Workers of --ray; all its GPUs when absent, or one where it has none.")
+    ] = None,
+    limit: arguments.Limit = None,
+    data: arguments.Data = None,
+    device: arguments.Device = "auto",
+    threads: arguments.Threads = None,
+    allow_code_execution: Annotated[
+        bool, flag("--allow-code-execution", help="Run the programs that the models write, to score them.")
+    ] = False,
+    runs: Annotated[str | None, typer.Option(help="Folder of runs, with suites in `suites`; runs when absent.")] = None,
+    leaderboard: Annotated[
+        str | None, typer.Option(help="Leaderboard JSON of all rows; in the suite's folder when absent.")
+    ] = None,
+) -> None:
+    """Measure a grid: every task on every pair, at every temperature, with every seed and all methods.
+
+    Each cell is a run in a folder of its own, and the same command goes on where it was interrupted. A cell that fails
+    stops no other: failures are listed at the end, with exit code 1.
+    """
+    from specbench.grids.measurement import Asked
+    from specbench.suite.cells import cells_of, load_suite
+    from specbench.suite.plan import planned
+    from specbench.suite.session import measure, show
+    from specbench.suite.tables import cells_table
+
+    asked = Asked(path("--runs", runs) or Path("runs"), limit, data, device, threads, allow_code_execution)
+    cells = cells_of(load_suite(file), asked)
+    forecast = planned(cells)
+    if dry_run:
+        stdout.print(cells_table(forecast))
+        return
+    collected = measure(forecast, asked, ray, workers, path("--leaderboard", leaderboard))
+    show(collected, forecast, stdout)
+    if any(outcome.failure is not None for outcome in collected.outcomes):
+        raise typer.Exit(1)

@@ -1,0 +1,89 @@
+"""One `specbench run` as a value: the request, the command that says the same, and whether its rows are there."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specbench.catalogue import load_method, load_tasks, with_overrides
+from specbench.errors import ConfigError
+from specbench.execute import Request
+from specbench.results.leaderboard import Row, load
+from specbench.running.identity import named
+
+DEFAULTS: dict[str, Any] = {
+    "target_revision": None, "drafter_revision": None, "data": None, "limit": None, "subsets_per_task": None,
+    "repeats": 1, "seed": 0, "dtype": "auto", "device": "auto", "chat": "auto",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for beside the file. `folder`: that of all runs."""
+
+    folder: Path = Path("runs")
+    limit: int | None = None
+    data: str | None = None
+    device: str = "auto"
+    threads: int | None = None
+    allow_code_execution: bool = False
+
+    def check(self) -> None:
+        """Raise ConfigError for a limit that leaves nothing."""
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError(f"--limit {self.limit}: give 1 or more")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Methods on one task and one pair of models. `options`: those of DEFAULTS that may be others."""
+
+    task: str
+    methods: tuple[str, ...]
+    folder: Path
+    subsets: tuple[str, ...] | None = None
+    overrides: tuple[str, ...] = ()
+    target: str | None = None
+    drafter: str | None = None
+    threads: int | None = None
+    allow_code_execution: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """The command that measures the same alone, without the options that have their default."""
+        given = {"subset": self.subsets and ",".join(self.subsets), "target": self.target, "drafter": self.drafter}
+        asked = {**DEFAULTS, **self.options}
+        given |= {name.replace("_", "-"): value for name, value in asked.items() if value != DEFAULTS[name]}
+        words = ["specbench", "run", "--task", self.task, "--method", ",".join(self.methods)]
+        for name, value in {**given, "threads": self.threads}.items():
+            words += [f"--{name}", str(value)] if value is not None else []
+        for override in self.overrides:
+            words += ["--set", override]
+        words += ["--allow-code-execution"] * self.allow_code_execution
+        return shlex.join([*words, "--output", str(self.folder)])
+
+    def request(self) -> Request:
+        """The same as `specbench run` is asked."""
+        return Request(
+            tasks=[self.task], methods=self.methods, subsets=self.subsets, overrides=self.overrides,
+            target=self.target, drafter=self.drafter, threads=self.threads, output=self.folder, leaderboard=None,
+            plot=None, command=self.command, options={**DEFAULTS, **self.options},
+        )  # fmt: skip
+
+    def rows(self) -> list[Row]:
+        """The rows of the folder; none where it was never measured."""
+        path = self.folder / "leaderboard.json"
+        return load(path) if path.is_file() else []
+
+    def is_measured(self, rows: Sequence[Row]) -> bool:
+        """Whether rows are all that is asked for now: of the same command, and of the tasks and methods as they are
+        today; on which machine and with which versions, the rows tell."""
+        return {(row.task, row.method) for row in rows if row.command == self.command} == self.names()
+
+    def names(self) -> set[tuple[str, str]]:
+        """Task and method of every row, as rows name them. Raises ConfigError for those that are not known."""
+        methods = [load_method(name) for name in ["ar", *self.methods]]
+        tasks, methods = with_overrides(load_tasks(self.task), methods, self.overrides)
+        return {(named(task), named(method)) for task in tasks for method in methods}

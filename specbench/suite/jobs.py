@@ -1,0 +1,86 @@
+"""What a worker is asked for, and what it tells: plain values, since they go from process to process."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench.execute import Request
+from specbench.running.records import Record
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run. `cwd`: the folder that its paths are seen from, where it is there."""
+
+    request: Request
+    allow_code_execution: bool = False
+    cwd: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where the records are to be."""
+        assert self.request.output is not None
+        return self.request.output
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The first that a worker is sent: what it measures with, which its machine's name may hold."""
+
+    device: str
+    threads: int | None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker is there. `host`, and what must be equal in all workers: the device, the versions, the code."""
+
+    host: str
+    device: str
+    versions: dict[str, str | None]
+    commit: str | None
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line for the user."""
+
+    line: str
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The models are loaded, and the blocks of the run are known. `files`: of its folder, by name, where the folder
+    is the worker's own."""
+
+    num_blocks: int
+    files: dict[str, bytes] | None = None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A block is on the worker's disk. `measured`: False where it was there before."""
+
+    record: Record
+    measured: bool
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The run is over. `failure`: why it has no rows. `load_seconds`: for models that were not loaded before.
+    `is_last`: the process ends itself."""
+
+    failure: str | None
+    seconds: float = 0.0
+    load_seconds: float = 0.0
+    is_last: bool = False
+    files: dict[str, bytes] | None = None
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The worker's process is gone, and why; a job that it had is not finished."""
+
+    reason: str
+
+
+Event = Ready | Said | Planned | Recorded | Finished | Lost

@@ -1,0 +1,56 @@
+"""The cells of a suite with their work: counted from the data, without a model."""
+
+from collections.abc import Sequence
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from specbench.catalogue import load_method
+from specbench.errors import ConfigError
+from specbench.execute import run_spec
+from specbench.resources import EMBEDDED
+from specbench.running.subsets import load_asked
+from specbench.suite.cells import Cell
+from specbench.suite.evidence import records_in
+from specbench.suite.forecast import Forecast, Planned
+from specbench.tuning.calibration import without_calibration
+
+Subsets = tuple[tuple[int, int], ...]
+
+
+def planned(cells: Sequence[Cell]) -> Forecast:
+    """All cells, with what they have already. What cannot be read here is not known; measuring says why."""
+    counted: dict[Any, Subsets | None] = {}
+    plan, recorded = [], []
+    for cell in cells:
+        target = cell.pair.target
+        key = (cell.task.called, cell.limit, target is None or target.startswith(EMBEDDED), cell.methods)
+        if key not in counted:
+            counted[key] = subsets_of(cell)
+        rows = cell.measurement.rows()
+        methods = tuple(load_method(name).name for name in ("ar", *cell.methods))
+        plan.append(Planned(cell, methods, counted[key], cell.measurement.is_measured(rows)))
+        recorded.append(list(records_in(cell.folder)))
+    forecast = Forecast(plan)
+    for number, records in enumerate(recorded):
+        for record in records:
+            forecast.add(number, record)
+    return forecast
+
+
+def subsets_of(cell: Cell) -> Subsets | None:
+    """Of each subset its blocks, and the tokens that an answer may have; None where the data cannot be read."""
+    try:
+        spec = run_spec(cell.measurement.request())
+        embedded = spec.target.startswith(EMBEDDED)
+        loaded = without_calibration(load_asked(spec, embedded, Console(file=StringIO())), spec.methods)
+    except ConfigError:
+        return None
+    return tuple(
+        (
+            spec.repeats * sum(len(example.turns) for example in data.examples),
+            task.subset(subset).generation.max_new_tokens,
+        )
+        for task, subset, data in loaded
+    )

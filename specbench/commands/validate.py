@@ -10,13 +10,17 @@ from specbench.errors import ConfigError
 from specbench.specs import MethodSpec, TaskSpec
 
 
-def validate(files: Annotated[list[Path], typer.Argument(help="Task or method YAML files.")]) -> None:
-    """Check task and method files; says what is wrong with each and exits with 2 if any is."""
+def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or suite YAML files.")]) -> None:
+    """Check task, method and suite files; says what is wrong with each and exits with 2 if any is."""
     from specbench.catalogue import load_file, namesake
+    from specbench.suite.cells import is_suite, load_suite
 
     num_wrong = 0
     for file in files:
         try:
+            if is_suite(file):
+                stdout.print(f"ok: {file} (suite {load_suite(file).name})", soft_wrap=True)
+                continue
             spec = load_file(file)
             check_code(file, spec)
         except ConfigError as error:

@@ -101,6 +101,12 @@ def load_suite(path: Path) -> SuiteSpec:
     return suite
 
 
+def is_suite(path: Path) -> bool:
+    """Whether a file is meant to be a suite. Raises ConfigError where it cannot be read."""
+    data = yaml_files.read(path)
+    return bool({"tasks", "pairs"} & data.keys()) and "runs" not in data
+
+
 def with_prefix(prefix: str, check: Any) -> None:
     """Run a check; its ConfigError says where."""
     try:

@@ -153,11 +153,15 @@ def connect(ray: Any, address: str) -> None:
 
 
 def shares(resources: dict[str, float], opening: Opening) -> tuple[dict[str, float], int]:
-    """What a worker needs, and how many of them the cluster has room for."""
+    """What a worker needs, and how many of them the cluster has room for. Raises ConfigError where workers would have
+    CPUs, and nobody says how many."""
     if resources.get("GPU", 0) >= 1 and opening.device in ("auto", "cuda"):
         return {"num_gpus": 1, "num_cpus": 0}, int(resources["GPU"])
-    threads = opening.threads or 1
-    return {"num_cpus": threads}, int(resources.get("CPU", 0)) // threads
+    if opening.threads is None:
+        raise ConfigError(
+            "--ray: the cluster has no GPU: say how many CPU threads each worker has, such as --threads 1"
+        )
+    return {"num_cpus": opening.threads}, int(resources.get("CPU", 0)) // opening.threads
 
 
 def chosen(asked: int | None, needs: dict[str, float], most: int, num_cells: int) -> int:

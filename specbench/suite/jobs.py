@@ -32,9 +32,10 @@ class Opening:
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker is there. `host`, and what must be equal in all workers: the device, the versions, the code."""
+    """A worker is there. What must be equal in all of them: the device, the versions, the code."""
 
     host: str
+    pid: int
     device: str
     versions: dict[str, str | None]
     commit: str | None

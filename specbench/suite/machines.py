@@ -46,6 +46,6 @@ class Machines:
         if host is None or self._first is None or "thread" not in self._first.device:
             return None
         return (
-            f"{self._hosts.count(host)} workers share the CPUs and memory of {host} and slow each other down: speed-ups, "
-            "each beside AR in its own worker, compare only with others that were measured so"
+            f"{self._hosts.count(host)} workers share the CPUs and memory of {host} and slow each other down: their "
+            "speed-ups, each beside AR in its own worker, compare only with others that were measured so"
         )

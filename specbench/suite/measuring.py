@@ -129,4 +129,4 @@ def ready(opening: Opening) -> Ready:
 
     set_threads(opening.threads, False)
     found = environment(str(choose_device(opening.device)), "", "")
-    return Ready(socket.gethostname(), found["device"], found["versions"], found["commit"])
+    return Ready(socket.gethostname(), os.getpid(), found["device"], found["versions"], found["commit"])

@@ -18,7 +18,7 @@ from specbench.running.file_lock import locked
 from specbench.running.progress import say
 from specbench.suite.cells import Cell
 from specbench.suite.crew import Crew, Worker
-from specbench.suite.forecast import Estimate, Forecast, shown
+from specbench.suite.forecast import Estimate, Forecast, Group, shown
 from specbench.suite.jobs import Finished, Job
 from specbench.suite.machines import Machines
 from specbench.suite.watch import Watch
@@ -90,12 +90,13 @@ def measure(
 
 
 def unknown(forecast: Forecast, missing: Sequence[int]) -> list[int]:
-    """Of every pair and task that nothing is known of the cell with the most methods; of the pair that is measured
-    first last, so that its models are there."""
-    found: dict[tuple[str, str], int] = {}
+    """Of every pair and task that nothing is known of, the cell with the most methods; those of the pair that is
+    measured first last, so that its models are there then. A pair and task with one example alone need none."""
+    found: dict[Group, int] = {}
     for number in missing:
         planned = forecast.plan[number]
-        if forecast.evidence[planned.group].num_records:
+        work = sum(forecast.plan[other].num_blocks for other in missing if forecast.plan[other].group == planned.group)
+        if forecast.evidence[planned.group].num_records or work == 1:
             continue
         best = found.setdefault(planned.group, number)
         if len(planned.methods) > len(forecast.plan[best].methods):

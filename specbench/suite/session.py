@@ -54,19 +54,16 @@ def crew_of(
         yield workers
 
 
-def opening_of(forecast: Forecast, asked: Asked, shared: bool) -> Opening:
-    """What every worker measures with. Raises ConfigError where cells would differ in their number of CPU threads, as
-    rows with another number do not compare."""
-    embedded = {
-        planned.cell.name: (planned.cell.pair.target or EMBEDDED).startswith(EMBEDDED) for planned in forecast.plan
-    }
-    if asked.threads is not None or all(embedded.values()):
+def opening_of(forecast: Forecast, asked: Asked, on_cluster: bool) -> Opening:
+    """What every worker measures with. Raises ConfigError where cells would differ in their number of CPU threads: rows
+    with another number do not compare."""
+    embedded = [(planned.cell.pair.target or EMBEDDED).startswith(EMBEDDED) for planned in forecast.plan]
+    if asked.threads is not None or all(embedded):
         return Opening(asked.device, asked.threads or 1)
-    on_cpu = choose_device(asked.device).type == "cpu" if not shared else asked.device == "cpu"
-    if on_cpu and (shared or any(embedded.values())):
+    if not on_cluster and any(embedded) and choose_device(asked.device).type == "cpu":
         raise ConfigError(
-            "the embedded pair measures with 1 CPU thread, other pairs with all, and the workers of --ray share them: "
-            "say how many each cell has: --threads 1, or another number"
+            "the embedded pair measures with 1 CPU thread and other pairs with all, and such rows do not compare: say "
+            "how many all have: --threads 1, or another number"
         )
     return Opening(asked.device, asked.threads)
 

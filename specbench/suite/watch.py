@@ -54,7 +54,7 @@ class Watch:
         """Take one event in, and say what there is to be said of it."""
         if job is None:
             if self._num_workers > 1 and isinstance(event, Ready):
-                say(self._console, f"{worker} is ready: {event.device} of {event.host}")
+                say(self._console, f"{worker} is ready: {event.device}, on {event.host}")
             elif isinstance(event, Lost):
                 say(self._console, f"{worker} cannot be started: {event.reason}")
             return

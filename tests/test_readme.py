@@ -30,6 +30,7 @@ def chained(commands: list[str]) -> list[list[str]]:
 SHORT = ["--set", "generation.max_new_tokens=24"]
 SMALLER = {"run": ["--set", "generation.max_new_tokens=16"], "sweep": SHORT, "audit": [*SHORT, "--draws", "24"],
            "limit": ["--repeats", "1", "--context", "64"],
+           "suite": ["--limit", "1"],
            "tune": ["--limit", "6", "--lengths", "5", "--step", "0.2", "--output", "my.yaml"]}  # fmt: skip
 RUNNABLE = chained([command for command in COMMANDS if command not in INSTALLING])
 

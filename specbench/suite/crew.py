@@ -25,16 +25,17 @@ class Worker(Protocol):
 
 @dataclass(eq=False)
 class Hand:
-    """A worker with the thread that waits for it. `at`: the number of its job."""
+    """A worker with the thread that waits for it. `at`: the number of its job; `is_over`: nothing more is opened."""
 
     worker: Worker
     inbox: "queue.SimpleQueue[tuple[Hand, Event]]"
     orders: "queue.SimpleQueue[Job | None]" = field(default_factory=queue.SimpleQueue)
     at: int | None = None
+    is_over: bool = False
 
     def work(self) -> None:
         """Open the worker and do its jobs; open it again where its process has ended. Ends when it cannot be opened."""
-        while isinstance(self._told(lambda: iter([self.worker.open()])), Ready):
+        while not self.is_over and isinstance(self._told(lambda: iter([self.worker.open()])), Ready):
             event: Event | None = None
             while event is None or (isinstance(event, Finished) and not event.is_last):
                 if (job := self.orders.get()) is None:
@@ -134,5 +135,6 @@ class Crew:
 
     def _close(self) -> None:
         for hand in self._hands:
+            hand.is_over = True
             hand.orders.put(None)
             hand.worker.close()

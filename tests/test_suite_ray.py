@@ -81,7 +81,7 @@ def test_gpus_are_one_for_each_worker_and_cpus_are_never_shared() -> None:
         cluster.shares({"CPU": 8}, Opening("auto", None))
     assert cluster.chosen(None, {"num_gpus": 1}, 4, 9) == 4 and cluster.chosen(None, {"num_gpus": 1}, 4, 2) == 2
     assert cluster.chosen(None, {"num_cpus": 1}, 8, 9) == 1 and cluster.chosen(2, {"num_cpus": 1}, 8, 9) == 2
-    with pytest.raises(ConfigError, match="--workers 3: the cluster has 2 times 3 CPUs"):
+    with pytest.raises(ConfigError, match="--workers 3: the cluster has 3 CPUs for 2 workers: give 1 to 2"):
         cluster.chosen(3, {"num_cpus": 3}, 2, 9)
 
 
@@ -92,6 +92,9 @@ def test_without_ray_one_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "ray", None)
     code, _, err = specbench("suite", "shared.yaml", "--ray", "local")
     assert code == 2 and "pip install 'specbench[ray]'" in err
+    for address in ("127.0.0.1:1", "nonsense"):
+        with pytest.raises(ConfigError, match=f"--ray {address}: cannot be reached"):
+            cluster.connect(None, address)
     code, _, err = specbench("suite", "shared.yaml", "--workers", "2")
     assert code == 2 and "--workers 2" in err and "--ray local" in err
 

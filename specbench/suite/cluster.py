@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -15,6 +16,7 @@ from specbench.running.records import RecordFile, record_key
 from specbench.suite.jobs import Event, Finished, Job, Lost, Opening, Planned, Ready, Recorded, Said
 from specbench.suite.process import MeasuringProcess
 
+ANSWER_SECONDS = 10  # of a cluster's head
 START_SECONDS = 180  # until a worker is there: it starts Python and imports torch
 STORE_BYTES = 128 * 2**20  # of ray's own memory on this machine: what passes through it are records
 LOCAL = "local"
@@ -114,7 +116,7 @@ class RayWorker:
 
 def first_line(error: Exception) -> str:
     """What ray says, without the paragraphs behind it."""
-    return str(error).strip().splitlines()[0]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @contextmanager
@@ -142,14 +144,23 @@ def ray_workers(
 
 
 def connect(ray: Any, address: str) -> None:
-    """Start ray on this machine alone, or join a cluster."""
-    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-    local = {"_node_ip_address": "127.0.0.1", "object_store_memory": STORE_BYTES, **quiet}
+    """Start ray on this machine alone, or join a cluster. Raises ConfigError where nobody answers: ray itself would
+    ask for minutes."""
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
-        ray.init(address=LOCAL, **local) if address == LOCAL else ray.init(address=address, log_to_driver=False)
-    except Exception as error:  # of several kinds: no such address, no answer, another version
-        raise ConfigError(f"--ray {address}: cannot be reached: {first_line(error)}: give `local`, or the address "
-                          "of a cluster's head, such as 10.0.0.1:6379") from error  # fmt: skip
+        if address == LOCAL:
+            ray.init(
+                LOCAL, _node_ip_address="127.0.0.1", object_store_memory=STORE_BYTES, include_dashboard=False, **quiet
+            )
+            return
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+        ray.init(address, **quiet)
+    except Exception as error:  # of several kinds: no such address, no answer, no token, another version
+        raise ConfigError(
+            f"--ray {address}: cannot be reached ({first_line(error)}): give `local`, or the address of a cluster's "
+            "head, such as 10.0.0.1:6379"
+        ) from error
 
 
 def shares(resources: dict[str, float], opening: Opening) -> tuple[dict[str, float], int]:
@@ -166,11 +177,11 @@ def shares(resources: dict[str, float], opening: Opening) -> tuple[dict[str, flo
 
 def chosen(asked: int | None, needs: dict[str, float], most: int, num_cells: int) -> int:
     """The number of workers. Raises ConfigError for more than there is room for."""
-    if asked is not None and not 1 <= asked <= most:
-        what = "GPUs" if "num_gpus" in needs else f"times {needs['num_cpus']:g} CPUs"
-        raise ConfigError(f"--workers {asked}: the cluster has {most} {what}, one for each worker: give 1 to {most}")
     if most < 1:
         raise ConfigError(
-            "--ray: the cluster has no GPU and not the CPUs of one worker: add a machine, or fewer --threads"
+            "--ray: the cluster has no GPU, and fewer CPUs than --threads asks for: add a machine, or ask for fewer"
         )
+    if asked is not None and not 1 <= asked <= most:
+        what = "a GPU" if "num_gpus" in needs else f"{needs['num_cpus']:g} CPUs"
+        raise ConfigError(f"--workers {asked}: the cluster has {what} for {most} workers: give 1 to {most}")
     return min(asked or (most if "num_gpus" in needs else 1), max(1, num_cells))

@@ -73,7 +73,7 @@ def measure(
 ) -> None:
     """First one example of every task on every pair that nothing is known of: its records are the cells' own."""
     if first := unknown(forecast, missing):
-        say(console, f"first examples of {len(first)} cells, which tell how long the rest takes")
+        say(console, f"measuring one example of each task on each pair ({len(first)}), to tell how long the rest takes")
         watch.start(first, True, max_losses=1)
         crew.run([job_of(forecast.plan[number].cell, True) for number in first], 1, lambda job, event: None)
     estimate, started = forecast.total(crew.num_workers), time.monotonic()

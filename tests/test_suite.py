@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from specbench.errors import ConfigError
-from specbench.execute import Request
 from specbench.grids.measurement import Asked
+from specbench.request import Request
 from specbench.results.leaderboard import load
 from specbench.suite.cells import cells_of, load_suite
 from specbench.suite.crew import Crew

@@ -8,8 +8,9 @@ from typing import Any
 
 from specbench.catalogue import load_method, load_tasks, with_overrides
 from specbench.errors import ConfigError
-from specbench.execute import Request
-from specbench.results.leaderboard import Row, load
+from specbench.request import Request
+from specbench.results.leaderboard import load
+from specbench.results.row import Row
 from specbench.running.identity import named
 
 DEFAULTS: dict[str, Any] = {

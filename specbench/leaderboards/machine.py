@@ -1,5 +1,6 @@
 """Whether a board file takes what this machine measures: asked before anything is loaded or measured."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from specbench.errors import ConfigError
@@ -16,7 +17,12 @@ def check_takes(file: Path, device: str) -> None:
     if not file.exists():
         return
     here = environment(str(choose_device(device)), "", "")
-    now = {"device": here["device"], **{f"versions.{name}": here["versions"].get(name) for name in VERSIONS}}
+    check_rows(file, here["device"], here["versions"])
+
+
+def check_rows(file: Path, device: str, versions: Mapping[str, str | None]) -> None:
+    """Raise ConfigError for a file with rows of another machine or other versions; `device`: as rows name it."""
+    now = {"device": device, **{f"versions.{name}": versions.get(name) for name in VERSIONS}}
     for number, row in enumerate(load(file)):
         known = conditions(row)
         for field, value in now.items():

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.execute import Request
+from specbench.request import Request
 from specbench.running.records import Record
 
 

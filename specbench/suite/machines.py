@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from specbench.errors import ConfigError
-from specbench.leaderboards.adding import check_machine
 from specbench.leaderboards.comparable import VERSIONS
+from specbench.leaderboards.machine import check_rows
 from specbench.resources import PACKAGE
 from specbench.results.environment import commit, environment
 from specbench.suite.jobs import Ready
@@ -31,7 +31,7 @@ class Machines:
                     "machine, and do not change it while a suite runs"
                 )
         if self._first is None and self._leaderboard.exists():
-            check_machine(self._leaderboard, ready.device, ready.versions)
+            check_rows(self._leaderboard, ready.device, ready.versions)
         self._first = self._first or ready
         self._hosts.append(ready.host)
         if ready.device != self._first.device:

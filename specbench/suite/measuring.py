@@ -123,9 +123,9 @@ class Lines(io.TextIOBase):
 
 def ready(opening: Opening) -> Ready:
     """What this process measures with."""
-    from specbench.execute import set_threads
     from specbench.models.loading import choose_device
     from specbench.results.environment import environment
+    from specbench.threads import set_threads
 
     set_threads(opening.threads, False)
     found = environment(str(choose_device(opening.device)), "", "")

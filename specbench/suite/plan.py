@@ -8,7 +8,7 @@ from rich.console import Console
 
 from specbench.catalogue import load_method
 from specbench.errors import ConfigError
-from specbench.execute import run_spec
+from specbench.request import run_spec
 from specbench.resources import EMBEDDED
 from specbench.running.subsets import load_asked
 from specbench.suite.cells import Cell

@@ -13,7 +13,8 @@ from specbench.console import INTERRUPTED
 from specbench.errors import ConfigError
 from specbench.grids.outcomes import Outcome, reason_of
 from specbench.leaderboards.adding import add_rows
-from specbench.results.leaderboard import Row, check_writable
+from specbench.results.leaderboard import check_writable
+from specbench.results.row import Row
 from specbench.running.file_lock import locked
 from specbench.running.progress import say
 from specbench.suite.cells import Cell

@@ -6,8 +6,11 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.boards.tables import add, plain_table
-from specbench.results.cells import NULL, number, short, speed, with_interval
-from specbench.results.leaderboard import Row
+from specbench.results.bootstrap import SMALL_SAMPLE
+from specbench.results.captions import rests_on_few
+from specbench.results.cells import NULL, number, short, speed
+from specbench.results.doubts import speedup_cell
+from specbench.results.row import Row
 from specbench.results.units import unit_of
 from specbench.suite.cells import Cell
 from specbench.suite.forecast import Forecast, Planned, shown
@@ -53,8 +56,17 @@ def rows_table(measured: Sequence[tuple[Cell, Sequence[Row]]], plan: Sequence[Pl
             add(table, *(first if line == 0 else [""] * len(first)), *_cells(row))
         table.add_section()
     same = [f"{name} {values[0]}" for name, values in axes.items() if name not in varying and values[0] != NULL]
-    table.caption, table.caption_justify = Text(", ".join(same)), "left"
+    table.caption, table.caption_justify = Text("\n".join([", ".join(same), *_doubts(measured)])), "left"
     return table
+
+
+def _doubts(measured: Sequence[tuple[Cell, Sequence[Row]]]) -> list[str]:
+    """Below the table: cells with few prompts, and what the marks of speed-ups stand for."""
+    rows = [(cell, row) for cell, found in measured for row in over_all(found)]
+    names = [f"{cell.name} {short(row.method).partition('@')[0]}" for cell, row in rows]
+    few = sum(any(map(rests_on_few, over_all(found))) for _, found in measured)
+    line = f"intervals rest on few prompts: less than {SMALL_SAMPLE} in {few} of {len(measured)} cells"
+    return [*([line] if few else []), *doubt_lines([row for _, row in rows], names)]
 
 
 def over_all(rows: Sequence[Row]) -> list[Row]:
@@ -70,7 +82,7 @@ def _cells(row: Row) -> list[str]:
         number(metrics.get("acceptance_rate"), 3),
         number(metrics.get("mean_acceptance_length"), 2),
         speed(metrics.get("tokens_per_second")),
-        with_interval(metrics.get("speedup")),
+        speedup_cell(row),
         number(metrics.get(row.quality or ""), unit.digits, unit.factor),
         unit.label if row.quality in metrics else "",
     ]

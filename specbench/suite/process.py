@@ -19,7 +19,7 @@ PROGRAM = "from specbench.suite.measuring import main; main()"
 class MeasuringProcess:
     """Starts at `open`; a job that ends it is `Lost`."""
 
-    name = "this machine"
+    name = "the measuring process"
 
     def __init__(self, opening: Opening) -> None:
         self._opening = opening

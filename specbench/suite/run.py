@@ -86,8 +86,8 @@ def measure(
 
     watch.start(missing, False, MAX_LOSSES)
     crew.run([job_of(forecast.plan[number].cell) for number in missing], MAX_LOSSES, ended)
-    took = shown(time.monotonic() - started)
-    say(console, f"it took {took}; estimated were {shown(estimate.seconds)}, at most {shown(estimate.most)}")
+    told = f"; estimated were {shown(estimate.seconds)}, at most {shown(estimate.most)}" if not estimate.unknown else ""
+    say(console, f"it took {shown(time.monotonic() - started)}{told}")
 
 
 def unknown(forecast: Forecast, missing: Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ from specbench.boards.tables import add, plain_table
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import rests_on_few
 from specbench.results.cells import NULL, number, short, speed
-from specbench.results.doubts import speedup_cell
+from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.row import Row
 from specbench.results.units import unit_of
 from specbench.suite.cells import Cell

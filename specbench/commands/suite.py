@@ -35,8 +35,9 @@ def suite(
 ) -> None:
     """Measure a grid: every task on every pair, at every temperature, with every seed and all methods.
 
-    Each cell is a run in a folder of its own, and the same command goes on where it was interrupted. A cell that fails
-    stops no other: failures are listed at the end, with exit code 1.
+    Each cell is a run in a folder of its own, and the same command goes on where it was interrupted.
+
+    A cell that fails stops no other: failures are listed at the end, with exit code 1.
     """
     from specbench.grids.measurement import Asked
     from specbench.suite.cells import cells_of, load_suite

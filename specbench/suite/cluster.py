@@ -44,6 +44,7 @@ class Host:
         here = replace(job, request=replace(job.request, output=folder))
         for event in self._process.events(here):
             yield self._seen_from_there(event, folder, job)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def _seen_from_there(self, event: Event, folder: Path, job: Job) -> Event:
         """With the files of the folder, and with its name as who asked knows it."""
@@ -105,6 +106,9 @@ class RayWorker:
         except self.ray.exceptions.RayError as error:
             self.close()
             yield Lost(first_line(error))
+        except Exception:  # what was sent cannot be kept here: nobody waits for the rest of it
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the actor; the process that it has then ends itself."""

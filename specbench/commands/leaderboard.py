@@ -80,11 +80,12 @@ def show(
     subset: Annotated[
         str | None, typer.Option(help="Subsets, separated by commas; the rows over all when absent.")
     ] = None,
+    format_: Annotated[str, typer.Option("--format", help="text, markdown, or latex for a paper.")] = "text",
 ) -> None:
     """Print ranked tables: rows that compare share one, and ranks say what their intervals cannot tell apart."""
     from specbench.leaderboards.show import show as shown
 
     with stderr.status("reading the records"):
-        found = shown(files, sort, filter_ or [], split(subset or ""))
+        found = shown(files, sort, filter_ or [], split(subset or ""), format_)
     for each in found:
         stdout.print(each, soft_wrap=isinstance(each, str))

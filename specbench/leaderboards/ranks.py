@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from scipy import special
 
 from specbench.leaderboards.changes import Change
+from specbench.leaderboards.crowded import MOST_PAIRED, REASON, separable
 from specbench.leaderboards.paired import pair_up
 from specbench.leaderboards.side import Side
 from specbench.results.bootstrap import Metric
@@ -60,19 +61,25 @@ def ranked(sides: Sequence[Side], metric: str) -> list[Ranked]:
 
     A place is taken from a row by those that are better and separable: the interval of the ratio (or difference) of the
     two leaves out that there is none. So the ranks of rows that are not separable overlap. The intervals of all pairs
-    of rows are widened together (`widening`), or equal rows would often look separable.
+    of rows are widened together (`widening`), or equal rows would often look separable. Of more than MOST_PAIRED rows
+    nothing is paired.
     """
     sign = 1 if less_is_better(metric) else -1
     drafters = [side for side in sides if prescribed(side.row) is None]
     present = [(value, side) for side in drafters if (value := _value(side, metric)) is not None]
     valued = [side for _, side in sorted(present, key=lambda each: sign * each[0])]
+    rest = [
+        *(Ranked(side, None, None) for side in drafters if _value(side, metric) is None),
+        *(Ranked(side, None, None) for side in sides if prescribed(side.row) is not None),
+    ]
+    if len(valued) > MOST_PAIRED:
+        return [*_crowded(valued, metric), *rest]
     pairs = [(i, j) for i in range(len(valued)) for j in range(i + 1, len(valued))]
     by = widening(len(pairs), min((each.row.n for each in valued), default=0))
     changes = {(i, j): pair_up(valued[i], valued[j]).change(metric).widened(by) for i, j in pairs}
     return [
         *(_ranked(place, side, changes, len(valued)) for place, side in enumerate(valued)),
-        *(Ranked(side, None, None) for side in drafters if _value(side, metric) is None),
-        *(Ranked(side, None, None) for side in sides if prescribed(side.row) is not None),
+        *rest,
     ]
 
 
@@ -92,6 +99,16 @@ def _ranked(place: int, side: Side, changes: dict[tuple[int, int], Change], tota
     own = [change for pair, change in changes.items() if place in pair]
     reasons = frozenset(change.unpaired for change in own if change.unpaired is not None)
     return Ranked(side, better + 1, total - worse, reasons, sum(not change.has_interval for change in own))
+
+
+def _crowded(valued: Sequence[Side], metric: str) -> list[Ranked]:
+    total = len(valued)
+    by = widening(total * (total - 1) // 2, min(side.row.n for side in valued))
+    counts = zip(*separable(valued, metric, by), strict=True)
+    return [
+        Ranked(side, int(before) + 1, total - int(behind), frozenset({REASON}), int(unknown))
+        for side, (before, behind, unknown) in zip(valued, counts, strict=True)
+    ]
 
 
 def _value(side: Side, metric: str) -> float | None:

@@ -1,17 +1,13 @@
 """Rows of board files as ranked tables, one for each set of conditions under which rows compare."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from specbench.errors import ConfigError, nearest
 from specbench.leaderboards.changes import KINDS
 from specbench.leaderboards.choosing import leaves
-from specbench.leaderboards.comparable import conditions
+from specbench.leaderboards.groups import computed, grouped
+from specbench.leaderboards.ranked_table import Column, RankedTable
 from specbench.leaderboards.ranks import Ranked, ranked
 from specbench.leaderboards.side import Side
 from specbench.results.bootstrap import SMALL_SAMPLE
@@ -25,7 +21,9 @@ from specbench.results.row import Row
 from specbench.results.units import unit_of
 
 SPEEDUP = "speedup"
-SHOWN = (SPEEDUP, "acceptance_rate", "mean_acceptance_length", "tokens_per_second")  # have a column of their own
+# The columns of the metrics that each table has, and that of the main score.
+PLACES = {"acceptance_rate": 4, "mean_acceptance_length": 5, "tokens_per_second": 6, SPEEDUP: 7}
+QUALITY = 8
 
 
 @dataclass(frozen=True)
@@ -43,46 +41,31 @@ def check_metric(rows: Sequence[Row], metric: str) -> None:
         raise ConfigError(f"--sort {metric}: no row has this metric: {nearest(metric, known)}")
 
 
-def tables(rows: Sequence[Numbered], metric: str = SPEEDUP) -> list[Table]:
+def tables(rows: Sequence[Numbered], metric: str = SPEEDUP) -> list[RankedTable]:
     """A table for each set of conditions, in the order of the files, the best row of `metric` first."""
-    groups: dict[str, list[Numbered]] = {}
-    for each in rows:
-        row = each.side.row
-        same = {name: value for name, value in conditions(row).items() if not name.startswith("signatures.")}
-        same |= {f"signatures.{name}": text for name, text in computed(row, metric).items()}
-        groups.setdefault(json.dumps(same, sort_keys=True), []).append(each)
-    return [_table(group, metric) for group in groups.values()]
+    names = {id(each.side): each.name for each in rows}
+    return [_table(group, names, metric) for group in grouped([each.side for each in rows], metric).values()]
 
 
-def computed(row: Row, metric: str) -> dict[str, str]:
-    """The signatures of a table's scores: of what ranks the rows, and of their main score."""
-    shown = (metric, f"{row.quality}")
-    return {name: text for name, text in row.signatures.items()
-            if any(each == name or each in (f"{name}_ar", f"{name}_difference") for each in shown)}  # fmt: skip
-
-
-def _table(group: Sequence[Numbered], metric: str) -> Table:
-    names = {id(each.side): each.name for each in group}
-    order = ranked([each.side for each in group], metric)
+def _table(group: Sequence[Side], names: Mapping[int, str], metric: str) -> RankedTable:
+    order = ranked(group, metric)
     rows = [each.row for each in order]
     lines = [*_caption(order, metric), *doubt_lines(rows, [f"row {names[id(each.side)]}" for each in order])]
-    table = Table(
-        title=Text(f"{short(rows[0].task)} · {rows[0].subset}"), caption=Text("\n".join(lines)),
-        caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
+    extra = None if metric in (*PLACES, rows[0].quality) else metric
+    columns = (
+        Column("rank"), Column("row"), Column("method", folds=True),
+        *(Column(name, is_number=True) for name in ("γ", "α", "τ", "tok/s", "speed-up\n95 % interval", heading(rows))),
+        *([Column(metric.replace("_", " "), is_number=True, folds=True)] if extra else []),
+        Column("verdict", folds=True),
     )  # fmt: skip
-    table.add_column("rank", no_wrap=True)
-    table.add_column("row", no_wrap=True)
-    table.add_column("method", overflow="fold")
-    extra = [] if metric in (*SHOWN, rows[0].quality) else [metric.replace("_", " ")]
-    headers = ("γ", "α", "τ", "tok/s", "speed-up\n95 % interval", heading(rows).replace(" ", "\n"), *extra)
-    for header in headers:
-        table.add_column(header, justify="right", overflow="fold", no_wrap=header not in extra)
-    table.add_column("verdict", overflow="fold")
     settings = told_apart(rows)
-    for each in order:
-        cells = (each.text, names[id(each.side)], settings[each.row.key], *_cells(each.row, metric if extra else None))
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
+    cells = tuple((each.text, names[id(each.side)], settings[each.row.key], *_cells(each.row, extra)) for each in order)
+    separable = len(order) > 1 and (order[0].best, order[0].worst) == (1, 1)
+    place = PLACES.get(metric, QUALITY + (extra is not None))
+    return RankedTable(
+        title=f"{short(rows[0].task)} · {rows[0].subset}", columns=columns, cells=cells,
+        caption=tuple(lines), best=(0, place) if separable else None,
+    )  # fmt: skip
 
 
 def _cells(row: Row, extra: str | None) -> list[str]:
@@ -105,24 +88,22 @@ def told_apart(rows: Sequence[Row]) -> dict[str, str]:
     for row in rows:
         named.setdefault(short(row.method), []).append(row)
     return {
-        row.key: " ".join([method.partition("@")[0], *_settings(row, same)])
+        row.key: " ".join([method.partition("@")[0], *told])
         for method, same in named.items()
-        for row in same
+        for row, told in zip(same, _settings(same), strict=True)
     }
 
 
-def _settings(row: Row, same: Sequence[Row]) -> list[str]:
-    if len(same) == 1:
-        return []
+def _settings(rows: Sequence[Row]) -> list[list[str]]:
+    """Of each row of a method what it does not share with the others."""
     names = ("num_draft_tokens", "drafter", "drafter_revision")
-    own: list[Mapping[str, object]] = [
-        {name: value for name, value in leaves(each).items() if name.startswith("options.") or name in names}
-        for each in same
+    own: list[dict[str, str]] = [
+        {name: str(value) for name, value in leaves(each).items() if name.startswith("options.") or name in names}
+        for each in rows
     ]
-    mine = own[list(same).index(row)]
-    differ = [name for name in mine if any(each.get(name) != mine[name] for each in own)]
-    shown = {name.rpartition(".")[2]: str(mine[name])[:20] for name in differ if name != "num_draft_tokens"}
-    return [f"{name}={value}" for name, value in shown.items()]
+    every = dict.fromkeys(name for each in own for name in each if name != "num_draft_tokens")
+    differ = [name for name in every if len({each.get(name) for each in own}) > 1]
+    return [[f"{name.rpartition('.')[2]}={each[name][:20]}" for name in differ if name in each] for each in own]
 
 
 def _caption(order: Sequence[Ranked], metric: str) -> list[str]:

@@ -1,0 +1,74 @@
+"""Ranked tables as Markdown and LaTeX: columns, escapes, and bold where the best is separable."""
+
+import re
+
+import pytest
+
+from specbench.leaderboards.formats import markdown
+from specbench.leaderboards.latex import escaped, latex
+from specbench.leaderboards.side import Side
+from specbench.leaderboards.tables import Numbered, tables
+from specbench.results.bootstrap import Metric
+from specbench.results.leaderboard import write
+from specbench.results.markdown import escaped as markdown_escaped
+from tests.test_leaderboard import row
+
+
+def ranked_table(*intervals, **changes):
+    rows = [
+        row(method=f"m{number}@1:0", metrics={"speedup": Metric(value=(low + high) / 2, low=low, high=high)}, **changes)
+        for number, (low, high) in enumerate(intervals)
+    ]
+    (found,) = tables([Numbered(str(number), Side(each)) for number, each in enumerate(rows)])
+    return found
+
+
+def parsed(text: str) -> list[list[str]]:
+    """The cells of a tabular, headings first."""
+    body = re.search(r"\\toprule\n(.*?)\\bottomrule", text, re.S)[1].replace("\\midrule\n", "")
+    lines = body.strip().split("\n")
+    assert all(line.endswith(r" \\") for line in lines)
+    return [re.split(r"(?<!\\)&", line.removesuffix(r"\\")) for line in lines]
+
+
+def test_latex_has_as_many_columns_as_it_says():
+    text = latex(ranked_table((2.0, 2.2), (1.0, 1.2)))
+    columns = re.search(r"\\begin{tabular}{([lr]+)}", text)[1]
+    cells = parsed(text)
+    assert len(cells) == 3 and {len(line) for line in cells} == {len(columns)} and "row" not in cells[0]
+    assert columns == "llrrrrrrl"
+    assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}"), "braces are balanced"
+    for name in ("table", "tabular"):
+        assert text.count(f"\\begin{{{name}}}") == text.count(f"\\end{{{name}}}") == 1
+    assert text.index("\\caption") < text.index("\\toprule") and "float32 on Some CPU, 1 thread" in text
+
+
+@pytest.mark.parametrize("make", [latex, markdown])
+def test_the_best_is_bold_only_where_it_is_separable(make):
+    bold = {latex: r"\textbf{2.10 [2.00, 2.20]}", markdown: r"**2.10 \[2.00, 2.20]**"}[make]
+    assert bold in make(ranked_table((2.0, 2.2), (1.0, 1.2)))
+    for others in ([(1.9, 2.1)], []):  # one that overlaps; none at all
+        text = make(ranked_table((2.0, 2.2), *others))
+        assert "textbf" not in text and "**" not in text
+
+
+def test_texts_of_users_are_no_commands():
+    hostile = r"\input{/etc/passwd} 50% & $x_1^2$ #1 ~ | `<b>` [a] *b*"
+    text = latex(ranked_table((1.0, 1.2), verdict=hostile, device=hostile))
+    assert r"\input" not in text and len({len(line) for line in parsed(text)}) == 1
+    assert not re.search(r"(?<!\\)[%#_]", text.replace("% needs", "", 1).replace(r"95 \%", ""))
+    assert escaped(r"a_b\{}") == r"a\_b\textbackslash{}\{\}" and escaped("α ≤ 1 – 2") == r"$\alpha$ $\leq$ 1 -- 2"
+    made = markdown(ranked_table((1.0, 1.2), verdict=hostile + "\nnew | line"))
+    lines = [line for line in made.splitlines() if line.startswith("|")]
+    assert len({len(re.split(r"(?<!\\)\|", line)) for line in lines}) == 1 and len(lines) == 3
+    assert markdown_escaped("*a*_b_ <i>") == r"\*a\*\_b\_ \<i>"
+
+
+def test_show_prints_each_format(specbench, tmp_path):
+    write(tmp_path / "board.json", [row(metrics={"speedup": Metric(value=1.5, low=1.4, high=1.6)})])
+    code, out, _ = specbench("leaderboard", "show", "board.json", "--format", "markdown")
+    assert code == 0 and out.startswith("### mgsm@1 · ja\n\n| rank | method |")
+    code, out, _ = specbench("leaderboard", "show", "board.json", "--format", "latex")
+    assert code == 0 and "\\toprule" in out and max(map(len, out.splitlines())) > 100, "lines are not broken"
+    code, _, err = specbench("leaderboard", "show", "board.json", "--format", "html")
+    assert code == 2 and "--format html" in err and "markdown" in err

@@ -22,6 +22,7 @@ from specbench.commands.lm_eval import PASSED_ON, lm_eval
 from specbench.commands.run import run
 from specbench.commands.schema import schema
 from specbench.commands.show import show
+from specbench.commands.site import site
 from specbench.commands.suite import suite
 from specbench.commands.sweep import sweep
 from specbench.commands.train import train
@@ -66,6 +67,7 @@ app.command()(languages)
 app.command()(fairness)
 app.command()(compare)
 app.command()(schema)
+app.command()(site)
 app.command()(check)
 app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(train, name="train")

@@ -1,0 +1,153 @@
+"use strict";
+document.documentElement.classList.add("js");
+
+/* The table of all rows. Only a part of the rows is in the page at a time: sorting replaces it once. */
+function board(table) {
+  const STEP = 100;
+  const body = table.tBodies[0];
+  const headers = [...table.tHead.rows[0].cells];
+  const form = document.getElementById("filters");
+  const status = document.getElementById("status");
+  const more = document.getElementById("more");
+  const names = [...form.querySelectorAll("select")].map((select) => select.name);
+  const rows = [...body.rows].map((element, place) => ({
+    element, place, values: JSON.parse(element.dataset.f), keys: [], text: null,
+  }));
+  const collator = new Intl.Collator("en", { numeric: true });
+  let state = {};
+  let found = rows;
+  let limit = STEP;
+
+  function key(row, column) {
+    if (!(column in row.keys)) {
+      const cell = row.element.cells[column];
+      const text = cell.dataset.v ?? cell.textContent;
+      const isNumber = headers[column].classList.contains("number");
+      row.keys[column] = text === "" || text === "–" ? null : isNumber ? Number(text) : text;
+    }
+    return row.keys[column];
+  }
+
+  function sorted(chosen) {
+    const descending = (state.sort ?? "").startsWith("-");
+    const column = headers.findIndex((header) => header.dataset.key === (state.sort ?? "").replace("-", ""));
+    headers.forEach((header, place) => {
+      if (place === column) header.setAttribute("aria-sort", descending ? "descending" : "ascending");
+      else header.removeAttribute("aria-sort");
+    });
+    if (column < 0) return chosen;
+    const sign = descending ? -1 : 1;
+    const compare = headers[column].classList.contains("number") ? (a, b) => a - b : collator.compare;
+    return chosen.slice().sort((first, second) => {
+      const a = key(first, column);
+      const b = key(second, column);
+      if (a === null || b === null) return (a === null) - (b === null) || first.place - second.place;
+      return sign * compare(a, b) || first.place - second.place;
+    });
+  }
+
+  function fits(row, words) {
+    if (state.group && row.element.dataset.group !== state.group) return false;
+    for (const [place, name] of names.entries()) {
+      const wanted = state[name];
+      if (wanted?.startsWith("=") && row.values[place] !== wanted.slice(1)) return false;
+      if (name === "subset" && !wanted && !state.group && !("whole" in row.element.dataset)) return false;
+    }
+    if (!words.length) return true;
+    row.text ??= row.element.textContent.toLowerCase();
+    return words.every((word) => row.text.includes(word));
+  }
+
+  function show() {
+    const inOrder = !state.sort;
+    const shown = found.slice(0, limit);
+    shown.forEach((row, place) => {
+      const before = shown[place - 1]?.element.dataset.group;
+      row.element.classList.toggle("first", inOrder && place > 0 && before !== row.element.dataset.group);
+    });
+    body.remove(); // detached, thousands of rows go at once
+    body.replaceChildren(...shown.map((row) => row.element));
+    table.append(body);
+    more.hidden = shown.length === found.length;
+    table.setAttribute("aria-rowcount", found.length + 1);
+    const part = shown.length < found.length ? `, the first ${shown.length} shown` : "";
+    const group = state.group ? ", all of one set of conditions" : "";
+    status.textContent = `${found.length} of ${rows.length} rows${group}${part}`;
+  }
+
+  function update() {
+    const words = (state.q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+    found = sorted(rows.filter((row) => fits(row, words)));
+    limit = STEP;
+    show();
+  }
+
+  function write() {
+    const given = new URLSearchParams(Object.entries(state).filter(([, value]) => value)).toString();
+    history.replaceState(null, "", given ? `#${given}` : location.pathname + location.search);
+    update();
+  }
+
+  function read() {
+    state = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+    for (const field of form.elements) if (field.name) field.value = state[field.name] ?? "";
+    update();
+  }
+
+  headers.forEach((header) => {
+    const button = header.querySelector("button");
+    button.disabled = false;
+    button.addEventListener("click", () => {
+      const name = header.dataset.key;
+      const first = header.classList.contains("number") && name !== "rank" && name !== "gamma" ? `-${name}` : name;
+      const second = first === name ? `-${name}` : name;
+      state.sort = state.sort === first ? second : state.sort === second ? "" : first;
+      write();
+    });
+  });
+  form.addEventListener("input", (event) => {
+    state[event.target.name] = event.target.value;
+    write();
+  });
+  form.addEventListener("reset", () => { state = {}; setTimeout(write); });
+  form.addEventListener("submit", (event) => event.preventDefault());
+  more.addEventListener("click", (event) => {
+    const wanted = event.target.dataset.more;
+    if (!wanted) return;
+    const before = Math.min(limit, found.length);
+    limit = wanted === "all" ? found.length : limit + Number(wanted);
+    show();
+    body.rows[before]?.querySelector("a").focus({ preventScroll: true });
+  });
+  addEventListener("hashchange", read);
+  let held = null;
+  addEventListener("beforeprint", () => { held = limit; limit = found.length; show(); });
+  addEventListener("afterprint", () => { limit = held ?? limit; show(); });
+  form.hidden = false;
+  read();
+  table.classList.add("ready");
+}
+
+/* Copies a text; without the clipboard of a secure page by what is selected. */
+function copying(button) {
+  const source = document.getElementById(button.dataset.copy);
+  const said = button.parentElement.querySelector(".said");
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    let done = false;
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+      done = true;
+    } catch {
+      getSelection().selectAllChildren(source);
+      done = document.execCommand("copy");
+    }
+    said.textContent = done ? "Copied" : "Selected: copy it with your keyboard";
+  });
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  const table = document.getElementById("board");
+  if (table) board(table);
+  document.querySelectorAll("[data-copy]").forEach(copying);
+});

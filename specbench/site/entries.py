@@ -1,0 +1,94 @@
+"""Leaderboard files → rows with what a page must know of each: its address, its group and its rank there."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench.errors import ConfigError
+from specbench.leaderboards.choosing import of_subsets
+from specbench.leaderboards.groups import grouped
+from specbench.leaderboards.ranks import Ranked, ranked
+from specbench.leaderboards.runs import Runs
+from specbench.leaderboards.side import Side
+from specbench.leaderboards.tables import SPEEDUP, told_apart
+from specbench.results.board_format import digest_of
+from specbench.results.leaderboard import load
+from specbench.results.row import Row
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that compare with each other. `key`: 8 hex digits of their conditions, by which a link names them."""
+
+    key: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the site. `label`: its method, and what tells it from others of the method in its group; `is_whole`:
+    whether it is over all subsets of its task, or its task has no such rows."""
+
+    digest: str
+    side: Side
+    group: Group
+    rank: Ranked
+    label: str
+    is_whole: bool
+
+    @property
+    def row(self) -> Row:
+        return self.side.row
+
+    @property
+    def address(self) -> str:
+        """Of its page, from the site's folder; the same for as long as the row is."""
+        return f"rows/{self.digest}.html"
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The rows in the order of their groups, the best first; `told`: why records that are there are not used."""
+
+    all: tuple[Entry, ...]
+    told: tuple[str, ...]
+
+    def whole(self) -> list[list[Entry]]:
+        """The groups over all subsets."""
+        groups: dict[str, list[Entry]] = {}
+        for entry in self.all:
+            if entry.is_whole:
+                groups.setdefault(entry.group.key, []).append(entry)
+        return list(groups.values())
+
+
+def read(files: Sequence[Path]) -> Entries:
+    """Rows that several files have are there once. Raises ConfigError for files that are no leaderboards, and where
+    there are no rows."""
+    runs, sides = Runs(), {}
+    for file in files:
+        rows = load(file)
+        for row in rows:
+            if (row.key, row.created) not in sides:
+                sides[row.key, row.created] = runs.side(row, file, rows)
+    if not sides:
+        raise ConfigError(
+            f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --to FILE`"
+        )
+    return Entries(tuple(_entries(list(sides.values()))), tuple(runs.told()))
+
+
+def _entries(sides: Sequence[Side]) -> list[Entry]:
+    whole = {id(row) for row in of_subsets([side.row for side in sides], [])}
+    found = []
+    for conditions, group in grouped(sides, SPEEDUP).items():
+        own = Group(hashlib.sha256(conditions.encode("utf-8", "surrogatepass")).hexdigest()[:8], len(group))
+        order = ranked(group, SPEEDUP)
+        labels = told_apart([each.row for each in order])
+        found += [
+            Entry(digest_of(row.model_dump(mode="json")), each.side, own, each, labels[row.key], id(row) in whole)
+            for each in order
+            for row in (each.row,)
+        ]
+    return found

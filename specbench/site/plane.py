@@ -1,0 +1,148 @@
+"""The quality–speed plane: of each group of rows the speed-up and the main score, and its Pareto front."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from specbench.fairness.runs import task_name
+from specbench.results.bootstrap import Metric
+from specbench.results.cells import number, with_interval
+from specbench.results.row import Row
+from specbench.results.units import unit_of
+from specbench.site.entries import Entries, Entry
+from specbench.site.labels import Box, Label, placed
+from specbench.site.scale import Scale, scale
+
+MOST_NAMED = 40  # points of one picture that have their names beside them
+FRAME: Box = (56.0, 16.0, 660.0, 340.0)
+
+
+@dataclass(frozen=True)
+class Point:
+    """`whiskers`: ends of the intervals of speed-up (x) and score (y), null where there is none."""
+
+    entry: Entry
+    name: str
+    x: float
+    y: float
+    across: tuple[float, float] | None
+    along: tuple[float, float] | None
+    is_best: bool
+    speedup: str
+    score: str
+    label: Label | None
+
+
+@dataclass(frozen=True)
+class Plane:
+    """`front`: places of the points that no other point beats in both; `sweeps`: of a method at several settings, in
+    the order of the speed-up."""
+
+    title: str
+    unit: str
+    points: tuple[Point, ...]
+    front: tuple[tuple[float, float], ...]
+    sweeps: tuple[tuple[tuple[float, float], ...], ...]
+    x: Scale
+    y: Scale
+    one: float
+
+    @property
+    def row(self) -> Row:
+        return self.points[0].entry.row
+
+    @property
+    def best(self) -> list[Point]:
+        return [point for point in self.points if point.is_best]
+
+
+def planes(entries: Entries) -> list[Plane]:
+    """One for each group with at least two rows that have a speed-up and a score."""
+    groups = (
+        [entry for entry in group if None not in (_speedup(entry.row).value, _score(entry.row).value)]
+        for group in entries.whole()
+    )
+    found = [_plane(known) for known in groups if len(known) >= 2]
+    times = Counter(plane.title for plane in found)
+    return [replace(plane, title=f"{plane.title}, n = {plane.row.n}") if times[plane.title] > 1 else plane
+            for plane in found]  # fmt: skip
+
+
+def _title(row: Row) -> str:
+    return task_name(row) if row.subset == "all" else f"{task_name(row)} · {row.subset}"
+
+
+def _plane(group: Sequence[Entry]) -> Plane:
+    row = group[0].row
+    unit = unit_of(row.quality)
+    speedups = [_speedup(entry.row) for entry in group]
+    scores = [_scaled(_score(entry.row), unit.factor) for entry in group]
+    left, top, right, bottom = FRAME
+    x = scale([1.0, *_ends(speedups)], left, right)
+    y = scale(_ends(scores), bottom, top)
+    values = [(s.value or 0.0, q.value or 0.0) for s, q in zip(speedups, scores, strict=True)]
+    best = front(values)
+    places = [(x(speed), y(score)) for speed, score in values]
+    names = [entry.label.replace("threshold=", "T = ") for entry in group]
+    order = sorted(range(len(group)), key=lambda number: number not in best)[:MOST_NAMED]  # the front's names first
+    labels = dict(zip(order, placed([(*places[n], names[n]) for n in order], FRAME), strict=True))
+    points = [
+        Point(
+            entry, names[n], *places[n], _whisker(x, speedups[n]), _whisker(y, scores[n]), n in best,
+            with_interval(speedups[n]), _told(scores[n], unit.digits), labels.get(n),
+        )
+        for n, entry in enumerate(group)
+    ]  # fmt: skip
+    line = sorted((places[n] for n in best), key=lambda place: place[0])
+    return Plane(_title(row), unit.label, tuple(points), tuple(line), tuple(_sweeps(group, places)), x, y, x(1.0))
+
+
+def front(values: Sequence[tuple[float, float]]) -> set[int]:
+    """The numbers of the points that no other is at least as good as in both, and better in one (Pareto)."""
+    best: set[int] = set()
+    highest = float("-inf")
+    for place in sorted(range(len(values)), key=lambda each: (-values[each][0], -values[each][1])):
+        ties = any(values[place] == values[other] for other in best)
+        if values[place][1] > highest or ties:
+            best.add(place)
+            highest = max(highest, values[place][1])
+    return best
+
+
+def _sweeps(group: Sequence[Entry], places: Sequence[tuple[float, float]]) -> Iterator[tuple[tuple[float, float], ...]]:
+    """The points of a method that is there with several thresholds, from the lowest to the highest."""
+    found: dict[str, list[tuple[float, tuple[float, float]]]] = {}
+    for entry, place in zip(group, places, strict=True):
+        threshold = entry.row.options.get("verification", {}).get("threshold")
+        if isinstance(threshold, int | float):
+            found.setdefault(f"{entry.row.method} {entry.row.num_draft_tokens}", []).append((threshold, place))
+    for swept in found.values():
+        if len(swept) > 1:
+            yield tuple(place for _, place in sorted(swept))
+
+
+def _speedup(row: Row) -> Metric:
+    return row.metrics.get("speedup", Metric())
+
+
+def _score(row: Row) -> Metric:
+    return row.metrics.get(row.quality or "", Metric())
+
+
+def _scaled(metric: Metric, factor: float) -> Metric:
+    scaled = {name: None if value is None else value * factor for name, value in metric}
+    return Metric(**scaled)
+
+
+def _ends(metrics: Sequence[Metric]) -> list[float]:
+    return [end for metric in metrics for end in (metric.value, metric.low, metric.high) if end is not None]
+
+
+def _whisker(place: Scale, metric: Metric) -> tuple[float, float] | None:
+    return None if metric.low is None or metric.high is None else (place(metric.low), place(metric.high))
+
+
+def _told(metric: Metric, digits: int) -> str:
+    if metric.low is None or metric.high is None:
+        return number(metric, digits)
+    return f"{metric.value:.{digits}f} [{metric.low:.{digits}f}, {metric.high:.{digits}f}]"

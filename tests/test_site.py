@@ -1,0 +1,394 @@
+"""Pages of leaderboards: what they say, that they are whole, alone and safe. In a browser: test_site_browser.py."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from specbench.errors import ConfigError
+from specbench.leaderboards import ranks
+from specbench.leaderboards.ranks import ranked
+from specbench.leaderboards.side import Side
+from specbench.results.board_format import digest_of
+from specbench.results.bootstrap import Metric
+from specbench.results.leaderboard import load, write
+from specbench.running.file_lock import locked
+from specbench.site.breakdown import breakdown_of
+from specbench.site.build import build
+from specbench.site.entries import read
+from specbench.site.folder import MARK, lock_of
+from specbench.site.histogram import histogram_of
+from specbench.site.index import COLUMNS, signed
+from specbench.site.labels import placed
+from specbench.site.plane import front, planes
+from specbench.site.predicted import predicted
+from specbench.site.published import published
+from specbench.site.scale import scale
+from tests.site_rows import HOSTILE, hostile_row, many_rows, metrics, some_rows
+from tests.test_fairness import run_into
+from tests.test_leaderboard import row
+
+VOID = {"meta", "link", "input", "img", "br"}
+
+
+class Page(HTMLParser):
+    """A page as elements (tag, attributes, text behind the tag); fails where an element is closed by another."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID and not self.get_starttag_text().endswith("/>"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in VOID and self.open and self.open[-1] == tag:
+            self.open.pop()
+        elif not self.rawdata[self.offset_of() :].startswith("</"):
+            pass  # the end of an element that ended in its start
+        else:
+            raise AssertionError(f"</{tag}> within {self.open}")
+
+    def offset_of(self):
+        line, column = self.getpos()
+        return sum(len(each) for each in self.rawdata.splitlines(keepends=True)[: line - 1]) + column
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def of(self, *tags):
+        return [attributes for tag, attributes in self.elements if tag in tags]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The folder of a small site, and its rows."""
+    folder = tmp_path_factory.mktemp("site")
+    rows = some_rows()
+    write(folder / "board.json", rows)
+    build([folder / "board.json"], folder / "site", "Some results")
+    return folder / "site", rows
+
+
+def all_pages(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.html"))}
+
+
+def test_every_row_has_a_line_and_a_page_named_by_its_digest(made):
+    folder, rows = made
+    digests = {digest_of(each.model_dump(mode="json")) for each in rows}
+    assert {path.stem for path in (folder / "rows").iterdir()} == digests
+    index = (folder / "index.html").read_text(encoding="utf-8")
+    assert set(re.findall(r'href="rows/(\w+)\.html"', index)) == digests
+    headings = re.findall(r'<th scope="col" data-key="(\w+)"', index)
+    assert headings == [column.key for column in COLUMNS] and {"task", "device", "temperature", "n"} <= set(headings)
+
+
+def test_pages_are_well_formed_and_link_to_what_is_there(made):
+    folder, _ = made
+    for name, text in all_pages(folder).items():
+        page = Page(text)
+        ids = [attributes["id"] for _, attributes in page.elements if attributes.get("id")]
+        assert len(ids) == len(set(ids)), name
+        for attributes in page.of("a", "link", "script"):
+            address = attributes.get("href") or attributes.get("src") or ""
+            assert address.startswith("data:") or ":" not in address, f"{name}: {address} leaves the site"
+            path, _, fragment = address.partition("#")
+            if path and not address.startswith("data:"):
+                assert ((folder / name).parent / path).resolve().is_file(), f"{name}: {address}"
+            if fragment and not path:
+                assert fragment in ids, f"{name}: {address}"
+
+
+def test_nothing_is_fetched_and_nothing_runs_inline(made):
+    folder, _ = made
+    for name, text in all_pages(folder).items():
+        page = Page(text)
+        (policy,) = (each["content"] for each in page.of("meta") if each.get("http-equiv"))
+        assert policy.startswith("default-src 'none'") and "unsafe" not in policy and "http" not in policy
+        assert all(each["src"].endswith("site.js") for each in page.of("script")) and len(page.of("script")) == 1
+        attributes = {attribute for _, found in page.elements for attribute in found}
+        assert not {each for each in attributes if each.startswith("on")} | (attributes & {"style"}), name
+        assert not re.search(r"https?://|//[a-z]", re.sub(r"arXiv:\S+", "", text)), name
+    for asset in ("site.css", "site.js"):
+        text = (folder / asset).read_text(encoding="utf-8")
+        assert not re.search(r"https?:|@import|url\(|fetch\(|XMLHttpRequest|eval\(|innerHTML", text)
+
+
+def test_pages_can_be_read_aloud(made):
+    """A language, headings without gaps, names of all controls, captions and scopes, texts of pictures."""
+    folder, _ = made
+    for name, text in all_pages(folder).items():
+        page = Page(text)
+        assert page.of("html") == [{"lang": "en"}] and page.of("main") and re.search("<title>[^<]+ – ", text), name
+        levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
+        assert levels.count(1) == 1 and levels[0] == 1
+        assert all(later <= earlier + 1 for earlier, later in pairwise(levels)), name
+        assert len(page.of("caption")) == len(page.of("table")), name
+        assert all(each.get("scope") in ("col", "row") for each in page.of("th")), name
+        labels = {each["for"] for each in page.of("label")}
+        assert all(each["id"] in labels for each in page.of("input", "select")), name
+        assert not re.search(r"<(button|a|th|caption|h\d)[^>]*>\s*</", text), f"{name}: an element without a name"
+        for each in page.of("svg"):
+            assert each.get("role") == "img" or 'aria-hidden="true"' in text
+        pictures = [each["aria-labelledby"].split() for each in page.of("svg") if each.get("role") == "img"]
+        assert all(f'<title id="{title}">' in text and f'<desc id="{told}">' in text for title, told in pictures)
+        regions = [each for _, each in page.elements if each.get("role") == "region"]
+        assert all(
+            each.get("tabindex") == "0" and (each.keys() & {"aria-label", "aria-labelledby"}) for each in regions
+        )
+    index = Page((folder / "index.html").read_text(encoding="utf-8"))
+    assert ("p", "polite") in [(tag, each.get("aria-live")) for tag, each in index.elements]
+    assert index.of("a")[0] == {"class": "skip", "href": "#main"}
+
+
+def test_a_row_page_says_all_that_the_row_says(made):
+    folder, rows = made
+    chosen = next(each for each in rows if each.subset == "ja" and each.options)
+    text = (folder / "rows" / f"{digest_of(chosen.model_dump(mode='json'))}.html").read_text(encoding="utf-8")
+    said = " ".join(" ".join(Page(text).texts).split())
+    for value in (chosen.target, chosen.target_revision, chosen.drafter, chosen.device, chosen.commit, chosen.command,
+                  chosen.attention, chosen.created, "2.13.0", chosen.data_location,
+                  "options.verification.threshold"):  # fmt: skip
+        assert str(value) in said
+    for name in chosen.metrics:
+        assert name in said
+    whole = 1000 / chosen.metrics["tokens_per_second"].value
+    assert f"{whole:.3f} " in said and f"{whole * 2.5 / 3.25:.3f} " in said, "milliseconds per token, and of verifying"
+    assert "Not known: the row does not hold it" in said
+    assert all(f">{subset}<" in text for subset in ("en", "ja", "sw", "all"))
+
+
+def test_the_same_rows_give_the_same_bytes(made, tmp_path):
+    folder, rows = made
+    write(tmp_path / "board.json", rows)
+    build([tmp_path / "board.json", tmp_path / "board.json"], tmp_path / "again", "Some results")
+    files = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    again = tmp_path / "again"
+    assert files == {path.relative_to(again): path.read_bytes() for path in again.rglob("*") if path.is_file()}
+
+
+def test_texts_of_rows_are_never_markup(tmp_path):
+    write(tmp_path / "board.json", [hostile_row(), hostile_row().model_copy(update={"seed": 1})])
+    build([tmp_path / "board.json"], tmp_path / "site", HOSTILE)
+    for name, text in all_pages(tmp_path / "site").items():
+        page = Page(text)
+        assert not page.of("img", "b") or name.startswith("rows/"), name
+        assert not page.of("img") and "onerror" not in {a for _, found in page.elements for a in found}, name
+        assert len(page.of("script")) == 1 and "onerror" in " ".join(page.texts), name
+    assert HOSTILE in Page(all_pages(tmp_path / "site")["index.html"]).texts
+
+
+def test_ranks_are_those_of_show(made, tmp_path):
+    _, rows = made
+    write(tmp_path / "board.json", rows)
+    entries = read([tmp_path / "board.json"])
+    for group in entries.whole():
+        expected = [each.text for each in ranked([Side(entry.row) for entry in group], "speedup")]
+        assert [entry.rank.text for entry in group] == expected and group[0].group.size == len(group) == 5
+    assert {entry.label for entry in group} == {"ar", "sd", *(f"fsd threshold={each}" for each in (0.1, 0.3, 0.5))}
+
+
+def test_many_rows_are_ranked_as_few_are(monkeypatch):
+    sides = [Side(each) for each in many_rows(320) if each.subset == "all" and each.seed == 3]
+    for metric in ("speedup", "acceptance_rate", "mean_acceptance_length"):
+        paired = ranked(sides, metric)
+        monkeypatch.setattr(ranks, "MOST_PAIRED", 5)
+        crowded = ranked(sides, metric)
+        monkeypatch.undo()
+        assert [each.text for each in crowded] == [each.text for each in paired]
+        assert [each.unknown for each in crowded] == [each.unknown for each in paired]
+        assert all(each.unpaired == {"more than 100 rows"} for each in crowded)
+
+
+def test_the_front_holds_what_nothing_beats():
+    assert front([(1, 0.9), (2, 0.8), (1.5, 0.7), (3, 0.1), (2, 0.8), (3, 0.05)]) == {0, 1, 3, 4}
+    assert front([(1, 1), (2, 2)]) == {1}
+
+
+def test_planes_of_sweeps_and_predictions(made, tmp_path):
+    _, rows = made
+    write(tmp_path / "board.json", rows)
+    entries = read([tmp_path / "board.json"])
+    found = planes(entries)
+    assert [plane.title for plane in found] == ["task0", "task1"]
+    for plane in found:
+        (sweep,) = plane.sweeps
+        swept = {p.name: (p.x, p.y) for p in plane.points if "T = " in p.name}
+        assert list(sweep) == [swept[f"fsd T = {threshold}"] for threshold in (0.1, 0.3, 0.5)]
+        assert [(p.x, p.y) for p in sorted(plane.best, key=lambda p: p.x)] == list(plane.front)
+        assert plane.one == plane.x(1.0)
+    points = predicted(entries)
+    assert points is not None and len(points.points) == 8 and points.num_reached == 6
+
+
+def test_scales_are_round_and_hold_all_values():
+    found = scale([0.93, 2.41], 0, 100)
+    assert [tick.text for tick in found.ticks][:2] == ["0.75", "1.00"] or found.low <= 0.93
+    assert found.low <= 0.93 and found.high >= 2.41 and found(found.low) == 0 and found(found.high) == 100
+    for values in ([0.0], [5.0, 5.0], [-3.0, 1e6], [1e-7, 2e-7], [86.4, 86.4]):
+        made = scale(values, 10, 90)
+        assert 10 <= made(min(values)) <= made(max(values)) <= 90 and 2 <= len(made.ticks) <= 12
+
+
+def test_names_of_points_cover_neither_points_nor_each_other():
+    points = [(100 + 3 * number, 100.0, f"name {number}") for number in range(30)]
+    found = [label for label in placed(points, (0, 0, 600, 300)) if label is not None]
+    assert 4 <= len(found) < 30
+    places = {(label.x, label.y) for label in found}
+    assert len(places) == len(found)
+
+
+def test_numbers_have_signs_as_they_are_read():
+    assert [signed(value, 1) for value in (1.25, -0.31, 0.04, -0.04)] == ["+1.2", "−0.3", "±0.0", "±0.0"]
+
+
+def test_parts_of_the_overhead_take_its_place():
+    parts = {
+        "rule_seconds": Metric(value=0.1),
+        "tokenizer_seconds": Metric(value=0.05),
+        "other_seconds": Metric(value=0.1),
+    }
+    known = some_rows()[0].metrics | {"tokens_per_second": Metric(value=250.0)}
+    assert [part.name for part in breakdown_of(row(metrics=known), "x").parts] == ["draft", "verify", "overhead"]
+    found = breakdown_of(row(metrics=known | parts), "x")
+    assert [part.name for part in found.parts] == ["draft", "verify", "rule", "tokenizer", "other"]
+    assert found.total == pytest.approx(4.0)
+    assert breakdown_of(row(metrics={}), "x") is None
+
+
+def test_accepted_lengths_are_those_of_the_records(tmp_path):
+    run_into(tmp_path / "run", "sd,draft-only", subsets=("en",))
+    entries = read([tmp_path / "run" / "leaderboard.json"])
+    found = {entry.row.method.partition("@")[0]: histogram_of(entry.side) for entry in entries.all}
+    records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    steps = [step for record in records for step in record["methods"]["sd"]["steps"]]
+    assert sum(found["sd"].counts) == len(steps)
+    assert sum(k * count for k, count in enumerate(found["sd"].counts)) == sum(step[2] for step in steps)
+    assert not found["draft-only"].counts and "one model" in found["draft-only"].why
+    assert "one model" in found["ar"].why
+
+
+@pytest.fixture
+def board(tmp_path):
+    write(tmp_path / "board.json", some_rows(1))
+    return tmp_path / "board.json"
+
+
+def test_an_earlier_site_is_replaced_and_nothing_else(specbench, board, tmp_path):
+    code, out, err = specbench("site", board, "--out", "site")
+    assert (code, err) == (0, "") and out == "site/index.html: 20 rows, 26 files\n"
+    write(board, load(board)[:3])
+    code, out, _ = specbench("site", board, "--out", "site")
+    assert code == 0 and len(list((tmp_path / "site" / "rows").iterdir())) == 3
+    assert sorted(each.name for each in tmp_path.iterdir() if not each.name.endswith(".lock")) == ["board.json", "site"]
+    (tmp_path / "site" / "thesis.txt").write_text("mine")
+    code, _, err = specbench("site", board, "--out", "site")
+    assert code == 2 and "holds thesis.txt" in err and MARK in err and (tmp_path / "site" / "thesis.txt").exists()
+
+
+MISTAKES = [
+    ("board.json", "is a file"),
+    (".", "is the current folder"),
+    ("full", "holds a.txt, which is of no earlier site"),
+    ("faked", "holds a.txt"),
+]
+
+
+@pytest.mark.parametrize(("out", "told"), MISTAKES)
+def test_a_folder_that_is_no_site_is_refused(specbench, board, tmp_path, out, told):
+    for name in ("full", "faked"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text("")
+    (tmp_path / "faked" / MARK).write_text('{"kind": "other", "files": ["a.txt"]}')
+    code, _, err = specbench("site", board, "--out", out)
+    assert code == 2 and err.startswith("error: --out ") and told in err and err.count("\n") == 1
+
+
+def test_files_without_rows_are_refused(specbench, tmp_path):
+    write(tmp_path / "empty.json", [])
+    code, _, err = specbench("site", "empty.json", "--out", "site")
+    assert code == 2 and "no rows" in err and not (tmp_path / "site").exists()
+    code, _, err = specbench("site", "absent.json", "--out", "site")
+    assert code == 2 and "cannot read the leaderboard" in err
+
+
+def test_two_builds_of_one_site_do_not_mix(board, tmp_path):
+    with locked(lock_of(tmp_path / "site"), wait=False), pytest.raises(ConfigError, match="another process"):
+        build([board], tmp_path / "site", "x")
+
+
+def test_a_killed_build_leaves_the_earlier_site_and_the_next_one_cleans_up(tmp_path):
+    write(tmp_path / "board.json", many_rows(2000))
+    write(tmp_path / "few.json", some_rows(1))
+    site, building = tmp_path / "site", tmp_path / ".site.building"
+    build([tmp_path / "few.json"], site, "x")
+    before = {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
+    command = [sys.executable, "-m", "specbench", "site", "board.json", "--out", "site"]
+    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    while process.poll() is None and not (building / "rows").is_dir():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert (building / "rows").is_dir() and not (building / "index.html").exists()
+    assert before == {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
+    build([tmp_path / "few.json"], site, "x")
+    assert not building.exists() and before == {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
+
+
+def test_a_site_that_cannot_be_put_in_place_leaves_the_earlier_one(board, tmp_path, monkeypatch):
+    build([board], tmp_path / "site", "x")
+    rename = os.rename
+
+    def failing(source, target):
+        if str(source).endswith(".building"):
+            raise OSError(28, "No space left on device")
+        rename(source, target)
+
+    monkeypatch.setattr("specbench.site.folder.os.rename", failing)
+    with pytest.raises(ConfigError, match="No space left on device; an earlier site is as it was"):
+        build([board], tmp_path / "site", "y")
+    assert "<title>Results – x</title>" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+
+
+def test_warnings_of_older_rows_are_told(tmp_path):
+    few = metrics(random.Random(0)) | {"num_prompts_timed": Metric(value=7.0)}
+    write(tmp_path / "board.json", [row(n=7, metrics=few)])
+    build([tmp_path / "board.json"], tmp_path / "site", "x")
+    (page,) = (tmp_path / "site" / "rows").iterdir()
+    assert "rests on 7 prompts and may" in page.read_text(encoding="utf-8")
+
+
+def test_published_figures_stand_beside_rows_of_their_board(tmp_path):
+    command = "specbench run --task low_resource_mt --method sd --output runs/boards/p1/embedded/translation"
+    rates = {"acceptance_rate": Metric(value=0.5), "speedup": Metric(value=2.0)}
+    same = {"task": "low_resource_mt@1:0", "method": "sd@1:0", "subset": "all", "language": None, "metrics": rates}
+    of_board = row(**same, target="embedded:target", command=command)
+    others = [
+        row(command="specbench run --output 'unbalanced"),
+        row(command=command.replace("/p1/", "/nobody/"), seed=5),
+    ]
+    write(tmp_path / "board.json", [of_board, *others])
+    found = published(read([tmp_path / "board.json"]))
+    assert {table.title for table in found} == {"p1, §4: embedded"}
+    lines = [line for table in found for line in table.lines]
+    assert lines and all(float(line.ours) in (0.5, 50.0) for line in lines)
+    for line in lines:
+        assert float(line.ratio) == pytest.approx(float(line.ours) / float(line.published.split()[0]), abs=0.006)
+    write(tmp_path / "board.json", others)
+    assert published(read([tmp_path / "board.json"])) == []

@@ -56,7 +56,7 @@ def same_as_plain(method: str, models: ModelPair) -> Generation:
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_a_recurrent_drafter(kind: str, method: str) -> None:
     drafter = model(kind, THEIRS.get(method, "byte_bpe"), seed=2)
-    assert drafter._recurrent is not None
+    assert drafter.sequence.recurrent is not None
     same_as_plain(method, ModelPair(model("llama", OURS, seed=1), drafter))
 
 
@@ -64,7 +64,7 @@ def test_a_recurrent_drafter(kind: str, method: str) -> None:
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_a_recurrent_target(kind: str, method: str) -> None:
     target = model(kind, OURS, seed=1)
-    assert target._recurrent is not None
+    assert target.sequence.recurrent is not None
     same_as_plain(method, ModelPair(target, model("llama", THEIRS.get(method, "byte_bpe"), seed=2)))
 
 

@@ -69,7 +69,7 @@ def test_only_what_the_cache_lacks_is_fed() -> None:
 def test_append_and_crop_never_move_the_buffers_and_growth_doubles() -> None:
     model = tiny.causal_lm()
     model.score(list(range(100)), 1)
-    layer = model.cache.layers[0]
+    layer = model.sequence.cache.layers[0]
     place = layer.keys.data_ptr()
     model.score([*range(100), 1, 2, 3], 1)
     model.rollback(50)

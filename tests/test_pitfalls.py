@@ -62,7 +62,7 @@ def test_nothing_is_counted_after_the_end(records: list[dict[str, Any]], embedde
 def test_the_baseline_has_the_same_model_cache_and_loop(embedded_pair: ModelPair) -> None:
     baseline, method = (compose(load_method(name), embedded_pair, Sampling()) for name in ("ar", "sd"))
     assert baseline.model is method.model and baseline.rule is method.rule
-    assert baseline.model.cache is method.model.cache
+    assert baseline.model.sequence is method.model.sequence
     generation = load_task("mgsm").subset("en").generation
     assert baseline.stop_rules(generation, 100) == method.stop_rules(generation, 100)
 

@@ -55,8 +55,8 @@ def drafter_of(kind: str, seed: int = 0) -> CausalLM:
 
 
 def recurrent(model: CausalLM) -> RecurrentStates:
-    assert model._recurrent is not None
-    return model._recurrent
+    assert model.sequence.recurrent is not None
+    return model.sequence.recurrent
 
 
 def fed(model: CausalLM) -> list[int]:

@@ -1,20 +1,17 @@
-"""A Hugging Face causal language model with its own key-value cache."""
+"""A Hugging Face causal language model: its tokenizer, and the one sequence that it reads."""
 
-import inspect
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
 
 from specbench.errors import ConfigError
-from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
-from specbench.models.recurrent import RecurrentStates
+from specbench.models.compiled import CompiledSequence
+from specbench.models.eager import EagerSequence
+from specbench.models.eager import common_prefix as common_prefix
 from specbench.models.timing import Clock, PassLog
 from specbench.models.vocabulary import Vocabulary
-
-MAX_ROWS = 64  # of one batched pass
 
 
 class CausalLM:
@@ -26,21 +23,17 @@ class CausalLM:
         self.name = name
         self.revision = revision
         self.device: torch.device = model.device
-        self.passes = PassLog(Clock(self.device))
-        self.cache = preallocated_cache(model.config, name)
-        self._attention_layers = [layer for layer in self.cache.layers if isinstance(layer, PreallocatedLayer)]
-        self._recurrent = RecurrentStates(model, self.cache, name) if has_recurrent_layers(self.cache) else None
-        self._cached_ids: list[int] = []
-        parameters = inspect.signature(model.forward).parameters
-        self._can_keep_logits = "logits_to_keep" in parameters
-        # Some hybrids count positions from zero in every pass; those without attention have none.
-        self._needs_positions = self._recurrent is not None and "position_ids" in parameters
-        self._cache_parameter = "past_key_values" if "past_key_values" in parameters else "cache_params"
         self.eos_token_ids = eos_token_ids(model, tokenizer)
         text_config = model.config.get_text_config()
         self.context_limit: int | None = getattr(text_config, "max_position_embeddings", None)
         # Rows of the output layer beyond the tokenizer are padding: they are no tokens and never drawn.
         self.vocab_size = min(text_config.vocab_size, max(self.vocabulary.values()) + 1)
+        self.passes = PassLog(Clock(self.device))
+        self.sequence: EagerSequence | CompiledSequence = EagerSequence(model, name, self.vocab_size, self.passes)
+
+    def compile(self) -> None:
+        """Read in compiled passes from here on. Raises ConfigError for a model or a machine that cannot."""
+        self.sequence = CompiledSequence(self.model, self.name, self.vocab_size, self.passes, self.context_limit)
 
     @property
     def dtype(self) -> str:
@@ -64,96 +57,30 @@ class CausalLM:
 
     def reset(self) -> None:
         """Forget the sequence; the buffers stay."""
-        self._truncate(0)
-        if self._recurrent is not None:
-            self._recurrent.reset()
+        self.sequence.reset()
 
     def checkpoint(self) -> int:
         """A point of the sequence to come back to with `rollback`: the number of cached tokens."""
-        if self._recurrent is not None:
-            self._recurrent.keep()
-        return len(self._cached_ids)
+        return self.sequence.checkpoint()
 
     def rollback(self, num_tokens: int) -> None:
-        """Keep the first `num_tokens` cached tokens. O(1) for attention layers.
+        """Keep the first `num_tokens` cached tokens."""
+        self.sequence.rollback(num_tokens)
 
-        Recurrent layers return to their newest snapshot at or before that point, and the model with them: the tokens
-        in between are fed again by the next pass. A point that `checkpoint` gave has its snapshot.
-        """
-        if num_tokens < len(self._cached_ids):
-            self._truncate(num_tokens if self._recurrent is None else self._recurrent.rewind(num_tokens))
-
-    def _truncate(self, num_tokens: int) -> None:
-        del self._cached_ids[num_tokens:]
-        for layer in self._attention_layers:
-            layer.truncate(num_tokens)
-
-    @torch.inference_mode()
     def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
         """The logits after each of the last `num_logits` tokens of `ids`: [num_logits, vocab_size].
 
-        Only tokens behind the prefix that `ids` shares with the cache are fed (and at least the last `num_logits`),
-        after those that recurrent layers must see again (see `rollback`).
+        Only tokens behind the prefix that `ids` shares with the cache are fed (and at least the last `num_logits`).
         """
-        num_kept = min(common_prefix(self._cached_ids, ids), len(ids) - num_logits)
-        self.rollback(num_kept)
-        num_cached = len(self._cached_ids)
-        new_ids = ids[num_cached:]
-        if self._recurrent is None:
-            logits = self._forward([new_ids], num_logits)
-        else:
-            with self._recurrent.feeding(len(new_ids), num_kept - num_cached, num_logits > 1):
-                logits = self._forward([new_ids], num_logits)
-        self._cached_ids += new_ids
-        if not self._has_cached(len(self._cached_ids)):
-            raise ConfigError(
-                f"model '{self.name}' does not keep its keys in the cache it is given; choose another model"
-            )
-        return logits[0]
+        return self.sequence.score(ids, num_logits)
 
-    @torch.inference_mode()
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
         """The logits after `ids` and each of the equally long suffixes: [num_suffixes, vocab_size].
 
-        A suffix is at least one token. One pass for up to MAX_ROWS suffixes; afterwards the cache holds exactly `ids`,
-        and what it lacked of them was fed before.
+        A suffix is at least one token. Afterwards the cache holds exactly `ids`, and what it lacked of them was fed
+        before.
         """
-        if common_prefix(self._cached_ids, ids) == len(ids):
-            self.rollback(len(ids))
-        if len(self._cached_ids) != len(ids):
-            self.score(ids, 1)
-        rows: list[torch.Tensor] = []
-        for start in range(0, len(suffixes), MAX_ROWS):
-            batch = suffixes[start : start + MAX_ROWS]
-            if self._recurrent is None:
-                logits = self._forward(batch, 1)
-            else:
-                with self._recurrent.expanded(len(batch), len(batch[0])):
-                    logits = self._forward(batch, 1)
-            self._truncate(len(ids))
-            rows.append(logits[:, 0])
-        return torch.cat(rows)
-
-    def _forward(self, rows: list[list[int]], num_logits: int) -> torch.Tensor:
-        """One clocked pass over the cache: [num_rows, num_logits, vocab_size]."""
-        input_ids = torch.tensor(rows, device=self.device)
-        start = self.passes.clock.mark()
-        options: dict[str, Any] = {self._cache_parameter: self.cache}
-        if self._can_keep_logits:
-            options["logits_to_keep"] = num_logits
-        if self._needs_positions:
-            num_cached = len(self._cached_ids)
-            positions = torch.arange(num_cached, num_cached + input_ids.shape[1], device=self.device)
-            options["position_ids"] = positions.expand(input_ids.shape)
-        logits: torch.Tensor = self.model(input_ids=input_ids, use_cache=True, **options).logits
-        self.passes.add(input_ids.numel(), start, self.passes.clock.mark())
-        return logits[:, -num_logits:, : self.vocab_size]
-
-    def _has_cached(self, num_tokens: int) -> bool:
-        """Whether the model keeps in the cache what it was fed, as far as the layers can tell."""
-        if self._attention_layers:
-            return self._attention_layers[0].length == num_tokens
-        return self.cache.has_previous_state()
+        return self.sequence.score_batch(ids, suffixes)
 
     def decode_text(self, token_ids: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -185,18 +112,6 @@ class CausalLM:
                 f"model '{self.name}': its chat template refuses {what} ({reason}); use --chat never"
             ) from error
         return text
-
-
-def has_recurrent_layers(cache: Cache) -> bool:
-    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers)
-
-
-def common_prefix(first: list[int], second: list[int]) -> int:
-    """The length of the longest common prefix."""
-    shorter = min(len(first), len(second))
-    if first[:shorter] == second[:shorter]:
-        return shorter
-    return next(i for i in range(shorter) if first[i] != second[i])
 
 
 def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:

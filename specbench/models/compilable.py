@@ -1,0 +1,48 @@
+"""What can be compiled: a model whose passes have fixed shapes, on a machine with a compiler."""
+
+import importlib.util
+import inspect
+from typing import Any
+
+from transformers.cache_utils import Cache
+
+from specbench.errors import ConfigError
+from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
+
+
+def compilable(model: Any, name: str) -> Cache:
+    """The layers of a model as its cache has them. Raises ConfigError for a model or machine that cannot compile."""
+    cache = preallocated_cache(model.config, name)
+    kinds = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not PreallocatedLayer})
+    parameters = inspect.signature(model.forward).parameters
+    if kinds:
+        raise cannot_compile(name, f"layers of kind {kinds[0]} keep a state that is no buffer of keys and values")
+    if not model._can_compile_fullgraph:
+        raise cannot_compile(name, f"transformers says that the passes of a {type(model).__name__} are no single graph")
+    if missing := [key for key in ("logits_to_keep", "position_ids", "past_key_values") if key not in parameters]:
+        raise cannot_compile(name, f"the forward pass of a {type(model).__name__} takes no {missing[0]}")
+    if problem := no_compiler(model.device.type):
+        raise cannot_compile(name, problem)
+    return cache
+
+
+def no_compiler(device: str) -> str | None:
+    """What this machine lacks for compiling; None where it lacks nothing."""
+    if device == "cuda":
+        return None if importlib.util.find_spec("triton") else "there is no triton here: install it"
+    if device != "cpu":
+        return f"nothing compiles for {device} here"
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return "there is no C++ compiler here: install g++, or name one in CXX"
+    return None
+
+
+def cannot_compile(name: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"--engine compiled: model '{name}' cannot be compiled: {reason}; take --engine eager, or another model"
+    )

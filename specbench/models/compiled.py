@@ -1,0 +1,121 @@
+"""The forward passes of a model compiled for fixed shapes: static buffers, few query lengths, no Python in a pass."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from specbench.models.compilable import compilable
+from specbench.models.eager import common_prefix
+from specbench.models.graphs import Graphs
+from specbench.models.timing import PassLog
+
+CHUNKS = (16, 64, 256)  # tokens of a prompt that one pass reads; the last pass is filled up
+MIN_CAPACITY = 128
+MAX_PACKED = 64  # tokens of suffixes that one pass reads
+
+
+class CompiledSequence:
+    """The tokens that a model has read, and how it reads more: in passes of the lengths of `reserve`, and of CHUNKS.
+
+    A pass of fewer tokens is filled up behind them. What the filling writes into the cache lies behind the sequence,
+    where no token sees it, until later passes write over it.
+    """
+
+    def __init__(self, model: Any, name: str, vocab_size: int, passes: PassLog, context_limit: int | None) -> None:
+        self.model = model
+        self.name = name
+        self.vocab_size = vocab_size
+        self.passes = passes
+        self._template = compilable(model, name)
+        self._packs = not any(layer.is_sliding for layer in self._template.layers)
+        self._last_position = (context_limit or 2**62) - 1
+        self._lengths: tuple[int, ...] = (1, 2)
+        self._cached_ids: list[int] = []
+        with torch.inference_mode():
+            self._graphs = self._made(MIN_CAPACITY)
+
+    @torch.inference_mode()
+    def reserve(self, num_tokens: int, lengths: Sequence[int]) -> float:
+        """Make room for `num_tokens` and compile every pass that they may need; returns the seconds that it took.
+        Passes of `lengths` give the logits of all their tokens, those of CHUNKS only of the last."""
+        self._lengths = tuple(sorted({1, *lengths}))
+        self._ensure(num_tokens, exactly=True)
+        before = self._graphs.compile_seconds
+        for length in self._lengths:
+            self._graphs.run(length, True)
+        for length in self._chunks():
+            self._graphs.run(length, False)
+        return self._graphs.compile_seconds - before
+
+    def _ensure(self, num_tokens: int, exactly: bool = False) -> None:
+        """Buffers for so many tokens; other ones are empty, so that the next pass reads all anew."""
+        capacity = capacity_for(num_tokens + self._lengths[-1])
+        if capacity > self._graphs.capacity or (exactly and capacity < self._graphs.capacity):
+            self._graphs = self._made(capacity)
+
+    def _made(self, capacity: int) -> Graphs:
+        self._cached_ids = []
+        return Graphs(self.model, self.name, self._template, capacity, self._last_position)
+
+    def _chunks(self) -> list[int]:
+        return [length for length in CHUNKS if self._lengths[-1] < length <= self._graphs.capacity]
+
+    def reset(self) -> None:
+        """Forget the sequence; the buffers stay."""
+        self._cached_ids = []
+
+    def checkpoint(self) -> int:
+        """A point of the sequence to come back to with `rollback`: the number of cached tokens."""
+        return len(self._cached_ids)
+
+    def rollback(self, num_tokens: int) -> None:
+        """Keep the first `num_tokens` cached tokens."""
+        del self._cached_ids[num_tokens:]
+
+    @torch.inference_mode()
+    def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
+        """The logits after each of the last `num_logits` tokens of `ids`: [num_logits, vocab_size]."""
+        self.rollback(min(common_prefix(self._cached_ids, ids), len(ids) - num_logits))
+        self._ensure(len(ids))
+        most, longest = self._lengths[-1], max(self._lengths[-1], *self._chunks())
+        rows: list[torch.Tensor] = []
+        while num_left := len(ids) - len(self._cached_ids):
+            num_ahead = num_left - num_logits  # of which nobody asks for logits
+            if num_left <= most:
+                rows.append(self._read(ids, num_left, True))
+            elif num_logits == 1 or num_ahead > 0:
+                rows.append(self._read(ids, min(num_left if num_logits == 1 else num_ahead, longest), False))
+            else:  # a whole text, as an audit asks for
+                rows.append(self._read(ids, min(num_left, longest), True))
+        return (rows[0] if len(rows) == 1 else torch.cat(rows))[-num_logits:]
+
+    def _read(self, ids: list[int], num_tokens: int, all_rows: bool) -> torch.Tensor:
+        """One clocked pass over the next tokens: logits [num_tokens or 1, vocab_size]."""
+        graphs, num_cached = self._graphs, len(self._cached_ids)
+        lengths = self._lengths if all_rows and num_tokens <= self._lengths[-1] else self._chunks()
+        length = next(length for length in lengths if length >= num_tokens)
+        first = min(num_cached, graphs.capacity - length)  # at the end of the buffers the last tokens are read again
+        tokens = ids[first : num_cached + num_tokens]
+        start = self.passes.clock.mark()
+        graphs.fill(length, first, tokens)
+        logits = graphs.run(length, all_rows)
+        self.passes.add(num_tokens, start, self.passes.clock.mark())
+        self._cached_ids += tokens[num_cached - first :]
+        if all_rows:
+            logits = logits[len(tokens) - num_tokens : len(tokens)]
+        return logits[:, : self.vocab_size]
+
+    @torch.inference_mode()
+    def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
+        """The logits after `ids` and each of the equally long suffixes: [num_suffixes, vocab_size]."""
+        return torch.cat([self.score(ids + suffix, 1) for suffix in suffixes])
+
+
+def capacity_for(num_tokens: int) -> int:
+    """The next of few sizes: powers of two, and what lies halfway between them."""
+    power = MIN_CAPACITY
+    while power < num_tokens:
+        power *= 2
+    halfway = power * 3 // 4
+    return halfway if MIN_CAPACITY <= num_tokens <= halfway else power

@@ -1,0 +1,112 @@
+"""Compiled forward passes of fixed shapes over one static cache."""
+
+import time
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+from transformers.cache_utils import Cache
+
+from specbench.models.checkpoint import told
+from specbench.models.compilable import cannot_compile
+from specbench.models.static_cache import static_cache
+
+NUM_FIRST_RUNS = 3  # CUDA graphs: one run warms up, the next is recorded, the third is the first that is replayed
+
+
+def num_compilations() -> int:
+    """The graphs that this process has compiled so far."""
+    return int(counters["stats"]["unique_graphs"])
+
+
+class Graphs:
+    """The compiled passes of a model over buffers for `capacity` tokens, each made when it is first asked for.
+
+    A pass is of `length` tokens, of which all logits are computed or those of one `row`; `packed` ones bring positions
+    and mask of their own. What a pass reads lies in buffers that it owns: nothing is checked or copied on the way.
+    """
+
+    def __init__(self, model: Any, name: str, template: Cache, capacity: int, last_position: int) -> None:
+        self.model = model
+        self.name = name
+        self.capacity = capacity
+        self.start = torch.zeros((), dtype=torch.long, device=model.device)
+        self.row = torch.zeros(1, dtype=torch.long, device=model.device)
+        torch._dynamo.mark_static_address(self.start)  # type: ignore[no-untyped-call]
+        torch._dynamo.mark_static_address(self.row)  # type: ignore[no-untyped-call]
+        self.cache = static_cache(template, capacity, self.start)
+        self.last_position = last_position
+        self.compile_seconds = 0.0
+        self._inputs: dict[int, torch.Tensor] = {}
+        self._passes: dict[tuple[int, bool], Callable[[], torch.Tensor]] = {}
+        self._forward(self.input(1), None)  # makes the buffers, which a compiled pass must find
+
+    def input(self, length: int) -> torch.Tensor:
+        """Where the tokens of a pass of `length` are written: [1, length]."""
+        if length not in self._inputs:
+            tokens = torch.zeros((1, length), dtype=torch.long, device=self.model.device)
+            torch._dynamo.mark_static_address(tokens)  # type: ignore[no-untyped-call]
+            self._inputs[length] = tokens
+        return self._inputs[length]
+
+    def fill(self, length: int, start: int, tokens: list[int]) -> None:
+        """Put the tokens that follow the first `start` into the input of a pass; the rest of it is left as it is."""
+        self.start.fill_(start)
+        self.row.fill_(len(tokens) - 1)
+        buffer = self.input(length)
+        if length == 1:
+            buffer.fill_(tokens[0])
+        else:
+            buffer[0, : len(tokens)] = torch.tensor(tokens)
+
+    def run(self, length: int, all_rows: bool) -> torch.Tensor:
+        """One pass over what lies in the inputs: logits [length or 1, output_size]."""
+        forward = self._passes.get((length, all_rows))
+        if forward is None:
+            forward = self._compiled(length, all_rows)
+        logits = forward()
+        return logits.clone() if logits.is_cuda else logits  # a CUDA graph writes its next outputs over its last
+
+    def _compiled(self, length: int, all_rows: bool) -> Callable[[], torch.Tensor]:
+        started = time.perf_counter()
+        tokens, row = self.input(length), None if all_rows else self.row
+
+        def forward() -> torch.Tensor:
+            return self._forward(tokens, row)
+
+        made = compiled(forward, f"forward_{length}_{self.capacity}")
+        try:
+            for _ in range(NUM_FIRST_RUNS if self.model.device.type == "cuda" else 1):
+                made()
+        except Exception as error:  # whatever a network does that cannot be traced, or a compiler that fails
+            raise cannot_compile(self.name, told(error)) from error
+        self.compile_seconds += time.perf_counter() - started
+        self._passes[length, all_rows] = made
+        return made
+
+    def _forward(self, tokens: torch.Tensor, row: torch.Tensor | None) -> torch.Tensor:
+        positions = self.start + torch.arange(tokens.shape[1], device=tokens.device)
+        logits: torch.Tensor = self.model(
+            input_ids=tokens, position_ids=positions.clamp_max(self.last_position)[None], past_key_values=self.cache,
+            use_cache=True, logits_to_keep=0 if row is None else row,
+        ).logits[0]  # fmt: skip
+        return logits
+
+
+def compiled(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
+    """A function without arguments, compiled for what it reads now.
+
+    Its code object is its own, so that it shares no compiled code with another of the same text; it then needs no
+    guards, which would take a good part of a short pass.
+    """
+    assert isinstance(forward, FunctionType)
+    own = FunctionType(forward.__code__.replace(co_name=name), forward.__globals__, name, None, forward.__closure__)
+    options = {
+        "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
+        "post_grad_fusion_options": {"decompose_mm_pass": {}},  # a product with one row is no matrix product on a CPU
+        "triton.cudagraphs": True,  # without effect on a CPU
+    }
+    made: Callable[[], torch.Tensor] = torch.compile(own, fullgraph=True, dynamic=False, options=options)
+    return made

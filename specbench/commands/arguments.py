@@ -22,6 +22,9 @@ Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a k
 Seed = Annotated[int, typer.Option(help="Seed of every random stream.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
+Engine = Annotated[
+    str, typer.Option(help="eager: passes as transformers makes them; compiled: of fixed shapes, by torch.compile.")
+]
 Chat = Annotated[str, typer.Option(help="Chat template: auto, always or never.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")]
 

@@ -32,6 +32,7 @@ def audit(
     seed: arguments.Seed = 0,
     dtype: arguments.Dtype = "auto",
     device: arguments.Device = "auto",
+    engine: arguments.Engine = "eager",
     chat: arguments.Chat = "auto",
     threads: arguments.Threads = None,
     output: Annotated[str | None, typer.Option(help="File that the report is written to, as JSON.")] = None,
@@ -56,7 +57,8 @@ def audit(
         overrides=set_ or [], target=target, drafter=drafter, threads=threads, output=None, leaderboard=None,
         plot=None, command=shlex.join(["specbench", *sys.argv[1:]]),
         options={"target_revision": target_revision, "drafter_revision": drafter_revision, "data": data, "limit": limit,
-                 "seed": seed, "dtype": dtype, "device": device, "chat": chat},
+                 "seed": seed, "dtype": dtype, "device": device, "engine": engine,
+                 "chat": chat},
     )  # fmt: skip
     file = path("--output", output)
     if file is not None:

@@ -28,6 +28,7 @@ def run(
     seed: arguments.Seed = 0,
     dtype: arguments.Dtype = "auto",
     device: arguments.Device = "auto",
+    engine: arguments.Engine = "eager",
     chat: arguments.Chat = "auto",
     threads: arguments.Threads = None,
     allow_code_execution: Annotated[
@@ -62,7 +63,7 @@ def run(
         command=shlex.join(["specbench", *sys.argv[1:]]),
         options={"target_revision": target_revision, "drafter_revision": drafter_revision, "data": data, "limit": limit,
                  "subsets_per_task": subsets_per_task, "repeats": repeats, "seed": seed, "dtype": dtype,
-                 "device": device, "chat": chat},
+                 "device": device, "engine": engine, "chat": chat},
         lm_eval_include=path("--lm-eval-include", lm_eval_include),
         judging=judging_of(judge, judge_base_url, judge_prices, judge_dry_run),
     )  # fmt: skip

@@ -39,6 +39,7 @@ def sweep(
     seed: arguments.Seed = 0,
     dtype: arguments.Dtype = "auto",
     device: arguments.Device = "auto",
+    engine: arguments.Engine = "eager",
     chat: arguments.Chat = "auto",
     threads: arguments.Threads = None,
     output: Annotated[str | None, typer.Option(help="Parent folder of the runs; the same one resumes.")] = None,
@@ -61,7 +62,8 @@ def sweep(
         output=path_of("--output", output), leaderboard=path_of("--leaderboard", leaderboard),
         plot=path_of("--plot", plot), command=shlex.join(["specbench", *sys.argv[1:]]),
         options={"target_revision": target_revision, "drafter_revision": drafter_revision, "data": data, "limit": limit,
-                 "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "chat": chat},
+                 "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "engine": engine,
+                 "chat": chat},
     )  # fmt: skip
     if recipe is not None:
         report = run_recipe(request, recipe, path, values, samples, stderr)

@@ -34,6 +34,7 @@ def tune(
     seed: Annotated[int, typer.Option(help="Seed of the slice and of every random stream.")] = 0,
     dtype: arguments.Dtype = "auto",
     device: arguments.Device = "auto",
+    engine: arguments.Engine = "eager",
     chat: arguments.Chat = "auto",
     threads: arguments.Threads = None,
     output: Annotated[
@@ -55,7 +56,8 @@ def tune(
         overrides=set_ or [], target=target, drafter=drafter, threads=threads, output=path_of("--runs", runs),
         leaderboard=None, plot=None, command=shlex.join(["specbench", *sys.argv[1:]]),
         options={"target_revision": target_revision, "drafter_revision": drafter_revision, "data": data, "limit": limit,
-                 "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "chat": chat},
+                 "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "engine": engine,
+                 "chat": chat},
     )  # fmt: skip
     named = path_of("--output", output) or Path(f"{Path(method).stem}-tuned.yaml")
     report = run_tune(request, named, amount=calibration, lengths=split(lengths), step=step, console=stderr)

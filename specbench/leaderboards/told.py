@@ -61,6 +61,7 @@ def _of_identity(row: Row, identity: Mapping[str, Any]) -> dict[str, Any]:
         "data_source": identity["data"][task],
         **({"chat": CHAT[identity["chat"]]} if identity["chat"] in CHAT and isinstance(row.chat, bool) else {}),
         **{field: conditions[field] for field in ("device", "dtype", "attention", "versions", "commit")},
+        "engine": conditions.get("engine", "eager"),  # earlier runs had no other
     }
 
 

@@ -2,16 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from specbench.errors import ConfigError
-from specbench.models.compiled import CompiledSequence
 from specbench.models.eager import EagerSequence
 from specbench.models.eager import common_prefix as common_prefix
 from specbench.models.timing import Clock, PassLog
 from specbench.models.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from specbench.models.compiled import CompiledSequence
 
 
 class CausalLM:
@@ -29,10 +31,17 @@ class CausalLM:
         # Rows of the output layer beyond the tokenizer are padding: they are no tokens and never drawn.
         self.vocab_size = min(text_config.vocab_size, max(self.vocabulary.values()) + 1)
         self.passes = PassLog(Clock(self.device))
-        self.sequence: EagerSequence | CompiledSequence = EagerSequence(model, name, self.vocab_size, self.passes)
+        self.sequence: "EagerSequence | CompiledSequence" = EagerSequence(model, name, self.vocab_size, self.passes)
+
+    @property
+    def compiled(self) -> "CompiledSequence | None":
+        """The sequence with its compiled passes; None for a model that reads eagerly."""
+        return None if isinstance(self.sequence, EagerSequence) else self.sequence
 
     def compile(self) -> None:
         """Read in compiled passes from here on. Raises ConfigError for a model or a machine that cannot."""
+        from specbench.models.compiled import CompiledSequence  # what it imports takes seconds
+
         self.sequence = CompiledSequence(self.model, self.name, self.vocab_size, self.passes, self.context_limit)
 
     @property

@@ -48,6 +48,11 @@ class CompiledSequence:
             self._graphs.run(length, False)
         return self._graphs.compile_seconds - before
 
+    @property
+    def capacity(self) -> int:
+        """The tokens that the buffers hold."""
+        return self._graphs.capacity
+
     def _ensure(self, num_tokens: int, exactly: bool = False) -> None:
         """Buffers for so many tokens; other ones are empty, so that the next pass reads all anew."""
         capacity = capacity_for(num_tokens + self._lengths[-1])
@@ -60,6 +65,12 @@ class CompiledSequence:
 
     def _chunks(self) -> list[int]:
         return [length for length in CHUNKS if self._lengths[-1] < length <= self._graphs.capacity]
+
+    @torch.inference_mode()
+    def uncompiled(self, ids: list[int]) -> torch.Tensor:
+        """The logits after each token of a short sequence, [num_tokens, vocab_size], over the same buffers."""
+        self.reset()
+        return self._graphs.uncompiled(ids)[:, : self.vocab_size]
 
     def reset(self) -> None:
         """Forget the sequence; the buffers stay."""

@@ -6,7 +6,6 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch._dynamo.utils import counters
 from transformers.cache_utils import Cache
 
 from specbench.models.checkpoint import told
@@ -14,11 +13,6 @@ from specbench.models.compilable import cannot_compile
 from specbench.models.static_cache import static_cache
 
 NUM_FIRST_RUNS = 3  # CUDA graphs: one run warms up, the next is recorded, the third is the first that is replayed
-
-
-def num_compilations() -> int:
-    """The graphs that this process has compiled so far."""
-    return int(counters["stats"]["unique_graphs"])
 
 
 class Graphs:
@@ -68,6 +62,11 @@ class Graphs:
             forward = self._compiled(length, all_rows)
         logits = forward()
         return logits.clone() if logits.is_cuda else logits  # a CUDA graph writes its next outputs over its last
+
+    def uncompiled(self, tokens: list[int]) -> torch.Tensor:
+        """The logits after each of the first tokens of a sequence, by the same pass as transformers runs it."""
+        self.fill(len(tokens), 0, tokens)
+        return self._forward(self.input(len(tokens)), None)
 
     def _compiled(self, length: int, all_rows: bool) -> Callable[[], torch.Tensor]:
         started = time.perf_counter()

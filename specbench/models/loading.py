@@ -13,6 +13,7 @@ from specbench.demo.family import source_of
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoint import told, why_not
+from specbench.models.compilable import cannot_compile
 from specbench.models.revisions import identified
 
 TIMEOUT_SECONDS = 10
@@ -38,13 +39,15 @@ def choose_device(name: str) -> torch.device:
 
 
 def load_model(
-    name: str, *, revision: str | None = None, dtype: str = "auto", device: str = "auto", weights: bool = True
+    name: str, *, revision: str | None = None, dtype: str = "auto", device: str = "auto", weights: bool = True,
+    engine: str = "eager",
 ) -> CausalLM:  # fmt: skip
     """Load a model by hub id, local folder, or `embedded:` and the name of a model that comes with specbench.
 
     `dtype` auto is float32 on a CPU (bfloat16 is slower there and rounds more) and the checkpoint's own elsewhere.
     Without `weights` only configuration and tokenizer are read: vocabulary, context, revision and encoded prompts are
     those of the model, which is on torch's device `meta` and computes nothing.
+    `engine` compiled: it reads in compiled passes (see `CausalLM.compile`).
     Raises ConfigError in one line for a folder or hub id that cannot be loaded, or that is no causal language model.
     """
     chosen = choose_device(device)
@@ -65,6 +68,8 @@ def load_model(
         ) from error
     if weights:
         check_causal(loaded)
+    if engine == "compiled":
+        compile_passes(loaded)
     return loaded
 
 
@@ -109,7 +114,7 @@ def load_weights(source: str, dtype: Any, hub: dict[str, Any]) -> Any:
 @torch.inference_mode()
 def check_causal(model: CausalLM) -> None:
     """A position's logits must be finite and must not depend on later tokens or on what the cache held before."""
-    ids = [token % model.vocab_size for token in range(1, 9)]
+    ids = first_ids(model)
     try:
         whole = model.score(ids, 8).float()
         model.reset()
@@ -127,12 +132,32 @@ def check_causal(model: CausalLM) -> None:
         raise ConfigError(
             f"model '{model.name}' gives values that are not finite in {model.dtype}: try another --dtype"
         )
-    limit = MAX_SHIFT.get(model.model.dtype, MAX_SHIFT_ROUNDED)
-    if not float((whole - pieces).square().mean().sqrt()) <= limit * float(whole.std()) + 1e-6:
+    if not close(model, whole, pieces):
         raise ConfigError(
             f"model '{model.name}' is no causal language model that can use a cache: what follows a position, or what "
             "was cached before it, changes its output; choose another model"
         )
+
+
+def first_ids(model: CausalLM) -> list[int]:
+    return [token % model.vocab_size for token in range(1, 9)]
+
+
+def close(model: CausalLM, first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors of logits are the same up to the rounding of the model's dtype."""
+    limit = MAX_SHIFT.get(model.model.dtype, MAX_SHIFT_ROUNDED)
+    return float((first - second).square().mean().sqrt()) <= limit * float(first.std()) + 1e-6
+
+
+@torch.inference_mode()
+def compile_passes(model: CausalLM) -> None:
+    """Let a model read in compiled passes. Raises ConfigError where its passes over static buffers are other ones."""
+    ids = first_ids(model)
+    eager = model.score(ids, len(ids)).float()
+    model.compile()
+    assert model.compiled is not None
+    if not close(model, eager, model.compiled.uncompiled(ids).float()):
+        raise cannot_compile(model.name, "over static buffers of keys and values it gives other logits")
 
 
 def hub_problem(name: str, revision: str | None) -> str | None:

@@ -17,8 +17,8 @@ PACKAGES = ("torch", "transformers", "datasets", "specbench")
 MEASURED_FILES = ("specbench", "tasks", "methods")  # a change anywhere else leaves the numbers as they are
 
 
-def environment(device: str, dtype: str, attention: str) -> dict[str, Any]:
-    """Device name, dtype, attention, num_threads, platform, python, versions and commit; what is unknown is null.
+def environment(device: str, dtype: str, attention: str, engine: str = "eager") -> dict[str, Any]:
+    """Device name, dtype, attention, engine, num_threads, platform, python, versions and commit; what is unknown is null.
 
     device: a torch device ("cpu", "cuda:0", "mps"). Speed on a CPU depends on the threads, so its name holds their
     number, and rows with another number do not compare. Never raises.
@@ -27,6 +27,7 @@ def environment(device: str, dtype: str, attention: str) -> dict[str, Any]:
         "device": _or_null(lambda: _device_name(device)) or device,
         "dtype": dtype,
         "attention": attention,
+        "engine": engine,
         "num_threads": torch.get_num_threads(),
         "platform": platform.platform(),
         "python": platform.python_version(),

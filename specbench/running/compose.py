@@ -109,6 +109,11 @@ def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) 
     """The decoder of a method that brings its own loop."""
     from specbench.external.build import external_decoder  # it imports this module
 
+    if models.target.compiled is not None:
+        raise ConfigError(
+            f"method '{method.name}': its code has a loop and passes of its own, which --engine compiled does not reach: "
+            "leave the method out, or take --engine eager"
+        )
     if method.same_vocabulary:
         check_vocabularies(method, models, sampling)
     return external_decoder(method, models, sampling)

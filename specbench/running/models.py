@@ -64,7 +64,7 @@ def parts(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
 def load_models(spec: RunSpec, load: Callable[..., CausalLM] = load_model) -> Models:
     """The models that the methods of a run ask for, each loaded once, all in the target's dtype. `load`: as
     `load_model`."""
-    target = load(spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device)
+    target = load(spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device, engine=spec.engine)
     return Models(target, load_drafters(spec, spec.methods, target, load))
 
 
@@ -82,7 +82,7 @@ def load_drafters(
         revision = spec.drafter_revision if name == spec.drafter else None
         if name not in loaded:
             with naming_key(part, spec.target):
-                loaded[name] = load(name, revision=revision, dtype=dtype, device=spec.device)
+                loaded[name] = load(name, revision=revision, dtype=dtype, device=spec.device, engine=spec.engine)
         found[part.name] = loaded[name]
     return found
 

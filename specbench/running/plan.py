@@ -26,6 +26,7 @@ class Cell:
     task: TaskSpec
     subset: str
     data: TaskData
+    models: Models
     decoders: tuple[Decoder, ...]
     context_limit: int | None
     budgets: tuple[Budget, ...] = ()
@@ -69,7 +70,9 @@ def make_cells(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, s
         budgets = models.budgets(spec.methods, merged.generation.max_new_tokens)
         if merged.truncation is not None:
             data = truncated(data, models.target, budgets, spec.chat)
-        cells.append(Cell(merged, subset, data, composed[sampling], models.context_limit(spec.methods), budgets))
+        cells.append(
+            Cell(merged, subset, data, models, composed[sampling], models.context_limit(spec.methods), budgets)
+        )
     for cell in cells:
         check_prompts(cell, spec.chat)
         check_references(cell)

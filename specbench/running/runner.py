@@ -16,6 +16,7 @@ from specbench.running.identity import named as named
 from specbench.running.plan import Cell
 from specbench.running.prompts import conversation, encode, prompt_ids, shortened
 from specbench.running.records import Key, Record
+from specbench.running.reserving import check_nothing_compiled, note, num_compilations, reserve
 from specbench.running.run_folder import RunFolder
 from specbench.running.warm_up import warm_up
 from specbench.specs import RunSpec
@@ -29,11 +30,12 @@ def run(
     folder: RunFolder,
     done: Mapping[Key, dict[str, Any]],
     report: Callable[[Block, dict[str, Any], bool], None],
+    say: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
     """Measure every block of the plan that is not recorded yet; returns its records, old and new.
 
     `report(block, record, measured)` is called after each block. A record is on disk before the next block begins. A
-    cell is warmed up before the first of its blocks that is measured.
+    cell is warmed up before the first of its blocks that is measured; `say` is told what was compiled for it.
     """
     check_same_examples(plan, done, folder)
     records: dict[Key, dict[str, Any]] = {}
@@ -42,9 +44,14 @@ def run(
         old = done.get(block.key)
         if old is None and block.cell is not cell:
             cell = block.cell
+            for compilation in reserve(cell, spec.chat):
+                say(note(folder.path, compilation))
             warm_up_cell(cell, spec.chat)
+        num_compiled = num_compilations()
         record = old or measure(block, spec, [records[key] for key in block.earlier_keys])
         if old is None:
+            if spec.engine == "compiled":
+                check_nothing_compiled(num_compiled, block)
             folder.records.append(record)
         records[block.key] = record
         report(block, record, old is None)

@@ -30,6 +30,7 @@ class RunSpec(Spec):
     drafter_revision: str | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: Text = "auto"
+    engine: Literal["eager", "compiled"] = "eager"
     chat: Literal["auto", "always", "never"] = "auto"
     data: Text | None = None  # None: the default; "hub", "sample", or a folder or file
     subsets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None

@@ -20,7 +20,7 @@ from specbench.training.record import CountingRecord, data_of, now
 from specbench.training.settings import read_settings
 from specbench.vocab.loading import load_tokenizer
 
-OF_NETWORKS = ("dtype", "attention")
+OF_NETWORKS = ("dtype", "attention", "engine")
 
 
 def execute_counting(request: TrainRequest, console: Console) -> tuple[CountingRecord, Path]:

@@ -17,7 +17,7 @@ from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.lossy import fuzzy_rule
 from specbench.decoding.proposal import Proposal
-from specbench.decoding.sampling import Sampling, process
+from specbench.decoding.sampling import Sampling, draw, process
 from specbench.decoding.verification import rejection
 from specbench.errors import ConfigError
 from specbench.models.loading import load_model
@@ -106,7 +106,7 @@ def test_recover_draws_from_the_residual(tmp_path: Path) -> None:
     assert isinstance(sparse, SparseProbs)
     target_probs = torch.softmax(torch.randn(VOCAB, generator=generator), -1)
     for index in range(3):
-        counts = Counter(sparse.recover(index, target_probs, generator) for _ in range(3000))
+        counts = Counter(draw(sparse.rest(torch.tensor([index]), target_probs), generator) for _ in range(3000))
         left = (target_probs - sparse.probs[index]).clamp_min(0).double()
         support = left > 0
         observed = [counts[token] for token in support.nonzero()[:, 0].tolist()]

@@ -123,7 +123,7 @@ def test_control_kernels_that_start_from_an_empty_state_are_caught(kind: str) ->
 
 def test_control_positions_that_start_again_are_caught() -> None:
     model = make("bamba")
-    model._needs_positions = False
+    model.sequence._needs_positions = False
     with pytest.raises(ConfigError, match=r"tiny-bamba.*what was cached before"):
         check_causal(model)
 

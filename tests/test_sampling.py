@@ -28,7 +28,7 @@ def test_same_probabilities_as_transformers(temperature: float, top_k: int | Non
 def test_greedy_is_one_hot_on_the_best_token() -> None:
     probs = process(LOGITS, Sampling(0.0))
     assert probs.sum(-1).tolist() == [1.0] * 6
-    assert probs.argmax(-1).tolist() == Distributions(LOGITS, Sampling()).best
+    assert probs.argmax(-1).tolist() == Distributions(LOGITS, Sampling()).best.tolist()
 
 
 def test_half_precision_logits_become_float32() -> None:

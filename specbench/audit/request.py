@@ -173,7 +173,7 @@ def make_prompts(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec,
     limit = models.context_limit(spec.methods)
     for task, subset, data in loaded:
         merged = where_asked(task.subset(subset), models.target, spec.chat)
-        check_prompts(Cell(merged, subset, data, (baseline,), limit), spec.chat)
+        check_prompts(Cell(merged, subset, data, models, (baseline,), limit), spec.chat)
         num_tokens = min(MAX_NEW_TOKENS, merged.generation.max_new_tokens)
         generation = merged.generation.model_copy(update={"max_new_tokens": num_tokens})
         stop = baseline.stop_rules(generation, limit)

@@ -1,13 +1,14 @@
 """The one decode loop. Autoregressive decoding is the empty proposal."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.model import ScoringModel
+from specbench.decoding.drafters.model import DeferringModel, ScoringModel
 from specbench.decoding.ledger import Finish, Ledger, StopRules
-from specbench.decoding.proposal import Column, Step, Verdict
+from specbench.decoding.proposal import Column, DeferredProposal, Proposal, Step, Verdict
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import Rule
 from specbench.models.timing import PassLog, Stopwatch
@@ -81,12 +82,13 @@ def decode(
     first_token_seconds = clock.now()
     while not ledger.finished:
         proposal = drafter.propose(ledger.ids, min(num_draft_tokens, ledger.num_remaining - 1), generator)
-        scored_ids = proposal.scored_ids
-        logits = target.score(ledger.ids + scored_ids, len(scored_ids) + 1)
+        logits = scored(target, ledger.ids, proposal)
         num_draft_passes, start = num_logged(draft_passes), clock.mark()
         verdict = rule(proposal, Distributions(logits, sampling), generator)
         target.passes.add_choice(start, clock.mark())
         passes_of_rules += range(num_draft_passes, num_logged(draft_passes))
+        if isinstance(proposal, DeferredProposal):
+            cast(DeferringModel, target).settle(proposal.all_ids)
         ledger.extend(proposal, verdict)
         verdicts.append(verdict)
     last_token_seconds = clock.now()
@@ -108,6 +110,13 @@ def decode(
         rule_seconds=max(0.0, chosen - sum(drafted[number][1] for number in passes_of_rules)),
         tokenizer_seconds=ledger.tokenizing.seconds + (tokenizing.seconds if tokenizing is not None else 0.0),
     )
+
+
+def scored(target: ScoringModel, ids: list[int], proposal: Proposal) -> torch.Tensor:
+    """The logits after `ids` and after each draft token that the target reads: [num_scored + 1, vocab]."""
+    if isinstance(proposal, DeferredProposal):
+        return cast(DeferringModel, target).score(ids, len(proposal.tokens) + 1, proposal.tokens)
+    return target.score(ids + proposal.scored_ids, len(proposal.scored_ids) + 1)
 
 
 def clear(*logs: PassLog | Stopwatch | None) -> None:

@@ -10,7 +10,7 @@ from pydantic import Field
 from specbench.decoding.divergences import DIVERGENCES, MAX_JS
 from specbench.decoding.proposal import FOREIGN, DenseProbs, Proposal, Verdict, at_tokens
 from specbench.decoding.sampling import Distributions
-from specbench.decoding.verification import Rule, leading, rule
+from specbench.decoding.verification import Rule, rule
 
 ROUNDING = 1e-4  # of a sum of float32 probabilities
 DivergenceName = Literal[
@@ -64,12 +64,13 @@ def fuzzy_rule(
             target_probs, draft_probs = target.raw_probs[:num_drafted], draft.raw_probs
         else:
             target_probs, draft_probs = target.probs[:num_drafted], draft.probs
-        values = measure(*with_foreign(target_probs, draft_probs))
-        token_ids = torch.tensor(proposal.token_ids, device=values.device)
+        is_whole = isinstance(draft, Distributions)
+        values = measure(*((target_probs, draft_probs) if is_whole else with_foreign(target_probs, draft_probs)))
+        token_ids = proposal.on(values.device)
         close = (values <= threshold if inclusive else values < threshold) & (token_ids != FOREIGN)
-        num_accepted = leading(close.tolist())
+        place, _ = proposal.standing(close)
         # The recovered token is drawn from p itself, not from a residual; so is the bonus token.
-        next_token = target.draw(num_accepted, generator)
+        (num_accepted,), (next_token,) = proposal.read(place, target.draw_at(place, generator))
         target_prob, draft_prob = (at_tokens(probs, token_ids) for probs in (target_probs, draft_probs))
         return Verdict(num_accepted, next_token, target_prob, draft_prob, divergence=values)
 
@@ -94,11 +95,11 @@ def random_accept_rule(
     App. E: what is left of a fuzzy rule when it does not look at the models."""
 
     def random_accept(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
-        num_drafted = proposal.num_drafted
-        uniform = torch.rand(num_drafted, generator=generator, device=target.logits.device).tolist()
-        accepts = [u < probability and t != FOREIGN for u, t in zip(uniform, proposal.token_ids, strict=True)]
-        num_accepted = leading(accepts)
+        token_ids = proposal.on(target.logits.device)
+        uniform = torch.rand(len(token_ids), generator=generator, device=target.logits.device)
+        place, _ = proposal.standing((uniform < probability) & (token_ids != FOREIGN))
+        (num_accepted,), (next_token,) = proposal.read(place, target.draw_at(place, generator))
         rates = [probability * (token != FOREIGN) for token in proposal.token_ids]
-        return Verdict(num_accepted, target.draw(num_accepted, generator), overlap=rates)
+        return Verdict(num_accepted, next_token, overlap=rates)
 
     return random_accept

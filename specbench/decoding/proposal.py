@@ -1,23 +1,39 @@
 """What passes between drafter, rule and ledger within one step."""
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from specbench.decoding.sampling import draw, residual
+from specbench.decoding.sampling import residual
 
 FOREIGN = -1  # stands for a drafted string that is no token of the target: judged, and always rejected
 
 
 class DraftProbs(Protocol):
-    """The draft distributions of a proposal, row i for draft token i. Rows may sum to less than 1."""
+    """The draft distributions of a proposal, row i for draft token i. Rows may sum to less than 1.
+
+    They also have either `rest` or, where a draw is not from probabilities that are known at once, `recover`.
+    """
 
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
         """q_i(x_i) for the draft tokens: [num_drafted] → [num_drafted]."""
 
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor | None:
         """Σ_x min(p_i(x), q_i(x)) per row: [num_drafted, vocab] → [num_drafted]; None where it is not known."""
+
+
+class KnownProbs(DraftProbs, Protocol):
+    """Draft distributions whose residual is computed as a whole."""
+
+    def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
+        """max(p − q_i, 0), unnormalised, given i as [1] and p as [vocab]: what comes after a rejection at i."""
+
+
+class RecoveringProbs(DraftProbs, Protocol):
+    """Draft distributions that are computed where they are met."""
 
     def recover(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
         """A token drawn from norm(max(p − q_i, 0)), given p as [vocab]: what comes after a rejection at `index`."""
@@ -49,11 +65,10 @@ class PointMass:
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
         return at_tokens(target_probs, torch.tensor(self._token_ids, device=target_probs.device))
 
-    def recover(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
-        mass = torch.zeros_like(target_probs)
-        if self._token_ids[index] != FOREIGN:
-            mass[self._token_ids[index]] = 1.0
-        return draw(residual(target_probs, mass), generator)
+    def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
+        token_id = torch.tensor(self._token_ids, device=target_probs.device).index_select(0, index)
+        mass = (token_id != FOREIGN).to(target_probs.dtype)
+        return residual(target_probs, torch.zeros_like(target_probs).index_put_((token_id.clamp_min(0),), mass))
 
 
 @dataclass(frozen=True)
@@ -70,10 +85,74 @@ class Proposal:
     def num_drafted(self) -> int:
         return len(self.token_ids)
 
+    def on(self, device: torch.device) -> torch.Tensor:
+        """The draft tokens as a tensor: [num_drafted]."""
+        return torch.tensor(self.token_ids, device=device)
+
+    def standing(self, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """How many tokens are accepted before the first that is not, and whether these are all: [num_drafted] → [1]."""
+        num_accepted = accepts.long().cumprod(0).sum(0, keepdim=True)
+        return num_accepted, num_accepted == len(accepts)
+
+    def read(self, *values: torch.Tensor) -> list[list[int]]:
+        """Whole numbers that the device has computed, each [n], in one transfer."""
+        numbers: list[int] = torch.cat([value.long() for value in values]).tolist()
+        ends = list(accumulate(len(value) for value in values))
+        return [numbers[end - len(value) : end] for end, value in zip(ends, values, strict=True)]
+
     @property
     def scored_ids(self) -> list[int]:
         """The draft tokens that the target reads."""
         return self.token_ids[:-1] if self.token_ids and self.token_ids[-1] == FOREIGN else self.token_ids
+
+
+class DeferredProposal(Proposal):
+    """Draft tokens that only the device knows yet: read with the outcome of their step.
+
+    One of `ends`, [num_ends], ends the draft: what was drafted behind it is no part of the proposal and never stands.
+    """
+
+    def __init__(self, tokens: torch.Tensor, probs: DraftProbs, ends: torch.Tensor) -> None:
+        super().__init__(probs=probs)
+        del self.__dict__["token_ids"]  # found when it is asked for
+        self.__dict__.update(tokens=tokens, ends=ends)
+
+    if TYPE_CHECKING:
+        tokens: torch.Tensor
+        ends: torch.Tensor
+
+    @property
+    def num_drafted(self) -> int:
+        """Until the tokens are read those behind the end count too."""
+        return len(self.token_ids) if "token_ids" in self.__dict__ else len(self.tokens)
+
+    @cached_property
+    def _stays(self) -> torch.Tensor:
+        is_end = torch.isin(self.tokens, self.ends).long()
+        return is_end.cumsum(0) == is_end
+
+    @cached_property
+    def all_ids(self) -> list[int]:
+        """What was drafted, also behind the end."""
+        self.read()
+        return self.all_ids
+
+    @cached_property
+    def token_ids(self) -> list[int]:
+        self.read()
+        return self.token_ids
+
+    def on(self, device: torch.device) -> torch.Tensor:
+        return self.tokens
+
+    def standing(self, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        num_accepted, _ = super().standing(accepts & self._stays)
+        return num_accepted, num_accepted == self._stays.sum()
+
+    def read(self, *values: torch.Tensor) -> list[list[int]]:
+        ids, (num_drafted,), *read = super().read(self.tokens, self._stays.sum(0, keepdim=True), *values)
+        self.__dict__.update(all_ids=ids, token_ids=ids[:num_drafted])
+        return read
 
 
 def is_certain(draft: DraftProbs) -> bool:

@@ -59,23 +59,23 @@ class Distributions:
         return torch.softmax(self.logits, dim=-1, dtype=torch.float32)
 
     @cached_property
-    def best(self) -> list[int]:
-        """The most probable token of each row."""
-        best: list[int] = self.logits.argmax(dim=-1).tolist()
-        return best
+    def best(self) -> torch.Tensor:
+        """The most probable token of each row: [num_rows]."""
+        return self.logits.argmax(dim=-1)
 
     def draw(self, row: int, generator: torch.Generator) -> int:
         """One token from row `row` of `probs`."""
-        if self.sampling.greedy:
-            return self.best[row]
-        return draw(self.probs[row], generator)
+        return int(self.best[row]) if self.sampling.greedy else draw(self.probs[row], generator)
 
-    def draw_all(self, generator: torch.Generator) -> list[int]:
-        """One token from every row."""
+    def draw_at(self, row: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """One token from the row that a tensor [1] tells: [1]."""
         if self.sampling.greedy:
-            return self.best
-        tokens: list[int] = torch.multinomial(self.probs, 1, generator=generator)[:, 0].tolist()
-        return tokens
+            return self.best.index_select(0, row)
+        return draw_rows(self.probs.index_select(0, row), generator)
+
+    def draw_all(self, generator: torch.Generator) -> torch.Tensor:
+        """One token from every row: [num_rows]."""
+        return self.best if self.sampling.greedy else draw_rows(self.probs, generator)
 
     # What a proposal is asked for by the rules (see proposal.DraftProbs).
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
@@ -84,8 +84,8 @@ class Distributions:
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
         return torch.minimum(self.probs, target_probs).sum(dim=-1)
 
-    def recover(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
-        return draw(residual(target_probs, self.probs[index]), generator)
+    def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
+        return residual(target_probs, self.probs.index_select(0, index)[0])
 
 
 def process(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
@@ -109,9 +109,17 @@ def process(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 def residual(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
     """max(p − q, 0), unnormalised, [vocab]; p itself where rounding leaves nothing."""
     rest = (target_probs - draft_probs).clamp_min(0.0)
-    return rest if bool(rest.any()) else target_probs
+    return torch.where(rest.any(), rest, target_probs)
 
 
 def draw(probs: torch.Tensor, generator: torch.Generator) -> int:
     """One token from unnormalised probabilities [vocab]."""
-    return int(torch.multinomial(probs, 1, generator=generator).item())
+    return int(draw_rows(probs[None], generator))
+
+
+def draw_rows(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """One token from each row of unnormalised probabilities: [num_rows, vocab] → [num_rows].
+
+    The draws of torch.multinomial, which on an accelerator would wait for the result to check what it was given.
+    """
+    return (probs / torch.empty_like(probs).exponential_(1, generator=generator)).argmax(dim=-1)

@@ -5,11 +5,12 @@ positions and of the one after them: num_drafted + 1 rows. Factories carry `loss
 """
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 
-from specbench.decoding.proposal import Column, Proposal, Verdict, at_tokens, is_certain
-from specbench.decoding.sampling import Distributions
+from specbench.decoding.proposal import Column, KnownProbs, Proposal, Verdict, at_tokens, is_certain
+from specbench.decoding.sampling import Distributions, draw, draw_rows
 from specbench.registry import RULES, Factory
 
 Rule = Callable[[Proposal, Distributions, torch.Generator], Verdict]
@@ -40,24 +41,34 @@ def rejection(proposal: Proposal, target: Distributions, generator: torch.Genera
     if target.sampling.greedy:
         return _greedy_rejection(proposal, target)
     assert proposal.probs is not None
-    num_drafted = proposal.num_drafted
-    token_ids = torch.tensor(proposal.token_ids, device=target.probs.device)
-    judged_probs = target.probs[:num_drafted]
+    token_ids = proposal.on(target.probs.device)
+    judged_probs = target.probs[: len(token_ids)]
     target_prob = at_tokens(judged_probs, token_ids)
     draft_prob = proposal.probs.token_probs(token_ids)
-    uniform = torch.rand(num_drafted, generator=generator, device=judged_probs.device)
-    accepts: list[bool] = (uniform * draft_prob < target_prob).tolist()
-    num_accepted = leading(accepts)
-    if num_accepted == num_drafted:
-        next_token = target.draw(num_drafted, generator)
-    else:
-        next_token = proposal.probs.recover(num_accepted, target.probs[num_accepted], generator)
+    uniform = torch.rand(len(token_ids), generator=generator, device=judged_probs.device)
+    place, are_all = proposal.standing(uniform * draft_prob < target_prob)
+    num_accepted, next_token = _next_token(proposal, target, place, are_all, generator)
     return Verdict(num_accepted, next_token, target_prob, draft_prob, proposal.probs.overlap(judged_probs))
+
+
+def _next_token(
+    proposal: Proposal, target: Distributions, place: torch.Tensor, are_all: torch.Tensor, generator: torch.Generator
+) -> tuple[int, int]:
+    """How many tokens stand, and the one after them: from the residual at `place`, or from p where all stand."""
+    num_drafted = proposal.num_drafted
+    probs = target.probs.index_select(0, place)[0]
+    if (recover := getattr(proposal.probs, "recover", None)) is not None:  # drawn from probabilities met on the way
+        (num_accepted,), (all_stand,) = proposal.read(place, are_all)
+        return num_accepted, draw(probs, generator) if all_stand else recover(num_accepted, probs, generator)
+    rest = cast(KnownProbs, proposal.probs).rest(place.clamp_max(num_drafted - 1), probs)
+    next_token = draw_rows(torch.where(are_all, probs, rest)[None], generator)
+    (num_accepted,), (token,) = proposal.read(place, next_token)
+    return num_accepted, token
 
 
 def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verdict:
     """The limit of temperature 0: p is a point mass, so x stands iff x = argmax p, and Σ min(p, q) = q(argmax p)."""
-    best = target.best
+    (best,) = proposal.read(target.best)
     matches = [token == choice for token, choice in zip(proposal.token_ids, best, strict=False)]
     num_accepted = leading(matches)
     target_prob = [float(match) for match in matches]
@@ -66,9 +77,9 @@ def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verdict:
         return Verdict(num_accepted, best[num_accepted], target_prob)
     if is_certain(draft):
         return Verdict(num_accepted, best[num_accepted], target_prob, [1.0] * len(matches), target_prob)
-    draft_prob = draft.token_probs(torch.tensor(proposal.token_ids, device=target.logits.device))
-    overlap = draft.token_probs(torch.tensor(best[: len(matches)], device=target.logits.device))
-    return Verdict(num_accepted, best[num_accepted], target_prob, draft_prob, overlap)
+    token_ids = proposal.on(target.logits.device)
+    overlap = draft.token_probs(target.best[: len(token_ids)])
+    return Verdict(num_accepted, best[num_accepted], target_prob, draft.token_probs(token_ids), overlap)
 
 
 @rule("exact_match", lossless=True, requires=frozenset())
@@ -79,7 +90,7 @@ def exact_match_rule() -> Rule:
 
 
 def exact_match(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
-    own = target.draw_all(generator)
+    (own,) = proposal.read(target.draw_all(generator))
     matches = [token == choice for token, choice in zip(proposal.token_ids, own, strict=False)]
     num_accepted = leading(matches)
     if not matches:
@@ -87,8 +98,8 @@ def exact_match(proposal: Proposal, target: Distributions, generator: torch.Gene
     if target.sampling.greedy:
         target_prob: Column = [float(match) for match in matches]
     else:
-        token_ids = torch.tensor(proposal.token_ids, device=target.probs.device)
-        target_prob = at_tokens(target.probs[: len(matches)], token_ids)
+        token_ids = proposal.on(target.probs.device)
+        target_prob = at_tokens(target.probs[: len(token_ids)], token_ids)
     return Verdict(num_accepted, own[num_accepted], target_prob, overlap=target_prob)
 
 

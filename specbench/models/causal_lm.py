@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from specbench.errors import ConfigError
-from specbench.models.eager import EagerSequence
+from specbench.models.eager import UNKNOWN, EagerSequence
 from specbench.models.eager import common_prefix as common_prefix
 from specbench.models.timing import Clock, PassLog
 from specbench.models.vocabulary import Vocabulary
@@ -30,8 +30,9 @@ class CausalLM:
         self.context_limit: int | None = getattr(text_config, "max_position_embeddings", None)
         # Rows of the output layer beyond the tokenizer are padding: they are no tokens and never drawn.
         self.vocab_size = min(text_config.vocab_size, max(self.vocabulary.values()) + 1)
+        self.defers = self.device.type == "cuda"  # there, reading a token would wait for all that is queued
         self.passes = PassLog(Clock(self.device))
-        self.sequence: "EagerSequence | CompiledSequence" = EagerSequence(model, name, self.vocab_size, self.passes)
+        self.sequence: EagerSequence | CompiledSequence = EagerSequence(model, name, self.vocab_size, self.passes)
 
     @property
     def compiled(self) -> "CompiledSequence | None":
@@ -76,12 +77,20 @@ class CausalLM:
         """Keep the first `num_tokens` cached tokens."""
         self.sequence.rollback(num_tokens)
 
-    def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
+    def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
         """The logits after each of the last `num_logits` tokens of `ids`: [num_logits, vocab_size].
 
         Only tokens behind the prefix that `ids` shares with the cache are fed (and at least the last `num_logits`).
+        `tail`: tokens [num_tail] behind `ids` that only the device knows yet, of which those that were fed before are
+        the first; `settle` tells them later.
         """
-        return self.sequence.score(ids, num_logits)
+        return self.sequence.score(ids, num_logits, tail)
+
+    def settle(self, token_ids: list[int]) -> None:
+        """Tell what the tail of the last pass was. An unknown one would be fed again."""
+        cached = self.sequence.cached_ids
+        if (num_unknown := cached[-len(token_ids) :].count(UNKNOWN)) > 0:
+            cached[-num_unknown:] = token_ids[:num_unknown]
 
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
         """The logits after `ids` and each of the equally long suffixes: [num_suffixes, vocab_size].

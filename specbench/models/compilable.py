@@ -2,18 +2,16 @@
 
 import importlib.util
 import inspect
-from typing import Any
-
-from transformers.cache_utils import Cache
+from typing import Any, cast
 
 from specbench.errors import ConfigError
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 
 
-def compilable(model: Any, name: str) -> Cache:
+def compilable(model: Any, name: str) -> list[PreallocatedLayer]:
     """The layers of a model as its cache has them. Raises ConfigError for a model or machine that cannot compile."""
-    cache = preallocated_cache(model.config, name)
-    kinds = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not PreallocatedLayer})
+    layers = preallocated_cache(model.config, name).layers
+    kinds = sorted({type(layer).__name__ for layer in layers if type(layer) is not PreallocatedLayer})
     parameters = inspect.signature(model.forward).parameters
     if kinds:
         raise cannot_compile(name, f"layers of kind {kinds[0]} keep a state that is no buffer of keys and values")
@@ -23,7 +21,7 @@ def compilable(model: Any, name: str) -> Cache:
         raise cannot_compile(name, f"the forward pass of a {type(model).__name__} takes no {missing[0]}")
     if problem := no_compiler(model.device.type):
         raise cannot_compile(name, problem)
-    return cache
+    return cast(list[PreallocatedLayer], layers)
 
 
 def no_compiler(device: str) -> str | None:

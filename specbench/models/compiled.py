@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from specbench.models.compilable import compilable
-from specbench.models.eager import common_prefix
+from specbench.models.eager import UNKNOWN, num_common
 from specbench.models.graphs import Graphs
 from specbench.models.timing import PassLog
 
@@ -27,11 +27,11 @@ class CompiledSequence:
         self.name = name
         self.vocab_size = vocab_size
         self.passes = passes
-        self._template = compilable(model, name)
-        self._packs = not any(layer.is_sliding for layer in self._template.layers)
+        self._layers = compilable(model, name)
+        self._packs = not any(layer.is_sliding for layer in self._layers)
         self._last_position = (context_limit or 2**62) - 1
         self._lengths: tuple[int, ...] = (1, 2)
-        self._cached_ids: list[int] = []
+        self.cached_ids: list[int] = []
         with torch.inference_mode():
             self._graphs = self._made(MIN_CAPACITY)
 
@@ -60,8 +60,8 @@ class CompiledSequence:
             self._graphs = self._made(capacity)
 
     def _made(self, capacity: int) -> Graphs:
-        self._cached_ids = []
-        return Graphs(self.model, self.name, self._template, capacity, self._last_position)
+        self.cached_ids = []
+        return Graphs(self.model, self.name, self._layers, capacity, self._last_position)
 
     def _chunks(self) -> list[int]:
         return [length for length in CHUNKS if self._lengths[-1] < length <= self._graphs.capacity]
@@ -74,24 +74,30 @@ class CompiledSequence:
 
     def reset(self) -> None:
         """Forget the sequence; the buffers stay."""
-        self._cached_ids = []
+        self.cached_ids = []
 
     def checkpoint(self) -> int:
         """A point of the sequence to come back to with `rollback`: the number of cached tokens."""
-        return len(self._cached_ids)
+        return len(self.cached_ids)
 
     def rollback(self, num_tokens: int) -> None:
         """Keep the first `num_tokens` cached tokens."""
-        del self._cached_ids[num_tokens:]
+        del self.cached_ids[num_tokens:]
 
     @torch.inference_mode()
-    def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
-        """The logits after each of the last `num_logits` tokens of `ids`: [num_logits, vocab_size]."""
-        self.rollback(min(common_prefix(self._cached_ids, ids), len(ids) - num_logits))
-        self._ensure(len(ids))
+    def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
+        """The logits after each of the last `num_logits` tokens of `ids` and `tail`: [num_logits, vocab_size]."""
+        num_tokens = len(ids) + (0 if tail is None else len(tail))
+        self.rollback(min(num_common(self.cached_ids, ids, tail), num_tokens - num_logits))
+        self._ensure(num_tokens)
+        if tail is not None:
+            num_left = num_tokens - len(self.cached_ids)
+            if num_left <= self._lengths[-1]:
+                return self._read(ids, num_left, True, tail)[-num_logits:]
+            ids = ids + tail.tolist()  # what is read in several passes is known
         most, longest = self._lengths[-1], max(self._lengths[-1], *self._chunks())
         rows: list[torch.Tensor] = []
-        while num_left := len(ids) - len(self._cached_ids):
+        while num_left := len(ids) - len(self.cached_ids):
             num_ahead = num_left - num_logits  # of which nobody asks for logits
             if num_left <= most:
                 rows.append(self._read(ids, num_left, True))
@@ -101,18 +107,22 @@ class CompiledSequence:
                 rows.append(self._read(ids, min(num_left, longest), True))
         return (rows[0] if len(rows) == 1 else torch.cat(rows))[-num_logits:]
 
-    def _read(self, ids: list[int], num_tokens: int, all_rows: bool) -> torch.Tensor:
+    def _read(self, ids: list[int], num_tokens: int, all_rows: bool, tail: torch.Tensor | None = None) -> torch.Tensor:
         """One clocked pass over the next tokens: logits [num_tokens or 1, vocab_size]."""
-        graphs, num_cached = self._graphs, len(self._cached_ids)
+        graphs, num_cached = self._graphs, len(self.cached_ids)
         lengths = self._lengths if all_rows and num_tokens <= self._lengths[-1] else self._chunks()
         length = next(length for length in lengths if length >= num_tokens)
         first = min(num_cached, graphs.capacity - length)  # at the end of the buffers the last tokens are read again
         tokens = ids[first : num_cached + num_tokens]
         start = self.passes.clock.mark()
-        graphs.fill(length, first, tokens)
+        if tail is None:
+            graphs.fill(length, first, tokens)
+        else:
+            tokens += [UNKNOWN] * (num_cached + num_tokens - first - len(tokens))
+            graphs.fill(length, first, ids[first:], tail[max(first - len(ids), 0) :])
         logits = graphs.run(length, all_rows)
         self.passes.add(num_tokens, start, self.passes.clock.mark())
-        self._cached_ids += tokens[num_cached - first :]
+        self.cached_ids += tokens[num_cached - first :]
         if all_rows:
             logits = logits[len(tokens) - num_tokens : len(tokens)]
         return logits[:, : self.vocab_size]

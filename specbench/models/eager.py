@@ -12,6 +12,7 @@ from specbench.models.recurrent import RecurrentStates
 from specbench.models.timing import PassLog
 
 MAX_ROWS = 64  # of one batched pass
+UNKNOWN = -2  # stands for a cached token that only the device knows
 
 
 class EagerSequence:
@@ -26,7 +27,7 @@ class EagerSequence:
         self.cache = preallocated_cache(model.config, name)
         self.recurrent = RecurrentStates(model, self.cache, name) if has_recurrent_layers(self.cache) else None
         self._attention_layers = [layer for layer in self.cache.layers if isinstance(layer, PreallocatedLayer)]
-        self._cached_ids: list[int] = []
+        self.cached_ids: list[int] = []
         parameters = inspect.signature(model.forward).parameters
         self._can_keep_logits = "logits_to_keep" in parameters
         # Some hybrids count positions from zero in every pass; those without attention have none.
@@ -43,7 +44,7 @@ class EagerSequence:
         """A point of the sequence to come back to with `rollback`: the number of cached tokens."""
         if self.recurrent is not None:
             self.recurrent.keep()
-        return len(self._cached_ids)
+        return len(self.cached_ids)
 
     def rollback(self, num_tokens: int) -> None:
         """Keep the first `num_tokens` cached tokens. O(1) for attention layers.
@@ -51,32 +52,34 @@ class EagerSequence:
         Recurrent layers return to their newest snapshot at or before that point, and the model with them: the tokens
         in between are fed again by the next pass. A point that `checkpoint` gave has its snapshot.
         """
-        if num_tokens < len(self._cached_ids):
+        if num_tokens < len(self.cached_ids):
             self._truncate(num_tokens if self.recurrent is None else self.recurrent.rewind(num_tokens))
 
     def _truncate(self, num_tokens: int) -> None:
-        del self._cached_ids[num_tokens:]
+        del self.cached_ids[num_tokens:]
         for layer in self._attention_layers:
             layer.truncate(num_tokens)
 
     @torch.inference_mode()
-    def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
+    def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
         """The logits after each of the last `num_logits` tokens of `ids`: [num_logits, vocab_size].
 
         Only tokens behind the prefix that `ids` shares with the cache are fed (and at least the last `num_logits`),
         after those that recurrent layers must see again (see `rollback`).
         """
-        num_kept = min(common_prefix(self._cached_ids, ids), len(ids) - num_logits)
+        num_tokens = len(ids) + (0 if tail is None else len(tail))
+        num_kept = min(num_common(self.cached_ids, ids, tail), num_tokens - num_logits)
         self.rollback(num_kept)
-        num_cached = len(self._cached_ids)
-        new_ids = ids[num_cached:]
+        num_cached = len(self.cached_ids)
+        fed = self._input(ids[num_cached:], None if tail is None else tail[max(num_cached - len(ids), 0) :])
         if self.recurrent is None:
-            logits = self._forward([new_ids], num_logits)
+            logits = self._forward(fed, num_logits)
         else:
-            with self.recurrent.feeding(len(new_ids), num_kept - num_cached, num_logits > 1):
-                logits = self._forward([new_ids], num_logits)
-        self._cached_ids += new_ids
-        if not self._has_cached(len(self._cached_ids)):
+            with self.recurrent.feeding(fed.shape[1], num_kept - num_cached, num_logits > 1):
+                logits = self._forward(fed, num_logits)
+        self.cached_ids += ids[num_cached:]
+        self.cached_ids += [UNKNOWN] * (num_tokens - len(self.cached_ids))
+        if not self._has_cached(len(self.cached_ids)):
             raise ConfigError(
                 f"model '{self.name}' does not keep its keys in the cache it is given; choose another model"
             )
@@ -89,31 +92,35 @@ class EagerSequence:
         A suffix is at least one token. One pass for up to MAX_ROWS suffixes; afterwards the cache holds exactly `ids`,
         and what it lacked of them was fed before.
         """
-        if common_prefix(self._cached_ids, ids) == len(ids):
+        if common_prefix(self.cached_ids, ids) == len(ids):
             self.rollback(len(ids))
-        if len(self._cached_ids) != len(ids):
+        if len(self.cached_ids) != len(ids):
             self.score(ids, 1)
         rows: list[torch.Tensor] = []
         for start in range(0, len(suffixes), MAX_ROWS):
             batch = suffixes[start : start + MAX_ROWS]
             if self.recurrent is None:
-                logits = self._forward(batch, 1)
+                logits = self._forward(torch.tensor(batch, device=self.device), 1)
             else:
                 with self.recurrent.expanded(len(batch), len(batch[0])):
-                    logits = self._forward(batch, 1)
+                    logits = self._forward(torch.tensor(batch, device=self.device), 1)
             self._truncate(len(ids))
             rows.append(logits[:, 0])
         return torch.cat(rows)
 
-    def _forward(self, rows: list[list[int]], num_logits: int) -> torch.Tensor:
-        """One clocked pass over the cache: [num_rows, num_logits, vocab_size]."""
-        input_ids = torch.tensor(rows, device=self.device)
+    def _input(self, ids: list[int], tail: torch.Tensor | None = None) -> torch.Tensor:
+        """The tokens of a pass: [1, num_tokens]."""
+        known = torch.tensor([ids], dtype=torch.long, device=self.device)
+        return known if tail is None else torch.cat([known, tail[None]], dim=1)
+
+    def _forward(self, input_ids: torch.Tensor, num_logits: int) -> torch.Tensor:
+        """One clocked pass over the cache, [num_rows, num_tokens] → [num_rows, num_logits, vocab_size]."""
         start = self.passes.clock.mark()
         options: dict[str, Any] = {self._cache_parameter: self.cache}
         if self._can_keep_logits:
             options["logits_to_keep"] = num_logits
         if self._needs_positions:
-            num_cached = len(self._cached_ids)
+            num_cached = len(self.cached_ids)
             positions = torch.arange(num_cached, num_cached + input_ids.shape[1], device=self.device)
             options["position_ids"] = positions.expand(input_ids.shape)
         logits: torch.Tensor = self.model(input_ids=input_ids, use_cache=True, **options).logits
@@ -129,6 +136,14 @@ class EagerSequence:
 
 def has_recurrent_layers(cache: Cache) -> bool:
     return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers)
+
+
+def num_common(cached_ids: list[int], ids: list[int], tail: torch.Tensor | None) -> int:
+    """How many cached tokens are the first of `ids` and of `tail` behind them; unknown ones are those of the tail."""
+    found = common_prefix(cached_ids, ids)
+    if tail is None or found < len(ids):
+        return found
+    return min(len(cached_ids), len(ids) + len(tail)) if UNKNOWN in cached_ids[found : found + 1] else found
 
 
 def common_prefix(first: list[int], second: list[int]) -> int:

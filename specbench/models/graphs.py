@@ -1,15 +1,15 @@
 """Compiled forward passes of fixed shapes over one static cache."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache
 
 from specbench.models.checkpoint import told
 from specbench.models.compilable import cannot_compile
+from specbench.models.kv_cache import PreallocatedLayer
 from specbench.models.static_cache import static_cache
 
 NUM_FIRST_RUNS = 3  # CUDA graphs: one run warms up, the next is recorded, the third is the first that is replayed
@@ -22,15 +22,17 @@ class Graphs:
     and mask of their own. What a pass reads lies in buffers that it owns: nothing is checked or copied on the way.
     """
 
-    def __init__(self, model: Any, name: str, template: Cache, capacity: int, last_position: int) -> None:
+    def __init__(
+        self, model: Any, name: str, layers: Sequence[PreallocatedLayer], capacity: int, last_position: int
+    ) -> None:
         self.model = model
         self.name = name
         self.capacity = capacity
         self.start = torch.zeros((), dtype=torch.long, device=model.device)
         self.row = torch.zeros(1, dtype=torch.long, device=model.device)
-        torch._dynamo.mark_static_address(self.start)  # type: ignore[no-untyped-call]
-        torch._dynamo.mark_static_address(self.row)  # type: ignore[no-untyped-call]
-        self.cache = static_cache(template, capacity, self.start)
+        torch._dynamo.mark_static_address(self.start)
+        torch._dynamo.mark_static_address(self.row)
+        self.cache = static_cache(layers, capacity, self.start)
         self.last_position = last_position
         self.compile_seconds = 0.0
         self._inputs: dict[int, torch.Tensor] = {}
@@ -41,15 +43,19 @@ class Graphs:
         """Where the tokens of a pass of `length` are written: [1, length]."""
         if length not in self._inputs:
             tokens = torch.zeros((1, length), dtype=torch.long, device=self.model.device)
-            torch._dynamo.mark_static_address(tokens)  # type: ignore[no-untyped-call]
+            torch._dynamo.mark_static_address(tokens)
             self._inputs[length] = tokens
         return self._inputs[length]
 
-    def fill(self, length: int, start: int, tokens: list[int]) -> None:
+    def fill(self, length: int, start: int, tokens: list[int], tail: torch.Tensor | None = None) -> None:
         """Put the tokens that follow the first `start` into the input of a pass; the rest of it is left as it is."""
         self.start.fill_(start)
         self.row.fill_(len(tokens) - 1)
         buffer = self.input(length)
+        if tail is not None:
+            buffer[0, len(tokens) : len(tokens) + len(tail)] = tail
+            if not tokens:
+                return
         if length == 1:
             buffer.fill_(tokens[0])
         else:
@@ -102,7 +108,7 @@ def compiled(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], tor
     """
     assert isinstance(forward, FunctionType)
     own = FunctionType(forward.__code__.replace(co_name=name), forward.__globals__, name, None, forward.__closure__)
-    options = {
+    options: dict[str, Any] = {
         "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
         "post_grad_fusion_options": {"decompose_mm_pass": {}},  # a product with one row is no matrix product on a CPU
         "triton.cudagraphs": True,  # without effect on a CPU

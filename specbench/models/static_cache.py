@@ -1,5 +1,6 @@
 """A key-value cache whose buffers never move: keys are written by position, and going back is a smaller position."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ class StaticLayer(CacheLayerMixin):
     def _zeros_like(self, states: torch.Tensor) -> torch.Tensor:
         batch, heads, _, head_dim = states.shape
         buffer = states.new_zeros((batch, heads, self.capacity, head_dim))
-        torch._dynamo.mark_static_address(buffer)  # type: ignore[no-untyped-call]
+        torch._dynamo.mark_static_address(buffer)
         return buffer
 
     def update(
@@ -53,7 +54,6 @@ class StaticLayer(CacheLayerMixin):
         return self.capacity
 
 
-def static_cache(template: Cache, capacity: int, start: torch.Tensor) -> Cache:
-    """An empty cache with the attention layers of another."""
-    layers: list[PreallocatedLayer] = template.layers
+def static_cache(layers: Sequence[PreallocatedLayer], capacity: int, start: torch.Tensor) -> Cache:
+    """An empty cache with layers as others are."""
     return Cache(layers=[StaticLayer(layer.is_sliding, capacity, start) for layer in layers])

@@ -18,7 +18,7 @@ MEASURED_FILES = ("specbench", "tasks", "methods")  # a change anywhere else lea
 
 
 def environment(device: str, dtype: str, attention: str, engine: str = "eager") -> dict[str, Any]:
-    """Device name, dtype, attention, engine, num_threads, platform, python, versions and commit; what is unknown is null.
+    """Device name, dtype, attention, engine, threads, platform, python, versions and commit; what is unknown is null.
 
     device: a torch device ("cpu", "cuda:0", "mps"). Speed on a CPU depends on the threads, so its name holds their
     number, and rows with another number do not compare. Never raises.

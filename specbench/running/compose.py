@@ -111,7 +111,7 @@ def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) 
 
     if models.target.compiled is not None:
         raise ConfigError(
-            f"method '{method.name}': its code has a loop and passes of its own, which --engine compiled does not reach: "
+            f"method '{method.name}': its code has passes of its own, which --engine compiled does not reach: "
             "leave the method out, or take --engine eager"
         )
     if method.same_vocabulary:

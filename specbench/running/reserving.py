@@ -1,4 +1,4 @@
-"""What compiled models need before a cell is measured: buffers for its longest conversation, and every pass compiled."""
+"""What compiled models need before a cell is measured: room for its longest conversation, and every pass compiled."""
 
 import json
 import math

@@ -25,7 +25,9 @@ class KeptModels:
         """The models of a run, those of the last one where it shares them; its others are dropped."""
         started, self.load_seconds = time.monotonic(), 0.0
         self._used = set()
-        target = _key(spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device)
+        target = _key(
+            spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device, engine=spec.engine
+        )
         if target not in self._held:
             self.drop()
         models = load_models(spec, self._load)

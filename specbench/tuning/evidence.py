@@ -29,18 +29,18 @@ class KeepingRule:
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
-        self._steps: list[tuple[list[int], Verdict, list[int] | None]] = []
+        self._steps: list[tuple[list[int], Verdict, torch.Tensor | None]] = []
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
-        verdict = self._rule(proposal, target, generator)
-        self._steps.append((proposal.token_ids, verdict, target.best if target.sampling.greedy else None))
+        verdict, greedy = self._rule(proposal, target, generator), target.sampling.greedy
+        self._steps.append((proposal.token_ids, verdict, target.best if greedy else None))
         return verdict
 
     def take(self, num_steps: int) -> dict[str, Any]:
         """The evidence of the last `num_steps` steps: draft tokens, their divergences and, where the target is greedy,
         its own token at every drafted position and at the one behind them. Nothing is kept any longer."""
         steps, self._steps = self._steps[len(self._steps) - num_steps :], []
-        own = [tokens for _, _, tokens in steps if tokens is not None]
+        own = [tokens.tolist() for _, _, tokens in steps if tokens is not None]
         return {
             "token_ids": [token_ids for token_ids, _, _ in steps],
             "divergence": [_values(verdict) for _, verdict, _ in steps],

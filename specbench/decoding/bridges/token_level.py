@@ -9,9 +9,9 @@ import torch
 from specbench.decoding.bridges import MakeDrafter, bridge
 from specbench.decoding.bridges.context import DraftContext
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.model import ScoringModel
+from specbench.decoding.drafters.model import ScoringModel, deferring
 from specbench.decoding.proposal import FOREIGN, DenseProbs, Proposal, is_certain
-from specbench.decoding.sampling import Sampling, draw, residual
+from specbench.decoding.sampling import Sampling, residual
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.pair import ModelPair
@@ -26,13 +26,20 @@ class View:
         self._mask = mask
         self.passes: PassLog = model.passes
         self.eos_token_ids = ends
+        self._deferring = deferring(model)
+        self.defers = self._deferring is not None
 
     def reset(self) -> None:
         self._model.reset()
 
-    def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
-        logits = self._model.score(ids, num_logits)
+    def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
+        model = self._deferring
+        logits = self._model.score(ids, num_logits) if model is None else model.score(ids, num_logits, tail)
         return logits if self._mask is None else logits + self._mask
+
+    def settle(self, token_ids: list[int]) -> None:
+        if self._deferring is not None:
+            self._deferring.settle(token_ids)
 
 
 class Common:
@@ -99,8 +106,8 @@ class CarriedProbs:
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
         return torch.minimum(self.probs, target_probs).sum(dim=-1)
 
-    def recover(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
-        return draw(residual(target_probs, self.probs[index]), generator)
+    def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
+        return residual(target_probs, self.probs.index_select(0, index)[0])
 
 
 class TokenBridge:

@@ -1,12 +1,12 @@
 """A small language model as the drafter."""
 
-from typing import Annotated, Protocol
+from typing import Annotated, Protocol, cast
 
 import torch
 from pydantic import Field
 
 from specbench.decoding.drafters import drafter
-from specbench.decoding.proposal import Proposal
+from specbench.decoding.proposal import DeferredProposal, Proposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.pair import ModelPair
 from specbench.models.timing import PassLog
@@ -26,19 +26,42 @@ class ScoringModel(Protocol):
         """The logits after each of the last `num_logits` tokens of `ids`: [num_logits, vocab]."""
 
 
+class DeferringModel(ScoringModel, Protocol):
+    """A model that also reads tokens which only the device knows."""
+
+    defers: bool  # whether it is better asked so
+
+    def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
+        """The logits after each of the last `num_logits` tokens of `ids` and of `tail`, [num_tail], behind them. What
+        was read of a tail before is the beginning of this one."""
+
+    def settle(self, token_ids: list[int]) -> None:
+        """Tell what the tail was that was read last."""
+
+
+def deferring(model: ScoringModel) -> DeferringModel | None:
+    """The model, where it is better asked with tokens that only the device knows."""
+    return cast(DeferringModel, model) if getattr(model, "defers", False) else None
+
+
 class ModelDrafter:
-    """Drafts token by token; a drafted EOS ends the draft."""
+    """Drafts token by token; a drafted EOS ends the draft. Where reading a token would wait for the device, it drafts
+    on and is cut at the EOS when the step is read."""
 
     def __init__(self, model: ScoringModel, sampling: Sampling) -> None:
         self.model = model
         self.sampling = sampling
         self.passes: PassLog | None = model.passes
+        self._last: DeferredProposal | None = None
 
     def prefill(self, prompt_ids: list[int]) -> None:
+        self._last = None
         self.model.reset()
         self.model.score(prompt_ids, 1)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        if (model := deferring(self.model)) is not None and num_draft_tokens:
+            return self._deferred(model, ids, num_draft_tokens, generator)
         mark = self.model.passes.clock.mark
         drafted_ids = list(ids)
         rows: list[Distributions] = []
@@ -52,6 +75,24 @@ class ModelDrafter:
             if token in self.model.eos_token_ids:
                 break
         return Proposal(drafted_ids[len(ids) :], Distributions.concat(rows) if rows else None)
+
+    def _deferred(
+        self, model: DeferringModel, ids: list[int], num_draft_tokens: int, generator: torch.Generator
+    ) -> DeferredProposal:
+        if self._last is not None:
+            model.settle(self._last.all_ids)
+        tail: torch.Tensor | None = None
+        rows: list[Distributions] = []
+        for _ in range(num_draft_tokens):
+            rows.append(Distributions(model.score(ids, 1, tail), self.sampling))
+            start = model.passes.clock.mark()
+            token = rows[-1].draw_all(generator)
+            model.passes.add_choice(start, model.passes.clock.mark())
+            tail = token if tail is None else torch.cat([tail, token])
+        assert tail is not None
+        ends = torch.tensor(sorted(model.eos_token_ids), dtype=torch.long, device=tail.device)
+        self._last = DeferredProposal(tail, Distributions.concat(rows), ends)
+        return self._last
 
 
 CHECKPOINT = (

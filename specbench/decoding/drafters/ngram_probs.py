@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from specbench.decoding.sampling import Sampling, draw, residual
+from specbench.decoding.sampling import Sampling, residual
 from specbench.ngram.folder import Array
 from specbench.ngram.model import NgramModel, Span
 
@@ -117,10 +117,9 @@ class SparseProbs:
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
         return self._sums(torch.minimum(self._probs, target_probs[self._numbers, self._token_ids]))
 
-    def recover(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
-        own = self._numbers == index
-        draft_probs = torch.zeros_like(target_probs).index_put_((self._token_ids[own],), self._probs[own])
-        return draw(residual(target_probs, draft_probs), generator)
+    def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
+        own = torch.where(self._numbers == index, self._probs, 0.0)
+        return residual(target_probs, torch.zeros_like(target_probs).index_add_(0, self._token_ids, own))
 
     @property
     def probs(self) -> torch.Tensor:

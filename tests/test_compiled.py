@@ -1,0 +1,213 @@
+"""The compiled engine: logits and tokens of the eager one, nothing compiled while measuring, and who is refused.
+
+What is compiled here is tiny: two models of one layer, in a few shapes.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor.exc import InvalidCxxCompiler
+
+from specbench.catalogue import load_method
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import Generation
+from specbench.decoding.sampling import Sampling
+from specbench.errors import ConfigError
+from specbench.models import compilable, compiled
+from specbench.models.causal_lm import CausalLM
+from specbench.models.compiled import capacity_for
+from specbench.models.loading import compile_passes
+from specbench.models.pair import ModelPair
+from specbench.running import runner
+from specbench.running.compose import compose
+from specbench.running.reserving import num_compilations
+from tests import tiny
+
+Outcome = tuple[int, str, str]
+LENGTHS = (1, 2, 11)
+NUM_TOKENS = 80
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_shapes() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "CHUNKS", (16, 64))
+        yield
+
+
+def both(kind: str = "llama", seed: int = 0, **options: Any) -> tuple[CausalLM, CausalLM]:
+    """One network, read eagerly and in passes that may be compiled."""
+    network = tiny.network(kind, seed, **options)
+    eager, other = (CausalLM(network, tiny.tokenizer(), f"tiny-{kind}", None) for _ in range(2))
+    compile_passes(other)
+    return eager, other
+
+
+def reserved(model: CausalLM, num_tokens: int = NUM_TOKENS) -> CausalLM:
+    assert model.compiled is not None
+    model.compiled.reserve(num_tokens, LENGTHS)
+    return model
+
+
+@pytest.fixture(scope="module")
+def pairs() -> tuple[ModelPair, ModelPair]:
+    """Eager and compiled; the drafter is the target with a little noise, so that runs of all lengths stand."""
+    target, drafter = both(num_hidden_layers=1), both(num_hidden_layers=1)
+    with torch.no_grad():
+        for weight in drafter[0].model.parameters():
+            weight += 0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+    return (
+        ModelPair(target[0], drafter[0]),
+        ModelPair(reserved(target[1]), reserved(drafter[1])),
+    )
+
+
+def test_logits_are_the_eager_ones_however_the_tokens_come(pairs: tuple[ModelPair, ModelPair]) -> None:
+    """Single tokens, several in a padded pass, prompts in chunks, more rows than a pass gives, and ways back."""
+    eager, other = (pair.target for pair in pairs)
+    random = Random(0)
+    ids: list[int] = []
+    for _ in range(60):
+        kept = random.randint(0, len(ids))
+        ids = ids[:kept] + [random.randrange(257) for _ in range(random.choice([1, 1, 2, 3, 5, 6, 9, 20, 70]))]
+        ids = ids[:NUM_TOKENS]
+        if len(ids) <= kept:
+            ids = [*ids[: kept // 2], random.randrange(257)]
+        num_logits = random.randint(1, min(6, len(ids)))
+        expected, found = (model.score(ids, num_logits) for model in (eager, other))
+        torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-3)
+
+
+def test_a_tail_that_only_the_device_knows_is_read_as_any_other(pairs: tuple[ModelPair, ModelPair]) -> None:
+    for model in (pair.target for pair in pairs):
+        model.reset()
+        ids, drafted = list(range(20)), [7, 9, 11]
+        model.score(ids, 1)
+        model.score(ids, 1, torch.tensor(drafted[:1]))
+        tail = model.score(ids, 4, torch.tensor(drafted))
+        model.settle(drafted)
+        again = model.score([*ids, *drafted, 5], 1)
+        model.reset()
+        torch.testing.assert_close(tail, model.score([*ids, *drafted], 4), atol=2e-4, rtol=1e-3)
+        torch.testing.assert_close(again, model.score([*ids, *drafted, 5], 1), atol=2e-4, rtol=1e-3)
+
+
+def test_the_end_of_the_buffers_is_reached_by_long_passes(pairs: tuple[ModelPair, ModelPair]) -> None:
+    eager, other = (pair.target for pair in pairs)
+    assert other.compiled is not None
+    ids = [i % 251 for i in range(other.compiled.capacity - LENGTHS[-1])]
+    for model in (eager, other):
+        model.reset()
+        model.score(ids[:70], 1)
+    expected, found = (model.score(ids, 1) for model in (eager, other))
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-3)
+
+
+def generation(pair: ModelPair, name: str, sampling: Sampling, prompt: list[int]) -> Generation:
+    decoder = compose(load_method(name), pair, sampling)
+    return decoder.generate(prompt, StopRules(30), seed=5)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(1.0, top_k=20)], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("name", ["ar", "sd", "pld", "slem", "tli", "union", "fsd", "draft-only"])
+def test_both_engines_emit_the_same_and_nothing_is_compiled_on_the_way(
+    name: str, sampling: Sampling, pairs: tuple[ModelPair, ModelPair]
+) -> None:
+    pairs[1].target.score([1], 1)
+    before = num_compilations()
+    for length in (3, 17, 40):
+        prompt = [(7 * i) % 13 for i in range(length)]  # which repeats itself, as prompt lookup needs
+        eager, other = (generation(pair, name, sampling, prompt) for pair in pairs)
+        assert other.token_ids == eager.token_ids and other.steps == eager.steps
+    assert num_compilations() == before > 0
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "mistral", "gemma2", "gemma3_text"])
+def test_passes_over_static_buffers_are_those_of_other_architectures_too(kind: str) -> None:
+    """Sliding windows of 8 tokens among them; not compiled, which transformers' own flag vouches for."""
+    eager, other = both(kind, num_hidden_layers=2)
+    assert other.compiled is not None
+    ids = [(11 * i) % 251 for i in range(40)]
+    torch.testing.assert_close(other.compiled.uncompiled(ids), eager.score(ids, 40), atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("mamba", "keep a state"), ("qwen3_5_text", "keep a state")])
+def test_models_without_static_buffers_are_refused(kind: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=rf"--engine compiled: model 'tiny-{kind}' .*{reason}.*--engine eager"):
+        both(kind)
+
+
+def test_a_model_that_is_no_single_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import LlamaForCausalLM
+
+    monkeypatch.setattr(LlamaForCausalLM, "_can_compile_fullgraph", False)
+    with pytest.raises(ConfigError, match=r"LlamaForCausalLM are no single graph.*--engine eager"):
+        both()
+
+
+def test_a_model_whose_logits_change_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled.CompiledSequence, "uncompiled", lambda self, ids: torch.randn(len(ids), 257))
+    with pytest.raises(ConfigError, match="gives other logits"):
+        both()
+
+
+def test_a_machine_without_a_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise InvalidCxxCompiler
+
+    assert compilable.no_compiler("cpu") is None
+    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", missing)
+    with pytest.raises(ConfigError, match=r"no C\+\+ compiler here: install g\+\+"):
+        both()
+    assert "triton" in str(compilable.no_compiler("cuda")) or compilable.no_compiler("cuda") is None
+    assert "mps" in str(compilable.no_compiler("mps"))
+
+
+def test_capacities_are_few() -> None:
+    assert [capacity_for(n) for n in (1, 128, 129, 192, 193, 257, 385, 1025)] == [
+        128, 128, 192, 192, 256, 384, 512, 1536
+    ]  # fmt: skip
+
+
+RUN = ("run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "2",
+       "--set", "generation.max_new_tokens=6", "--output", "here")  # fmt: skip
+
+
+def test_a_run_names_its_engine_and_what_compiling_took(
+    specbench: Callable[..., Outcome], tiny_pair: tuple[str, str], tmp_path: Path
+) -> None:
+    pair = ("--target", tiny_pair[1], "--drafter", tiny_pair[1])
+    code, _, said = specbench(*RUN, *pair, "--method", "pld", "--engine", "compiled", "--set", "num_draft_tokens=3")
+    assert code == 0, said
+    assert "compiled 4 passes of" in " ".join(said.split())
+    rows = json.loads((tmp_path / "here" / "leaderboard.json").read_text())["rows"]
+    assert {row["engine"] for row in rows} == {"compiled"}
+    (line,) = (tmp_path / "here" / "compilations.jsonl").read_text().splitlines()
+    assert json.loads(line)["num_passes"] == 4 and json.loads(line)["seconds"] > 0
+    code, _, said = specbench(*RUN, *pair, "--method", "pld", "--set", "num_draft_tokens=3")
+    assert code == 2 and 'environment.engine: "compiled" → "eager"' in " ".join(said.split())
+
+
+def test_a_block_in_which_something_is_compiled_is_not_recorded(
+    specbench: Callable[..., Outcome], tiny_pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control: nothing is made ready, and the warm-up is left out."""
+    monkeypatch.setattr(runner, "reserve", lambda cell, chat: iter(()))
+    monkeypatch.setattr(runner, "warm_up_cell", lambda cell, chat: None)
+    code, _, said = specbench(*RUN, "--target", tiny_pair[1], "--method", "ar", "--engine", "compiled")
+    assert code == 2 and "passes were compiled while it was measured" in " ".join(said.split())
+    assert (tmp_path / "here" / "records.jsonl").read_text() == ""
+
+
+def test_what_a_command_line_gets_wrong_is_one_line(
+    specbench: Callable[..., Outcome], tiny_pair: tuple[str, str]
+) -> None:
+    code, _, said = specbench(*RUN, "--method", "ar", "--engine", "fast")
+    assert code == 2 and said == "error: engine = 'fast': the choices are compiled, eager\n"
+    code, _, said = specbench(*RUN, "--target", tiny_pair[1], "--method", "hf-pld", "--engine", "compiled")
+    assert code == 2 and "method 'hf-pld': its code has passes of its own" in " ".join(said.split())

@@ -21,7 +21,7 @@ from specbench.models.loading import load_model
 from specbench.models.pair import ModelPair
 from specbench.running.compose import compose
 from specbench.running.models import Models
-from specbench.running.reserving import reserved
+from specbench.running.reserving import needs
 from specbench.specs import MethodSpec
 from tests.bench_transformers import GREEDY, Run, embedded_prompts, hugging_face, measure, ours, overhead, ratio, speed
 
@@ -46,9 +46,10 @@ def load(methods: Sequence[MethodSpec], engine: str) -> Models:
 def prepare(models: Models, methods: Sequence[MethodSpec], num_tokens: int) -> float:
     """Compile all that the methods need; returns the seconds."""
     seconds = 0.0
-    for model, lengths, is_bridged in reserved(models, methods):
-        assert model.compiled is not None
-        seconds += model.compiled.reserve(num_tokens * (2 if is_bridged else 1), lengths)
+    for need in needs(models, methods):
+        assert need.model.compiled is not None
+        num_own = num_tokens * (2 if need.has_own_tokens else 1)
+        seconds += need.model.compiled.reserve(num_own, sorted(need.lengths), need.packs)
     return seconds
 
 

@@ -48,9 +48,9 @@ def both(kind: str = "llama", seed: int = 0, **options: Any) -> tuple[CausalLM, 
     return eager, other
 
 
-def reserved(model: CausalLM, num_tokens: int = NUM_TOKENS) -> CausalLM:
+def reserved(model: CausalLM, packs: bool = False, num_tokens: int = NUM_TOKENS) -> CausalLM:
     assert model.compiled is not None
-    model.compiled.reserve(num_tokens, LENGTHS)
+    model.compiled.reserve(num_tokens, LENGTHS, packs)
     return model
 
 
@@ -63,7 +63,7 @@ def pairs() -> tuple[ModelPair, ModelPair]:
             weight += 0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
     return (
         ModelPair(target[0], drafter[0]),
-        ModelPair(reserved(target[1]), reserved(drafter[1])),
+        ModelPair(reserved(target[1]), reserved(drafter[1], packs=True)),
     )
 
 
@@ -97,6 +97,19 @@ def test_a_tail_that_only_the_device_knows_is_read_as_any_other(pairs: tuple[Mod
         torch.testing.assert_close(again, model.score([*ids, *drafted, 5], 1), atol=2e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize(("num_rows", "num_each"), [(1, 1), (5, 3), (40, 2), (70, 1)])
+def test_continuations_in_one_pass_see_none_of_each_other(
+    num_rows: int, num_each: int, pairs: tuple[ModelPair, ModelPair]
+) -> None:
+    models = [pair.drafter for pair in pairs]
+    random = Random(num_rows)
+    ids = [random.randrange(257) for _ in range(20)]
+    suffixes = [[random.randrange(257) for _ in range(num_each)] for _ in range(num_rows)]
+    found = [(m.score_batch(ids, suffixes), m.checkpoint(), m.score([*ids, 3], 1)) for m in models if m is not None]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, atol=2e-4, rtol=1e-3)
+
+
 def test_the_end_of_the_buffers_is_reached_by_long_passes(pairs: tuple[ModelPair, ModelPair]) -> None:
     eager, other = (pair.target for pair in pairs)
     assert other.compiled is not None
@@ -114,7 +127,7 @@ def generation(pair: ModelPair, name: str, sampling: Sampling, prompt: list[int]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(1.0, top_k=20)], ids=["greedy", "drawn"])
-@pytest.mark.parametrize("name", ["ar", "sd", "pld", "slem", "tli", "union", "fsd", "draft-only"])
+@pytest.mark.parametrize("name", ["ar", "sd", "pld", "slem", "tli", "union", "slrs", "fsd", "draft-only"])
 def test_both_engines_emit_the_same_and_nothing_is_compiled_on_the_way(
     name: str, sampling: Sampling, pairs: tuple[ModelPair, ModelPair]
 ) -> None:

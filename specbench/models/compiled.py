@@ -5,14 +5,13 @@ from typing import Any
 
 import torch
 
+from specbench.models.chunks import CHUNKS, PACKED
 from specbench.models.compilable import compilable
-from specbench.models.eager import UNKNOWN, num_common
+from specbench.models.eager import UNKNOWN, common_prefix, num_common
 from specbench.models.graphs import Graphs
 from specbench.models.timing import PassLog
 
-CHUNKS = (16, 64, 256)  # tokens of a prompt that one pass reads; the last pass is filled up
 MIN_CAPACITY = 128
-MAX_PACKED = 64  # tokens of suffixes that one pass reads
 
 
 class CompiledSequence:
@@ -36,16 +35,19 @@ class CompiledSequence:
             self._graphs = self._made(MIN_CAPACITY)
 
     @torch.inference_mode()
-    def reserve(self, num_tokens: int, lengths: Sequence[int]) -> float:
+    def reserve(self, num_tokens: int, lengths: Sequence[int], packs: bool = False) -> float:
         """Make room for `num_tokens` and compile every pass that they may need; returns the seconds that it took.
-        Passes of `lengths` give the logits of all their tokens, those of CHUNKS only of the last."""
+        Passes of `lengths` give the logits of all their tokens, those of CHUNKS only of the last. `packs`: whether
+        `score_batch` is needed too."""
         self._lengths = tuple(sorted({1, *lengths}))
         self._ensure(num_tokens, exactly=True)
         before = self._graphs.compile_seconds
         for length in self._lengths:
-            self._graphs.run(length, True)
+            self._graphs.run(length, "all")
         for length in self._chunks():
-            self._graphs.run(length, False)
+            self._graphs.run(length, "last")
+        for length in PACKED if packs and self._packs else ():
+            self._graphs.run(length, "packed")
         return self._graphs.compile_seconds - before
 
     @property
@@ -120,7 +122,7 @@ class CompiledSequence:
         else:
             tokens += [UNKNOWN] * (num_cached + num_tokens - first - len(tokens))
             graphs.fill(length, first, ids[first:], tail[max(first - len(ids), 0) :])
-        logits = graphs.run(length, all_rows)
+        logits = graphs.run(length, "all" if all_rows else "last")
         self.passes.add(num_tokens, start, self.passes.clock.mark())
         self.cached_ids += tokens[num_cached - first :]
         if all_rows:
@@ -130,7 +132,33 @@ class CompiledSequence:
     @torch.inference_mode()
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
         """The logits after `ids` and each of the equally long suffixes: [num_suffixes, vocab_size]."""
-        return torch.cat([self.score(ids + suffix, 1) for suffix in suffixes])
+        num_each = len(suffixes[0])
+        if not self._packs or num_each > PACKED[-1]:
+            return torch.cat([self.score(ids + suffix, 1) for suffix in suffixes])
+        self._ensure(len(ids) + PACKED[-1])
+        if common_prefix(self.cached_ids, ids) < len(ids):
+            self.score(ids, 1)
+        self.rollback(len(ids))
+        num_rows = PACKED[-1] // num_each
+        batches = [suffixes[first : first + num_rows] for first in range(0, len(suffixes), num_rows)]
+        return torch.cat([self._read_packed(batch, num_each) for batch in batches])
+
+    def _read_packed(self, suffixes: list[list[int]], num_each: int) -> torch.Tensor:
+        """One clocked pass over equally long suffixes behind one another, none of which sees another; not kept."""
+        graphs, num_cached, num_tokens = self._graphs, len(self.cached_ids), len(suffixes) * num_each
+        length = next(length for length in PACKED if length >= num_tokens)
+        start = self.passes.clock.mark()
+        graphs.fill(length, num_cached, [token for suffix in suffixes for token in suffix])
+        positions, mask = graphs.packing(length)
+        places = torch.arange(num_tokens, device=mask.device)
+        positions[0, :num_tokens] = num_cached + places % num_each
+        mask.fill_(False)
+        mask[..., :num_cached] = True
+        sees = (places[:, None] >= places) & (places[:, None] // num_each == places // num_each)
+        mask[0, 0, :num_tokens, num_cached : num_cached + num_tokens] = sees
+        logits = graphs.run(length, "packed")
+        self.passes.add(num_tokens, start, self.passes.clock.mark())
+        return logits[num_each - 1 : num_tokens : num_each, : self.vocab_size]
 
 
 def capacity_for(num_tokens: int) -> int:

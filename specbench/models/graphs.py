@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -15,11 +15,15 @@ from specbench.models.static_cache import static_cache
 NUM_FIRST_RUNS = 3  # CUDA graphs: one run warms up, the next is recorded, the third is the first that is replayed
 
 
+Kind = Literal["all", "last", "packed"]
+
+
 class Graphs:
     """The compiled passes of a model over buffers for `capacity` tokens, each made when it is first asked for.
 
-    A pass is of `length` tokens, of which all logits are computed or those of one `row`; `packed` ones bring positions
-    and mask of their own. What a pass reads lies in buffers that it owns: nothing is checked or copied on the way.
+    A pass is of `length` tokens, of which all logits are computed or those of the `last`, at `row`; `packed` are all
+    logits of several continuations, whose positions and mask are given. What a pass reads lies in buffers that it owns:
+    nothing is checked or copied on the way.
     """
 
     def __init__(
@@ -36,8 +40,9 @@ class Graphs:
         self.last_position = last_position
         self.compile_seconds = 0.0
         self._inputs: dict[int, torch.Tensor] = {}
-        self._passes: dict[tuple[int, bool], Callable[[], torch.Tensor]] = {}
-        self._forward(self.input(1), None)  # makes the buffers, which a compiled pass must find
+        self._passes: dict[tuple[int, str], Callable[[], torch.Tensor]] = {}
+        self._packing: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._forward(self.input(1))  # makes the buffers, which a compiled pass must find
 
     def input(self, length: int) -> torch.Tensor:
         """Where the tokens of a pass of `length` are written: [1, length]."""
@@ -61,25 +66,37 @@ class Graphs:
         else:
             buffer[0, : len(tokens)] = torch.tensor(tokens)
 
-    def run(self, length: int, all_rows: bool) -> torch.Tensor:
-        """One pass over what lies in the inputs: logits [length or 1, output_size]."""
-        forward = self._passes.get((length, all_rows))
+    def packing(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What a packed pass reads beside its tokens: positions [1, length], and which keys they see, [1, 1, length,
+        capacity]."""
+        if length not in self._packing:
+            shape, device = (1, 1, length, self.capacity), self.model.device
+            made = (torch.zeros_like(self.input(length)), torch.ones(shape, dtype=torch.bool, device=device))
+            for buffer in made:
+                torch._dynamo.mark_static_address(buffer)
+            self._packing[length] = made
+        return self._packing[length]
+
+    def run(self, length: int, kind: Kind) -> torch.Tensor:
+        """One pass over what lies in the inputs: logits [length, output_size], of kind "last" [1, output_size]."""
+        forward = self._passes.get((length, kind))
         if forward is None:
-            forward = self._compiled(length, all_rows)
+            forward = self._compiled(length, kind)
         logits = forward()
         return logits.clone() if logits.is_cuda else logits  # a CUDA graph writes its next outputs over its last
 
     def uncompiled(self, tokens: list[int]) -> torch.Tensor:
         """The logits after each of the first tokens of a sequence, by the same pass as transformers runs it."""
         self.fill(len(tokens), 0, tokens)
-        return self._forward(self.input(len(tokens)), None)
+        return self._forward(self.input(len(tokens)))
 
-    def _compiled(self, length: int, all_rows: bool) -> Callable[[], torch.Tensor]:
+    def _compiled(self, length: int, kind: Kind) -> Callable[[], torch.Tensor]:
         started = time.perf_counter()
-        tokens, row = self.input(length), None if all_rows else self.row
+        tokens, row = self.input(length), self.row if kind == "last" else None
+        positions, mask = self.packing(length) if kind == "packed" else (None, None)
 
         def forward() -> torch.Tensor:
-            return self._forward(tokens, row)
+            return self._forward(tokens, row, positions, mask)
 
         made = compiled(forward, f"forward_{length}_{self.capacity}")
         try:
@@ -88,14 +105,18 @@ class Graphs:
         except Exception as error:  # whatever a network does that cannot be traced, or a compiler that fails
             raise cannot_compile(self.name, told(error)) from error
         self.compile_seconds += time.perf_counter() - started
-        self._passes[length, all_rows] = made
+        self._passes[length, kind] = made
         return made
 
-    def _forward(self, tokens: torch.Tensor, row: torch.Tensor | None) -> torch.Tensor:
-        positions = self.start + torch.arange(tokens.shape[1], device=tokens.device)
+    def _forward(
+        self, tokens: torch.Tensor, row: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None, mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        if positions is None:
+            positions = self.start + torch.arange(tokens.shape[1], device=tokens.device)[None]
         logits: torch.Tensor = self.model(
-            input_ids=tokens, position_ids=positions.clamp_max(self.last_position)[None], past_key_values=self.cache,
-            use_cache=True, logits_to_keep=0 if row is None else row,
+            input_ids=tokens, position_ids=positions.clamp_max(self.last_position), past_key_values=self.cache,
+            use_cache=True, logits_to_keep=0 if row is None else row, attention_mask=mask,
         ).logits[0]  # fmt: skip
         return logits
 

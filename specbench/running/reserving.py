@@ -4,11 +4,12 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
+from specbench.models.chunks import PACKED
 from specbench.running.blocks import Block
 from specbench.running.models import Models, bridged, parts
 from specbench.running.plan import Cell
@@ -52,42 +53,60 @@ def check_nothing_compiled(since: int, block: Block) -> None:
 
 def reserve(cell: Cell, chat: str) -> Iterator[Compilation]:
     """Make every compiled model ready for the longest conversation of a cell."""
-    for model, lengths, is_bridged in reserved(cell.models, [decoder.method for decoder in cell.decoders]):
-        sequence = model.compiled
+    for need in needs(cell.models, [decoder.method for decoder in cell.decoders]):
+        sequence = need.model.compiled
         if sequence is None:
             continue
         before = num_compilations()
-        seconds = sequence.reserve(longest(cell, model, is_bridged, chat), lengths)
+        seconds = sequence.reserve(longest(cell, need, chat), sorted(need.lengths), need.packs)
         if number := num_compilations() - before:
-            yield Compilation(cell.task.name, cell.subset, model.name, sequence.capacity, number, seconds)
+            yield Compilation(cell.task.name, cell.subset, need.model.name, sequence.capacity, number, seconds)
 
 
-def reserved(models: Models, methods: Sequence[MethodSpec]) -> list[tuple[CausalLM, list[int], bool]]:
-    """Every model with the lengths of its passes, and whether its tokens are others than the target's."""
-    lengths: dict[int, set[int]] = {id(models.target): {1}}
-    found = {id(models.target): (models.target, False)}
+@dataclass
+class Need:
+    """What methods ask of a model: the lengths of its passes, whether its tokens are others than the target's, and
+    whether it reads several continuations at once."""
+
+    model: CausalLM
+    lengths: set[int] = field(default_factory=lambda: {1})
+    has_own_tokens: bool = False
+    packs: bool = False
+
+
+def needs(models: Models, methods: Sequence[MethodSpec]) -> list[Need]:
+    """What methods ask of every model."""
+    found = {id(model): Need(model) for model in (models.target, *models.drafters.values())}
     for part in parts(methods):
         drafter = models.drafters.get(part.name)
-        verified = {part.num_draft_tokens + 1} if part.decodes_with == "target" else set()
-        lengths[id(models.target)] |= verified
-        if drafter is not None:  # where all its tokens stood it has not read the last of them
-            own = {1, 2} | (verified if bridged(part) else set()) if verified else {1}
-            lengths.setdefault(id(drafter), set()).update(own)
-            found[id(drafter)] = (drafter, bridged(part))
-    return [(model, sorted(lengths[key]), is_bridged) for key, (model, is_bridged) in found.items()]
+        if part.decodes_with != "target":
+            continue
+        verified = part.num_draft_tokens + 1
+        found[id(models.target)].lengths.add(verified)
+        if drafter is None:
+            continue
+        need = found[id(drafter)]
+        need.lengths.add(2)  # where all its tokens stood it has not read the last of them
+        if bridged(part):
+            need.has_own_tokens = True
+            need.lengths.add(verified)
+        if part.bridge.type == "string":  # walks along the bytes of a token, and along many beginnings of one
+            need.packs = True
+            need.lengths |= set(PACKED)
+    return list(found.values())
 
 
-def longest(cell: Cell, model: CausalLM, is_bridged: bool, chat: str) -> int:
+def longest(cell: Cell, need: Need, chat: str) -> int:
     """The tokens of the longest conversation of a cell, as a model reads it."""
-    target, num_new = cell.models.target, cell.task.generation.max_new_tokens
+    model, target, num_new = need.model, cell.models.target, cell.task.generation.max_new_tokens
     turns = [turn for example in cell.data.examples for turn in example.turns]
-    if is_bridged:
+    if need.has_own_tokens:
         own, others = (sum(len(encode(each, (turn,), chat)) for turn in turns) for each in (model, target))
         num_new = math.ceil(num_new * max(SPARE, SPARE * own / max(others, 1)))
     num_tokens = max(
         sum(len(encode(model, (turn,), chat)) + num_new for turn in example.turns) for example in cell.data.examples
     )
-    limits = [limit for limit in (model.context_limit, None if is_bridged else cell.context_limit) if limit]
+    limits = [limit for limit in (model.context_limit, None if need.has_own_tokens else cell.context_limit) if limit]
     return min([num_tokens, *limits])
 
 

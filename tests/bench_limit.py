@@ -181,6 +181,9 @@ def main(
     for table in [*tables(report), bounds_table(report)]:
         console.print(table)
     setting = Setting(context, num_tokens, num_prompts, num_draft_tokens)
+    for model in (target, drafter):
+        if model.compiled is not None:
+            model.compiled.reserve(context + num_tokens + num_draft_tokens + 1, (1, 2, num_draft_tokens + 1))
     console.print(rates_table(measure(ModelPair(target, drafter), setting), setting))
 
 

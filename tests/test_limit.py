@@ -159,7 +159,7 @@ def test_rates_are_rates() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"engine": "fast"}, "--engine fast: unknown: choices are eager"),
+        ({"engine": "fast"}, "--engine fast: unknown: choices are eager, compiled"),
         ({"context": 1}, "--context 1: give 8 or more"),
         ({"repeats": 0}, "--repeats 0: give 1 or more"),
     ],

@@ -19,7 +19,7 @@ def limit(
     seed: Annotated[int, typer.Option(help="Seed of the random texts.")] = 0,
     dtype: arguments.Dtype = "auto",
     device: arguments.Device = "auto",
-    engine: Annotated[str, typer.Option(help="eager: transformers' own passes.")] = "eager",
+    engine: arguments.Engine = "eager",
     threads: arguments.Threads = None,
     plot: Annotated[
         str | None, typer.Option(help="Picture of passes, bounds and speed-ups, such as limit.png.")

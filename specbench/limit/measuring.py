@@ -15,7 +15,7 @@ from specbench.models.loading import load_model
 from specbench.results.environment import environment
 
 LEAST_CONTEXT = 8
-ENGINES = ("eager",)
+ENGINES = ("eager", "compiled")
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,13 @@ def limits(asked: Asked, report: Callable[[str], None]) -> LimitReport:
     does not fit into the models."""
     check(asked)
     report(f"loading {asked.target} and {asked.drafter}")
-    target = load_model(asked.target, revision=asked.target_revision, dtype=asked.dtype, device=asked.device)
+    target = load_model(
+        asked.target, revision=asked.target_revision, dtype=asked.dtype, device=asked.device, engine=asked.engine
+    )
     dtype = target.dtype if asked.dtype == "auto" else asked.dtype
-    drafter = load_model(asked.drafter, revision=asked.drafter_revision, dtype=dtype, device=asked.device)
+    drafter = load_model(
+        asked.drafter, revision=asked.drafter_revision, dtype=dtype, device=asked.device, engine=asked.engine
+    )
     return limits_of(target, drafter, asked, report)
 
 
@@ -65,6 +69,10 @@ def limits_of(target: CausalLM, drafter: CausalLM, asked: Asked, report: Callabl
     if len(points.query_lengths) < 2:
         raise ConfigError(f"--context {asked.context}: the models' context has no room behind it: give less")
     works = [work_of(model) for model in models]
+    for model in models:
+        if model.compiled is not None:
+            report(f"compiling passes of {model.name} over {', '.join(map(str, points.query_lengths))} tokens")
+            model.compiled.reserve(points.most_tokens, points.query_lengths)
     rounds = 0
 
     def told() -> None:

@@ -14,6 +14,7 @@ from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import CausalLM
 
 QUERY_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32, 48, 64)
+COMPILED_LENGTHS = (1, 2, 4, 6, 8, 16, 32, 64)  # each takes seconds to compile
 CONTEXTS = (64, 256, 1024, 4096)
 NUM_TOKENS = 32  # of one autoregressive generation
 
@@ -40,6 +41,11 @@ class Points:
         return self.query_lengths if context == self.context else (1,)
 
     @property
+    def most_tokens(self) -> int:
+        """Of the longest sequence."""
+        return max(max(self.every_context) + 1, self.context + max(*self.query_lengths, NUM_TOKENS))
+
+    @property
     def every_context(self) -> list[int]:
         return sorted({self.context, *self.contexts})
 
@@ -48,7 +54,8 @@ def points_for(models: Sequence[CausalLM], context: int) -> Points:
     """Those that fit into the context of every model; contexts up to four times the one that is asked for."""
     room = min((model.context_limit for model in models if model.context_limit), default=max(CONTEXTS) + 64)
     fitting = tuple(length for length in CONTEXTS if length < room and length <= 4 * context)
-    return Points(context, fitting, tuple(length for length in QUERY_LENGTHS if context + length <= room))
+    lengths = QUERY_LENGTHS if all(model.compiled is None for model in models) else COMPILED_LENGTHS
+    return Points(context, fitting, tuple(length for length in lengths if context + length <= room))
 
 
 def measure(
@@ -58,8 +65,7 @@ def measure(
     each, in an order that alternates. `report` is called after each round."""
     found = [Timings() for _ in models]
     chance = random.Random(seed)
-    longest = max(points.every_context) + max(points.query_lengths)
-    texts = [[chance.randrange(model.vocab_size) for _ in range(longest)] for model in models]
+    texts = [[chance.randrange(model.vocab_size) for _ in range(points.most_tokens)] for model in models]
     for number in range(-1, repeats):
         pairs = list(zip(models, texts, found, strict=True))
         for model, ids, timings in pairs if number % 2 == 0 else pairs[::-1]:

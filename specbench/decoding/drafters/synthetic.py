@@ -38,10 +38,11 @@ class Mixture:
         of_wrong = target_probs.gather(1, self._wrong_ids[:, None])[:, 0]
         return self._own_shares * (1.0 - of_wrong) + of_wrong
 
-    def recover(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
-        draft_probs = self._own_shares[index] * target_probs
-        draft_probs[self._wrong_ids[index]] += 1.0 - self._own_shares[index]
-        return draw(residual(target_probs, draft_probs), generator)
+    def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
+        own_share = self._own_shares.index_select(0, index)
+        draft_probs = own_share * target_probs
+        draft_probs = draft_probs.index_add(0, self._wrong_ids.index_select(0, index), 1.0 - own_share)
+        return residual(target_probs, draft_probs)
 
 
 class SyntheticDrafter:

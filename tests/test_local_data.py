@@ -24,7 +24,7 @@ ROWS = [
 
 LONG_NUMBER = b'{"q": 1}\n{"q": ' + b"1" * 5000 + b"}\n"
 DEEP = b'{"q": ' + b"[" * 99_999 + b"]" * 99_999 + b"}\n"
-DAMAGED = gzip.compress(b"")[:10] + b"\xff" * 60
+DAMAGED = gzip.compress(b"", mtime=0)[:10] + b"\xff" * 60
 
 
 def text_of(form):
@@ -108,7 +108,7 @@ def test_rows_are_read_lazily(tmp_path):
         ("x.csv", "q\né\n".encode("latin-1"), "x.csv: not UTF-8 text"),
         ("x.parquet", b"PAR2", "x.parquet: not a parquet file: "),
         ("x.jsonl.gz", b"plain", "x.jsonl.gz: cannot be read: "),
-        ("x.jsonl.gz", gzip.compress(b'{"q": 1}\n' * 99)[:-9], "x.jsonl.gz: cannot be read: "),
+        ("x.jsonl.gz", gzip.compress(b'{"q": 1}\n' * 99, mtime=0)[:-9], "x.jsonl.gz: cannot be read: "),
         ("x.parquet.gz", b"plain", "x.parquet.gz: cannot be read: "),
         pytest.param(
             "x.jsonl", LONG_NUMBER, "x.jsonl, from line 2: not JSON that can be read: Exceeds", id="long number"

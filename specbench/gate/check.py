@@ -9,9 +9,8 @@ from specbench.gate.by_rows import ByRows
 from specbench.gate.control import Control
 from specbench.gate.findings import Compared, Report
 from specbench.gate.pairing import Pair, Refused, changes, check_ignored, pair_rows, rounding
-from specbench.gate.pending import Pending
+from specbench.gate.pending import judge_all
 from specbench.gate.sides import Side, read_baseline, read_candidate
-from specbench.gate.speed import LENGTH, widening
 from specbench.results.doubts import doubts
 from specbench.results.row import Row
 
@@ -42,12 +41,7 @@ def check(
             pending += by.compare(each, mine)
         if mine or each.problems:
             compared.append(each)
-    pending = _undisturbed(pending, control)
-    num_tolerant = sum(waiting.has_interval for waiting in pending)
-    factor = widening(num_tolerant)
-    for waiting in pending:
-        load = control.loads.get(waiting.of.task, 1.0)
-        waiting.judge(factor, max_regression, paired=first.run is not None, load=load)
+    num_tolerant, factor = judge_all(pending, control, max_regression, paired=first.run is not None)
     problems = [*([] if compared else [_nothing_common(first, second)]), *_missing(first, missing)]
     notes = [*control.notes, *_new(new if compared else []), *_other_rows(first, missing)]
     return Report(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
@@ -73,18 +67,6 @@ def _doubts(pairs: Sequence[Pair]) -> list[str]:
     whole = [pair for pair in pairs if pair.candidate.subset == "all"] or pairs
     sides = [side for pair in whole for side in (("baseline", pair.baseline), ("candidate", pair.candidate))]
     return [f"{name} {row.subset}: {text}" for name, row in sides for text in doubts(row).values()]
-
-
-def _undisturbed(pending: Sequence[Pending], control: Control) -> list[Pending]:
-    """Without the speed-ups of tasks whose AR has drifted: a problem of their methods."""
-    kept = []
-    for waiting in pending:
-        drifted = control.drifted.get(waiting.of.task)
-        if drifted is None or waiting.what == LENGTH:
-            kept.append(waiting)
-        elif drifted not in waiting.of.problems:
-            waiting.of.problems.append(drifted)
-    return kept
 
 
 def _reasons(refused: Sequence[Refused]) -> list[str]:

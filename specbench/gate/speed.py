@@ -18,7 +18,7 @@ import numpy as np
 from scipy import special
 
 from specbench.gate.findings import Finding
-from specbench.gate.typical import medians, typical
+from specbench.gate.typical import Array, medians, typical
 from specbench.results.bootstrap import Metric, Prompts, ratio
 from specbench.results.log_ratios import MIN_STUDENTIZED
 from specbench.results.paired_columns import length_columns, speed_columns
@@ -50,24 +50,37 @@ def joined(values: tuple[Metric, Metric], found: Metric, num_prompts: int) -> Me
 def speedups(records: Sides, method: str) -> dict[str, Measured]:
     """The speed-ups of all prompts together, and of a typical one; nothing where none has a speed. Records with a
     generation of one token on any side have no speed, and are left out of all."""
-    prompts = Prompts.of(records[0], seed=0)
     sides = [[r["methods"][name] for r in side] for side in records[::-1] for name in (method, "ar")]
     kept = np.array(speed_columns(sides))
-    if not kept.any():
-        return {}
+    return ratios_of_speedups(Prompts.of(records[0], seed=0), kept) if kept.any() else {}
+
+
+def ratios_of_speedups(prompts: Prompts, kept: Array) -> dict[str, Measured]:
+    """kept [8, num_records]: tokens and seconds of the method and of AR in the candidate, then in the baseline."""
     now, before = (prompts.ratio(*half).model_copy(update={"low": None, "high": None}) for half in (kept[:4], kept[4:]))
-    per_prompt = np.array([np.bincount(prompts.cluster, weights=column) for column in kept])
-    num_prompts = int((per_prompt > 0).all(axis=0).sum())
+    summed = per_prompt(prompts, kept)
+    num_prompts = int((summed > 0).all(axis=0).sum())
     found = {SPEEDUP: joined((before, now), prompts.ratio(*kept), num_prompts)}
-    if num_prompts >= MIN_PROMPTS and typical(per_prompt).value is not None:
-        found[TYPICAL] = Measured(medians(per_prompt), lambda by: typical(per_prompt, by), num_prompts)
+    if num_prompts >= MIN_PROMPTS and typical(summed).value is not None:
+        found[TYPICAL] = Measured(medians(summed), lambda by: typical(summed, by), num_prompts)
     return found
 
 
+def per_prompt(prompts: Prompts, columns: Array) -> Array:
+    """[num_columns, num_records] → [num_columns, num_prompts]."""
+    return np.array([np.bincount(prompts.cluster, weights=column) for column in columns])
+
+
 def speed_of_baseline(records: Sides) -> Metric:
-    """The candidate's tokens/s of AR ÷ the baseline's."""
+    """The candidate's tokens/s of AR ÷ the baseline's: of a typical prompt where that has an interval, or of all."""
     sides = [[r["methods"]["ar"] for r in side] for side in records[::-1]]
-    return Prompts.of(records[0], seed=0).ratio(*speed_columns(sides))
+    return ratio_of_speeds(Prompts.of(records[0], seed=0), np.array(speed_columns(sides)))
+
+
+def ratio_of_speeds(prompts: Prompts, columns: Array) -> Metric:
+    """columns [4, num_records]: tokens and seconds in the candidate, then in the baseline."""
+    found = typical(per_prompt(prompts, columns))
+    return prompts.ratio(*columns) if found.high is None else found
 
 
 def lengths(baseline: Sequence[Generation], candidate: Sequence[Generation], prompts: Prompts) -> Measured:
@@ -86,18 +99,25 @@ def widening(num_intervals: int) -> float:
 
 
 def judged(
-    what: str, subset: str, values: tuple[Metric, Metric], ratio: Metric, max_regression: float, paired: bool
+    what: str,
+    subset: str,
+    values: tuple[Metric, Metric],
+    ratio: Metric,
+    max_regression: float,
+    paired: bool,
+    load: float = 1.0,
 ) -> Finding:
-    """The finding on a ratio with the interval that decides."""
+    """The finding on a ratio with the interval that decides. `load`: by how many times it may have fallen with AR's
+    speed, so that only a larger fall would be seen."""
     regressed = ratio.high is not None and ratio.high < 1 - max_regression
     baseline, candidate = ("–" if metric.value is None else f"{metric.value:.3f}" for metric in values)
-    return Finding(what, subset, baseline, candidate, regressed, _detail(ratio, max_regression, paired), ratio)
+    return Finding(what, subset, baseline, candidate, regressed, _detail(ratio, max_regression, paired, load), ratio)
 
 
-def _detail(ratio: Metric, max_regression: float, paired: bool) -> str:
+def _detail(ratio: Metric, max_regression: float, paired: bool, load: float) -> str:
     """The ratio, its interval, and how large a fall such an interval would show."""
     if ratio.value is None or ratio.high is None:
         return "no interval"
     told = f"ratio {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]{'' if paired else ', not paired'}"
-    seen = 1 - (1 - max_regression) * ratio.value / ratio.high
+    seen = 1 - (1 - max_regression) * ratio.value / ratio.high / load
     return f"{told}; a fall of {100 * seen:.1f} % would be seen"

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,12 +14,13 @@ import torch
 from rich.console import Console
 from transformers import AutoModelForCausalLM
 
-from specbench.decoding import verification
+from specbench.decoding import loop, verification
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.demo.family import source_of
 from specbench.execute import execute
 from specbench.gate.check import check
 from specbench.gate.findings import Report
+from specbench.gate.sides import BASELINE
 from specbench.gate.speed import SPEEDUP
 from specbench.models import timing
 from specbench.request import Request
@@ -73,15 +75,15 @@ class Machine:
 
 
 @contextmanager
-def sleeping() -> Iterator[None]:
-    """A sleep before every draft."""
-    propose = ModelDrafter.propose
+def sleeping(owner: Any, name: str, seconds: float) -> Iterator[None]:
+    """A sleep before every call of a function."""
+    fast = getattr(owner, name)
 
     def slow(*words: Any, **options: Any) -> Any:
-        CLOCK.sleep(0.02)
-        return propose(*words, **options)
+        CLOCK.sleep(seconds)
+        return fast(*words, **options)
 
-    with mock.patch.object(ModelDrafter, "propose", slow):
+    with mock.patch.object(owner, name, slow):
         yield
 
 
@@ -95,7 +97,7 @@ def keeping_one_too_many() -> Iterator[None]:
 
 REGRESSIONS: Mapping[str, tuple[Callable[[], AbstractContextManager[None]], Mapping[str, Any]]] = {
     "a drafter made worse: noise of 0.3 σ on its weights": (nullcontext, {"drafter": "worse"}),
-    "20 ms of sleep before every draft": (sleeping, {}),
+    "20 ms of sleep before every draft": (partial(sleeping, ModelDrafter, "propose", 0.02), {}),
     "a rule made stricter: the fuzzy threshold 0.3 → 0": (
         nullcontext, {"overrides": ["verification.threshold=0.0"]},
     ),
@@ -103,6 +105,8 @@ REGRESSIONS: Mapping[str, tuple[Callable[[], AbstractContextManager[None]], Mapp
     "another tokenizer: words begin with a space": (
         nullcontext, {"target": "other-target", "drafter": "other-drafter"},
     ),
+    "20 ms of sleep before every pass of the target, AR's too": (partial(sleeping, loop, "scored", 0.02), {}),
+    "1 ms of sleep before every pass of the target, AR's too": (partial(sleeping, loop, "scored", 0.001), {}),
 }  # fmt: skip
 
 
@@ -151,13 +155,13 @@ def repetition_line(number: int, report: Report) -> str:
     }
     ratios = [f"{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]" if (r := found.get(name)) else "–" for name in METHODS]
     told = " ".join([*report.notes, *(text for each in report.compared for text in each.problems)])
-    speed = re.search(r"itself ran at ([0-9.]+) times", told)
+    speed = re.search(r"([0-9.]+) times its speed", told)
     return f"| {number} | {speed[1] if speed else '–'} | {' | '.join(ratios)} | {report.exit_code} ({report.verdict}) |"
 
 
 def regression_line(name: str, report: Report) -> str:
     found = [f"{each.method}, {finding}" for each in report.compared for finding in each.regressions]
     problems = dict.fromkeys([*report.problems, *(text for each in report.compared for text in each.problems)])
-    told = found or list(problems)
+    told = found or list(problems) or [note for note in report.notes if BASELINE in note]
     more = f"; and {len(told) - 2} more" if len(told) > 2 else ""
     return f"| {name} | {'; '.join(told[:2])}{more} | {report.exit_code} ({report.verdict}) |"

@@ -1,40 +1,81 @@
-"""leaderboards/gate.md says of the gate what it is: twenty repetitions without an alarm, every regression caught."""
+"""leaderboards/gate.md says of the gate what it is: repetitions without an alarm, regressions caught, shares computed
+again."""
 
 import re
 
+import pytest
+
+from specbench.gate.control import DRIFTED
 from specbench.gate.speed import MIN_PROMPTS
 from tests.show_gate import measured
-from tests.show_gate.__main__ import NUM_REPETITIONS, PAGE
-from tests.show_gate.simulated import FALLS, MAX_REGRESSION, SIZES, share_failed
+from tests.show_gate.__main__ import NUM_CHECKS, NUM_REPETITIONS, PAGE
+from tests.show_gate.simulated import CLOCKS, FALLS, MAX_REGRESSION, NUM_METHODS, SIZES, shares
 
 TEXT = PAGE.read_text(encoding="utf-8")
+SHARED = "AR's too"  # in the name of what no speed-up shows
+MOST_WITHOUT_VERDICT = 4  # of the repetitions, on a machine with other work
+ALLOWED = f"{MAX_REGRESSION:.0%}"
 
 
 def lines(title):
     part = TEXT.partition(f"## {title}")[2].partition("## ")[0]
-    return [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| ")][1:]
+    return [line[2:-2].split(" | ") for line in part.splitlines() if line.startswith("| ")][1:]
 
 
-def test_no_repetition_is_called_a_regression():
+def simulated():
+    """By machine, prompts, methods and what is allowed: by the fall, the shares of exit codes 0, 1 and 2 in %."""
+    return {
+        (name, int(num_prompts), int(num_methods), allowed): {
+            fall: tuple(map(float, cell.split(" / "))) for fall, cell in zip(FALLS, cells, strict=True) if cell.strip()
+        }
+        for name, num_prompts, num_methods, allowed, *cells in lines("Simulated checks")
+    }
+
+
+def test_no_repetition_is_called_a_regression_and_few_have_no_verdict():
     found = lines("The same run again")
     assert [int(line[0]) for line in found] == list(range(1, NUM_REPETITIONS + 1))
-    assert all(line[-1][0] in "02" for line in found), "1 is an alarm; 2 says that the machine was not the same"
-    assert sum(line[-1][0] == "0" for line in found) > NUM_REPETITIONS / 2
+    codes = [line[-1][0] for line in found]
+    assert set(codes) <= {"0", "2"} and codes.count("2") <= MOST_WITHOUT_VERDICT
 
 
-def test_every_injected_regression_is_caught():
-    found = {line[0]: line[-1] for line in lines("Injected regressions")}
+def test_every_injected_regression_is_caught_but_those_that_ar_shares():
+    found = {line[0]: line[1:] for line in lines("Injected regressions")}
     assert list(found) == list(measured.REGRESSIONS)
-    assert all(verdict.startswith("2" if "tokenizer" in name else "1") for name, verdict in found.items())
+    codes = {name: verdict[0] for name, (_, verdict) in found.items()}
+    assert all(code == ("2" if "tokenizer" in name else "1") for name, code in codes.items() if SHARED not in name)
+    shared = {name: float(re.search(r"([0-9.]+) times its speed", told)[1]) for name, (told, _) in found.items()
+              if SHARED in name}  # fmt: skip
+    assert len(shared) == 2, "told by AR's own speed"
+    assert all((codes[name] == "2") == (max(speed, 1 / speed) > DRIFTED) and codes[name] != "1"
+               for name, speed in shared.items())  # fmt: skip
+    assert sorted(codes[name] for name in shared) == ["0", "2"]
 
 
-def test_simulated_false_alarms_are_at_most_one_of_a_hundred_and_computed_again():
-    """Where 3 % are allowed. The line of 16 prompts and a fall by 20 % again, with fewer checks."""
-    found = lines("Simulated checks")
-    allowed = [line for line in found if line[2] == f"{MAX_REGRESSION:.0%}"]
-    assert {int(line[0]) for line in allowed} == set(SIZES) and all(float(line[3]) <= 1 for line in allowed)
-    num_checks = int(re.search(r"share of ([0-9,]+) checks", TEXT)[1].replace(",", ""))
-    published = float(next(line for line in allowed if int(line[0]) == MIN_PROMPTS)[3 + FALLS.index(0.2)]) / 100
-    again = share_failed(200, MIN_PROMPTS, 0.2, 1, MAX_REGRESSION)
-    error = (published * (1 - published) * (1 / 200 + 1 / num_checks)) ** 0.5
-    assert abs(again - published) < 4 * error
+def test_simulated_false_alarms_are_at_most_one_of_a_hundred():
+    """Where 3 % are allowed, on any machine; where nothing is, on a quiet one."""
+    found = simulated()
+    places = [
+        (name, n, m, allowed) for name in CLOCKS for allowed in (ALLOWED, "0%") for n in SIZES for m in NUM_METHODS
+    ]
+    assert list(found) == places
+    claimed = {place: shares for place, shares in found.items() if place[3] == ALLOWED or place[0] == "quiet"}
+    assert all(shares[0.0][1] <= 1 for shares in claimed.values())
+
+
+@pytest.mark.parametrize(("name", "num_prompts", "fall"), [("quiet", MIN_PROMPTS, 0.2), ("noisy", MIN_PROMPTS, 0.2)])
+def test_simulated_shares_are_computed_again(name, num_prompts, fall):
+    published = simulated()[name, num_prompts, 1, ALLOWED][fall]
+    assert f"shares of {NUM_CHECKS:,} checks" in TEXT
+    for share, again in zip(published, shares(200, num_prompts, fall, CLOCKS[name]), strict=True):
+        true = min(max(share / 100, 0.01), 0.99)
+        assert abs(again - share / 100) < 4 * (true * (1 - true) * (1 / 200 + 1 / NUM_CHECKS)) ** 0.5
+
+
+def test_the_figures_of_the_readme_are_those_of_the_page():
+    readme = (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+    found = simulated()
+    told = re.search(r"on a quiet machine (.*?); on a noisy one (.*?)\.", " ".join(readme.split()))
+    for name, text in zip(CLOCKS, told.groups(), strict=True):
+        expected = [f"{found[name, n, 1, ALLOWED][fall][1]:.0f}" for n in SIZES for fall in (0.1, 0.2)]
+        assert re.findall(r"\b([0-9]+)(?= and|(?= %))", text) == expected, (text, expected)

@@ -52,6 +52,6 @@ class Control:
             return
         by = f"{100 * abs(1 - ratio.value):.1f} % {'slower' if ratio.value < 1 else 'faster'}"
         self.notes.append(
-            f"{task}: {BASELINE} itself is {by} ({told}): another load or clock, or a change of what {BASELINE} and the "
-            "methods share, such as the loop, which no speed-up shows"
+            f"{task}: {BASELINE} itself is {by} ({told}): another load or clock, or a change of what {BASELINE} and "
+            "the methods share, such as the loop, which no speed-up shows"
         )

@@ -24,8 +24,8 @@ that the process had the processor; by the wall clock AR itself ran 1.25 times f
 gate then compares no speed-ups. Ratios of speed-ups, now ÷ before, with the interval that decides; none where a fall
 is no more than other work on the machine may take (`specbench/gate/control.py`). That rule was made on 21 earlier runs,
 not on these: of their 20 repetitions three had been called regressed without it. There all prompts of a run had shifted
-together (by 6 %, where the intervals over prompts told of 3 %; neighbours were no more alike than others), because other
-work slowed the drafter's passes down more than the target's.
+together, because other work slowed the drafter's passes down more than the target's: by a standard deviation of 6 %,
+where prompts told of 3 %, and prompts next to each other were no more alike than others.
 
 """
 INJECTED = """

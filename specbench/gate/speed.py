@@ -7,8 +7,9 @@ is judged (`typical`), which sees smaller falls. From rows alone the two interva
 as if the runs had nothing in common, which is wide.
 
 Many such intervals at once would often fail: they are widened, on the scale of their logs, so that of 100 checks
-without any regression about one fails at most, whatever max_regression is. With fewer than MIN_PROMPTS prompts that
-would not hold: they have no verdict.
+without any regression about one fails at most, whatever max_regression is, on a quiet machine; what other work beside a
+run adds, `control` and a max_regression of some percent are for. With fewer than MIN_PROMPTS prompts that would not
+hold: they have no verdict.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from specbench.results.resampling import TAILS
 from specbench.running.records import Generation, Record
 
 FALSE_ALARMS = 0.01  # of whole checks
-MIN_PROMPTS = MIN_STUDENTIZED  # of 5 prompts and 5 methods 5 % of the checks fail (`python -m tests.show_gate 2000 5`)
+MIN_PROMPTS = MIN_STUDENTIZED  # of 5 prompts and 5 methods 5 % of the checks would fail
 SPEEDUP, TYPICAL, LENGTH = "speed-up", "speed-up of a typical prompt", "τ, all outputs"
 Sides = tuple[Sequence[Record], Sequence[Record]]  # of the baseline and of the candidate, the same keys in one order
 

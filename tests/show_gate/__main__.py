@@ -51,6 +51,18 @@ def table(head: Sequence[str], lines: Sequence[str]) -> str:
     return "".join(f"{row}\n" for row in rows)
 
 
+def page(again: Sequence[str], caught: Sequence[str], lines: Sequence[str], num_checks: int) -> str:
+    falls = [f"{fall:.0%}" for fall in simulated.FALLS]
+    return (
+        HEAD
+        + table(["repetition", "AR now ÷ before", *measured.METHODS, "exit code"], again)
+        + INJECTED
+        + table(["regression", "what it says first", "exit code"], caught)
+        + SIMULATED.format(num=f"{num_checks:,}")
+        + table(["machine", "prompts", "methods", "allowed", *falls], lines)
+    )
+
+
 def main(words: Sequence[str]) -> None:
     numbers = [int(word) for word in words if word != "--write"]
     num_checks, sizes = (numbers[0] if numbers else NUM_CHECKS), (numbers[1:] or simulated.SIZES)
@@ -68,16 +80,7 @@ def main(words: Sequence[str]) -> None:
         lines.append(line)
         print(line, flush=True)
     if "--write" in words:
-        falls = [f"{fall:.0%}" for fall in simulated.FALLS]
-        PAGE.write_text(
-            HEAD
-            + table(["repetition", "AR now ÷ before", *measured.METHODS, "exit code"], again)
-            + INJECTED
-            + table(["regression", "what it says first", "exit code"], caught)
-            + SIMULATED.format(num=f"{num_checks:,}")
-            + table(["machine", "prompts", "methods", "allowed", *falls], lines),
-            encoding="utf-8",
-        )
+        PAGE.write_text(page(again, caught, lines, num_checks), encoding="utf-8")
 
 
 if __name__ == "__main__":

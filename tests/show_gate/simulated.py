@@ -41,6 +41,7 @@ class Clock(NamedTuple):
 
 
 CLOCKS = {"quiet": Clock(0.03, 0.0, 0.0), "noisy": Clock(0.1, 0.06, 0.025)}
+PLACES = (("quiet", MAX_REGRESSION), ("quiet", 0.0), ("noisy", MAX_REGRESSION))  # the clock, and what fall is allowed
 
 
 def bursts(size: int, generator: np.random.Generator) -> Array:
@@ -99,14 +100,12 @@ def shares(
 
 
 def lines(num_checks: int, sizes: Sequence[int] = SIZES) -> Iterator[str]:
-    """Of each clock, number of prompts and of methods, and of a fall that is allowed or not: the shares, in %, by the
-    true fall."""
-    for name, clock in CLOCKS.items():
-        for max_regression in (MAX_REGRESSION, 0.0):
-            for num_prompts in sizes:
-                for num_methods in NUM_METHODS:
-                    falls = FALLS if num_methods == 1 and max_regression else FALLS[:1]
-                    found = [shares(num_checks, num_prompts, f, clock, num_methods, max_regression) for f in falls]
-                    cells = [" / ".join(f"{100 * share:.1f}" for share in each) for each in found]
-                    cells += [""] * (len(FALLS) - len(found))
-                    yield f"| {name} | {num_prompts} | {num_methods} | {max_regression:.0%} | {' | '.join(cells)} |"
+    """Of each of PLACES, number of prompts and of methods: the shares, in %, by the true fall."""
+    for name, max_regression in PLACES:
+        for num_prompts in sizes:
+            for num_methods in NUM_METHODS:
+                falls = FALLS if num_methods == 1 and max_regression else FALLS[:1]
+                found = [shares(num_checks, num_prompts, f, CLOCKS[name], num_methods, max_regression) for f in falls]
+                cells = [" / ".join(f"{100 * share:.1f}" for share in each) for each in found]
+                cells += [""] * (len(FALLS) - len(found))
+                yield f"| {name} | {num_prompts} | {num_methods} | {max_regression:.0%} | {' | '.join(cells)} |"

@@ -23,16 +23,18 @@ allowed. Each run has AR, sd and fsd on 16 prompts. The machine had other work a
 that the process had the processor; by the wall clock AR itself ran 1.25 times faster or slower in the next run, and the
 gate then compares no speed-ups. Ratios of speed-ups, now ÷ before, with the interval that decides; none where a fall
 is no more than other work on the machine may take (`specbench/gate/control.py`). That rule was made on 21 earlier runs,
-not on these: of their 20 repetitions three had been called regressed without it. There all prompts of a run had shifted
-together, because other work slowed the drafter's passes down more than the target's: by a standard deviation of 6 %,
-where prompts told of 3 %, and prompts next to each other were no more alike than others.
+not on these; the first eleven of these were measured before it was fixed, and all were looked at after. Of the earlier
+20 repetitions three had been called regressed without it. There all prompts of a run had shifted together, because
+other work slowed the drafter's passes down more than the target's: by a standard deviation of 6 %, where prompts told
+of 3 %, and prompts next to each other were no more alike than others.
 
 """
 INJECTED = """
 ## Injected regressions
 
-Each beside the same run without it, measured before them. What AR and the methods share slows both down: no speed-up
-falls. The gate then says that AR is slower; from 1.25 times on it compares nothing.
+Each beside the same run without it, measured before them; all but the last two were measured with the earlier runs, and
+judged anew. What AR and the methods share slows both down: no speed-up falls. The gate then says that AR is slower;
+from 1.25 times on it compares nothing.
 
 """
 SIMULATED = """

@@ -268,6 +268,55 @@ def test_every_field_that_a_run_tells_is_compared_with_it(folder):
         assert field in {each.field for each in found}, field
 
 
+def test_a_row_of_today_cannot_pass_for_an_older_one(folder, board):
+    """Without its signs of trust, under a digest that fits; records tell that they are of today."""
+
+    def strip(each):
+        each.update(shots=None, warnings=[], accepted_lengths=[0, 0, 0, 0, 0, 99])
+        for name in ("ar_drift", "rule_seconds", "tokenizer_seconds", "other_seconds"):
+            del each["metrics"][name]
+
+    edited(board, strip)
+    problems = validate(board, with_records=True).problems
+    assert len(problems) == 12 and all("= 'absent'" in problem for problem in problems)
+    run = RecordedRun(folder)
+    found = mismatches(run.rows[0].model_copy(update={"shots": None}), run)
+    assert [each.field for each in found] == ["shots"]
+
+
+def test_a_verdict_is_one_that_rule_and_outputs_allow(folder):
+    """An audit's needs its evidence, and outputs that differ are not called clean by any."""
+    run = RecordedRun(folder)
+    sd, fsd, alone = (
+        next(each for each in run.rows if each.subset == "en" and each.method.startswith(f"{name}@"))
+        for name in ("sd", "fsd", "draft-only")
+    )
+    assert (sd.verdict, fsd.verdict) == ("greedy equal", "lossy by design")
+    kept = [(sd, "lossless", EVIDENCE), (sd, "not audited", None), (sd, "diverged", EVIDENCE)]
+    wrong = [(sd, "lossless", None), (sd, "undecided", None), (sd, "diverged", None),
+             (fsd, "lossless", None), (fsd, "lossless", EVIDENCE), (fsd, "greedy equal", None),
+             (alone, "lossless", EVIDENCE)]  # fmt: skip
+    for each, verdict, evidence in (*kept, *wrong):
+        found = mismatches(each.model_copy(update={"verdict": verdict, "evidence": evidence}), run)
+        expected = [] if (each, verdict, evidence) in kept else ["verdict"]
+        assert [one.field for one in found] == expected, (each.method, verdict)
+
+
+def test_outputs_that_differ_are_not_called_clean_by_any_audit(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "run")
+    path = tmp_path / "run" / "records.jsonl"
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for each in records:
+        each["methods"]["sd"]["token_ids"][0] += 1
+    path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    run = RecordedRun(tmp_path / "run")
+    sd = next(each for each in run.rows if each.method.startswith("sd@"))
+    for verdict, evidence, is_clean in (("lossless", EVIDENCE, True), ("greedy equal", None, True),
+                                        ("near-tie only", None, False), ("diverged", EVIDENCE, False)):  # fmt: skip
+        found = mismatches(sd.model_copy(update={"verdict": verdict, "evidence": evidence}), run)
+        assert ("verdict" in {each.field for each in found}) == is_clean, verdict
+
+
 def test_two_results_of_one_configuration_are_refused_in_files_and_replaced_by_runs(tmp_path):
     write(tmp_path / "a.json", [row()])
     write(tmp_path / "b.json", [row(created="2026-02-02T00:00:00Z", metrics={"speedup": Metric(value=2.0)})])

@@ -2,7 +2,8 @@
 
 Not told there, and so not checked: the command, the date, the place of the data, the digest of local data, whether
 `--chat auto` found a chat template, the fairness numbers (which need the models), whether outputs that differ are
-near-ties (which needs the target), and an audit's verdict.
+near-ties (which needs the target), an audit's evidence, and whether the drafter was trained on the measured prompts
+(which its own folder tells).
 """
 
 import math
@@ -10,21 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.audit.greedy import first_difference
-from specbench.audit.verdict import declaration
 from specbench.leaderboards.runs import RecordedRun
 from specbench.leaderboards.told import data_revision, from_records, from_run, from_task
+from specbench.leaderboards.verdicts import possible_verdicts
 from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.metrics import accepted_lengths_of, metrics_of
 from specbench.results.row import Row
 from specbench.results.warnings import warnings_of
-from specbench.running.prompts import with_the_same_history
 from specbench.running.records import Record
 from specbench.specs import MethodSpec, TaskSpec
 
 ROUNDING = 1e-12  # relative: sums of another machine's processor
 METRICS_OF_FORMAT_4 = frozenset({"ar_drift", "rule_seconds", "tokenizer_seconds", "other_seconds"})
-OF_AUDITS = ("lossless", "undecided")  # verdicts that records cannot give
 
 
 @dataclass(frozen=True)
@@ -51,26 +49,28 @@ def mismatches(row: Row, run: RecordedRun, beside: Sequence[Row] = ()) -> list[M
     if method.decodes_with == "drafter" and _is_null(row, "speedup"):
         # a drafter with tokens of its own has no speed-up, and records do not tell whose tokens they are
         metrics |= {name: Metric() for name in ("speedup", "speedup_e2e", "speedup_expected")}
+    older = is_older(row, records)
     return [
-        *_of_metrics(row.metrics, _of_its_format(row, metrics)),
-        *_differing(row, {} if is_older(row) else _since_format_4(row, records, method, metrics)),
+        *_of_metrics(row.metrics, _of_its_format(row, metrics) if older else metrics),
+        *_differing(row, {} if older else _since_format_4(row, records, method, metrics)),
         *_differing(row, from_records(row, records, method, asked, metrics)),
         *_differing(row, from_task(row, run.task_of(row), [record["subset"] for record in records])),
-        *_of_shots(row, run.task_of(row), records),
+        *([] if older else _of_shots(row, run.task_of(row), records)),
         *_differing(row, from_run(row, run)),
         *_differing(row, data_revision(row, run, [record["subset"] for record in records])),
-        *_of_verdict(row, records, method),
+        *_of_verdict(row, possible_verdicts(row, records, method, older)),
     ]
 
 
-def is_older(row: Row) -> bool:
-    """Whether a row is of a format before 4, whose rows do not say what stands before their prompts."""
-    return row.shots is None
+def is_older(row: Row, records: Sequence[Record]) -> bool:
+    """Whether a row is of a format before 4, which has no shots. Records tell it too: those of today say when they were
+    measured, so that a row of theirs cannot pass for an older one."""
+    return row.shots is None and all(record.get("measured_at") is None for record in records)
 
 
 def _of_its_format(row: Row, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
     """The metrics without those that a row of an older format lacks."""
-    left_out = METRICS_OF_FORMAT_4 - set(row.metrics) if is_older(row) else ()
+    left_out = METRICS_OF_FORMAT_4 - set(row.metrics)
     return {name: metric for name, metric in metrics.items() if name not in left_out}
 
 
@@ -110,8 +110,10 @@ def _same(mine: float | None, other: float | None) -> bool:
 def _of_shots(row: Row, task: TaskSpec, records: Sequence[Record]) -> list[Mismatch]:
     """How many worked examples the task asks for, and how many measured examples were beside them; those of lm-eval
     are known to lm-eval alone."""
+    if row.shots is None:
+        return [Mismatch("shots", None, "what stood before its prompts")]
     specs = [task.subset(name) for name in dict.fromkeys(record["subset"] for record in records)]
-    if row.shots is None or any(spec.scorer is not None and hasattr(spec.scorer.factory, "examples") for spec in specs):
+    if any(spec.scorer is not None and hasattr(spec.scorer.factory, "examples") for spec in specs):
         return []
     num = max(spec.fewshot.num_shots if spec.fewshot else 0 for spec in specs)
     found = {"num": num, "num_checked": row.n if num else None}
@@ -126,19 +128,7 @@ def _differing(row: Row, found: Mapping[str, Any]) -> list[Mismatch]:
     return [Mismatch(name, said[name], found[name]) for name in found if said[name] != found[name]]
 
 
-def _of_verdict(row: Row, records: Sequence[Record], method: MethodSpec) -> list[Mismatch]:
-    """What outputs that are equal, or differ, say of a method."""
-    if row.evidence is not None or row.verdict in OF_AUDITS:
+def _of_verdict(row: Row, possible: tuple[str, ...] | None) -> list[Mismatch]:
+    if possible is None or row.verdict in possible:
         return []
-    if declaration(method) is False:
-        possible: tuple[str, ...] = ("lossy by design",)
-    elif row.sampling.temperature != 0:
-        possible = ("not audited",)
-    else:
-        pairs = (
-            (record["methods"]["ar"]["token_ids"], record["methods"][method.name]["token_ids"])
-            for record in with_the_same_history(records, method.name)
-        )
-        differ = any(first_difference(*pair) is not None for pair in pairs)
-        possible = ("near-tie only", "diverged") if differ else ("greedy equal", "not audited")
-    return [] if row.verdict in possible else [Mismatch("verdict", row.verdict, " or ".join(possible))]
+    return [Mismatch("verdict", row.verdict, " or ".join(possible))]

@@ -61,17 +61,19 @@ def parts(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
     return [part for method in methods for part in method.parts]
 
 
-def load_models(spec: RunSpec, load: Callable[..., CausalLM] = load_model) -> Models:
-    """The models that the methods of a run ask for, each loaded once, all in the target's dtype. `load`: as
+def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> Models:
+    """The models that the methods of a run ask for, each loaded once, all in the target's dtype. `load`: in place of
     `load_model`."""
+    load = load or load_model
     target = load(spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device, engine=spec.engine)
     return Models(target, load_drafters(spec, spec.methods, target, load))
 
 
 def load_drafters(
-    spec: RunSpec, methods: Sequence[MethodSpec], target: CausalLM, load: Callable[..., CausalLM] = load_model
+    spec: RunSpec, methods: Sequence[MethodSpec], target: CausalLM, load: Callable[..., CausalLM] | None = None
 ) -> dict[str, CausalLM]:
     """The draft models by the name of the method or route. Raises ConfigError naming the key of a checkpoint."""
+    load = load or load_model
     dtype = target.dtype if spec.dtype == "auto" else spec.dtype
     loaded: dict[str, CausalLM] = {}
     found: dict[str, CausalLM] = {}

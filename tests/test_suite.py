@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
+from specbench.boards.catalogue import load_board
+from specbench.boards.cells import cells_of as board_cells
 from specbench.errors import ConfigError
 from specbench.grids.measurement import Asked
 from specbench.request import Request
-from specbench.results.leaderboard import load
+from specbench.results.leaderboard import load, write
 from specbench.suite.cells import cells_of, load_suite
 from specbench.suite.crew import Crew
 from specbench.suite.evidence import Evidence, records_in
@@ -24,7 +27,8 @@ from specbench.suite.forecast import Forecast, Planned, shown
 from specbench.suite.jobs import Event, Finished, Job, Lost, Opening, Ready, Said
 from specbench.suite.plan import planned
 from specbench.suite.process import MeasuringProcess
-from specbench.suite.run import unknown
+from specbench.suite.run import line_of, run_suite, unknown
+from tests.test_leaderboard import row
 
 SUITE: dict[str, Any] = {
     "name": "mine",
@@ -37,6 +41,10 @@ SUITE: dict[str, Any] = {
     "set": ["generation.max_new_tokens=8"],
     "exclude": [{"temperature": 0, "seed": 1}, {"pair": "other", "method": "fsd"}, {"task": "csqa", "pair": "other"}],
 }
+
+
+ONE: dict[str, Any] = {"tasks": [{"task": "mgsm", "subsets": ["en"]}], "methods": ["sd"], "pairs": {"a": None},
+                       "temperatures": ..., "seeds": ..., "exclude": ...}  # fmt: skip
 
 
 def written(folder: Path, **changes: Any) -> Path:
@@ -53,6 +61,8 @@ def written(folder: Path, **changes: Any) -> Path:
         ({"tasks": ["mgms"]}, ["tasks.0", "'mgms'", "did you mean 'mgsm'"]),
         ({"tasks": [{"task": "mgsm", "subset": ["en"]}]}, ["tasks.0.subset", "did you mean 'subsets'"]),
         ({"tasks": [{"task": "mgsm", "subsets": ["xx"]}]}, ["tasks.0", "no subset 'xx'"]),
+        ({"tasks": [{"task": "mgsm", "subsets": ["en", "en"]}]}, ["tasks.0", "subsets: 'en' is given twice"]),
+        ({"pairs": {"embedded": {"engine": "fast"}}}, ["pairs.embedded.engine", "'fast'", "compiled"]),
         ({"tasks": ["csqa", "csqa"]}, ["tasks: 'csqa' is given twice", "`name`"]),
         ({"methods": ["sdd"]}, ["methods", "'sdd'", "did you mean"]),
         ({"methods": []}, ["methods"]),
@@ -96,6 +106,59 @@ def test_the_grid_without_what_is_excluded_pair_by_pair(tmp_path: Path) -> None:
         f"{tmp_path}/suites/mine/other/mgsm/t0.7-s1"
     )
     assert cells_of(load_suite(written(tmp_path)), Asked(limit=1))[0].measurement.options["limit"] == 1
+
+
+def test_rows_are_those_of_a_command_that_says_the_same(tmp_path: Path) -> None:
+    """In whatever words, into whatever folder; those of another engine, or number of threads, are not."""
+    (cell,) = cells_of(load_suite(written(tmp_path, **ONE)), Asked(tmp_path))
+    measurement, own = cell.measurement, "specbench run --task mgsm --method sd --subset en --limit 3 "
+    same = own + "--output ../elsewhere --set generation.max_new_tokens=8"
+    for command, is_measured in ((measurement.command, True), (same, True), (f"{same} --threads 1", True),
+                                 (f"{same} --threads 2", False), (f"{same} --engine compiled", False),
+                                 (same.replace("max_new_tokens=8", "max_new_tokens=9"), False)):  # fmt: skip
+        rows = [row(task=task, method=method, command=command) for task, method in measurement.names()]
+        assert measurement.is_measured(rows) is is_measured, command
+    compiled = written(tmp_path, **{**ONE, "pairs": {"a": {"engine": "compiled"}}})
+    (cell,) = cells_of(load_suite(compiled), Asked(tmp_path))
+    assert "--engine compiled" in cell.measurement.command and cell.measurement.options["engine"] == "compiled"
+    board = load_board("demo")
+    (cell, *_) = board_cells(board, next(iter(board.pairs)), Asked(tmp_path, engine="compiled"))
+    assert "--engine compiled" in cell.measurement.command
+
+
+def test_a_leaderboard_that_cannot_take_what_is_measured_is_one_error(tmp_path: Path) -> None:
+    (cell,) = cells_of(load_suite(written(tmp_path, **ONE)), Asked(tmp_path))
+    cell.folder.mkdir(parents=True)
+    write(cell.folder / "leaderboard.json", [row()])
+    forecast, console = Forecast([Planned(cell, ("ar", "sd"), ((1, 8),), is_measured=True)]), Console(quiet=True)
+    board = tmp_path / "board.json"
+    write(board, [row(device="Other", subset="sw")])
+    with pytest.raises(ConfigError, match="device = Some CPU, but .*Other"):
+        run_suite(forecast, [], board, console)
+    board.write_text('{"format"', encoding="utf-8")
+    with pytest.raises(ConfigError, match="broken JSON"):
+        run_suite(forecast, [], board, console)
+    board.unlink()
+    assert [outcome.failure for outcome in run_suite(forecast, [], board, console).outcomes] == [None]
+
+
+def test_a_dry_run_says_what_would_fail(specbench: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    pairs = {"absent": {"target": "org/target", "drafter": "./nowhere"}, "good": None}
+    path = written(tmp_path, **{**ONE, "pairs": pairs, "seeds": [0, 1], "methods": ["ar"]})
+    code, out, _ = specbench("suite", str(path), "--dry-run")
+    assert code == 0 and "mine · 4 cells" in out and " ar " in out
+    lines = [line for line in out.splitlines() if line.startswith("would fail here: ")]
+    (line,) = lines
+    assert "absent · mgsm · s0 and 1 more: model folder './nowhere' does not exist" in line
+    assert planned(cells_of(load_suite(path), Asked(tmp_path))).plan[-1].methods == ("ar",)
+
+
+def test_an_estimate_that_is_unknown_says_why(tmp_path: Path) -> None:
+    (cell,) = cells_of(load_suite(written(tmp_path, **ONE)), Asked(tmp_path))
+    forecast = Forecast([Planned(cell, ("ar", "sd"), ((1, 8),), is_measured=False)])
+    assert unknown(forecast, [0]) == []
+    assert "one example alone" in line_of(forecast.total(1), forecast, 1, has_tried=False)
+    assert "could be measured" in line_of(forecast.total(1), forecast, 1, has_tried=True)
 
 
 def test_without_temperatures_tasks_keep_their_own(tmp_path: Path) -> None:
@@ -238,7 +301,7 @@ def test_failures_are_the_cells_own_and_the_same_command_goes_on(
     path = written(tmp_path, pairs={"good": None}, methods=["sd"], temperatures=[0], seeds=[0], limit=1, exclude=...,
                    tasks=[{"task": "mgsm", "subsets": ["en"]}])  # fmt: skip
     code, out, err = specbench("suite", str(path), "--threads", "1")
-    assert code == 0 and "1 cells, 1 of them measured already" in err and "good" in out
+    assert code == 0 and "1 cell, 1 measured already" in err and "good" in out
     assert (folder / "good" / "mgsm" / "t0-s0" / "records.jsonl").read_bytes() == before
 
 

@@ -2,22 +2,29 @@
 
 import json
 import os
+import queue
 import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from specbench.errors import ConfigError
-from specbench.results.leaderboard import load
-from specbench.suite import cluster
+from specbench.resources import PACKAGE
+from specbench.results.environment import commit, environment
+from specbench.results.leaderboard import load, write
+from specbench.suite import cluster, host, measuring
 from specbench.suite.jobs import Event, Finished, Opening, Planned, Ready, Recorded, Said
 from specbench.suite.machines import Machines
 from specbench.suite.watch import Watch
+from tests.test_leaderboard import row
 
 SUITE = {
     "name": "shared",
@@ -66,12 +73,13 @@ def test_a_killed_workers_cell_goes_to_another_with_its_records(
         lines = (folder / "embedded" / "mgsm" / f"s{seed}" / "records.jsonl").read_text().splitlines()
         assert Counter(json.loads(line)["example"] for line in lines) == Counter(range(6))
     rows = load(folder / "leaderboard.json")
+    assert all(each.device.endswith(", one of 2 workers") for each in rows)
     assert Counter((row.seed, row.method.partition("@")[0], row.n) for row in rows) == Counter(
         {(seed, method, 6): 1 for seed in (0, 1) for method in ("ar", "sd")}
     )
     assert "ray" not in err.replace(str(tmp_path), "").replace("--ray", "").lower()
     code, _, err = specbench("suite", str(path), "--ray", "local", "--workers", "2")  # does not start ray
-    assert code == 0 and "2 cells, 2 of them measured already" in err
+    assert code == 0 and "2 cells, 2 measured already" in err
 
 
 def test_gpus_are_one_for_each_worker_and_cpus_are_never_shared() -> None:
@@ -92,21 +100,20 @@ def test_without_ray_one_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "ray", None)
     code, _, err = specbench("suite", "shared.yaml", "--ray", "local")
     assert code == 2 and "pip install 'specbench[ray]'" in err
-    for address in ("127.0.0.1:1", "nonsense"):
-        with pytest.raises(ConfigError, match=f"--ray {address}: cannot be reached"):
+    for address, problem in {"127.0.0.1:1": "cannot be reached", "auto": "is no HOST:PORT", "head": "is no HOST:PORT",
+                             "ray://10.0.0.1:10001": "nor does a client's ray://"}.items():  # fmt: skip
+        with pytest.raises(ConfigError, match=f"--ray {address}: .*{problem}"):
             cluster.connect(None, address)
     code, _, err = specbench("suite", "shared.yaml", "--workers", "2")
     assert code == 2 and "--workers 2" in err and "--ray local" in err
 
 
 def test_machines_that_differ_are_refused(tmp_path: Path) -> None:
-    from specbench.results.environment import environment
-
     here = environment("cpu", "", "")
     first = Ready("a", 1, "H100", here["versions"], here["commit"])
     machines = Machines(tmp_path / "none.json")
     machines.accept(first)
-    assert machines.crowded() is None
+    assert machines.crowded() is None and machines.num_sharing() == 1
     for other, text in (
         (Ready("b", 1, "A100", first.versions, first.commit), "H100 on a and A100 on b"),
         (Ready("b", 1, "H100", {**first.versions, "torch": "1.0"}, first.commit), "version of torch = 1.0"),
@@ -114,6 +121,61 @@ def test_machines_that_differ_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=text):
             machines.accept(other)
+
+
+def test_workers_that_share_cpus_are_other_machines_to_a_leaderboard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = {name: environment("cpu", "", "")["versions"].get(name) for name in ("torch", "transformers")}
+    ready = Ready("a", 1, "Some CPU, 1 thread", environment("cpu", "", "")["versions"], commit(PACKAGE.parent))
+    for device, num_workers, goes in (("Some CPU, 1 thread", 1, True), ("Some CPU, 1 thread", 2, False),
+                                      ("Some CPU, 1 thread, one of 2 workers", 2, True)):  # fmt: skip
+        write(tmp_path / "board.json", [row(device=device, versions=versions)])
+        machines = Machines(tmp_path / "board.json")
+        for _ in range(num_workers):
+            machines.accept(ready)
+        assert (machines.crowded() is not None) == (num_workers > 1)
+        with nullcontext() if goes else pytest.raises(ConfigError, match="one of 2 workers"):
+            machines.check_leaderboard()
+    monkeypatch.setattr("specbench.threads._num_sharing", 2)
+    assert environment("cpu", "", "")["device"].endswith(", one of 2 workers")
+
+
+def test_records_that_cannot_be_kept_end_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the rest of them."""
+    from tests.test_suite import job
+
+    killed = []
+    event = Recorded({"task": "t", "subset": "s", "example": 0, "repeat": 0}, True)
+    ray = SimpleNamespace(
+        get=lambda reference: event, kill=killed.append, exceptions=SimpleNamespace(RayError=KeyError)
+    )
+    actor = SimpleNamespace(measure=SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: [1, 2])))
+    worker = cluster.RayWorker(ray, "a", Opening("cpu", 1), {}, actor)
+
+    def full(self: Any, record: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cluster.RecordFile, "append", full)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OSError, match="No space"):
+        list(worker.events(job()))
+    assert killed == [actor] and worker.actor is None
+
+
+def test_a_scratch_folder_goes_with_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended(Exception):
+        pass
+
+    def end(code: int) -> None:
+        raise Ended
+
+    monkeypatch.setattr("os._exit", end)
+    for scratch in (tmp_path / "scratch", None):
+        (tmp_path / "scratch" / "cell").mkdir(parents=True)
+        with pytest.raises(Ended):
+            measuring.take(BytesIO(), queue.SimpleQueue(), scratch)
+        assert (tmp_path / "scratch").exists() == (scratch is None)
 
 
 def test_what_a_host_tells_speaks_of_the_asking_machines_folder(tmp_path: Path) -> None:
@@ -129,8 +191,8 @@ def test_what_a_host_tells_speaks_of_the_asking_machines_folder(tmp_path: Path) 
             yield Finished(f"{job.folder}: broken")
 
     monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr(cluster, "MeasuringProcess", Process)
-    said, planned, finished = cluster.Host(Opening("cpu", 1)).measure(job(), {"run.json": b"{}"})
+    monkeypatch.setattr(host, "MeasuringProcess", Process)
+    said, planned, finished = host.Host(Opening("cpu", 1)).measure(job(), {"run.json": b"{}"})
     monkeypatch.undo()
     assert said == Said("measuring into x") and planned == Planned(1, {"run.json": b"{}"})
     assert finished == Finished("x: broken")

@@ -65,7 +65,7 @@ class Cell:
             options={"target_revision": pair.target_revision, "drafter_revision": pair.drafter_revision,
                      "data": asked.data, "limit": self.limit, "repeats": self.run.repeats or conditions.repeats,
                      "seed": conditions.seed, "dtype": conditions.dtype, "device": asked.device,
-                     "chat": conditions.chat},
+                     "engine": asked.engine, "chat": conditions.chat},
         )  # fmt: skip
 
     def is_measured(self, rows: Sequence[Row]) -> bool:

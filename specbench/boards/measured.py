@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from specbench.boards.cells import Cell, cells_of
 from specbench.boards.figures import Place
 from specbench.boards.spec import FAIRNESS, QUALITY, BoardSpec
-from specbench.grids.measurement import Asked
+from specbench.grids.measurement import Asked, options_of
 from specbench.resources import EMBEDDED
 from specbench.results.bootstrap import Metric
 from specbench.results.cells import short
@@ -90,9 +90,9 @@ def measured(board: BoardSpec, pair: str, folder: Path, committed: Path | None) 
 def outdated(cell: Cell, rows: Sequence[Row]) -> str | None:
     """How rows were measured where that is not what a cell asks for now; None where it is."""
     own = [row for row in rows if cell_of_row(row) == cell.place]
-    now = options_of(cell.measurement.command)
+    now = conditions_of(cell.measurement.command)
     for row in own:
-        then = options_of(row.command)
+        then = conditions_of(row.command)
         differ = [name for name in dict.fromkeys([*then, *now]) if then.get(name) != now.get(name)]
         if differ:
             first, second = (", ".join(f"{name} {each.get(name, '–')}" for name in differ) for each in (then, now))
@@ -103,17 +103,9 @@ def outdated(cell: Cell, rows: Sequence[Row]) -> str | None:
     return None
 
 
-def options_of(command: str) -> dict[str, str]:
-    """The options of a command by their names, those of one name together; without those of the machine and folder."""
-    found: dict[str, list[str]] = {}
-    name = ""
-    for word in shlex.split(command)[2:]:
-        if word.startswith("--"):
-            name = word
-            found.setdefault(name, [])
-        else:
-            found.setdefault(name, []).append(word)
-    return {name: " ".join(words) for name, words in found.items() if name not in OF_MACHINE}
+def conditions_of(command: str) -> dict[str, str]:
+    """The options of a command but those of the machine and folder."""
+    return {name: " ".join(words) for name, words in options_of(command).items() if name not in OF_MACHINE}
 
 
 def _rows_among(kept: Sequence[Row], cell: Cell) -> list[Row]:

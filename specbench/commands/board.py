@@ -63,6 +63,7 @@ def run(
     limit: arguments.Limit = None,
     data: arguments.Data = None,
     device: arguments.Device = "auto",
+    engine: arguments.Engine = "eager",
     threads: arguments.Threads = None,
     allow_code_execution: Annotated[
         bool, flag("--allow-code-execution", help="Run the programs that the models write, to score them.")
@@ -79,7 +80,7 @@ def run(
     from specbench.sandbox import permission
 
     permission.allow(allow_code_execution)
-    asked = Asked(path("--runs", runs) or Path("runs"), limit, data, device, threads, allow_code_execution)
+    asked = Asked(path("--runs", runs) or Path("runs"), limit, data, device, threads, allow_code_execution, engine)
     cells = chosen(cells_of(load_board(name), pair, asked), None if only is None else split(only))
     outcomes = run_cells(cells, path("--leaderboard", leaderboard), stderr)
     stdout.print(outcomes_table(f"{cells[0].board.name} · {pair}", outcomes))

@@ -43,13 +43,15 @@ def suite(
     from specbench.suite.cells import cells_of, load_suite
     from specbench.suite.plan import planned
     from specbench.suite.session import measure, show
-    from specbench.suite.tables import cells_table
+    from specbench.suite.tables import cells_table, problems
 
     asked = Asked(path("--runs", runs) or Path("runs"), limit, data, device, threads, allow_code_execution)
     cells = cells_of(load_suite(file), asked)
     forecast = planned(cells)
     if dry_run:
         stdout.print(cells_table(forecast))
+        for line in problems(forecast):
+            stdout.print(f"would fail here: {line}", soft_wrap=True, markup=False)
         return
     collected = measure(forecast, asked, ray, workers, path("--leaderboard", leaderboard))
     show(collected, forecast, stdout)

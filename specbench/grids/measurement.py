@@ -9,19 +9,22 @@ from typing import Any
 from specbench.catalogue import load_method, load_tasks, with_overrides
 from specbench.errors import ConfigError
 from specbench.request import Request
+from specbench.resources import EMBEDDED
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
 from specbench.running.identity import named
 
 DEFAULTS: dict[str, Any] = {
     "target_revision": None, "drafter_revision": None, "data": None, "limit": None, "subsets_per_task": None,
-    "repeats": 1, "seed": 0, "dtype": "auto", "device": "auto", "chat": "auto",
+    "repeats": 1, "seed": 0, "dtype": "auto", "device": "auto", "engine": "eager", "chat": "auto",
 }  # fmt: skip
+FOLDER, THREADS = "--output", "--threads"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line asks for beside the file. `folder`: that of all runs."""
+    """What the command line asks for beside the file. `folder`: that of all runs. `engine`: of boards; the pairs of a
+    suite have their own."""
 
     folder: Path = Path("runs")
     limit: int | None = None
@@ -29,6 +32,7 @@ class Asked:
     device: str = "auto"
     threads: int | None = None
     allow_code_execution: bool = False
+    engine: str = "eager"
 
     def check(self) -> None:
         """Raise ConfigError for a limit that leaves nothing."""
@@ -79,12 +83,33 @@ class Measurement:
         return load(path) if path.is_file() else []
 
     def is_measured(self, rows: Sequence[Row]) -> bool:
-        """Whether rows are all that is asked for now: of the same command, and of the tasks and methods as they are
-        today; on which machine and with which versions, the rows tell."""
-        return {(row.task, row.method) for row in rows if row.command == self.command} == self.names()
+        """Whether rows are all that is asked for now: of a command that says the same, and of the tasks and methods as
+        they are today; on which machine and with which versions, the rows tell."""
+        asked = self._decisive(self.command)
+        return {(row.task, row.method) for row in rows if self._decisive(row.command) == asked} == self.names()
+
+    def _decisive(self, command: str) -> dict[str, list[str]]:
+        """The options of a command but its folder, in which the rows are, in whatever words; the threads that it has
+        where it does not say them."""
+        options = options_of(command)
+        own = {} if self.target is not None and not self.target.startswith(EMBEDDED) else {THREADS: ["1"]}
+        return {**own, **{name: words for name, words in options.items() if name != FOLDER}}
 
     def names(self) -> set[tuple[str, str]]:
         """Task and method of every row, as rows name them. Raises ConfigError for those that are not known."""
         methods = [load_method(name) for name in ["ar", *self.methods]]
         tasks, methods = with_overrides(load_tasks(self.task), methods, self.overrides)
         return {(named(task), named(method)) for task in tasks for method in methods}
+
+
+def options_of(command: str) -> dict[str, list[str]]:
+    """The options of a command by their names, the words behind those of one name together."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for word in shlex.split(command)[2:]:
+        if word.startswith("--"):
+            name = word
+            found.setdefault(name, [])
+        else:
+            found.setdefault(name, []).append(word)
+    return found

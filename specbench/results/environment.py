@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from specbench.resources import PACKAGE
+from specbench.threads import called, num_sharing
 
 PACKAGES = ("torch", "transformers", "datasets", "specbench")
 MEASURED_FILES = ("specbench", "tasks", "methods")  # a change anywhere else leaves the numbers as they are
@@ -20,8 +21,8 @@ MEASURED_FILES = ("specbench", "tasks", "methods")  # a change anywhere else lea
 def environment(device: str, dtype: str, attention: str, engine: str = "eager") -> dict[str, Any]:
     """Device name, dtype, attention, engine, threads, platform, python, versions and commit; what is unknown is null.
 
-    device: a torch device ("cpu", "cuda:0", "mps"). Speed on a CPU depends on the threads, so its name holds their
-    number, and rows with another number do not compare. Never raises.
+    device: a torch device ("cpu", "cuda:0", "mps"). Speed on a CPU depends on the threads and on the workers that share
+    it, so its name holds their numbers, and rows with others do not compare. Never raises.
     """
     return {
         "device": _or_null(lambda: _device_name(device)) or device,
@@ -79,7 +80,7 @@ def _device_name(device: str) -> str:
     if kind == "mps":
         return f"{platform.processor() or platform.machine()} mps"
     num_threads = torch.get_num_threads()
-    return f"{_cpu_model()}, {num_threads} thread{'s' if num_threads > 1 else ''}"
+    return called(f"{_cpu_model()}, {num_threads} thread{'s' if num_threads > 1 else ''}", num_sharing())
 
 
 def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

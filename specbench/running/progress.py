@@ -104,8 +104,10 @@ class RunProgress:
 
 def announce(console: Console, num_blocks: int, num_done: int, folder: Path, of: str = "examples") -> None:
     """Where the run is kept, and what an earlier one has left to do. `of`: what the blocks are."""
+    of = of.removesuffix("s") if num_blocks == 1 else of
     if num_done == num_blocks:
-        text = f"all {num_blocks} {of} are measured already in {folder}: give --output to measure again"
+        what = f"the {of} is" if num_blocks == 1 else f"all {num_blocks} {of} are"
+        text = f"{what} measured already in {folder}: another folder measures again"
     elif num_done:
         text = f"resuming {folder}: {num_done} of {num_blocks} {of} are there"
     else:

@@ -69,5 +69,5 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {reason}: check the path and the file") from error
     data = parse(text, str(path))
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds no mapping of keys to values: write `name: …`, `version: 1`, …")
+        raise ConfigError(f"{path}: holds no mapping of keys to values: write `name: …` and the other keys")
     return data

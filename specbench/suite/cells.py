@@ -68,7 +68,7 @@ class Cell:
             threads=asked.threads, allow_code_execution=asked.allow_code_execution,
             options={"target_revision": pair.target_revision, "drafter_revision": pair.drafter_revision,
                      "data": asked.data, "limit": self.limit, "repeats": self.suite.repeats, "seed": self.seed,
-                     "dtype": pair.dtype, "device": asked.device, "chat": pair.chat},
+                     "dtype": pair.dtype, "device": asked.device, "engine": pair.engine, "chat": pair.chat},
         )  # fmt: skip
 
 

@@ -1,67 +1,23 @@
 """Workers on the machines and GPUs of a ray cluster: each holds one GPU, or CPUs, and sends back every record."""
 
 import os
-import shutil
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError
 from specbench.files import write_bytes
 from specbench.running.records import RecordFile, record_key
-from specbench.suite.jobs import Event, Finished, Job, Lost, Opening, Planned, Ready, Recorded, Said
-from specbench.suite.process import MeasuringProcess
+from specbench.suite.host import Host, files_of
+from specbench.suite.jobs import Event, Finished, Job, Lost, Opening, Planned, Ready, Recorded
 
 ANSWER_SECONDS = 10  # of a cluster's head
 START_SECONDS = 180  # until a worker is there: it starts Python and imports torch
 STORE_BYTES = 128 * 2**20  # of ray's own memory on this machine: what passes through it are records
 LOCAL = "local"
-Files = dict[str, bytes]
-
-
-class Host:
-    """What runs in the cluster, as a ray actor: a process that measures, and the folder that it measures into."""
-
-    def __init__(self, opening: Opening) -> None:
-        self._process = MeasuringProcess(opening)
-        self._scratch = Path(tempfile.mkdtemp(prefix="specbench-"))
-
-    def open(self) -> Ready | Lost:
-        """Start the process, where it has ended."""
-        return self._process.open()
-
-    def measure(self, job: Job, files: Files) -> Iterator[Event]:
-        """Do a job in a folder that holds these files at first; what is written there comes with the events."""
-        folder = self._scratch / "cell"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
-        here = replace(job, request=replace(job.request, output=folder))
-        for event in self._process.events(here):
-            yield self._seen_from_there(event, folder, job)
-        shutil.rmtree(folder, ignore_errors=True)
-
-    def _seen_from_there(self, event: Event, folder: Path, job: Job) -> Event:
-        """With the files of the folder, and with its name as who asked knows it."""
-        if isinstance(event, Planned):
-            return replace(event, files=files_of(folder))
-        if isinstance(event, Said):
-            return Said(event.line.replace(str(folder), str(job.folder)))
-        if isinstance(event, Finished):
-            failure = event.failure and event.failure.replace(str(folder), str(job.folder))
-            return replace(event, failure=failure, files=files_of(folder) if failure is None else None)
-        return event
-
-
-def files_of(folder: Path, with_records: bool = False) -> Files:
-    """The files of a run by name, its records among them where they are asked for."""
-    names = ("run.json", "specs.json", "leaderboard.json", *(["records.jsonl"] if with_records else []))
-    return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
 
 
 @dataclass
@@ -148,8 +104,12 @@ def ray_workers(
 
 
 def connect(ray: Any, address: str) -> None:
-    """Start ray on this machine alone, or join a cluster. Raises ConfigError where nobody answers: ray itself would
-    ask for minutes."""
+    """Start ray on this machine alone, or join a cluster. Raises ConfigError for what is no address, and where nobody
+    answers: ray itself would ask for minutes."""
+    advice = "give `local`, or the address of a cluster's head, such as 10.0.0.1:6379"
+    host, _, port = address.rpartition(":")
+    if address != LOCAL and (not host or "/" in address or not port.isdecimal()):
+        raise ConfigError(f"--ray {address}: is no HOST:PORT (nor does a client's ray:// carry records): {advice}")
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address == LOCAL:
@@ -157,14 +117,10 @@ def connect(ray: Any, address: str) -> None:
                 LOCAL, _node_ip_address="127.0.0.1", object_store_memory=STORE_BYTES, include_dashboard=False, **quiet
             )
             return
-        host, _, port = address.removeprefix("ray://").rpartition(":")
         socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
         ray.init(address, **quiet)
     except Exception as error:  # of several kinds: no such address, no answer, no token, another version
-        raise ConfigError(
-            f"--ray {address}: cannot be reached ({first_line(error)}): give `local`, or the address of a cluster's "
-            "head, such as 10.0.0.1:6379"
-        ) from error
+        raise ConfigError(f"--ray {address}: cannot be reached ({first_line(error)}): {advice}") from error
 
 
 def shares(resources: dict[str, float], opening: Opening) -> tuple[dict[str, float], int]:

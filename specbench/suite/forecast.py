@@ -14,13 +14,15 @@ Group = tuple[str, str]  # pair and task: cells that have them in common take ab
 @dataclass
 class Planned:
     """A cell and its work: `subsets`: of each its blocks (an example, repeat and turn) and the tokens that an answer
-    may have; None where the data cannot be read here. `methods` are names as records have them."""
+    may have; None where the data cannot be read here. `methods` are names as records have them. `problem`: why the cell
+    cannot be measured, as far as that is seen without a model."""
 
     cell: Cell
     methods: tuple[str, ...]
     subsets: tuple[tuple[int, int], ...] | None
     is_measured: bool
     num_done: int = 0
+    problem: str | None = None
 
     @property
     def group(self) -> Group:
@@ -98,3 +100,8 @@ def shown(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def cells_in(forecast: Forecast) -> str:
+    """1 cell, 12 cells."""
+    return f"{len(forecast.plan)} cell{'' if len(forecast.plan) == 1 else 's'}"

@@ -9,11 +9,13 @@ from specbench.running.records import Record
 
 @dataclass(frozen=True)
 class Job:
-    """One run. `cwd`: the folder that its paths are seen from, where it is there."""
+    """One run. `cwd`: the folder that its paths are seen from, where it is there. `num_sharing`: the workers that share
+    the CPUs of the machine, this one among them."""
 
     request: Request
     allow_code_execution: bool = False
     cwd: Path | None = None
+    num_sharing: int = 1
 
     @property
     def folder(self) -> Path:
@@ -24,10 +26,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Opening:
-    """The first that a worker is sent: what it measures with, which its machine's name may hold."""
+    """The first that a worker is sent: what it measures with, which its machine's name may hold. `scratch`: a folder
+    that is removed when whoever asks is gone."""
 
     device: str
     threads: int | None
+    scratch: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from specbench.leaderboards.machine import check_rows
 from specbench.resources import PACKAGE
 from specbench.results.environment import commit, environment
 from specbench.suite.jobs import Ready
+from specbench.threads import called
 
 
 class Machines:
@@ -30,8 +31,6 @@ class Machines:
                     f"worker on {ready.host}: {what} = {there[what]}, here it is {value}: install the same on every "
                     "machine, and do not change it while a suite runs"
                 )
-        if self._first is None and self._leaderboard.exists():
-            check_rows(self._leaderboard, ready.device, ready.versions)
         self._first = self._first or ready
         self._hosts.append(ready.host)
         if ready.device != self._first.device:
@@ -40,12 +39,24 @@ class Machines:
                 f"{ready.host}: their rows do not compare: give each kind of machine a cluster and --runs of its own"
             )
 
+    def num_sharing(self) -> int:
+        """The most workers that share the CPUs of one machine; 1 where each has its own, or a GPU."""
+        if self._first is None or "thread" not in self._first.device:
+            return 1
+        return max(map(self._hosts.count, self._hosts))
+
+    def check_leaderboard(self) -> None:
+        """Asked when all workers are there. Raises ConfigError where their rows do not go into the file."""
+        if self._first is not None and self._leaderboard.exists():
+            device = called(self._first.device, self.num_sharing())
+            check_rows(self._leaderboard, device, self._first.versions)
+
     def crowded(self) -> str | None:
-        """A line on workers that share the CPUs of one machine; None where each has its own, or a GPU."""
-        host = next((host for host in self._hosts if self._hosts.count(host) > 1), None)
-        if host is None or self._first is None or "thread" not in self._first.device:
+        """A line on workers that share the CPUs of one machine; None where there are none."""
+        if (number := self.num_sharing()) == 1:
             return None
+        host = max(self._hosts, key=self._hosts.count)
         return (
-            f"{self._hosts.count(host)} workers share the CPUs and memory of {host} and slow each other down: their "
-            "speed-ups, each beside AR in its own worker, compare only with others that were measured so"
+            f"{number} workers share the CPUs and memory of {host} and slow each other down: their speed-ups, each "
+            "beside AR in its own worker, compare only with others that were measured so, as their rows' device says"
         )

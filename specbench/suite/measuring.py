@@ -8,12 +8,14 @@ import io
 import os
 import pickle
 import queue
+import shutil
 import socket
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -37,17 +39,20 @@ def main() -> None:
     console.stderr.file = Lines(send)  # type: ignore[assignment]
     warnings.showwarning = console.show_warning
     opening, jobs = pickle.load(asked), queue.SimpleQueue[Job]()
-    threading.Thread(target=take, args=(asked, jobs), daemon=True).start()
+    threading.Thread(target=take, args=(asked, jobs, opening.scratch), daemon=True).start()
     send(ready(opening))
     serve(jobs, send)
 
 
-def take(asked: IO[bytes], jobs: "queue.SimpleQueue[Job]") -> None:
-    """Jobs as they come; when whoever sends them is gone, so is this process, at once: nothing measured is lost."""
+def take(asked: IO[bytes], jobs: "queue.SimpleQueue[Job]", scratch: Path | None) -> None:
+    """Jobs as they come; when whoever sends them is gone, so is this process, at once: nothing measured is lost, since
+    who has sent a scratch folder has what was recorded there."""
     try:
         while True:
             jobs.put(pickle.load(asked))
     except (EOFError, OSError, pickle.UnpicklingError):
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
         os._exit(1)
 
 
@@ -72,11 +77,13 @@ def attempt(job: Job, kept: Any, send: Send) -> tuple[str | None, bool]:
     from specbench.grids.outcomes import reason_of
     from specbench.running.progress import is_out_of_memory
     from specbench.sandbox import permission
+    from specbench.threads import share_machine
 
     try:
         if job.cwd is not None and job.cwd.is_dir():
             os.chdir(job.cwd)
         permission.allow(job.allow_code_execution)
+        share_machine(job.num_sharing)
         execute(job.request, console.stderr, kept, lambda _, num_blocks: Telling(num_blocks, send))
     except ConfigError as error:
         return str(error), error.__cause__ is None or not is_out_of_memory(error.__cause__)

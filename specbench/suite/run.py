@@ -13,13 +13,14 @@ from specbench.console import INTERRUPTED
 from specbench.errors import ConfigError
 from specbench.grids.outcomes import Outcome, reason_of
 from specbench.leaderboards.adding import add_rows
-from specbench.results.leaderboard import check_writable
+from specbench.leaderboards.together import check_together
+from specbench.results.leaderboard import check_writable, load
 from specbench.results.row import Row
 from specbench.running.file_lock import locked
 from specbench.running.progress import say
 from specbench.suite.cells import Cell
 from specbench.suite.crew import Crew, Worker
-from specbench.suite.forecast import Estimate, Forecast, Group, shown
+from specbench.suite.forecast import Estimate, Forecast, Group, cells_in, shown
 from specbench.suite.jobs import Finished, Job
 from specbench.suite.machines import Machines
 from specbench.suite.watch import Watch
@@ -54,38 +55,50 @@ def run_suite(forecast: Forecast, workers: Sequence[Worker], leaderboard: Path, 
     rows, and for workers that do not go together."""
     missing = [number for number, planned in enumerate(forecast.plan) if not planned.is_measured]
     collected = Collected(leaderboard, [], [])
-    check_writable(leaderboard)
-    say(console, f"{len(forecast.plan)} cells, {len(forecast.plan) - len(missing)} of them measured already")
+    check_takes_measured(leaderboard, [planned.cell for planned in forecast.plan if planned.is_measured])
+    say(console, f"{cells_in(forecast)}, {len(forecast.plan) - len(missing)} measured already")
     for planned in forecast.plan:
         if planned.is_measured:
             collected.add(planned.cell, True)
     if missing:
         watch, machines = Watch(console, forecast, len(workers)), Machines(leaderboard)
         with watch, Crew(workers, machines.accept, watch.tell) as crew:
+            machines.check_leaderboard()
             if line := machines.crowded():
                 say(console, line)
-            measure(crew, watch, forecast, missing, collected, console)
+            measure(crew, watch, forecast, missing, collected, console, machines.num_sharing())
         collected.losses = watch.losses
     return collected
 
 
+def check_takes_measured(leaderboard: Path, cells: Sequence[Cell]) -> None:
+    """Raise ConfigError for a leaderboard that cannot be written, is broken, or has rows that do not go together with
+    those that are measured already."""
+    check_writable(leaderboard)
+    if leaderboard.exists() and (there := load(leaderboard)):
+        rows = [(str(cell.folder), row) for cell in cells for row in cell.measurement.rows()]
+        check_together([*((f"{leaderboard}: rows.{number}", row) for number, row in enumerate(there)), *rows])
+
+
 def measure(
-    crew: Crew, watch: Watch, forecast: Forecast, missing: Sequence[int], collected: Collected, console: Console
-) -> None:
+    crew: Crew, watch: Watch, forecast: Forecast, missing: Sequence[int], collected: Collected, console: Console,
+    num_sharing: int,
+) -> None:  # fmt: skip
     """First one example of every task on every pair that nothing is known of: its records are the cells' own."""
     if first := unknown(forecast, missing):
         say(console, f"measuring one example of each task on each pair ({len(first)}), to tell how long the rest takes")
         watch.start(first, True, max_losses=1)
-        crew.run([job_of(forecast.plan[number].cell, True) for number in first], 1, lambda job, event: None)
+        jobs = [job_of(forecast.plan[number].cell, num_sharing, first_only=True) for number in first]
+        crew.run(jobs, 1, lambda job, event: None)
     estimate, started = forecast.total(crew.num_workers), time.monotonic()
-    say(console, line_of(estimate, forecast, len(missing)))
+    say(console, line_of(estimate, forecast, len(missing), bool(first)))
 
     def ended(job: int, event: Finished) -> None:
         failure = collected.add(forecast.plan[missing[job]].cell, False, event.failure)
         watch.ended(missing[job], replace(event, failure=failure))
 
     watch.start(missing, False, MAX_LOSSES)
-    crew.run([job_of(forecast.plan[number].cell) for number in missing], MAX_LOSSES, ended)
+    crew.run([job_of(forecast.plan[number].cell, num_sharing) for number in missing], MAX_LOSSES, ended)
     told = f"; estimated were {shown(estimate.seconds)}, at most {shown(estimate.most)}" if not estimate.unknown else ""
     say(console, f"it took {shown(time.monotonic() - started)}{told}")
 
@@ -105,19 +118,20 @@ def unknown(forecast: Forecast, missing: Sequence[int]) -> list[int]:
     return list(found.values())[::-1]
 
 
-def job_of(cell: Cell, first_only: bool = False) -> Job:
+def job_of(cell: Cell, num_sharing: int, first_only: bool = False) -> Job:
     """What a worker is asked for; `first_only`: the first example of the first subset."""
     measurement = cell.measurement
     if first_only:
         limited = {**measurement.options, "limit": 1, "subsets_per_task": 1}
         measurement = replace(measurement, options=limited)
-    return Job(measurement.request(), measurement.allow_code_execution, Path.cwd())
+    return Job(measurement.request(), measurement.allow_code_execution, Path.cwd(), num_sharing)
 
 
-def line_of(estimate: Estimate, forecast: Forecast, num_missing: int) -> str:
-    """The estimate in words, with what it rests on."""
+def line_of(estimate: Estimate, forecast: Forecast, num_missing: int, has_tried: bool) -> str:
+    """The estimate in words, with what it rests on. `has_tried`: whether examples were measured for it."""
     if estimate.unknown == num_missing:
-        return "estimated time: unknown, since nothing like these cells could be measured"
+        why = "nothing like these cells could be measured" if has_tried else "each task and pair has one example alone"
+        return f"estimated time: unknown, since {why}"
     num_records = sum(each.num_records for each in forecast.evidence.values())
     without = f"; {estimate.unknown} cells are not in it, nothing like them is measured" if estimate.unknown else ""
     return (

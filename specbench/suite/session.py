@@ -14,7 +14,7 @@ from specbench.models.loading import choose_device
 from specbench.resources import EMBEDDED
 from specbench.suite.cells import folder_of
 from specbench.suite.crew import Worker
-from specbench.suite.forecast import Forecast
+from specbench.suite.forecast import Forecast, cells_in
 from specbench.suite.jobs import Opening
 from specbench.suite.process import MeasuringProcess
 from specbench.suite.run import Collected, one_at_a_time, run_suite, saying_how_to_go_on
@@ -77,7 +77,7 @@ def show(collected: Collected, forecast: Forecast, console: Console) -> None:
     commands = {planned.cell.name: planned.cell.measurement.command for planned in forecast.plan}
     failed = [outcome for outcome in collected.outcomes if outcome.failure is not None]
     if failed:
-        console.print(f"\n{len(failed)} of {len(forecast.plan)} cells FAILED:", soft_wrap=True)
+        console.print(f"\n{len(failed)} of {cells_in(forecast)} FAILED:", soft_wrap=True)
     for outcome in failed:
         console.print(f"{outcome.name}: {outcome.failure}\n  {commands[outcome.name]}", soft_wrap=True)
     if collected.rows:

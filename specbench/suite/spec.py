@@ -14,6 +14,7 @@ Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Chat = Literal["auto", "always", "never"]
+Engine = Literal["eager", "compiled"]
 
 
 class TaskEntry(Spec):
@@ -30,6 +31,13 @@ class TaskEntry(Spec):
     def _word(cls, data: Any) -> Any:
         return {"task": data} if isinstance(data, str) else data
 
+    @model_validator(mode="after")
+    def _each_subset_once(self) -> Self:
+        for subset in self.subsets or ():
+            if self.subsets is not None and self.subsets.count(subset) > 1:
+                raise ConfigError(f"subsets: '{subset}' is given twice: give it once")
+        return self
+
     @property
     def called(self) -> str:
         """Its name in the suite, which names folders too."""
@@ -44,6 +52,7 @@ class PairSpec(Spec):
     target_revision: Text | None = None
     drafter_revision: Text | None = None
     dtype: Dtype = "auto"
+    engine: Engine = "eager"
     chat: Chat = "auto"
     limit: Count | None = None
 

@@ -13,7 +13,7 @@ from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.row import Row
 from specbench.results.units import unit_of
 from specbench.suite.cells import Cell
-from specbench.suite.forecast import Forecast, Planned, shown
+from specbench.suite.forecast import Forecast, Planned, cells_in, shown
 
 ALL = "all"
 
@@ -21,15 +21,25 @@ ALL = "all"
 def cells_table(forecast: Forecast) -> Table:
     """Every cell with its methods, what it has already, and how long it takes."""
     suite = forecast.plan[0].cell.suite
-    title = f"{suite.name} · {len(forecast.plan)} cells"
+    title = f"{suite.name} · {cells_in(forecast)}"
     table = plain_table(title, "pair", "task", "setting", "methods", "examples", "estimated time", "at most")
     for planned in forecast.plan:
         cell, estimate = planned.cell, forecast.of(planned)
         times = (shown(estimate.seconds), shown(estimate.most)) if estimate else ("unknown", "unknown")
         done = f"{min(planned.num_done, planned.num_blocks)}/{planned.num_blocks}" if planned.subsets else NULL
         times = ("measured already", "") if planned.is_measured else times
-        add(table, cell.pair_name, cell.task.called, cell.setting, ", ".join(planned.methods[1:]), done, *times)
+        methods = ", ".join(planned.methods[1:] or planned.methods)
+        add(table, cell.pair_name, cell.task.called, cell.setting, methods, done, *times)
     return table
+
+
+def problems(forecast: Forecast) -> list[str]:
+    """A line for each reason why cells cannot be measured, with the first of them and how many more have it."""
+    names: dict[str, list[str]] = {}
+    for planned in forecast.plan:
+        if planned.problem is not None and not planned.is_measured:
+            names.setdefault(planned.problem, []).append(planned.cell.name)
+    return [f"{first}{f' and {len(more)} more' if more else ''}: {why}" for why, (first, *more) in names.items()]
 
 
 def rows_table(measured: Sequence[tuple[Cell, Sequence[Row]]], plan: Sequence[Planned]) -> Table:

@@ -61,7 +61,7 @@ def written(folder: Path, **changes: Any) -> Path:
         ({"tasks": ["mgms"]}, ["tasks.0", "'mgms'", "did you mean 'mgsm'"]),
         ({"tasks": [{"task": "mgsm", "subset": ["en"]}]}, ["tasks.0.subset", "did you mean 'subsets'"]),
         ({"tasks": [{"task": "mgsm", "subsets": ["xx"]}]}, ["tasks.0", "no subset 'xx'"]),
-        ({"tasks": [{"task": "mgsm", "subsets": ["en", "en"]}]}, ["tasks.0", "subsets: 'en' is given twice"]),
+        ({"tasks": [{"task": "mgsm", "subsets": ["en", "en"]}]}, ["tasks.0.subsets: 'en' is given twice"]),
         ({"pairs": {"embedded": {"engine": "fast"}}}, ["pairs.embedded.engine", "'fast'", "compiled"]),
         ({"tasks": ["csqa", "csqa"]}, ["tasks: 'csqa' is given twice", "`name`"]),
         ({"methods": ["sdd"]}, ["methods", "'sdd'", "did you mean"]),
@@ -133,7 +133,7 @@ def test_a_leaderboard_that_cannot_take_what_is_measured_is_one_error(tmp_path: 
     forecast, console = Forecast([Planned(cell, ("ar", "sd"), ((1, 8),), is_measured=True)]), Console(quiet=True)
     board = tmp_path / "board.json"
     write(board, [row(device="Other", subset="sw")])
-    with pytest.raises(ConfigError, match="device = Some CPU, but .*Other"):
+    with pytest.raises(ConfigError, match=r"device = Some CPU, 1 thread, but .*Other"):
         run_suite(forecast, [], board, console)
     board.write_text('{"format"', encoding="utf-8")
     with pytest.raises(ConfigError, match="broken JSON"):

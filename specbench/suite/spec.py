@@ -31,13 +31,6 @@ class TaskEntry(Spec):
     def _word(cls, data: Any) -> Any:
         return {"task": data} if isinstance(data, str) else data
 
-    @model_validator(mode="after")
-    def _each_subset_once(self) -> Self:
-        for subset in self.subsets or ():
-            if self.subsets is not None and self.subsets.count(subset) > 1:
-                raise ConfigError(f"subsets: '{subset}' is given twice: give it once")
-        return self
-
     @property
     def called(self) -> str:
         """Its name in the suite, which names folders too."""
@@ -116,6 +109,10 @@ class SuiteSpec(Spec):
                 if values.count(value) > 1:
                     remedy = "give one of them a `name`" if axis == "task" else "give it once"
                     raise ConfigError(f"{PLURALS[axis]}: '{value}' is given twice: {remedy}")
+        for number, task in enumerate(self.tasks):
+            for subset in task.subsets or ():
+                if (task.subsets or ()).count(subset) > 1:
+                    raise ConfigError(f"tasks.{number}.subsets: '{subset}' is given twice: give it once")
         if self.temperatures is not None and any(_sets_temperature(text) for text in self._overrides()):
             raise ConfigError("set: generation.temperature is set, and there are `temperatures`: delete one of the two")
         for number, exclusion in enumerate(self.exclude):

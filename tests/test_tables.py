@@ -85,7 +85,7 @@ def test_what_does_not_exist_is_a_dash():
 
 def test_few_examples_are_flagged():
     few = [row(subset="ja", metrics=METRICS, n=29), row(subset="sw", metrics=METRICS, n=30)]
-    assert "intervals rest on few prompts: less than 30 in ja\n" in re.sub(" *\n", "\n", rendered(few))
+    assert "numbers rest on few prompts: less than 30 in ja\n" in re.sub(" *\n", "\n", rendered(few))
     assert "sw" not in rendered(few).split("less than 30")[1]
 
 
@@ -93,7 +93,7 @@ def test_prompts_without_a_speed_are_none_that_an_interval_rests_on():
     timed = {**METRICS, "num_prompts_timed": Metric(value=12)}
     rows = [row(subset="ja", metrics=timed, n=40), row(subset="sw", metrics=METRICS, n=40)]
     text = " ".join(rendered(rows).split())
-    assert "intervals rest on few prompts: less than 30 in ja (12 of 40 with a speed)" in text
+    assert "numbers rest on few prompts: less than 30 in ja (12 of 40 with a speed)" in text
 
 
 def test_long_names_fold_and_numbers_stay_whole():
@@ -257,10 +257,14 @@ def test_whether_the_drafter_is_the_one_that_the_method_names_is_said():
         assert ("the method's own" in text) is (drafter is not plain)
 
 
-def test_few_prompts_are_said_of_intervals_only():
+@pytest.mark.parametrize("num_prompts", [1, 4, 29])
+def test_few_prompts_are_said_with_and_without_an_interval(num_prompts):
+    """Below 5 prompts there is none, and the number is the weaker for it; the baseline's own is exact."""
     without = {**METRICS, "speedup": Metric(value=1.2)}
-    assert "few prompts" in rendered([row(subset="en", metrics=METRICS, n=10)])
-    assert "few prompts" not in rendered([row(subset="en", metrics=without, n=2)])
+    for metrics in (METRICS, without):
+        assert "rest on few prompts" in rendered([row(subset="en", metrics=metrics, n=num_prompts)])
+        assert "few prompts" not in rendered([row(subset="en", metrics=metrics, n=num_prompts, method="ar@1:0")])
+    assert "few prompts" not in rendered([row(subset="en", metrics={**METRICS, "speedup": Metric()}, n=num_prompts)])
 
 
 def test_names_of_methods_do_not_break():
@@ -291,7 +295,7 @@ def test_few_prompts_are_said_of_methods_beside_each_other(num_prompts, is_said)
     console = Console(width=120, force_terminal=False, no_color=True)
     with console.capture() as capture:
         console.print(comparison_table([row(subset="en", metrics=METRICS, n=num_prompts)] * 2))
-    assert capture.get().count("intervals rest on few prompts: less than 30") == is_said
+    assert capture.get().count("numbers rest on few prompts: less than 30") == is_said
 
 
 def test_long_names_leave_the_verdict_readable():

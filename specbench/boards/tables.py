@@ -9,8 +9,7 @@ from rich.text import Text
 from specbench.boards.catalogue import board_names, load_board
 from specbench.boards.measured import ALL, Measured
 from specbench.boards.spec import QUALITY
-from specbench.results.bootstrap import SMALL_SAMPLE
-from specbench.results.captions import rests_on_few
+from specbench.results.captions import FEW, rests_on_few
 from specbench.results.cells import NULL, number, speed
 from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.drafters import prescribed
@@ -84,7 +83,7 @@ def _conditions(measured: Measured) -> list[str]:
     few = sorted(run for run, found in measured.rows.items() if any(map(rests_on_few, _over_all(found))))
     return [
         *(f"{name}: {', '.join(sorted(found))}" for name, found in values.items() if found),
-        *([f"intervals rest on few prompts: less than {SMALL_SAMPLE} in {', '.join(few)}"] if few else []),
+        *([f"{FEW} in {', '.join(few)}"] if few else []),
         *_doubts(measured),
         *sorted({f"{row.method.partition('@')[0]} ranks with none: {why}" for row in rows if (why := prescribed(row))}),
         *measured.outdated,

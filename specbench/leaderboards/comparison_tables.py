@@ -10,7 +10,7 @@ from specbench.leaderboards.changes import Change
 from specbench.leaderboards.comparable import Difference
 from specbench.leaderboards.comparison import Compared, Comparison
 from specbench.results.bootstrap import SMALL_SAMPLE, Metric
-from specbench.results.captions import rests_on_few
+from specbench.results.captions import FEW, rests_on_few
 from specbench.results.cells import NULL, number
 from specbench.results.doubts import doubt_lines, marked
 from specbench.results.units import unit_of
@@ -97,7 +97,7 @@ def subsets_table(parts: Sequence[Compared]) -> Table:
     few = [each for each in parts if each.num_paired < SMALL_SAMPLE and (each.num_paired or _rest_on_few(each))]
     if few:
         names = ", ".join(each.subset for each in few)
-        table.caption = Text(f"intervals rest on few prompts: less than {SMALL_SAMPLE} in {names}")
+        table.caption = Text(f"{FEW} in {names}")
     return table
 
 
@@ -138,14 +138,14 @@ def _unit(metric: str) -> tuple[str, int, float]:
 
 def _caption(each: Compared) -> list[str]:
     if not each.num_paired:
-        few = [f"intervals rest on few prompts: less than {SMALL_SAMPLE}"] if _rest_on_few(each) else []
+        few = [FEW] if _rest_on_few(each) else []
         return [*few, f"not paired: {', '.join(sorted({c.unpaired for c in each.changes if c.unpaired}))}"]
     left_out = max(each.first.n, each.second.n) - each.num_paired
     lines = [f"paired over {each.num_paired} prompts"]
     if left_out:
         lines[0] += f"; {left_out} that only one side has are left out of the changes"
     if each.num_paired < SMALL_SAMPLE:
-        lines.append(f"intervals rest on few prompts: less than {SMALL_SAMPLE}")
+        lines.append(FEW)
     return lines
 
 

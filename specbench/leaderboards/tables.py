@@ -10,8 +10,7 @@ from specbench.leaderboards.groups import computed, grouped
 from specbench.leaderboards.ranked_table import Column, RankedTable
 from specbench.leaderboards.ranks import Ranked, ranked
 from specbench.leaderboards.side import Side
-from specbench.results.bootstrap import SMALL_SAMPLE
-from specbench.results.captions import rests_on_few, sampling_of
+from specbench.results.captions import FEW, rests_on_few, sampling_of
 from specbench.results.cells import number, short, speed
 from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.drafters import model_name, prescribed
@@ -119,7 +118,7 @@ def _caption(order: Sequence[Ranked], metric: str) -> list[str]:
         *(f"{name}: {text}" for name, text in computed(row, metric).items()),
         _ranks_told([each for each in order if prescribed(each.row) is None], metric),
         *unranked(rows),
-        *([f"intervals rest on few prompts: less than {SMALL_SAMPLE}"] if few else []),
+        *([FEW] if few else []),
     ]
 
 

@@ -6,6 +6,7 @@ from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.drafters import decodes_alone, draft_length, drafter_of, model_name, prescribed
 from specbench.results.row import Evidence, Row
 
+FEW = f"numbers rest on few prompts: less than {SMALL_SAMPLE}"
 MANY_CUT = 0.1  # a larger share of answers that ended at the limit makes the accuracy one of cut answers
 SOURCES = {
     "greedy equal": "this run's outputs are AR's",
@@ -37,14 +38,19 @@ def caption(rows: Sequence[Row]) -> str:
     small = [r.subset if num_timed(r) == r.n else f"{r.subset} ({num_timed(r)} of {r.n} with a speed)"
              for r in rows if rests_on_few(r)]  # fmt: skip
     if small:
-        sentences.append(f"intervals rest on few prompts: less than {SMALL_SAMPLE} in {', '.join(small)}")
+        sentences.append(f"{FEW} in {', '.join(small)}")
     return "\n".join(sentences)
 
 
 def rests_on_few(row: Row) -> bool:
-    """Whether the interval of the speed-up is one of so few prompts that it may be too narrow."""
+    """Whether the speed-up is one of so few prompts that its interval may be too narrow, or that it has none; not of
+    the baseline, whose speed-up over itself is exact."""
     speedup = row.metrics.get("speedup")
-    return speedup is not None and speedup.low is not None and num_timed(row) < SMALL_SAMPLE
+    return speedup is not None and speedup.value is not None and num_timed(row) < SMALL_SAMPLE and not is_baseline(row)
+
+
+def is_baseline(row: Row) -> bool:
+    return row.method.partition("@")[0] == "ar"
 
 
 def num_timed(row: Row) -> int:

@@ -6,8 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from specbench.results.bootstrap import SMALL_SAMPLE
-from specbench.results.captions import rests_on_few
+from specbench.results.captions import FEW, rests_on_few
 from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.drafters import prescribed
 from specbench.results.notes import heading
@@ -71,7 +70,7 @@ def _caption(rows: Sequence[Row]) -> str:
             "greedy equal: its outputs are AR's on these prompts; `specbench audit` tests draws as well"
             if any(each.verdict != "not audited" for each in rows)
             else "not audited: `specbench audit` tests what is drawn at a temperature",
-            *([f"intervals rest on few prompts: less than {SMALL_SAMPLE}"] if any(map(rests_on_few, rows)) else []),
+            *([FEW] if any(map(rests_on_few, rows)) else []),
             *doubt_lines(rows, [short(each.method).partition("@")[0] for each in rows]),
             "acceptance rates do not compare across bridges: rank by τ and tok/s",
             *(

@@ -39,10 +39,14 @@ def few_prompts(row: Row) -> Warning | None:
     """A speed-up of so few prompts that its interval may be too narrow, or that it has none."""
     if not rests_on_few(row):
         return None
-    text = (
-        f"the speed-up's interval rests on {num_timed(row)} prompts and may be too narrow: measure {SMALL_SAMPLE} or "
-        "more"
+    num, speedup = num_timed(row), row.metrics["speedup"]
+    prompts = f"{num} prompt{'s' * (num != 1)}"
+    told = (
+        f"the speed-up rests on {prompts} and has no interval"
+        if speedup.low is None
+        else f"the speed-up's interval rests on {prompts} and may be too narrow"
     )
+    text = f"{told}: measure {SMALL_SAMPLE} or more"
     return Warning(code="few_prompts", text=text)
 
 

@@ -6,8 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.boards.tables import add, plain_table
-from specbench.results.bootstrap import SMALL_SAMPLE
-from specbench.results.captions import rests_on_few
+from specbench.results.captions import FEW, rests_on_few
 from specbench.results.cells import NULL, number, short, speed
 from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.row import Row
@@ -75,7 +74,7 @@ def _doubts(measured: Sequence[tuple[Cell, Sequence[Row]]]) -> list[str]:
     rows = [(cell, row) for cell, found in measured for row in over_all(found)]
     names = [f"{cell.name} {short(row.method).partition('@')[0]}" for cell, row in rows]
     few = sum(any(map(rests_on_few, over_all(found))) for _, found in measured)
-    line = f"intervals rest on few prompts: less than {SMALL_SAMPLE} in {few} of {len(measured)} cells"
+    line = f"{FEW} in {few} of {len(measured)} cells"
     return [*([line] if few else []), *doubt_lines([row for _, row in rows], names)]
 
 

@@ -190,6 +190,57 @@ def test_a_row_that_is_not_that_of_its_records_is_refused_even_with_a_new_digest
     assert len(found.problems) == 12 and all(field.strip() in problem for problem in found.problems)
 
 
+def test_a_row_cannot_pass_for_one_of_an_older_format_to_lose_its_trust_signals(folder, board):
+    """What is older the records tell, which say when they were measured."""
+
+    def strip(each):
+        each.update(shots=None, warnings=[], accepted_lengths=[0, 0, 0, 0, 0, 99])
+        for name in ("ar_drift", "rule_seconds", "tokenizer_seconds", "other_seconds"):
+            each["metrics"].pop(name, None)
+
+    edited(board, strip)
+    problems = validate(board, with_records=True).problems
+    assert len(problems) == 12 and all("_seconds = 'absent'" in problem for problem in problems)
+    run = RecordedRun(folder)
+    found = [mismatches(each.model_copy(update={"shots": None}), run) for each in run.rows]
+    assert all([mismatch.field for mismatch in each] == ["shots"] for each in found)
+
+
+def test_a_verdict_that_only_an_audit_gives_needs_its_evidence(folder):
+    """And a lossy rule, or outputs that differ, leave none of it."""
+    run = RecordedRun(folder)
+    named = {each.method.partition("@")[0]: each for each in run.rows if each.subset == "en"}
+    half = (
+        EVIDENCE.model_copy(update=part) for part in ({"num_prompts": None}, {"num_draws": None}, {"p_value": 1e-9})
+    )
+    refused = [
+        *(("sd", verdict, None) for verdict in ("lossless", "undecided", "diverged", "lossy by design")),
+        *(("sd", "lossless", each) for each in half),
+        *(("fsd", verdict, each) for verdict in ("lossless", "greedy equal") for each in (None, EVIDENCE)),
+    ]
+    for name, verdict, evidence in refused:
+        edit = named[name].model_copy(update={"verdict": verdict, "evidence": evidence})
+        assert [each.field for each in mismatches(edit, run)] == ["verdict"], (name, verdict, evidence)
+    for verdict in ("lossless", "undecided", "diverged"):
+        assert not mismatches(named["sd"].model_copy(update={"verdict": verdict, "evidence": EVIDENCE}), run)
+
+
+def test_outputs_that_differ_are_not_called_equal(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "run")
+    path = tmp_path / "run" / "records.jsonl"
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for each in records:
+        each["methods"]["sd"]["token_ids"][0] += 1
+    path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    run = RecordedRun(tmp_path / "run")
+    sd = next(each for each in run.rows if each.subset == "en" and each.method.startswith("sd@"))
+    for verdict in ("greedy equal", "lossless", "not audited"):
+        found = mismatches(sd.model_copy(update={"verdict": verdict}), run)
+        assert [str(each) for each in found if each.field == "verdict"] == [
+            f"verdict = '{verdict}', but its run gives 'near-tie only or diverged'"
+        ]
+
+
 def test_rows_without_a_place_are_looked_for_in_the_folders_that_are_named(folder, board, tmp_path):
     edited(board, lambda each: each.update(run="gone"))
     assert "its run is not at" in validate(board, with_records=True).problems[0]
@@ -259,7 +310,8 @@ def test_every_field_that_a_run_tells_is_compared_with_it(folder):
     edits = {
         "seed": 7, "target": "org/other", "target_revision": "a" * 40, "drafter": "org/other", "commit": "abc",
         "drafter_revision": "a" * 40, "data_source": "hub", "device": "Faster", "dtype": "float16",
-        "attention": "eager", "versions": {"torch": "9"}, "num_draft_tokens": 9, "lossless": False, "quality": "bleu",
+        "attention": "eager", "versions": {"torch": "9"}, "engine": "compiled",
+        "num_draft_tokens": 9, "lossless": False, "quality": "bleu",
         "signatures": {"bleu": "x"}, "intervals": INTERVALS.model_copy(update={"level": 0.5}), "options": {},
         "sampling": Sampling(temperature=1.0), "language": "xx", "accepted_lengths": (1, 2, 3),
     }  # fmt: skip

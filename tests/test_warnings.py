@@ -60,7 +60,9 @@ def test_a_wide_interval_says_how_many_prompts_it_takes() -> None:
 
 def test_few_prompts_are_those_of_the_captions() -> None:
     assert codes(measured(29)) == ["few_prompts"] and codes(measured(30)) == []
-    assert text_of(measured(29)).startswith("the speed-up's interval rests on 29 prompts and may be too narrow: measure")
+    assert text_of(measured(29)).startswith(
+        "the speed-up's interval rests on 29 prompts and may be too narrow: measure"
+    )
     for num, prompts in ((1, "1 prompt"), (4, "4 prompts")):
         without = measured(num, speedup=Metric(value=1.5))
         assert text_of(without) == f"the speed-up rests on {prompts} and has no interval: measure 30 or more"

@@ -111,7 +111,7 @@ def _of_shots(row: Row, task: TaskSpec, records: Sequence[Record]) -> list[Misma
     """How many worked examples the task asks for, and how many measured examples were beside them; those of lm-eval
     are known to lm-eval alone."""
     if row.shots is None:
-        return [Mismatch("shots", None, "what stood before its prompts")]
+        return [Mismatch("shots", None, "worked examples before each prompt, or that there are none")]
     specs = [task.subset(name) for name in dict.fromkeys(record["subset"] for record in records)]
     if any(spec.scorer is not None and hasattr(spec.scorer.factory, "examples") for spec in specs):
         return []

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from specbench.audit.greedy import first_difference
-from specbench.audit.verdict import declaration
-from specbench.results.row import Row
+from specbench.audit.verdict import FAILS_BELOW, declaration
+from specbench.results.row import Evidence, Row
 from specbench.running.prompts import with_the_same_history
 from specbench.running.records import Record
 from specbench.specs import MethodSpec
@@ -22,6 +22,8 @@ def possible_verdicts(row: Row, records: Sequence[Record], method: MethodSpec, o
     greedy = row.sampling.temperature == 0
     differ = greedy and outputs_differ(records, method)
     is_audited = row.evidence is not None or (older and row.verdict in OF_AUDITS)
+    if row.evidence is not None and row.verdict == "lossless" and not _proves(row.evidence):
+        return ("undecided",)
     if is_audited and not (differ and row.verdict in CLEAN):
         return None
     if differ:
@@ -35,3 +37,9 @@ def outputs_differ(records: Sequence[Record], method: MethodSpec) -> bool:
         first_difference(record["methods"]["ar"]["token_ids"], record["methods"][method.name]["token_ids"]) is not None
         for record in with_the_same_history(records, method.name)
     )
+
+
+def _proves(evidence: Evidence) -> bool:
+    """Whether it holds both halves of what "lossless" takes: greedy outputs, and draws that the test let pass."""
+    passed = evidence.p_value is not None and evidence.p_value >= FAILS_BELOW
+    return bool(evidence.num_prompts and evidence.num_draws and passed)

@@ -255,7 +255,7 @@ def test_names_of_points_cover_neither_points_nor_each_other():
 
 
 def test_numbers_have_signs_as_they_are_read():
-    assert [signed(value, 1) for value in (1.25, -0.31, 0.04, -0.04)] == ["+1.2", "−0.3", "±0.0", "±0.0"]
+    assert [signed(value, 1) for value in (1.25, -0.31, 0.04, -0.04)] == ["+1.2", "−0.3", "0.0", "0.0"]
 
 
 def test_parts_of_the_overhead_take_its_place():

@@ -276,7 +276,7 @@ SORT = """async (key) => {
 
 
 def test_five_thousand_rows_are_sorted_in_one_step(browser, tmp_path, capsys):
-    """The handbook forbids that a test asserts time: it is printed (pytest -s), and what makes it short is asserted."""
+    """Timing depends on the machine, so it is printed (pytest -s); what makes it short is asserted."""
     write(tmp_path / "board.json", many_rows(5000))
     start, own = time.perf_counter(), time.process_time()
     build([tmp_path / "board.json"], tmp_path / "site", "Many")

@@ -9,7 +9,7 @@ from rich.text import Text
 from specbench.boards.catalogue import board_names, load_board
 from specbench.boards.measured import ALL, Measured
 from specbench.boards.spec import QUALITY
-from specbench.results.captions import FEW, rests_on_few
+from specbench.results.captions import FEW, rests_on_few, verdict_word
 from specbench.results.cells import NULL, number, speed
 from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.drafters import prescribed
@@ -43,7 +43,7 @@ def own_table(measured: Measured) -> Table:
         for place, row in enumerate(_over_all(rows)):
             first = [run, str(row.n)] if place == 0 else ["", ""]
             cells = [cell for metric in board.columns for cell in _own(row, metric)]
-            add(table, *first, row.method.partition("@")[0], row.verdict, *cells)
+            add(table, *first, row.method.partition("@")[0], verdict_word(row), *cells)
         if rows:
             table.add_section()
     table.caption = Text("\n".join(_conditions(measured)))

@@ -32,7 +32,9 @@ def add(
 
 
 @leaderboard.command()
-def merge(files: Files, to: Annotated[str, typer.Option(help="File that takes the rows of all.")]) -> None:
+def merge(
+    files: Files, to: Annotated[str, typer.Option(help="File that takes the rows of all: a new one, or one of them.")]
+) -> None:
     """Join board files; what does not go together is refused, with both values."""
     from specbench.leaderboards.adding import merge_files
 

@@ -21,7 +21,7 @@ def latex(ranked: RankedTable) -> str:
         row, column = ranked.best
         rows[row][column] = rf"\textbf{{{rows[row][column]}}}"
         bold = " Bold: separable from all others."
-    sentences = [f"{line[:1].upper()}{line[1:]}." for line in (ranked.title, *ranked.caption)]
+    sentences = [f"{ranked.title}.", *(f"{line[:1].upper()}{line[1:]}." for line in ranked.caption)]
     caption = escaped(" ".join(sentences)) + bold
     headings = [escaped(column.heading.replace("\n", " ")) for column in ranked.columns]
     lines = [

@@ -10,7 +10,7 @@ from specbench.leaderboards.groups import computed, grouped
 from specbench.leaderboards.ranked_table import Column, RankedTable
 from specbench.leaderboards.ranks import Ranked, ranked
 from specbench.leaderboards.side import Side
-from specbench.results.captions import FEW, rests_on_few, sampling_of
+from specbench.results.captions import FEW, rests_on_few, sampling_of, verdict_word
 from specbench.results.cells import number, short, speed
 from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.drafters import model_name, prescribed
@@ -77,7 +77,7 @@ def _cells(row: Row, extra: str | None) -> list[str]:
         speedup_cell(row),
         number(metrics.get(row.quality or ""), unit.digits, unit.factor),
         *([number(metrics.get(extra), 4)] if extra else []),
-        row.verdict,
+        verdict_word(row),
     ]
 
 

@@ -53,6 +53,11 @@ def is_baseline(row: Row) -> bool:
     return row.method.partition("@")[0] == "ar"
 
 
+def verdict_word(row: Row) -> str:
+    """The verdict as tables have it: outputs of the baseline are compared with nothing but themselves."""
+    return "baseline" if is_baseline(row) else row.verdict
+
+
 def num_timed(row: Row) -> int:
     """The prompts that the speed-up rests on; rows of earlier versions do not say how many of theirs have a speed."""
     return int(_value(row, "num_prompts_timed", row.n))

@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from specbench.results.captions import FEW, rests_on_few
+from specbench.results.captions import FEW, rests_on_few, verdict_word
 from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.drafters import prescribed
 from specbench.results.notes import heading
@@ -46,7 +46,7 @@ def _cells(row: Row) -> list[str]:
     metrics, unit = row.metrics, unit_of(row.quality)
     return [
         short(row.method).partition("@")[0],
-        row.verdict,
+        verdict_word(row),
         "by language" if "routes" in row.options else _short_drafter(row),
         str(row.num_draft_tokens),
         number(metrics.get("acceptance_rate"), 3),

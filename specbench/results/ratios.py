@@ -11,16 +11,23 @@ def unpaired(baseline: Metric, candidate: Metric) -> Metric:
     if not baseline.value or not candidate.value:
         return Metric()
     ratio = candidate.value / baseline.value
+    if not math.isfinite(ratio):
+        return Metric()
     ends = (baseline.low, baseline.high, candidate.low, candidate.high)
     if any(end is None or end <= 0 for end in ends):
         return Metric(value=ratio)
     before_low, before_high, low, high = (math.log(end) for end in ends if end is not None)
     before, now = math.log(baseline.value), math.log(candidate.value)
-    return Metric(
-        value=ratio,
-        low=ratio * math.exp(-math.hypot(now - low, before_high - before)),
-        high=ratio * math.exp(math.hypot(high - now, before - before_low)),
-    )
+    return _with_ends(ratio, -math.hypot(now - low, before_high - before), math.hypot(high - now, before - before_low))
+
+
+def _with_ends(ratio: float, below: float, above: float) -> Metric:
+    """A ratio with its ends, as far from it on the scale of the logs; without them where no number holds one."""
+    try:
+        low, high = ratio * math.exp(below), ratio * math.exp(above)
+    except OverflowError:
+        return Metric(value=ratio)
+    return Metric(value=ratio, low=low, high=high) if math.isfinite(high) else Metric(value=ratio)
 
 
 def widened(ratio: Metric, by: float) -> Metric:

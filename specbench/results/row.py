@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, field_validator
 
 from specbench.fairness.numbers import Family, GroupNumbers
 from specbench.results.board_format import FORMAT
@@ -109,7 +109,7 @@ class Row(Part):
     shots: Shots | None = None  # null in rows of earlier formats, which do not say it
     warnings: tuple[Warning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
-    accepted_lengths: tuple[int, ...] | None = None
+    accepted_lengths: tuple[NonNegativeInt, ...] | None = None
     metrics: dict[str, Metric]
 
     @field_validator("options")

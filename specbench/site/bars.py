@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specbench.results.bootstrap import Metric
+from specbench.results.captions import is_baseline
 from specbench.results.cells import number, with_interval
 from specbench.site.entries import Entry
 from specbench.site.histogram import Histogram
@@ -34,9 +35,10 @@ class Bars:
 
 
 def bars_of(family: Sequence[Entry]) -> Bars | None:
-    """None where there is nothing to be compared: a single subset, or no speed-ups."""
+    """None where there is nothing to be compared: a single subset, no speed-ups, or those of the baseline itself."""
     speedups = [entry.row.metrics.get("speedup", Metric()) for entry in family]
-    known = [(entry, metric) for entry, metric in zip(family, speedups, strict=True) if metric.value is not None]
+    known = [(entry, metric) for entry, metric in zip(family, speedups, strict=True)
+             if metric.value is not None and not is_baseline(entry.row)]  # fmt: skip
     if len(known) < 2:
         return None
     ends = [end for _, metric in known for end in (metric.value, metric.low, metric.high) if end is not None]

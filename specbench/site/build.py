@@ -12,7 +12,7 @@ from specbench import __version__
 from specbench.fairness.runs import method_name
 from specbench.site.entries import Entries, read
 from specbench.site.folder import check_replaceable, write_site
-from specbench.site.index import COLUMNS, FILTERS, Line, choices, lines
+from specbench.site.index import Line, choices, columns_of, lines, with_more
 from specbench.site.plane import FRAME, planes
 from specbench.site.predicted import FRAME as SQUARE
 from specbench.site.predicted import predicted
@@ -53,7 +53,12 @@ def pages(entries: Entries, title: str) -> Iterator[Page]:
     yield "plane.html", render("plane.html", planes=planes(entries), frame=FRAME)
     yield "predicted.html", render("predicted.html", found=predicted(entries), frame=SQUARE)
     yield "published.html", render("published.html", tables=published(entries))
-    yield "index.html", render("index.html", columns=COLUMNS, lines=found, filters=choices(found), names=FILTERS)
+    yield (
+        "index.html",
+        render(
+            "index.html", columns=columns_of(found), lines=found, filters=choices(found), with_more=with_more(found)
+        ),
+    )
 
 
 def row_pages(entries: Entries, found: Sequence[Line]) -> Iterator[RowPage]:

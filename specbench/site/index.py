@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from specbench.fairness.runs import method_name, task_name
 from specbench.results.bootstrap import Metric
+from specbench.results.captions import verdict_word
 from specbench.results.cells import NULL, number, speed
 from specbench.results.row import Row
 from specbench.results.units import unit_of
@@ -35,18 +36,19 @@ COLUMNS = (
     Column("method", "method"),
     Column("task", "task"),
     Column("subset", "subset"),
-    Column("language", "language"),
-    Column("rank", "rank", True, "place by speed-up among the rows that compare; 2–3 is not separable from neighbours"),
     Column("speedup", "speed-up", True, "over autoregressive decoding, with its paired 95 % interval"),
-    Column("speed", "tok/s", True, "generated tokens per second of decoding"),
+    Column("rank", "rank", True, "place by speed-up among the rows that compare; 2–3 is not separable from neighbours"),
     Column("tau", "τ", True, "mean acceptance length: tokens per target pass"),
     Column("alpha", "α", True, "acceptance rate: accepted ÷ judged draft tokens"),
-    Column("quality", "quality", True, "main score, with the difference to the baseline"),
+    Column("speed", "tok/s", True, "generated tokens per second of decoding"),
+    Column("quality", "quality (Δ to ar)", True, "main score; Δ is its difference to the baseline"),
     Column("verdict", "verdict"),
     Column("warnings", "warnings", help="what makes the numbers weak"),
     Column("n", "n", True, "examples"),
     Column("gamma", "γ", True, "draft tokens per step"),
     Column("temperature", "temp.", True, "temperature; 0 is greedy"),
+    Column("seed", "seed", True),
+    Column("language", "language"),
     Column("target", "target ← drafter"),
     Column("device", "device"),
 )
@@ -66,6 +68,16 @@ def lines(entries: Entries) -> list[Line]:
     return [_line(entry) for entry in entries.all]
 
 
+def columns_of(found: Sequence[Line]) -> list[Column]:
+    """Without the language where no row has one, as rows over whole tasks do not."""
+    return [column for column in COLUMNS if column.key != "language" or any(line.entry.row.language for line in found)]
+
+
+def with_more(found: Sequence[Line]) -> set[str]:
+    """Columns in which a number has something in small after it, for which all leave room so that numbers align."""
+    return {key for key in ("speedup", "quality") if any(line.cells[key].more for line in found)}
+
+
 def choices(found: Sequence[Line]) -> list[tuple[str, list[str]]]:
     """Of each filter the values that rows have."""
     return [(name, sorted({line.values[number] for line in found})) for number, name in enumerate(FILTERS)]
@@ -73,6 +85,7 @@ def choices(found: Sequence[Line]) -> list[tuple[str, list[str]]]:
 
 def _line(entry: Entry) -> Line:
     row, metrics, found = entry.row, entry.row.metrics, weaknesses(entry.row)
+    verdict = verdict_word(row)
     cells = {
         "method": Cell(entry.label),
         "task": Cell(task_name(row)),
@@ -84,15 +97,16 @@ def _line(entry: Entry) -> Line:
         "tau": _metric(metrics.get("mean_acceptance_length"), 2),
         "alpha": _metric(metrics.get("acceptance_rate"), 3),
         "quality": _quality(row),
-        "verdict": Cell(row.verdict),
+        "verdict": Cell(verdict),
         "warnings": Cell(", ".join(each.title for each in found) or NULL),
         "n": Cell(str(row.n), str(row.n), f"× {row.repeats}" if row.repeats > 1 else ""),
         "gamma": Cell(str(row.num_draft_tokens)),
         "temperature": Cell(f"{row.sampling.temperature:g}", str(row.sampling.temperature), _limits(row)),
+        "seed": Cell(str(row.seed)),
         "target": Cell(row.target, more=f"← {row.drafter}" if row.drafter else ""),
         "device": Cell(row.device),
     }
-    return Line(entry, cells, (task_name(row), method_name(row), row.subset, row.verdict))
+    return Line(entry, cells, (task_name(row), method_name(row), row.subset, verdict))
 
 
 def _limits(row: Row) -> str:
@@ -106,14 +120,14 @@ def _quality(row: Row) -> Cell:
         return Cell(NULL, "")
     unit, metric = unit_of(row.quality), row.metrics.get(row.quality)
     change = row.metrics.get(f"{row.quality}_difference", Metric()).value
-    told = "" if change is None else f"{signed(change * unit.factor, unit.digits)} "
+    told = "" if change is None else f"Δ {signed(change * unit.factor, unit.digits)} "
     return Cell(number(metric, unit.digits, unit.factor), _value(metric), f"{told}{unit.label}")
 
 
 def signed(value: float, digits: int) -> str:
-    """With its sign; what rounds to nothing is ±0."""
+    """With its sign, which what rounds to nothing has none of."""
     text = f"{abs(value):.{digits}f}"
-    return f"±{text}" if not float(text) else f"{'−' if value < 0 else '+'}{text}"
+    return text if not float(text) else f"{'−' if value < 0 else '+'}{text}"
 
 
 def _with_interval(metric: Metric | None) -> Cell:

@@ -1,17 +1,18 @@
 """The quality–speed plane: of each group of rows the speed-up and the main score, and its Pareto front."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from specbench.fairness.runs import task_name
 from specbench.results.bootstrap import Metric
 from specbench.results.cells import number, with_interval
 from specbench.results.row import Row
-from specbench.results.units import unit_of
+from specbench.results.units import bounds_of, unit_of
 from specbench.site.entries import Entries, Entry
 from specbench.site.labels import Box, Label, placed
 from specbench.site.scale import Scale, scale
+from specbench.site.settings import settings_apart
 
 MOST_NAMED = 40  # points of one picture that have their names beside them
 FRAME: Box = (56.0, 16.0, 660.0, 340.0)
@@ -48,6 +49,12 @@ class Plane:
     one: float
 
     @property
+    def steps(self) -> list[tuple[float, float]]:
+        """The line of the front: what is the best to be had at each speed-up, by the rows that there are."""
+        corners = [(before[0], after[1]) for before, after in pairwise(self.front)]
+        return [self.front[0], *(place for each in zip(corners, self.front[1:], strict=True) for place in each)]
+
+    @property
     def row(self) -> Row:
         return self.points[0].entry.row
 
@@ -63,9 +70,8 @@ def planes(entries: Entries) -> list[Plane]:
         for group in entries.whole()
     )
     found = [_plane(known) for known in groups if len(known) >= 2]
-    times = Counter(plane.title for plane in found)
-    return [replace(plane, title=f"{plane.title}, n = {plane.row.n}") if times[plane.title] > 1 else plane
-            for plane in found]  # fmt: skip
+    told = settings_apart([plane.row for plane in found], [plane.title for plane in found])
+    return [replace(plane, title=", ".join([plane.title, *own])) for plane, own in zip(found, told, strict=True)]
 
 
 def _title(row: Row) -> str:
@@ -79,7 +85,9 @@ def _plane(group: Sequence[Entry]) -> Plane:
     scores = [_scaled(_score(entry.row), unit.factor) for entry in group]
     left, top, right, bottom = FRAME
     x = scale([1.0, *_ends(speedups)], left, right)
-    y = scale(_ends(scores), bottom, top)
+    bounds = bounds_of(row.quality or "")
+    scaled = None if bounds is None else (bounds[0] * unit.factor, bounds[1] * unit.factor)
+    y = scale(_ends(scores), bottom, top, bounds=scaled)
     values = [(s.value or 0.0, q.value or 0.0) for s, q in zip(speedups, scores, strict=True)]
     best = front(values)
     places = [(x(speed), y(score)) for speed, score in values]
@@ -113,7 +121,8 @@ def _sweeps(group: Sequence[Entry], places: Sequence[tuple[float, float]]) -> It
     """The points of a method that is there with several thresholds, from the lowest to the highest."""
     found: dict[str, list[tuple[float, tuple[float, float]]]] = {}
     for entry, place in zip(group, places, strict=True):
-        threshold = entry.row.options.get("verification", {}).get("threshold")
+        rule = entry.row.options.get("verification")
+        threshold = rule.get("threshold") if isinstance(rule, Mapping) else None
         if isinstance(threshold, int | float):
             found.setdefault(f"{entry.row.method} {entry.row.num_draft_tokens}", []).append((threshold, place))
     for swept in found.values():

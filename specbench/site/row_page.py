@@ -7,7 +7,7 @@ from functools import cache
 from markupsafe import Markup
 
 from specbench.results.bootstrap import Metric
-from specbench.results.captions import lossless_word, verdict_of
+from specbench.results.captions import is_baseline, lossless_word, verdict_of
 from specbench.results.cells import NULL, number
 from specbench.results.glossary import meaning
 from specbench.results.row import Row
@@ -26,6 +26,10 @@ LOSSLESS = {
     "claimed": "Its authors claim that it is lossless; that is not verified here.",
     "not claimed": "Its authors do not claim that it is lossless.",
 }
+BASELINE = (
+    "baseline, what other methods are compared with",
+    "None: the target decodes alone, a token per pass, so its output is the target's own.",
+)
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,16 @@ def row_page(line: Line, family: Sequence[Entry], beside: Sequence[Line], baseli
     entry = line.entry
     row, histogram = entry.row, histogram_of(entry.side)
     return RowPage(
-        entry, line, tuple(_figures(line)), verdict_of(row), LOSSLESS[lossless_word(row)], guard_of(row),
+        entry, line, tuple(_figures(line)), *_claims(row), guard_of(row),
         tuple(weaknesses(row)), bars_of(family), histogram, columns_of(histogram),
         tuple(beside_baseline(row, baseline)), tuple(measured(row)),
         tuple(facts(row, entry.digest)), beside,
     )  # fmt: skip
+
+
+def _claims(row: Row) -> tuple[str, str]:
+    """The verdict with what it rests on, and what its rule promises."""
+    return BASELINE if is_baseline(row) else (verdict_of(row), LOSSLESS[lossless_word(row)])
 
 
 def guard_of(row: Row) -> str:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from specbench.results.bootstrap import Bounds
+
 STEPS = (1, 2, 2.5, 5, 10)
 
 
@@ -36,12 +38,16 @@ class Scale:
         return [Tick(self(value), f"{value:.{digits}f}".replace("-", "−")) for value in values]
 
 
-def scale(values: Iterable[float], start: float, end: float, *, most_ticks: int = 6) -> Scale:
-    """Round ends around all values."""
+def scale(
+    values: Iterable[float], start: float, end: float, *, most_ticks: int = 6, bounds: Bounds | None = None
+) -> Scale:
+    """Round ends around all values, and of equal values around what is beside them; `bounds`: of what can be."""
     found = list(values)
     low, high = min(found), max(found)
     if high - low < 1e-9:
-        low, high = low - (abs(low) or 1) / 10, high + (abs(high) or 1) / 10
+        low, high = low - (abs(low) or 10) / 10, high + (abs(high) or 10) / 10
+    if bounds is not None:
+        low, high = min(max(low, bounds[0]), min(found)), max(min(high, bounds[1]), max(found))
     rough = (high - low) / most_ticks
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in STEPS if power * factor >= rough * 0.999)

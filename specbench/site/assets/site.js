@@ -1,6 +1,8 @@
 "use strict";
 document.documentElement.classList.add("js");
 
+const whenIdle = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
+
 /* The table of all rows. Only a part of the rows is in the page at a time: sorting replaces it once. */
 function board(table) {
   const STEP = 100;
@@ -26,6 +28,12 @@ function board(table) {
       row.keys[column] = text === "" || text === "–" ? null : isNumber ? Number(text) : text;
     }
     return row.keys[column];
+  }
+
+  /* Reads the keys of all columns while nothing else is to be done, so that a click has only to sort. */
+  function readAhead(start = 0) {
+    for (const row of rows.slice(start, start + 200)) headers.forEach((_, column) => key(row, column));
+    if (start + 200 < rows.length) whenIdle(() => readAhead(start + 200));
   }
 
   function sorted(chosen) {
@@ -126,6 +134,7 @@ function board(table) {
   form.hidden = false;
   read();
   table.classList.add("ready");
+  whenIdle(() => readAhead());
 }
 
 /* Copies a text; without the clipboard of a secure page by what is selected. */

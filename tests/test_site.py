@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from specbench.errors import ConfigError
 from specbench.leaderboards import ranks
@@ -21,12 +22,14 @@ from specbench.leaderboards.side import Side
 from specbench.results.board_format import digest_of
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load, write
+from specbench.results.row import Row
 from specbench.running.file_lock import locked
+from specbench.site.bars import LABELS, WIDTH, bars_of, columns_of
 from specbench.site.breakdown import breakdown_of
 from specbench.site.build import build
 from specbench.site.entries import read
 from specbench.site.folder import MARK, lock_of
-from specbench.site.histogram import histogram_of
+from specbench.site.histogram import Histogram, histogram_of
 from specbench.site.index import COLUMNS, signed
 from specbench.site.labels import placed
 from specbench.site.plane import front, planes
@@ -235,6 +238,116 @@ def test_planes_of_sweeps_and_predictions(made, tmp_path):
         assert plane.one == plane.x(1.0)
     points = predicted(entries)
     assert points is not None and len(points.points) == 8 and points.num_reached == 6
+
+
+def test_pictures_of_one_task_are_told_apart_by_what_differs(tmp_path):
+    same = {"quality": "accuracy", "n": 40, "subset": "all", "metrics": metrics(random.Random(0))}
+    rows = [
+        row(**same, method=f"m{method}@1:0", task="mgsm@1:0", seed=seed, sampling={"temperature": temperature})
+        for method in range(2) for seed in (0, 1) for temperature in (0.0, 0.5)
+    ]  # fmt: skip
+    alone = [row(**same, method=f"m{method}@1:0", task="csqa@1:0") for method in range(2)]
+    write(tmp_path / "board.json", [*rows, *alone])
+    titles = [plane.title for plane in planes(read([tmp_path / "board.json"]))]
+    expected = [f"mgsm, temperature {temperature}, seed {seed}" for seed in (0, 1) for temperature in ("0", "0.5")]
+    assert sorted(titles) == sorted([*expected, "csqa"])
+    build([tmp_path / "board.json"], tmp_path / "site", "x")
+    assert "mgsm, temperature 0.5, seed 1: the same numbers" in (tmp_path / "site" / "plane.html").read_text("utf-8")
+    predictions = predicted(read([tmp_path / "board.json"]))
+    assert predictions is not None and len({point.name for point in predictions.points}) == 10
+
+
+def test_the_front_is_a_staircase_and_options_that_are_no_mapping_are_no_sweep(tmp_path):
+    values = [(1.0, 0.9), (1.5, 0.5), (2.0, 0.6), (3.0, 0.2)]
+    rows = [
+        row(method=f"m{number}@1:0", quality="accuracy", options={"verification": options},
+            metrics={"speedup": Metric(value=speedup), "accuracy": Metric(value=score)})
+        for (number, (speedup, score)), options in zip(enumerate(values), (None, "word", {}, []), strict=True)
+    ]  # fmt: skip
+    write(tmp_path / "board.json", rows)
+    (plane,) = planes(read([tmp_path / "board.json"]))
+    first, second, third = plane.front
+    assert plane.steps == [first, (first[0], second[1]), second, (second[0], third[1]), third]
+    assert plane.sweeps == () and first[1] < second[1] < third[1], "downwards, as y grows in a picture"
+
+
+@pytest.mark.parametrize(("score", "low", "high"), [(0.0, 0.0, 1.0), (1.0, 90.0, 100.0), (0.5, 44.0, 56.0)])
+def test_axes_of_equal_shares_hold_no_share_that_cannot_be(tmp_path, score, low, high):
+    found = {"speedup": Metric(value=1.5), "accuracy": Metric(value=score, low=score, high=score)}
+    write(tmp_path / "board.json", [row(method=f"m{each}@1:0", quality="accuracy", metrics=found) for each in range(2)])
+    (plane,) = planes(read([tmp_path / "board.json"]))
+    assert (plane.y.low, plane.y.high) == (low, high) and len(plane.y.ticks) >= 2
+
+
+def test_bars_end_where_the_scale_has_the_speed_ups(tmp_path):
+    known = {"en": Metric(value=1.5, low=1.25, high=1.75), "sw": Metric(value=0.5), "all": Metric(value=1.0)}
+    rows = [row(subset=subset, metrics={"speedup": metric}) for subset, metric in known.items()]
+    none, ar = (
+        row(subset="x", metrics={}),
+        [row(subset=name, method="ar@1:0", metrics=rows[0].metrics) for name in "ab"],
+    )
+    write(tmp_path / "board.json", [*rows, none, *ar])
+    family = {entry.row.subset: entry for entry in read([tmp_path / "board.json"]).all}
+    found = bars_of([family[name] for name in ("en", "sw", "x", "all")])
+    assert found is not None and [bar.entry.row.subset for bar in found.bars] == ["en", "sw", "all"]
+    x = found.scale
+    assert (x.low, x.high, x(0.0)) == (0.0, 2.0, LABELS) and x.end == WIDTH - 12, "from nothing, to the right edge"
+    en, sw, whole = found.bars
+    per_one = (x.end - x.start) / 2
+    for bar, value in ((en, 1.5), (sw, 0.5), (whole, 1.0)):
+        assert bar.end == pytest.approx(LABELS + value * per_one, abs=0.1)
+    assert en.low == pytest.approx(LABELS + 1.25 * per_one, abs=0.1)
+    assert en.high == pytest.approx(LABELS + 1.75 * per_one, abs=0.1) and (sw.low, sw.high) == (None, None)
+    assert found.one == whole.end and en.y < sw.y < whole.y < found.height
+    assert bars_of([family["en"]]) is None and bars_of([family["en"], family["x"]]) is None
+    assert bars_of([family["a"], family["b"]]) is None, "over itself the baseline has no speed-up to look at"
+
+
+def test_columns_are_as_high_as_their_shares():
+    found = columns_of(Histogram((10, 30, 0, 60)))
+    assert found is not None and [(c.length, c.count, c.share) for c in found.columns] == [
+        (0, 10, 0.1), (1, 30, 0.3), (2, 0, 0.0), (3, 60, 0.6),
+    ]  # fmt: skip
+    heights = [found.base - column.top for column in found.columns]
+    assert heights[2] == 0 and heights[3] > 0, "upwards"
+    assert heights[0] / heights[3] == pytest.approx(1 / 6, abs=0.01) and heights[1] / heights[3] == pytest.approx(0.5)
+    lefts = [column.x for column in found.columns]
+    assert all(right - left > found.width for left, right in pairwise(lefts)), "they do not touch"
+    assert columns_of(Histogram(())) is None
+
+
+def test_the_own_bar_is_marked_and_the_baseline_has_no_verdict_of_its_own(made):
+    folder, rows = made
+    sd = {each.subset: each for each in rows if each.method == "sd@1:11" and each.task.startswith("task0")}
+    for place, subset in enumerate(("en", "ja", "sw", "all")):
+        text = (folder / "rows" / f"{digest_of(sd[subset].model_dump(mode='json'))}.html").read_text(encoding="utf-8")
+        bars = re.findall(r'<rect class="(bar[^"]*)"[^>]*height="16"', text)
+        assert bars == ["bar own" if number == place else "bar" for number in range(4)]
+        assert "By language, and over all" in text and "Δ " in text and "±" not in text
+    ar = next(each for each in rows if each.method == "ar@1:00" and each.subset == "all")
+    text = (folder / "rows" / f"{digest_of(ar.model_dump(mode='json'))}.html").read_text(encoding="utf-8")
+    assert 'data-verdict="baseline">baseline</span>' in text and "By language" not in text
+    index = (folder / "index.html").read_text(encoding="utf-8")
+    assert '<option value="=baseline">' in index and "Δ " in index and "±" not in index
+
+
+def test_a_column_that_is_empty_everywhere_is_left_out(tmp_path):
+    found = row(subset="all", language=None), row(subset="en", language="en")
+    for rows, is_there in ((found[:1], False), (found, True)):
+        write(tmp_path / "board.json", rows)
+        build([tmp_path / "board.json"], tmp_path / "site", "x")
+        text = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+        assert ('data-key="language"' in text) is is_there
+        cells = re.search("<tbody>\n<tr.*</tr>", text)[0]
+        assert len(re.findall("<t[hd]", cells)) == text.count('<th scope="col"') == len(COLUMNS) - (not is_there)
+
+
+def test_a_row_of_impossible_size_has_a_page(tmp_path):
+    found = {"speedup": Metric(value=1e300, low=1e-300, high=1e308)}
+    write(tmp_path / "board.json", [row(method=f"m{each}@1:0", metrics=found) for each in range(2)])
+    build([tmp_path / "board.json"], tmp_path / "site", "x")
+    with pytest.raises(ValidationError):
+        Row.model_validate(row().model_dump() | {"accepted_lengths": (1, -1)})
 
 
 def test_scales_are_round_and_hold_all_values():

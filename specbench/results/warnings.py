@@ -24,10 +24,10 @@ def wide_interval(row: Row) -> Warning | None:
     """An interval of the speed-up whose ends are more than WIDE apart. Widths on the log scale fall with the root of
     the number of prompts, so that (width ÷ wanted width)² as many are needed."""
     speedup = row.metrics.get("speedup", Metric())
-    if not speedup.low or not speedup.high or speedup.high / speedup.low <= WIDE:
+    if not speedup.low or not speedup.high or speedup.low < 0 or speedup.high / speedup.low <= WIDE:
         return None
     ratio, prompts = speedup.high / speedup.low, num_timed(row)
-    needed = math.ceil(prompts * (math.log(ratio) / math.log(WIDE)) ** 2)
+    needed = math.ceil(prompts * ((math.log(speedup.high) - math.log(speedup.low)) / math.log(WIDE)) ** 2)
     text = (
         f"the speed-up's interval is wide, {speedup.low:.2f} to {speedup.high:.2f} (× {ratio:.2f}): for × {WIDE} "
         f"measure about {needed} prompts instead of {prompts}, or on a quieter machine"

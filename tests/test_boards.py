@@ -18,7 +18,7 @@ from specbench.boards.measured import Measured, cell_of_row, outdated
 from specbench.boards.published import published_tables
 from specbench.boards.run import run_cells
 from specbench.boards.shown import measured_pairs
-from specbench.boards.tables import own_table
+from specbench.boards.tables import boards_table, own_table
 from specbench.errors import ConfigError
 from specbench.fairness.numbers import Correlations, Family
 from specbench.grids.measurement import Asked
@@ -229,6 +229,21 @@ def test_a_board_of_few_prompts_and_of_older_methods_says_so(tmp_path: Path) -> 
     speed = Metric(value=2, low=1, high=3)
     found = Measured(cell.board, "tiny", {"good": [own[1].model_copy(update={"metrics": {"speedup": speed}})]})
     assert "less than 30 in good" in str(own_table(found).caption)
+
+
+def test_a_board_of_which_nothing_is_measured_says_how_to_measure_it(
+    specbench: Callable[..., tuple[int, str, str]],
+) -> None:
+    code, out, _ = specbench("board", "show", "p0", "--pair", "embedded")
+    first = out.lstrip().splitlines()[0]
+    assert code == 0 and first.startswith("p0 · embedded: nothing of it is measured")
+    assert first.endswith("specbench board run p0 --pair embedded") and "ours\n" not in out
+
+
+def test_the_list_says_what_of_a_paper_is_published() -> None:
+    found = list(boards_table().columns[-1].cells)
+    assert any("§" in str(cell) and "table §" not in str(cell) for cell in found)
+    assert any("table 1" in str(cell) for cell in found)
 
 
 def test_any_failure_is_the_cells_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,10 @@ def test_latex_has_as_many_columns_as_it_says():
     assert text.index("\\caption") < text.index("\\toprule") and "float32 on Some CPU, 1 thread" in text
 
 
+def test_the_name_of_a_task_is_no_beginning_of_a_sentence():
+    assert "\\caption{mgsm@1 " in latex(ranked_table((2.0, 2.2), (1.0, 1.2)))
+
+
 @pytest.mark.parametrize("make", [latex, markdown])
 def test_the_best_is_bold_only_where_it_is_separable(make):
     bold = {latex: r"\textbf{2.10 [2.00, 2.20]}", markdown: r"**2.10 \[2.00, 2.20]**"}[make]

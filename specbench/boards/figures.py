@@ -92,6 +92,11 @@ class FigureTable(Place):
     columns: Annotated[tuple[FigureColumn, ...], Field(min_length=1)]
     groups: Annotated[tuple[FigureGroup, ...], Field(min_length=1)]
 
+    @property
+    def reference(self) -> str:
+        """As a text names it: "table 3", "§8.2"."""
+        return self.number if self.number.startswith("§") else f"table {self.number}"
+
     @model_validator(mode="after")
     def _complete(self) -> Self:
         for group in self.groups:

@@ -28,7 +28,7 @@ def published_tables(measured: Measured) -> Iterator[Table | Text]:
 
 
 def _published(published: FigureTable, columns: Sequence[FigureColumn], measured: Measured) -> Table:
-    number = published.number if published.number.startswith("§") else f"table {published.number}"
+    number = published.reference
     beside = "" if published.elsewhere else f" beside {measured.pair_name} (ours)"
     title = f"{measured.board.name} · {number} (published){beside}"
     heading = f"\n{columns[0].heading}" if columns[0].heading else ""

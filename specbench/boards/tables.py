@@ -25,10 +25,17 @@ def boards_table() -> Table:
     """name, title, paper, pairs, runs, published tables."""
     table = plain_table("boards", "name", "title", "paper", "pairs", "runs", "published")
     for board in map(load_board, board_names()):
-        numbers = ", ".join(each.number for each in board.published) or NULL
+        numbers = ", ".join(each.reference for each in board.published) or NULL
         pairs = ", ".join(board.pairs) if len(board.pairs) < 5 else f"{len(board.pairs)} pairs"
         add(table, board.name, board.title, board.paper or NULL, pairs, str(len(board.runs)), numbers)
     return table
+
+
+def nothing_measured(measured: Measured, name: str) -> Text:
+    """What takes the place of a table without rows. `name`: of the board, as it was given."""
+    runs = ", ".join(measured.rows)
+    command = f"specbench board run {name} --pair {measured.pair_name}"
+    return Text(f"{measured.board.name} · {measured.pair_name}: nothing of it is measured ({runs}): {command}\n")
 
 
 def own_table(measured: Measured) -> Table:

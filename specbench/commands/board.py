@@ -43,14 +43,17 @@ def show(
     from specbench.boards.comparison import as_records
     from specbench.boards.published import published_tables
     from specbench.boards.shown import measured_pairs
-    from specbench.boards.tables import own_table
+    from specbench.boards.tables import nothing_measured, own_table
 
     found = measured_pairs(name, pair, path("--runs", runs))
     if as_json:
         stdout.out(json.dumps([each for one in found for each in as_records(one)], ensure_ascii=False, indent=2))
         return
     for measured in found:
-        stdout.print(own_table(measured))
+        if any(measured.rows.values()):
+            stdout.print(own_table(measured))
+        else:
+            stdout.print(nothing_measured(measured, name), soft_wrap=True)
         for part in published_tables(measured):
             stdout.print(part, soft_wrap=isinstance(part, Text))
 

@@ -66,7 +66,7 @@ def _tables(name: str, pair: str, rows: dict[str, list[Row]]) -> Iterator[Table]
     for table in board.published:
         lines = tuple(_lines(table, measured))
         if lines:
-            number = table.number if table.number.startswith("§") else f"table {table.number}"
+            number = table.reference
             yield Table(f"{name}, {number}: {pair}", table.title, table.hardware, table.differs, lines)
 
 

@@ -2,11 +2,13 @@
 
 import re
 import shlex
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import specbench.external as externals
 from specbench.catalogue import load_file, load_method, method_names, task_names
 from specbench.specs import MethodSpec
 
@@ -78,3 +80,29 @@ def test_every_method_and_task_is_in_its_table() -> None:
         claimed = "claimed" if spec.decoder else "yes"
         assert cells[name][4].strip() == (claimed if spec.lossless else "no"), name
     assert set(task_names()) <= set(cells)
+
+
+def test_every_package_is_in_the_map() -> None:
+    listed = set(re.findall(r"(\w+)/", README.split("## Map")[1]))
+    assert {file.parent.name for file in (CHECKOUT / "specbench").glob("*/__init__.py")} <= listed
+
+
+def test_the_files_that_are_linked_or_named_exist() -> None:
+    named = re.findall(r"\]\(([^)#:]+)\)|`(specbench/[\w/]+\.py|tests/\w+\.py)`", README)
+    missing = {link or name for link, name in named if not (CHECKOUT / (link or name)).exists()}
+    assert named and missing <= {"leaderboards/demo.json"}
+
+
+def test_the_external_decoder_that_the_readme_points_to(
+    specbench: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """What the docstring of the package shows is a decoder, named as the README says."""
+    decoder = re.findall(r"`decoder: (\{type: external.*?\})`", README)[0]
+    code = str(externals.__doc__).split("The least of it:")[1]
+    (tmp_path / "my_decoder.py").write_text(textwrap.dedent(code), encoding="utf-8")
+    method = f"name: mine\nversion: 1\ntitle: Mine\nnum_draft_tokens: 1\ndecoder: {decoder}\n"
+    (tmp_path / "mine.yaml").write_text(method, encoding="utf-8")
+    run = ["run", "--task", "mgsm", "--method", "mine.yaml", "--subset", "en", "--limit", "1", *SMALLER["run"]]
+    exit_code, out, err = specbench(*run)
+    assert exit_code == 0, err
+    assert "greedy equal" in out

@@ -37,7 +37,12 @@ def show(
     runs: Runs = None,
     as_json: Annotated[bool, flag("--json", help="Print the published figures with ours as JSON.")] = False,
 ) -> None:
-    """Print what is measured of a board, and its published tables with ours and the ratio beside each figure."""
+    """Print what is measured of a board, and its published tables with ours and the ratio beside each figure.
+
+    Rows are those of `board run`, and those of a .json beside the board's YAML.
+
+    Lines below the table tell which were measured with other options or versions than the board asks for now.
+    """
     from rich.text import Text
 
     from specbench.boards.comparison import as_records

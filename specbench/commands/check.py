@@ -20,7 +20,18 @@ def check(
     markdown: Annotated[str | None, typer.Option(help="File for the report as Markdown.")] = None,
     junit: Annotated[str | None, typer.Option(help="File for the report as JUnit XML.")] = None,
 ) -> None:
-    """Say whether a run is worse than a baseline; exit code 0: no, 1: yes, 2: they cannot be compared."""
+    """Say whether a run is worse than a baseline; exit code 0: no, 1: yes, 2: they cannot be compared.
+
+    Of the same outputs, more target or draft passes per token or a lower τ or α is a regression, however small.
+
+    Outputs of lossless methods must be the baseline's, near-ties apart; of others τ is judged like a speed-up.
+
+    A speed-up has regressed where the whole interval of new ÷ old lies below 1 − MAX_REGRESSION.
+
+    With a leaderboard as the baseline outputs and draft passes are not compared, and intervals are not paired.
+
+    Of several rows of a method there, the one whose conditions and options are nearest is taken.
+    """
     from specbench.audit.output import check_place, write_report
     from specbench.gate import junit as junit_xml
     from specbench.gate import markdown as markdown_text

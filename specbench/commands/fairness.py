@@ -39,7 +39,12 @@ def fairness(
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
-    """Say which languages a drafter serves worse, why, and what another drafter changes (arXiv:2510.02128)."""
+    """Say which languages a drafter serves worse, why, and what another drafter changes (arXiv:2510.02128).
+
+    Measured, from the records: α, τ, speed-up, α · BLEU.
+
+    Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
+    """
     from specbench.fairness.answer import answer
     from specbench.fairness.request import Request, check
 

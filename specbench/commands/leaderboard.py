@@ -23,7 +23,12 @@ def add(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
     to: Annotated[str, typer.Option(help="Board file; it is made where there is none.")],
 ) -> None:
-    """Put the rows of runs into a board file, with the place of their records; several may do so at once."""
+    """Put the rows of runs into a board file, with the place of their records; several may do so at once.
+
+    A row of the same configuration is replaced.
+
+    A file holds rows of one machine and one set of versions: others are refused, with both values.
+    """
     from specbench.leaderboards.adding import add_runs
 
     file = path("--to", to)
@@ -35,7 +40,10 @@ def add(
 def merge(
     files: Files, to: Annotated[str, typer.Option(help="File that takes the rows of all: a new one, or one of them.")]
 ) -> None:
-    """Join board files; what does not go together is refused, with both values."""
+    """Join board files; what does not go together is refused, with both values.
+
+    An audit's verdict that only one of the files has is kept.
+    """
     from specbench.leaderboards.adding import merge_files
 
     file = path("--to", to)
@@ -51,7 +59,12 @@ def validate(
         list[Path] | None, typer.Option(help="Folder of a run whose rows do not say where it is; several times.")
     ] = None,
 ) -> None:
-    """Say whether board files are whole, unedited, of one machine and set of versions; exit code 2 if one is not."""
+    """Say whether board files are whole, unedited, of one machine and set of versions; exit code 2 if one is not.
+
+    Each row has a digest, which protects against slips and not against forgery.
+
+    --records compares metrics and intervals to the last digit, and conditions with what the run's folder tells.
+    """
     from specbench.leaderboards.validation import validate as validated
 
     if run and not records:
@@ -84,7 +97,12 @@ def show(
     ] = None,
     format_: Annotated[str, typer.Option("--format", help="text, markdown, or latex for a paper.")] = "text",
 ) -> None:
-    """Print ranked tables: rows that compare share one, and ranks say what their intervals cannot tell apart."""
+    """Print ranked tables: rows that compare share one, and ranks say what their intervals cannot tell apart.
+
+    A rank like 2–3: the paired intervals cannot tell the row from its neighbours.
+
+    The intervals of all pairs of a table are widened together (Bonferroni): 5 % of tables of equals rank any.
+    """
     from specbench.leaderboards.show import show as shown
 
     with stderr.status("reading the records"):

@@ -27,7 +27,14 @@ def limit(
     output: Annotated[str | None, typer.Option(help="JSON file that the report is written into.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
-    """What the hardware allows a pair of models, beside what is measured: bounds, pass times, c, best draft lengths."""
+    """What the hardware allows a pair of models, beside what is measured: bounds, pass times, c, best draft lengths.
+
+    Bare passes over 1 to 64 tokens (compiled: fewer), at several contexts, and the decode loop are timed in turn.
+
+    Bounds: bytes of weights and cache that a pass must read ÷ the measured bandwidth of copies;
+
+    operations of a pass ÷ the measured rate of matrix products.
+    """
     from specbench.execute import set_threads
     from specbench.limit.measuring import Asked, limits
     from specbench.limit.picture import draw

@@ -14,7 +14,16 @@ def site(
     out: Annotated[str, typer.Option(help="Folder of the site: absent, empty, or an earlier site, which is replaced.")],
     title: Annotated[str, typer.Option(help="Title of its pages.")] = "specbench leaderboard",
 ) -> None:
-    """Make static pages of leaderboards: sortable tables, a page for each row, pictures of quality and speed."""
+    """Make static pages of leaderboards: sortable tables, a page for each row, pictures of quality and speed.
+
+    They need no server and no network; the view of a table is in its address, so that it can be linked.
+
+    A row's page has its command, provenance, languages, accepted lengths, times and warnings.
+
+    Pictures: quality and speed with the Pareto front (a sweep is a curve); predicted beside measured speed-ups.
+
+    The same files give the same pages.
+    """
     from specbench.site.build import build
 
     folder = path("--out", out)

@@ -38,6 +38,14 @@ def suite(
     Each cell is a run in a folder of its own, and the same command goes on where it was interrupted.
 
     A cell that fails stops no other: failures are listed at the end, with exit code 1.
+
+    The estimated time rests on one example of every task on every pair, measured before the grid starts.
+
+    With --ray each worker has one GPU, or --threads CPUs where there is none, and measures one cell at a time.
+
+    A lost worker's cell goes to another one with what is recorded; the third time it has failed.
+
+    All workers need the same device, versions and commit, and the files of the suite at the same place.
     """
     from specbench.grids.measurement import Asked
     from specbench.suite.cells import cells_of, load_suite

@@ -22,7 +22,18 @@ on_token: callable              takes a new token, or several, as soon as they a
                                 string, so that the decoder may return. Without a call the whole time, prompt included,
                                 counts as decoding.
 
-Returned are the new token ids without the prompt, or a `Decoded` (or any object with its attributes).
+Returned are the new token ids without the prompt, or a `Decoded` (or any object with its attributes). The least of it:
+
+    import torch
+
+    def decode(prompt_ids, *, target, max_new_tokens, eos_token_ids, on_token):
+        ids = torch.tensor([prompt_ids])
+        for _ in range(max_new_tokens):
+            best = target.model(ids).logits[0, -1].argmax()
+            ids = torch.cat([ids, best.view(1, 1)], dim=1)
+            if on_token([int(best)]) or int(best) in eos_token_ids:
+                break
+        return ids[0, len(prompt_ids) :].tolist()
 """
 
 from specbench.external.contract import Decoded, LoadedModel

@@ -1,4 +1,18 @@
-"""Sample records: one JSON line per example, on disk before the next example starts."""
+"""Sample records: one JSON line per example, repeat and turn, on disk before the next example starts.
+
+`methods` of a record holds of AR and of every method, by name:
+
+token_ids, text, finish     the answer, and why it ended: eos, stop, length or context
+steps                       [drafted, judged, accepted, emitted] per target pass; the first token is in no step
+positions                   per judged draft token p(x), q(x), Σ min(p, q), the rule's divergence; null where undefined
+passes                      of target and draft: [query length, seconds]; c: median draft pass ÷ AR's of one token
+ttft_seconds, draft_prefill_seconds
+decode_seconds              starts after the first token
+rule_seconds                of decoding: rules and draws of tokens
+tokenizer_seconds           of decoding: cutting texts anew, and the search for stop strings
+scores, problem             every score, or why there is none
+decoded_by                  which model decoded alone, where one did
+"""
 
 import json
 import os

@@ -74,7 +74,7 @@ def test_simulated_shares_are_computed_again(name, num_prompts, fall):
 
 def test_the_figures_of_the_readme_are_those_of_the_page():
     found = simulated()
-    told = re.search(r"with it: on a quiet machine (.*?); on a noisy one (.*?)\.", README)
+    told = re.search(r"on a quiet machine ([^;]*); on a noisy one ([^(]*)\(", README)
     for name, text in zip(CLOCKS, told.groups(), strict=True):
         expected = [f"{found[name, n, 1, ALLOWED][fall][1]:.0f}" for n in SIZES for fall in (0.1, 0.2)]
-        assert re.findall(r"\b([0-9]+)(?= and| %)", text) == expected, (text, expected)
+        assert re.findall("[0-9]+", text) == expected, (text, expected)

@@ -32,8 +32,8 @@ SUITE = {
     "methods": ["sd"],
     "pairs": {"embedded": None},
     "seeds": [0, 1],
-    "limit": 6,
-    "set": ["generation.max_new_tokens=16"],
+    "limit": 4,
+    "set": ["generation.max_new_tokens=8"],
 }
 
 
@@ -67,15 +67,15 @@ def test_a_killed_workers_cell_goes_to_another_with_its_records(
     assert f"{killed} was lost" in out
     assert "2 workers share the CPUs and memory" in err
     folder = tmp_path / "runs" / "suites" / "shared"
-    resumed = [line for line in err.splitlines() if ": resuming " in line and " of 6 examples are there" in line]
+    resumed = [line for line in err.splitlines() if ": resuming " in line and " of 4 examples are there" in line]
     assert len(resumed) >= 2  # after the first example, and after the loss
     for seed in (0, 1):
         lines = (folder / "embedded" / "mgsm" / f"s{seed}" / "records.jsonl").read_text().splitlines()
-        assert Counter(json.loads(line)["example"] for line in lines) == Counter(range(6))
+        assert Counter(json.loads(line)["example"] for line in lines) == Counter(range(4))
     rows = load(folder / "leaderboard.json")
     assert all(each.device.endswith(", one of 2 workers") for each in rows)
     assert Counter((row.seed, row.method.partition("@")[0], row.n) for row in rows) == Counter(
-        {(seed, method, 6): 1 for seed in (0, 1) for method in ("ar", "sd")}
+        {(seed, method, 4): 1 for seed in (0, 1) for method in ("ar", "sd")}
     )
     assert "ray" not in err.replace(str(tmp_path), "").replace("--ray", "").lower()
     code, _, err = specbench("suite", str(path), "--ray", "local", "--workers", "2")  # does not start ray
@@ -139,6 +139,17 @@ def test_workers_that_share_cpus_are_other_machines_to_a_leaderboard(
             machines.check_leaderboard()
     monkeypatch.setattr("specbench.threads._num_sharing", 2)
     assert environment("cpu", "", "")["device"].endswith(", one of 2 workers")
+
+
+def test_a_ray_that_does_not_start_here_is_not_told_to_be_local() -> None:
+    def init(*_: Any, **__: Any) -> None:
+        raise RuntimeError("The current node timed out during startup\n\nparagraphs")
+
+    with pytest.raises(ConfigError, match=r"did not start here \(The current node timed out during startup\)") as error:
+        cluster.connect(SimpleNamespace(init=init), "local")
+    assert "give `local`" not in str(error.value)
+    died = RuntimeError("The actor died because of an error raised in its creation task, x\n\nKeyError: the cause\n")
+    assert cluster.first_line(died) == "KeyError: the cause"
 
 
 def test_records_that_cannot_be_kept_end_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

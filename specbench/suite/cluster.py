@@ -75,8 +75,9 @@ class RayWorker:
 
 
 def first_line(error: Exception) -> str:
-    """What ray says, without the paragraphs behind it."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """What ray says, without the paragraphs behind it; of a worker that could not be made, the cause."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
+    return lines[-1] if "creation task" in lines[0] else lines[0]
 
 
 @contextmanager
@@ -120,6 +121,11 @@ def connect(ray: Any, address: str) -> None:
         socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
         ray.init(address, **quiet)
     except Exception as error:  # of several kinds: no such address, no answer, no token, another version
+        if address == LOCAL:
+            raise ConfigError(
+                f"--ray {LOCAL}: ray did not start here ({first_line(error)}): where the machine is busy, run the same "
+                "command again later, or leave --ray out"
+            ) from error
         raise ConfigError(f"--ray {address}: cannot be reached ({first_line(error)}): {advice}") from error
 
 

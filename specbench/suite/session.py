@@ -12,6 +12,7 @@ from specbench.errors import ConfigError
 from specbench.grids.measurement import Asked
 from specbench.models.loading import choose_device
 from specbench.resources import EMBEDDED
+from specbench.running.progress import say
 from specbench.suite.cells import folder_of
 from specbench.suite.crew import Worker
 from specbench.suite.forecast import Forecast, cells_in
@@ -32,6 +33,8 @@ def measure(
         raise ConfigError(f"--workers {num_workers}: these are workers of --ray: add --ray local, or leave it out")
     opening = opening_of(forecast, asked, ray is not None)
     missing = sum(not planned.is_measured for planned in forecast.plan)
+    if ray is not None and missing:
+        say(console, f"--ray {ray}: starting the workers")
     with (
         one_at_a_time(folder),
         saying_how_to_go_on(console, folder),

@@ -184,10 +184,15 @@ def test_without_scripts_the_table_is_there(browser, site):
 def test_a_phone_scrolls_tables_and_not_pages(browser, site):
     watched = Watched(browser, viewport={"width": 375, "height": 700}, device_scale_factor=2, is_mobile=True)
     page = watched.open(f"{site}/index.html")
+    watched.open(f"{site}/index.html#task=%3Dtask0")
+    place = page.locator("th[data-key=speedup]").bounding_box()
+    assert place["x"] < 375 - 60, "the speed-up is in sight"
     addresses = [*PAGES, page.get_attribute("#board tbody a >> nth=1", "href")]
     for address in addresses:
         watched.open(f"{site}/{address}")
         assert page.evaluate("document.documentElement.scrollWidth") <= 375, address
+        pictures = page.locator("svg.plane")
+        assert all(pictures.nth(place).bounding_box()["width"] <= 375 for place in range(pictures.count())), address
         assert page.evaluate(
             """[...document.querySelectorAll(".scroll")]
                 .every((e) => e.tabIndex === 0 && e.getBoundingClientRect().right <= 376)"""

@@ -1,6 +1,7 @@
 """One wait for the device in a step, however many tokens are drafted: counted on the CPU, where reads cost nothing.
 
-What would wait on an accelerator: reading numbers of a tensor, and operations whose shape depends on them.
+What would wait on an accelerator: reading numbers of a tensor, operations whose shape depends on them, and numbers of
+the host that go to the device by any other way than `uploaded`.
 """
 
 from itertools import pairwise
@@ -12,32 +13,57 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench.catalogue import load_method
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.bridges.token_level import View
+from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.ledger import Ledger, StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
 from specbench.models.pair import ModelPair
+from specbench.models.transfer import uploaded
 from specbench.running.compose import Decoder, compose
 from specbench.specs.components import VerificationSpec
 from tests import tiny
 
 PROMPT = list(b"What is counted is every wait.")
-READS = {"tolist", "item", "__bool__", "__int__", "__float__", "__index__", "cpu", "numpy", "__contains__"}
+SCALARS = {"item", "__bool__", "__int__", "__float__", "__index__"}
+READS = {"tolist", "cpu", "numpy", "__contains__"} | SCALARS
+FROM_HOST = {"tensor", "as_tensor"}
 SHAPED_BY_VALUES = {"nonzero", "masked_select", "_unique2", "multinomial", "_local_scalar_dense"}
 GREEDY, DRAWN = Sampling(0.0), Sampling(1.0, top_k=20, top_p=0.9)
 
 
 class Reads(TorchFunctionMode):
-    """Counts what reads numbers of tensors, one call of a method once."""
+    """Counts what reads numbers of tensors, one call of a method once, and what copies numbers of the host: tensors
+    that are made of them on a device, whose use is not `uploaded`, and lists that index."""
 
     def __init__(self) -> None:
         super().__init__()
         self.number = 0
+        self.scalars = 0
+        self.copies: list[str] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.number += getattr(func, "__name__", "") in READS
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        self.number += name in READS
+        self.scalars += name in SCALARS
+        uploads = name == "to" and kwargs.get("non_blocking")
+        made_there = name in FROM_HOST and kwargs.get("device") is not None
+        taken_along = not uploads and name != "pin_memory" and any(getattr(each, "of_host", False) for each in args)
+        if made_there or taken_along or (name in ("__getitem__", "__setitem__") and has_list(args[1])):
+            self.copies.append(name)
+        found = func(*args, **kwargs)
+        if name in FROM_HOST:
+            found.of_host = True
+        elif uploads:
+            found.of_host = False
+        return found
+
+
+def has_list(index: Any) -> bool:
+    return any(isinstance(part, list) for part in (index if isinstance(index, tuple) else (index,)))
 
 
 class ShapedByValues(TorchDispatchMode):
@@ -62,21 +88,32 @@ def test_the_counter_sees_reads() -> None:
         assert len(numbers.nonzero()) == 2 and len(numbers[numbers > 1]) == 1
     assert reads.number == 3
     assert {"nonzero", "index"} <= set(shaped.names)
+    with Reads() as reads:
+        numbers[:2] = uploaded(torch.tensor([1, 2]), numbers.device)
+        assert reads.copies == []
+        numbers[:2] = torch.tensor([1, 2, 3])[:2]
+        numbers[1:] = torch.tensor([1, 2])
+        torch.tensor([1], device=numbers.device)
+        numbers[[0, 1]] = 0
+    assert reads.copies == ["__getitem__", "__setitem__", "tensor", "__setitem__"]
 
 
-def model(seed: int, defers: bool = True, **options: Any) -> CausalLM:
-    made = CausalLM(tiny.network(seed=seed, num_hidden_layers=1, **options), tiny.tokenizer(), f"tiny-{seed}", None)
+def model(seed: int, defers: bool = True, device: str = "cpu") -> CausalLM:
+    network = tiny.network(seed=seed, num_hidden_layers=1).to(device)
+    made = CausalLM(network, tiny.tokenizer(), f"tiny-{seed}", None)
     made.defers = defers
     made.eos_token_ids = frozenset()  # behind a drafted end both ways go on with other random numbers
     return made
 
 
-def decoder(name: str, sampling: Sampling, rule: str | None = None, defers: bool = True) -> Decoder:
+def decoder(
+    name: str, sampling: Sampling, rule: str | None = None, defers: bool = True, device: str = "cpu"
+) -> Decoder:
     """The drafter is the target with a little noise, so that runs of all lengths stand."""
-    target, drafter = model(0, defers), model(0, defers)
+    target, drafter = model(0, defers, device), model(0, defers, device)
     with torch.no_grad():
         for weight in drafter.model.parameters():
-            weight += 0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+            weight += 0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)).to(device)
     method = load_method(name)
     if rule is not None:
         method = method.model_copy(update={"verification": VerificationSpec(rule=rule)})
@@ -89,18 +126,19 @@ METHODS = [("sd", None), ("sd", "exact_match"), ("fsd", None), ("random-accept",
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.parametrize(("name", "rule"), [*METHODS, ("ar", None), ("pld", None)], ids=str)
 def test_a_step_waits_once(name: str, rule: str | None, sampling: Sampling) -> None:
-    generation, waits, shaped = waited(decoder(name, sampling, rule))
+    generation, waits, reads, shaped = waited(decoder(name, sampling, rule))
     assert len(generation.steps) > 5 and set(waits) == {1}
-    assert shaped <= {"_local_scalar_dense"}  # what an `int` is made of: counted as a read
+    assert set(shaped) <= {"_local_scalar_dense"} and len(shaped) <= reads.scalars  # what an `int` is made of: a read
+    assert reads.copies == []
 
 
 def test_control_a_drafter_that_reads_its_tokens_waits_for_each() -> None:
-    _, waits, _ = waited(decoder("sd", DRAWN, defers=False))
-    assert max(waits) == 6
+    assert max(waited(decoder("sd", DRAWN, defers=False))[1]) == 6
 
 
-def waited(made: Decoder) -> tuple[Generation, list[int], set[str]]:
-    """A generation, the reads between one proposal and the next, and the operations that would wait."""
+def waited(made: Decoder) -> tuple[Generation, list[int], Reads, list[str]]:
+    """A generation, the reads between one proposal and the next, all that was read or copied in its steps, and the
+    operations that would wait."""
     at_step: list[int] = []
     propose = made.drafter.propose
     with Reads() as reads, ShapedByValues() as shaped:
@@ -111,7 +149,7 @@ def waited(made: Decoder) -> tuple[Generation, list[int], set[str]]:
 
         made.drafter.propose = counting  # type: ignore[method-assign]
         generation = made.generate(PROMPT, StopRules(40), seed=3)
-    return generation, [after - before for before, after in pairwise(at_step)], set(shaped.names)
+    return generation, [after - before for before, after in pairwise(at_step)], reads, shaped.names
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
@@ -143,9 +181,66 @@ def test_an_end_that_is_read_late_ends_the_draft(name: str) -> None:
             assert generations[0].steps == generations[1].steps
 
 
-@pytest.mark.parametrize("bridge", ["union", "intersection", "retokenize"])
-def test_a_bridge_reads_a_draft_once(bridge: str) -> None:
-    generation, waits, _ = waited(
-        decoder({"union": "union", "intersection": "tli", "retokenize": "slem"}[bridge], GREEDY)
-    )
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("name", ["tli", "slem"])
+def test_a_bridge_reads_a_draft_once(name: str, sampling: Sampling) -> None:
+    generation, waits, reads, shaped = waited(decoder(name, sampling))
     assert len(generation.steps) > 5 and max(waits) <= 2
+    assert set(shaped) <= {"_local_scalar_dense"} and len(shaped) <= reads.scalars and reads.copies == []
+
+
+def test_where_common_tokens_end_a_draft_no_pass_is_made_behind_them() -> None:
+    """Of union the tokens that the target has not: each is read before the next pass."""
+    draft = model(0)
+    assert View(draft, frozenset()).defers and not View(draft, frozenset({7})).defers
+    ends = frozenset(range(0, 256, 3))
+    drafter = ModelDrafter(View(draft, ends), GREEDY)
+    drafter.prefill(PROMPT)
+    for number in range(20):
+        draft.passes.clear()
+        proposal = drafter.propose([*PROMPT, number], 6, torch.Generator())
+        assert draft.passes.num_passes == proposal.num_drafted
+        assert not ends & set(proposal.token_ids[:-1])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="what waits for a GPU is only known where there is one")
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("name", ["sd", "fsd", "pld"])
+def test_a_gpu_is_waited_for_in_reading_a_step_alone(
+    name: str, sampling: Sampling, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch raises for everything else that would wait, from the second step to the last."""
+    made = decoder(name, sampling, device="cuda")
+    for each in (made.model, getattr(made.drafter, "model", None)):
+        if each is not None and engine == "compiled":
+            each.compile()
+            each.sequence.reserve(len(PROMPT) + 40, (1, 2, 6))  # type: ignore[union-attr]
+    made.generate(PROMPT, StopRules(40), seed=3)
+    reads, propose, read, check = 0, made.drafter.propose, Proposal.read, Ledger.check
+
+    def strict(*arguments: Any) -> Proposal:
+        torch.cuda.set_sync_debug_mode("error" if reads else "default")
+        return propose(*arguments)
+
+    def reading(*arguments: Any) -> list[list[int]]:
+        nonlocal reads
+        reads += 1
+        mode = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("default")
+        found = read(*arguments)
+        torch.cuda.set_sync_debug_mode(mode)
+        return found
+
+    def ended(*arguments: Any) -> None:
+        torch.cuda.set_sync_debug_mode("default")
+        check(*arguments)
+
+    monkeypatch.setattr(made.drafter, "propose", strict)
+    monkeypatch.setattr(Proposal, "read", reading)
+    monkeypatch.setattr(Ledger, "check", ended)
+    try:
+        generation = made.generate(PROMPT, StopRules(40), seed=3)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert reads == len([step for step in generation.steps if step.num_drafted]) > 2

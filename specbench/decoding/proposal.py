@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from specbench.decoding.sampling import residual
+from specbench.models.transfer import uploaded
 
 FOREIGN = -1  # stands for a drafted string that is no token of the target: judged, and always rejected
 
@@ -60,15 +61,18 @@ class PointMass:
         self._token_ids = token_ids
 
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return (token_ids == torch.tensor(self._token_ids, device=token_ids.device)).float()
+        return (token_ids == self._on(token_ids.device)).float()
 
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
-        return at_tokens(target_probs, torch.tensor(self._token_ids, device=target_probs.device))
+        return at_tokens(target_probs, self._on(target_probs.device))
 
     def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
-        token_id = torch.tensor(self._token_ids, device=target_probs.device).index_select(0, index)
+        token_id = self._on(target_probs.device).index_select(0, index)
         mass = (token_id != FOREIGN).to(target_probs.dtype)
         return residual(target_probs, torch.zeros_like(target_probs).index_put_((token_id.clamp_min(0),), mass))
+
+    def _on(self, device: torch.device) -> torch.Tensor:
+        return uploaded(torch.tensor(self._token_ids), device)
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class Proposal:
 
     def on(self, device: torch.device) -> torch.Tensor:
         """The draft tokens as a tensor: [num_drafted]."""
-        return torch.tensor(self.token_ids, device=device)
+        return uploaded(torch.tensor(self.token_ids), device)
 
     def standing(self, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """How many tokens are accepted before the first that is not, and whether these are all: [num_drafted] → [1]."""
@@ -109,17 +113,18 @@ class Proposal:
 class DeferredProposal(Proposal):
     """Draft tokens that only the device knows yet: read with the outcome of their step.
 
-    One of `ends`, [num_ends], ends the draft: what was drafted behind it is no part of the proposal and never stands.
+    A token at which `is_end`, [vocab], is true ends the draft: what was drafted behind it is no part of the proposal
+    and never stands.
     """
 
-    def __init__(self, tokens: torch.Tensor, probs: DraftProbs, ends: torch.Tensor) -> None:
+    def __init__(self, tokens: torch.Tensor, probs: DraftProbs, is_end: torch.Tensor) -> None:
         super().__init__(probs=probs)
         del self.__dict__["token_ids"]  # found when it is asked for
-        self.__dict__.update(tokens=tokens, ends=ends)
+        self.__dict__.update(tokens=tokens, is_end=is_end)
 
     if TYPE_CHECKING:
         tokens: torch.Tensor
-        ends: torch.Tensor
+        is_end: torch.Tensor
 
     @property
     def num_drafted(self) -> int:
@@ -128,7 +133,7 @@ class DeferredProposal(Proposal):
 
     @cached_property
     def _stays(self) -> torch.Tensor:
-        is_end = torch.isin(self.tokens, self.ends).long()
+        is_end = self.is_end.index_select(0, self.tokens).long()
         return is_end.cumsum(0) == is_end
 
     @cached_property

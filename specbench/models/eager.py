@@ -10,6 +10,7 @@ from specbench.errors import ConfigError
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.models.recurrent import RecurrentStates
 from specbench.models.timing import PassLog
+from specbench.models.transfer import uploaded
 
 MAX_ROWS = 64  # of one batched pass
 UNKNOWN = -2  # stands for a cached token that only the device knows
@@ -100,17 +101,17 @@ class EagerSequence:
         for start in range(0, len(suffixes), MAX_ROWS):
             batch = suffixes[start : start + MAX_ROWS]
             if self.recurrent is None:
-                logits = self._forward(torch.tensor(batch, device=self.device), 1)
+                logits = self._forward(uploaded(torch.tensor(batch), self.device), 1)
             else:
                 with self.recurrent.expanded(len(batch), len(batch[0])):
-                    logits = self._forward(torch.tensor(batch, device=self.device), 1)
+                    logits = self._forward(uploaded(torch.tensor(batch), self.device), 1)
             self._truncate(len(ids))
             rows.append(logits[:, 0])
         return torch.cat(rows)
 
     def _input(self, ids: list[int], tail: torch.Tensor | None = None) -> torch.Tensor:
         """The tokens of a pass: [1, num_tokens]."""
-        known = torch.tensor([ids], dtype=torch.long, device=self.device)
+        known = uploaded(torch.tensor([ids], dtype=torch.long), self.device)
         return known if tail is None else torch.cat([known, tail[None]], dim=1)
 
     def _forward(self, input_ids: torch.Tensor, num_logits: int) -> torch.Tensor:

@@ -27,7 +27,8 @@ class View:
         self.passes: PassLog = model.passes
         self.eos_token_ids = ends
         self._deferring = deferring(model)
-        self.defers = self._deferring is not None
+        # Where other tokens end a draft too, passes behind them would be made for nothing: their tokens are read.
+        self.defers = self._deferring is not None and ends <= model.eos_token_ids
 
     def reset(self) -> None:
         self._model.reset()
@@ -65,12 +66,14 @@ class Common:
         self.target_ids = torch.tensor([t for _, t in pairs], dtype=torch.long, device=target.device)
         self.target_size = target.vocab_size
         self.ends = draft.eos_token_ids
+        end_ids = sorted(token for token in self.ends if token < draft.vocab_size)
+        self.end_ids = torch.tensor(end_ids, dtype=torch.long, device=target.device)
 
     def mask(self, vocab_size: int) -> torch.Tensor:
         """0 at the drafter's common tokens and at the ends of a text, −∞ elsewhere: [vocab]."""
         mask = torch.full((vocab_size,), float("-inf"), device=self.draft_ids.device)
         mask[self.draft_ids] = 0.0
-        mask[[token for token in self.ends if token < vocab_size]] = 0.0
+        mask[self.end_ids] = 0.0
         return mask
 
 
@@ -93,8 +96,7 @@ class CarriedProbs:
         return self._carry(self._draft.raw_probs)
 
     def _carry(self, draft_probs: torch.Tensor) -> torch.Tensor:
-        rows = draft_probs[: self._num_rows].clone()
-        rows[:, [token for token in self._common.ends if token < rows.shape[1]]] = 0.0
+        rows = draft_probs[: self._num_rows].index_fill(1, self._common.end_ids, 0.0)
         carried = rows.new_zeros((len(rows), self._common.target_size))
         carried[:, self._common.target_ids] = rows[:, self._common.draft_ids]
         return carried / rows.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)

@@ -10,6 +10,7 @@ from specbench.decoding.proposal import DeferredProposal, Proposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.pair import ModelPair
 from specbench.models.timing import PassLog
+from specbench.models.transfer import uploaded
 from specbench.temperature import DraftTemperature
 
 
@@ -53,9 +54,10 @@ class ModelDrafter:
         self.sampling = sampling
         self.passes: PassLog | None = model.passes
         self._last: DeferredProposal | None = None
+        self._is_end: torch.Tensor | None = None  # made once for a generation
 
     def prefill(self, prompt_ids: list[int]) -> None:
-        self._last = None
+        self._last = self._is_end = None
         self.model.reset()
         self.model.score(prompt_ids, 1)
 
@@ -90,9 +92,17 @@ class ModelDrafter:
             model.passes.add_choice(start, model.passes.clock.mark())
             tail = token if tail is None else torch.cat([tail, token])
         assert tail is not None
-        ends = torch.tensor(sorted(model.eos_token_ids), dtype=torch.long, device=tail.device)
-        self._last = DeferredProposal(tail, Distributions.concat(rows), ends)
+        if self._is_end is None:
+            self._is_end = end_table(model.eos_token_ids, rows[0].logits)
+        self._last = DeferredProposal(tail, Distributions.concat(rows), self._is_end)
         return self._last
+
+
+def end_table(ends: frozenset[int], logits: torch.Tensor) -> torch.Tensor:
+    """Whether each token is one of `ends`: [vocab], where `logits` [num_rows, vocab] are."""
+    token_ids = torch.tensor([token for token in ends if token < logits.shape[-1]], dtype=torch.long)
+    table = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
+    return table.index_fill_(0, uploaded(token_ids, logits.device), True)
 
 
 CHECKPOINT = (

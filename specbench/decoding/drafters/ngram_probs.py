@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from specbench.decoding.sampling import Sampling, residual
+from specbench.models.transfer import uploaded
 from specbench.ngram.folder import Array
 from specbench.ngram.model import NgramModel, Span
 
@@ -109,7 +110,7 @@ class SparseProbs:
         return self._tensor(np.concatenate([row.probs for row in self.rows]))
 
     def _tensor(self, array: Array) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device)
+        return uploaded(torch.from_numpy(array), self.device)
 
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
         return self._sums(self._probs * (self._token_ids == token_ids[self._numbers]))

@@ -89,10 +89,7 @@ class SyntheticDrafter:
         for token in token_ids:
             distribution = Distributions(self.model.score(drafted_ids, 1), self.sampling)
             start = mark()
-            if self.sampling.greedy:
-                distribution.logits.argmax(dim=-1)
-            else:
-                torch.multinomial(distribution.probs, 1, generator=generator)
+            distribution.draw_all(generator)
             self.model.passes.add_choice(start, mark())
             drafted_ids.append(token)
 

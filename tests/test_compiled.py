@@ -20,7 +20,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
 from specbench.models import compilable, compiled
 from specbench.models.causal_lm import CausalLM
-from specbench.models.compiled import capacity_for
+from specbench.models.compiled import CompiledSequence, capacity_for
 from specbench.models.loading import compile_passes
 from specbench.models.pair import ModelPair
 from specbench.running import runner
@@ -119,6 +119,82 @@ def test_the_end_of_the_buffers_is_reached_by_long_passes(pairs: tuple[ModelPair
         model.score(ids[:70], 1)
     expected, found = (model.score(ids, 1) for model in (eager, other))
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-3)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Passes are left as they are: the names of those that would be compiled."""
+    names: list[str] = []
+
+    def left(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
+        names.append(name)
+        return forward
+
+    monkeypatch.setattr("specbench.models.graphs.compiled", left)
+    return names
+
+
+def one_layer(kind: str = "llama") -> tuple[CausalLM, CausalLM, CompiledSequence]:
+    eager, other = both(kind, num_hidden_layers=1)
+    assert other.compiled is not None
+    return eager, other, other.compiled
+
+
+IDS = [(5 * i) % 251 for i in range(200)]
+
+
+def test_a_second_cell_of_the_same_size_begins_at_the_beginning(made: list[str]) -> None:
+    """After a long sequence a pass that is made ready would begin near the end of the buffers, and write behind it."""
+    eager, other, sequence = one_layer()
+    sequence.reserve(100, (1, 2))
+    other.score(IDS[:110], 1)
+    sequence.reserve(60, (1, 60))
+    assert sequence.capacity == 128
+    torch.testing.assert_close(other.score(IDS[:60], 3), eager.score(IDS[:60], 3), atol=2e-4, rtol=1e-3)
+
+
+def test_passes_may_be_longer_than_every_chunk(made: list[str]) -> None:
+    eager, other, sequence = one_layer()
+    sequence.reserve(60, (1, 64))
+    torch.testing.assert_close(other.score(IDS[:100], 1), eager.score(IDS[:100], 1), atol=2e-4, rtol=1e-3)
+
+
+def test_what_was_made_for_a_size_is_kept_and_packed_passes_fit_into_it(made: list[str]) -> None:
+    _, other, sequence = one_layer()
+    for lengths in ((1, 2), (1, 64)):
+        sequence.reserve(70, lengths, packs=True)
+        number, capacity = len(made), sequence.capacity
+        other.score_batch(IDS[:70], [[1], [2]])
+        assert sequence.capacity == capacity and len(made) == number
+    sequence.reserve(300, (1, 2))
+    number = len(made)
+    sequence.reserve(70, (1, 64), packs=True)
+    assert sequence.capacity == capacity and len(made) == number
+
+
+@pytest.mark.parametrize(("kind", "attention"), [("mistral", "sdpa"), ("llama", "eager")])
+def test_where_no_mask_parts_them_continuations_are_read_one_by_one(kind: str, attention: str, made: list[str]) -> None:
+    eager, other, _ = one_layer(kind)
+    other.model.set_attn_implementation(attention)
+    other.compile()
+    found = [model.score_batch(IDS[:20], [[1, 2], [3, 4]]) for model in (eager, other)]
+    torch.testing.assert_close(found[1], found[0], atol=2e-4, rtol=1e-3)
+    assert other.checkpoint() == eager.checkpoint() == 20
+
+
+def test_what_is_compiled_is_said_before_and_pass_by_pass(made: list[str]) -> None:
+    _, _, sequence = one_layer()
+    told: list[tuple[int, str]] = []
+    sequence.reserve(100, (1, 2), told=lambda line: told.append((len(made), line)))
+    assert told[0][0] == 0 and "compiling tiny-llama for 128 tokens: 4 passes, of 1, 2, 16, 64 tokens" in told[0][1]
+    assert [number for number, _ in told[1:]] == [1, 2, 3, 4] and "4 of 4 passes are there" in told[-1][1]
+
+
+def test_a_pass_whose_logits_change_when_it_is_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench.models.graphs.compiled", lambda forward, name: lambda: forward().flip(-1))
+    _, _, sequence = one_layer()
+    with pytest.raises(ConfigError, match=r"compiled, a pass over 1 tokens gives other logits.*--engine eager"):
+        sequence.reserve(100, (1, 2))
 
 
 def generation(pair: ModelPair, name: str, sampling: Sampling, prompt: list[int]) -> Generation:

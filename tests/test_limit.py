@@ -12,7 +12,7 @@ from specbench.errors import ConfigError
 from specbench.limit.drafting import Costs
 from specbench.limit.machine import LEAST_BYTES, Rates, measured_rates
 from specbench.limit.measuring import Asked, check, limits_of
-from specbench.limit.passes import Points, Timings, measure, points_for
+from specbench.limit.passes import COMPILED_LENGTHS, Points, Timings, measure, points_for
 from specbench.limit.report import LimitReport, make_report, model_limit
 from specbench.limit.tables import tables
 from specbench.limit.work import AttentionLayer, Work, work_of
@@ -140,6 +140,24 @@ def test_every_point_is_measured_in_every_round() -> None:
         assert counts == dict.fromkeys([(1, 8), (1, 16), (2, 16), (6, 16), (1, 32)], 2)
         assert len(timings.per_token) == len(timings.outside_passes) == 2
         assert all(0 < out < whole for out, whole in zip(timings.outside_passes, timings.per_token, strict=True))
+
+
+def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """128 tokens for a context of 64; the curve's others apart, each over its own."""
+    monkeypatch.setattr("specbench.models.graphs.compiled", lambda forward, name: forward)
+    models = [tiny.causal_lm(seed=seed, num_hidden_layers=1) for seed in range(2)]
+    said: list[str] = []
+    for model in models:
+        model.compile()
+    report = limits_of(models[0], models[1], replace(ASKED, context=70, engine="compiled"), said.append)
+    sizes = [int(line.partition(" for ")[2].split()[0]) for line in said if line.startswith("compiling")]
+    assert sizes == [256, 256, 128, 128, 384, 384]  # 70 + 64 + 64; 64 + 1; 256 + 1
+    lengths = {point.query_length for point in report.target.points if point.context == 70}
+    assert lengths == set(COMPILED_LENGTHS)
+    assert {p.context for p in report.target.points if p.query_length == 1} == {64, 70, 256}
+    assert all(len(report.drafter.points) == len(model.points) for model in (report.target, report.drafter))
 
 
 def test_points_stay_within_the_shortest_context() -> None:

@@ -22,6 +22,7 @@ from specbench.running.compose import Decoder, compose
 from specbench.running.models import Models, load_models
 from specbench.running.plan import Cell, check_prompts, load_data, where_asked
 from specbench.running.prompts import prompt_ids
+from specbench.running.reserving import reserve_for
 from specbench.running.runner import drafter_identity, named
 from specbench.running.subsets import present
 from specbench.specs import RunSpec, TaskSpec
@@ -124,7 +125,9 @@ def run_audit(request: Request, num_draws: int, temperature: float, say: Progres
         target=models.target, decode_text=readable(models.target), drafter=found[1] if found else None,
         control=make_control(fitting, models, sampling), sampling=sampling, num_draws=num_draws, seed=spec.seed,
     )  # fmt: skip
-    findings = audit(subjects, make_prompts(spec, models, loaded), bench, say)
+    prompts = make_prompts(spec, models, loaded)
+    reserve_for(models, fitting, max(len(prompt.ids) for prompt in prompts) + MAX_NEW_TOKENS, say)
+    findings = audit(subjects, prompts, bench, say)
     drafters = {name: model.name for name, model in models.drafters.items()}
     decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}
     identities = {

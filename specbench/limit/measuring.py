@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 
@@ -69,22 +70,28 @@ def limits_of(target: CausalLM, drafter: CausalLM, asked: Asked, report: Callabl
     if len(points.query_lengths) < 2:
         raise ConfigError(f"--context {asked.context}: the models' context has no room behind it: give less")
     works = [work_of(model) for model in models]
-    for model in models:
-        if model.compiled is not None:
-            report(f"compiling passes of {model.name} over {', '.join(map(str, points.query_lengths))} tokens")
-            model.compiled.reserve(points.most_tokens, points.query_lengths)
-    rounds = 0
-
-    def told() -> None:
-        nonlocal rounds
-        report(f"forward passes: round {rounds} of {asked.repeats} is done" if rounds else "warmed up")
-        rounds += 1
-
-    timings = measure(models, points, asked.repeats, asked.seed, told)
+    timings: list[Timings] = [Timings() for _ in models]
+    for part in points.parts() if any(model.compiled is not None for model in models) else [points]:
+        for model in models:
+            if model.compiled is not None:
+                model.compiled.reserve(part.most_tokens, part.query_lengths, prompts=part.decodes, told=report)
+        measure(models, part, asked.repeats, asked.seed, rounds_told(part, asked.repeats, report), timings)
     report("copying memory and multiplying matrices")
     found = [limit_of(*each, points) for each in zip(models, works, timings, strict=True)]
     device = str(environment(str(target.device), target.dtype, target.attention)["device"])
     return make_report(found[0], found[1], points, device=device, engine=asked.engine, repeats=asked.repeats)
+
+
+def rounds_told(part: Points, repeats: int, report: Callable[[str], None]) -> Callable[[], None]:
+    """What is said after each round."""
+    numbers = count()
+
+    def told() -> None:
+        number = next(numbers)
+        said = f"round {number} of {repeats} is done" if number else "warmed up"
+        report(f"forward passes behind {part.context} tokens: {said}")
+
+    return told
 
 
 def limit_of(model: CausalLM, work: Work, timings: Timings, points: Points) -> ModelLimit:

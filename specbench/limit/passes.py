@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -31,11 +31,19 @@ class Timings:
 
 @dataclass(frozen=True)
 class Points:
-    """What is measured: every query length behind `context`, one token behind each of `contexts`."""
+    """What is measured: every query length behind `context`, one token behind each of `contexts`, and, where it
+    `decodes`, whole decoding behind `context`."""
 
     context: int
     contexts: tuple[int, ...]
     query_lengths: tuple[int, ...] = QUERY_LENGTHS
+    decodes: bool = True
+
+    def parts(self) -> list["Points"]:
+        """What compiled passes measure over buffers of its own: a pass reads the whole buffer, which is to be as large
+        as a run has it."""
+        others = [context for context in self.every_context if context != self.context]
+        return [replace(self, contexts=()), *(Points(context, (), (1,), decodes=False) for context in others)]
 
     def behind(self, context: int) -> tuple[int, ...]:
         return self.query_lengths if context == self.context else (1,)
@@ -43,7 +51,8 @@ class Points:
     @property
     def most_tokens(self) -> int:
         """Of the longest sequence."""
-        return max(max(self.every_context) + 1, self.context + max(*self.query_lengths, NUM_TOKENS))
+        behind = max(*self.query_lengths, NUM_TOKENS) if self.decodes else max(self.query_lengths)
+        return max(max(self.every_context) + 1, self.context + behind)
 
     @property
     def every_context(self) -> list[int]:
@@ -59,11 +68,13 @@ def points_for(models: Sequence[CausalLM], context: int) -> Points:
 
 
 def measure(
-    models: Sequence[CausalLM], points: Points, repeats: int, seed: int, report: Callable[[], None]
-) -> list[Timings]:
+    models: Sequence[CausalLM], points: Points, repeats: int, seed: int, report: Callable[[], None],
+    found: list[Timings] | None = None,
+) -> list[Timings]:  # fmt: skip
     """After one unmeasured round, `repeats` rounds: each has every point of every model once, and one generation of
-    each, in an order that alternates. `report` is called after each round."""
-    found = [Timings() for _ in models]
+    each, in an order that alternates. `report` is called after each round. `found`: what was measured before of the
+    models, to which this is added."""
+    found = [Timings() for _ in models] if found is None else found
     chance = random.Random(seed)
     texts = [[chance.randrange(model.vocab_size) for _ in range(points.most_tokens)] for model in models]
     for number in range(-1, repeats):
@@ -71,7 +82,8 @@ def measure(
         for model, ids, timings in pairs if number % 2 == 0 else pairs[::-1]:
             into = timings if number >= 0 else Timings()
             time_passes(model, ids, points, into, backwards=number % 2 == 1)
-            time_decoding(model, ids[: points.context], into)
+            if points.decodes:
+                time_decoding(model, ids[: points.context], into)
         report()
     return found
 
@@ -81,7 +93,10 @@ def time_passes(model: CausalLM, ids: list[int], points: Points, into: Timings, 
     clock = model.passes.clock
     model.reset()
     for context in points.every_context:
-        model.score(ids[:context], 1)
+        if model.compiled is None:
+            model.score(ids[:context], 1)
+        else:
+            model.compiled.fill(ids[:context])
         lengths = points.behind(context)
         for length in lengths[::-1] if backwards else lengths:
             model.passes.clear()

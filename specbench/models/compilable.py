@@ -4,8 +4,14 @@ import importlib.util
 import inspect
 from typing import Any, cast
 
+import torch
+
 from specbench.errors import ConfigError
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
+
+# Root mean square, in standard deviations of the logits: far above the rounding of the dtype and of other kernels.
+MAX_SHIFT = {torch.float32: 1e-3}
+MAX_SHIFT_ROUNDED = 0.1
 
 
 def compilable(model: Any, name: str) -> list[PreallocatedLayer]:
@@ -38,6 +44,13 @@ def no_compiler(device: str) -> str | None:
     except InvalidCxxCompiler:
         return "there is no C++ compiler here: install g++, or name one in CXX"
     return None
+
+
+def same_logits(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors of logits are the same up to the rounding of their dtype."""
+    limit = MAX_SHIFT.get(first.dtype, MAX_SHIFT_ROUNDED)
+    first, second = first.float(), second.float()
+    return float((first - second).square().mean().sqrt()) <= limit * float(first.std()) + 1e-6
 
 
 def cannot_compile(name: str, reason: str) -> ConfigError:

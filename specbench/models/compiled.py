@@ -1,6 +1,6 @@
 """The forward passes of a model compiled for fixed shapes: static buffers, few query lengths, no Python in a pass."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ import torch
 from specbench.models.chunks import CHUNKS, PACKED
 from specbench.models.compilable import compilable
 from specbench.models.eager import UNKNOWN, common_prefix, num_common
-from specbench.models.graphs import Graphs
+from specbench.models.graphs import Graphs, Kind
 from specbench.models.timing import PassLog
 
 MIN_CAPACITY = 128
@@ -27,7 +27,10 @@ class CompiledSequence:
         self.vocab_size = vocab_size
         self.passes = passes
         self._layers = compilable(model, name)
-        self._packs = not any(layer.is_sliding for layer in self._layers)
+        # Of several continuations in one pass a mask tells what each sees; other attention reads it otherwise.
+        attention = getattr(model.config, "_attn_implementation", None)
+        self._packs = attention == "sdpa" and not any(layer.is_sliding for layer in self._layers)
+        self._kept: dict[int, Graphs] = {}  # by capacity: cells of a run go to and fro between few of them
         self._last_position = (context_limit or 2**62) - 1
         self._lengths: tuple[int, ...] = (1, 2)
         self.cached_ids: list[int] = []
@@ -35,20 +38,32 @@ class CompiledSequence:
             self._graphs = self._made(MIN_CAPACITY)
 
     @torch.inference_mode()
-    def reserve(self, num_tokens: int, lengths: Sequence[int], packs: bool = False) -> float:
+    def reserve(
+        self, num_tokens: int, lengths: Sequence[int], packs: bool = False, *,
+        prompts: bool = True, told: Callable[[str], None] = lambda line: None,
+    ) -> float:  # fmt: skip
         """Make room for `num_tokens` and compile every pass that they may need; returns the seconds that it took.
         Passes of `lengths` give the logits of all their tokens, those of CHUNKS only of the last. `packs`: whether
-        `score_batch` is needed too."""
+        `score_batch` is needed too; `prompts`: whether CHUNKS are. `told` hears of every pass, and before the first."""
         self._lengths = tuple(sorted({1, *lengths}))
-        self._ensure(num_tokens, exactly=True)
-        before = self._graphs.compile_seconds
-        for length in self._lengths:
-            self._graphs.run(length, "all")
-        for length in self._chunks():
-            self._graphs.run(length, "last")
-        for length in PACKED if packs and self._packs else ():
-            self._graphs.run(length, "packed")
-        return self._graphs.compile_seconds - before
+        self._ensure(num_tokens + (max(0, PACKED[-1] - self._lengths[-1]) if packs else 0), exactly=True)
+        self.reset()
+        self._graphs.rewind()
+        graphs, before = self._graphs, self._graphs.compile_seconds
+        passes: list[tuple[int, Kind]] = [(length, "all") for length in self._lengths]
+        passes += [(length, "last") for length in (self._chunks() if prompts else ())]
+        passes += [(length, "packed") for length in (PACKED if packs and self._packs else ())]
+        passes = [each for each in passes if not graphs.has(*each)]
+        if passes:
+            lengths_told = ", ".join(str(length) for length, _ in passes)
+            told(
+                f"compiling {self.name} for {graphs.capacity} tokens: {len(passes)} passes, of {lengths_told} tokens; "
+                "that takes seconds to minutes, less once torch has them in its cache"
+            )
+        for number, (length, kind) in enumerate(passes, start=1):
+            graphs.run(length, kind)
+            told(f"{self.name}: {number} of {len(passes)} passes are there, {graphs.compile_seconds - before:.0f} s")
+        return graphs.compile_seconds - before
 
     @property
     def capacity(self) -> int:
@@ -63,7 +78,9 @@ class CompiledSequence:
 
     def _made(self, capacity: int) -> Graphs:
         self.cached_ids = []
-        return Graphs(self.model, self.name, self._layers, capacity, self._last_position)
+        if capacity not in self._kept:
+            self._kept[capacity] = Graphs(self.model, self.name, self._layers, capacity, self._last_position)
+        return self._kept[capacity]
 
     def _chunks(self) -> list[int]:
         return [length for length in CHUNKS if self._lengths[-1] < length <= self._graphs.capacity]
@@ -73,6 +90,13 @@ class CompiledSequence:
         """The logits after each token of a short sequence, [num_tokens, vocab_size], over the same buffers."""
         self.reset()
         return self._graphs.uncompiled(ids)[:, : self.vocab_size]
+
+    @torch.inference_mode()
+    def fill(self, ids: list[int]) -> None:
+        """Read `ids` anew, by a pass that is not compiled: for those that only look at what comes behind them."""
+        self._ensure(len(ids))
+        self._graphs.uncompiled(ids, last=True)
+        self.cached_ids = list(ids)
 
     def reset(self) -> None:
         """Forget the sequence; the buffers stay."""
@@ -97,7 +121,7 @@ class CompiledSequence:
             if num_left <= self._lengths[-1]:
                 return self._read(ids, num_left, True, tail)[-num_logits:]
             ids = ids + tail.tolist()  # what is read in several passes is known
-        most, longest = self._lengths[-1], max(self._lengths[-1], *self._chunks())
+        most, longest = self._lengths[-1], max([self._lengths[-1], *self._chunks()])
         rows: list[torch.Tensor] = []
         while num_left := len(ids) - len(self.cached_ids):
             num_ahead = num_left - num_logits  # of which nobody asks for logits
@@ -112,7 +136,9 @@ class CompiledSequence:
     def _read(self, ids: list[int], num_tokens: int, all_rows: bool, tail: torch.Tensor | None = None) -> torch.Tensor:
         """One clocked pass over the next tokens: logits [num_tokens or 1, vocab_size]."""
         graphs, num_cached = self._graphs, len(self.cached_ids)
-        lengths = self._lengths if all_rows and num_tokens <= self._lengths[-1] else self._chunks()
+        chunks = self._chunks()
+        kind: Kind = "all" if all_rows or not chunks else "last"
+        lengths = self._lengths if kind == "all" and num_tokens <= self._lengths[-1] else chunks
         length = next(length for length in lengths if length >= num_tokens)
         first = min(num_cached, graphs.capacity - length)  # at the end of the buffers the last tokens are read again
         tokens = ids[first : num_cached + num_tokens]
@@ -122,20 +148,22 @@ class CompiledSequence:
         else:
             tokens += [UNKNOWN] * (num_cached + num_tokens - first - len(tokens))
             graphs.fill(length, first, ids[first:], tail[max(first - len(ids), 0) :])
-        logits = graphs.run(length, "all" if all_rows else "last")
+        logits = graphs.run(length, kind)
         self.passes.add(num_tokens, start, self.passes.clock.mark())
         self.cached_ids += tokens[num_cached - first :]
-        if all_rows:
+        if kind == "all":
             logits = logits[len(tokens) - num_tokens : len(tokens)]
-        return logits[:, : self.vocab_size]
+        return logits[0 if all_rows else -1 :, : self.vocab_size]
 
     @torch.inference_mode()
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
         """The logits after `ids` and each of the equally long suffixes: [num_suffixes, vocab_size]."""
         num_each = len(suffixes[0])
         if not self._packs or num_each > PACKED[-1]:
-            return torch.cat([self.score(ids + suffix, 1) for suffix in suffixes])
-        self._ensure(len(ids) + PACKED[-1])
+            rows = [self.score(ids + suffix, 1) for suffix in suffixes]
+            self.rollback(len(ids))
+            return torch.cat(rows)
+        self._ensure(len(ids) + PACKED[-1] - self._lengths[-1])
         if common_prefix(self.cached_ids, ids) < len(ids):
             self.score(ids, 1)
         self.rollback(len(ids))

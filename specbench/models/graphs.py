@@ -8,12 +8,12 @@ from typing import Any, Literal
 import torch
 
 from specbench.models.checkpoint import told
-from specbench.models.compilable import cannot_compile
+from specbench.models.compilable import cannot_compile, same_logits
 from specbench.models.kv_cache import PreallocatedLayer
 from specbench.models.static_cache import static_cache
+from specbench.models.transfer import uploaded
 
-NUM_FIRST_RUNS = 3  # CUDA graphs: one run warms up, the next is recorded, the third is the first that is replayed
-
+NUM_WARM_RUNS = 2  # before a CUDA graph is recorded: libraries allocate what they need
 
 Kind = Literal["all", "last", "packed"]
 
@@ -42,6 +42,7 @@ class Graphs:
         self._inputs: dict[int, torch.Tensor] = {}
         self._passes: dict[tuple[int, str], Callable[[], torch.Tensor]] = {}
         self._packing: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._pool = torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None
         self._forward(self.input(1))  # makes the buffers, which a compiled pass must find
 
     def input(self, length: int) -> torch.Tensor:
@@ -64,7 +65,12 @@ class Graphs:
         if length == 1:
             buffer.fill_(tokens[0])
         else:
-            buffer[0, : len(tokens)] = torch.tensor(tokens)
+            buffer[0, : len(tokens)] = uploaded(torch.tensor(tokens), buffer.device)
+
+    def rewind(self) -> None:
+        """To the beginning of the buffers, where there is room for every pass."""
+        self.start.zero_()
+        self.row.zero_()
 
     def packing(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """What a packed pass reads beside its tokens: positions [1, length], and which keys they see, [1, 1, length,
@@ -85,10 +91,15 @@ class Graphs:
         logits = forward()
         return logits.clone() if logits.is_cuda else logits  # a CUDA graph writes its next outputs over its last
 
-    def uncompiled(self, tokens: list[int]) -> torch.Tensor:
-        """The logits after each of the first tokens of a sequence, by the same pass as transformers runs it."""
+    def has(self, length: int, kind: Kind) -> bool:
+        """Whether a pass is compiled already."""
+        return (length, kind) in self._passes
+
+    def uncompiled(self, tokens: list[int], last: bool = False) -> torch.Tensor:
+        """The logits after each of the first tokens of a sequence or the `last`, by the same pass as transformers runs
+        it."""
         self.fill(len(tokens), 0, tokens)
-        return self._forward(self.input(len(tokens)))
+        return self._forward(self.input(len(tokens)), self.row if last else None)
 
     def _compiled(self, length: int, kind: Kind) -> Callable[[], torch.Tensor]:
         started = time.perf_counter()
@@ -100,10 +111,15 @@ class Graphs:
 
         made = compiled(forward, f"forward_{length}_{self.capacity}")
         try:
-            for _ in range(NUM_FIRST_RUNS if self.model.device.type == "cuda" else 1):
-                made()
+            expected = forward()
+            made()
+            if self._pool is not None:
+                made = recorded(made, self.model.device, self._pool)
+            found = made()
         except Exception as error:  # whatever a network does that cannot be traced, or a compiler that fails
             raise cannot_compile(self.name, told(error)) from error
+        if not same_logits(expected, found):
+            raise cannot_compile(self.name, f"compiled, a pass over {length} tokens gives other logits")
         self.compile_seconds += time.perf_counter() - started
         self._passes[length, kind] = made
         return made
@@ -132,7 +148,29 @@ def compiled(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], tor
     options: dict[str, Any] = {
         "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
         "post_grad_fusion_options": {"decompose_mm_pass": {}},  # a product with one row is no matrix product on a CPU
-        "triton.cudagraphs": True,  # without effect on a CPU
     }
     made: Callable[[], torch.Tensor] = torch.compile(own, fullgraph=True, dynamic=False, options=options)
     return made
+
+
+def recorded(run: Callable[[], torch.Tensor], device: torch.device, pool: Any) -> Callable[[], torch.Tensor]:
+    """A compiled pass as one CUDA graph, which is replayed as it is: nothing is launched one by one, or recorded anew.
+
+    Graphs of one pool share their intermediate memory: what a pass returns must be copied before the next pass.
+    """
+    with torch.cuda.device(device):
+        apart = torch.cuda.Stream()
+        apart.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(apart):
+            for _ in range(NUM_WARM_RUNS):
+                run()
+        torch.cuda.current_stream().wait_stream(apart)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            logits = run()
+
+    def replay() -> torch.Tensor:
+        graph.replay()
+        return logits
+
+    return replay

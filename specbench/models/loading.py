@@ -13,13 +13,10 @@ from specbench.demo.family import source_of
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoint import told, why_not
-from specbench.models.compilable import cannot_compile
+from specbench.models.compilable import cannot_compile, same_logits
 from specbench.models.revisions import identified
 
 TIMEOUT_SECONDS = 10
-# Root mean square, in standard deviations of the logits: far above the rounding of the dtype and of other kernels.
-MAX_SHIFT = {torch.float32: 1e-3}
-MAX_SHIFT_ROUNDED = 0.1
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -116,9 +113,9 @@ def check_causal(model: CausalLM) -> None:
     """A position's logits must be finite and must not depend on later tokens or on what the cache held before."""
     ids = first_ids(model)
     try:
-        whole = model.score(ids, 8).float()
+        whole = model.score(ids, 8)
         model.reset()
-        pieces = torch.cat([model.score(ids[:4], 4), model.score(ids[:5], 1), model.score(ids, 3)]).float()
+        pieces = torch.cat([model.score(ids[:4], 4), model.score(ids[:5], 1), model.score(ids, 3)])
         model.reset()
     except ConfigError:
         raise
@@ -132,7 +129,7 @@ def check_causal(model: CausalLM) -> None:
         raise ConfigError(
             f"model '{model.name}' gives values that are not finite in {model.dtype}: try another --dtype"
         )
-    if not close(model, whole, pieces):
+    if not same_logits(whole, pieces):
         raise ConfigError(
             f"model '{model.name}' is no causal language model that can use a cache: what follows a position, or what "
             "was cached before it, changes its output; choose another model"
@@ -143,20 +140,14 @@ def first_ids(model: CausalLM) -> list[int]:
     return [token % model.vocab_size for token in range(1, 9)]
 
 
-def close(model: CausalLM, first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two tensors of logits are the same up to the rounding of the model's dtype."""
-    limit = MAX_SHIFT.get(model.model.dtype, MAX_SHIFT_ROUNDED)
-    return float((first - second).square().mean().sqrt()) <= limit * float(first.std()) + 1e-6
-
-
 @torch.inference_mode()
 def compile_passes(model: CausalLM) -> None:
     """Let a model read in compiled passes. Raises ConfigError where its passes over static buffers are other ones."""
     ids = first_ids(model)
-    eager = model.score(ids, len(ids)).float()
+    eager = model.score(ids, len(ids))
     model.compile()
     assert model.compiled is not None
-    if not close(model, eager, model.compiled.uncompiled(ids).float()):
+    if not same_logits(eager, model.compiled.uncompiled(ids)):
         raise cannot_compile(model.name, "over static buffers of keys and values it gives other logits")
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -51,16 +51,24 @@ def check_nothing_compiled(since: int, block: Block) -> None:
         )
 
 
-def reserve(cell: Cell, chat: str) -> Iterator[Compilation]:
-    """Make every compiled model ready for the longest conversation of a cell."""
+def reserve(cell: Cell, chat: str, told: Callable[[str], None] = lambda line: None) -> Iterator[Compilation]:
+    """Make every compiled model ready for the longest conversation of a cell; `told` hears what is being compiled."""
     for need in needs(cell.models, [decoder.method for decoder in cell.decoders]):
         sequence = need.model.compiled
         if sequence is None:
             continue
         before = num_compilations()
-        seconds = sequence.reserve(longest(cell, need, chat), sorted(need.lengths), need.packs)
+        seconds = sequence.reserve(longest(cell, need, chat), sorted(need.lengths), need.packs, told=told)
         if number := num_compilations() - before:
             yield Compilation(cell.task.name, cell.subset, need.model.name, sequence.capacity, number, seconds)
+
+
+def reserve_for(models: Models, methods: Sequence[MethodSpec], num_tokens: int, told: Callable[[str], None]) -> None:
+    """The passes that a run compiles for methods, for conversations of `num_tokens` tokens of the target."""
+    for need in needs(models, methods):
+        if need.model.compiled is not None:
+            num_own = math.ceil(num_tokens * (SPARE if need.has_own_tokens else 1))
+            need.model.compiled.reserve(num_own, sorted(need.lengths), need.packs, told=told)
 
 
 @dataclass

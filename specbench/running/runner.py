@@ -35,7 +35,7 @@ def run(
     """Measure every block of the plan that is not recorded yet; returns its records, old and new.
 
     `report(block, record, measured)` is called after each block. A record is on disk before the next block begins. A
-    cell is warmed up before the first of its blocks that is measured; `say` is told what was compiled for it.
+    cell is warmed up before the first of its blocks that is measured; `say` is told what is compiled for it.
     """
     check_same_examples(plan, done, folder)
     records: dict[Key, dict[str, Any]] = {}
@@ -44,7 +44,7 @@ def run(
         old = done.get(block.key)
         if old is None and block.cell is not cell:
             cell = block.cell
-            for compilation in reserve(cell, spec.chat):
+            for compilation in reserve(cell, spec.chat, say):
                 say(note(folder.path, compilation))
             warm_up_cell(cell, spec.chat)
         num_compiled = num_compilations()

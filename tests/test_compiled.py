@@ -172,6 +172,31 @@ def test_what_was_made_for_a_size_is_kept_and_packed_passes_fit_into_it(made: li
     assert sequence.capacity == capacity and len(made) == number
 
 
+def test_random_histories_give_the_logits_of_a_model_that_holds_nothing(made: list[str]) -> None:
+    """Scores, batches and drafts that are told later, in any order, by both engines."""
+    eager, other, sequence = one_layer()
+    sequence.reserve(80, (1, 2, 6), packs=True)
+    fresh, rng = both(num_hidden_layers=1)[0], Random(1)
+    for _ in range(150):
+        ids = [rng.randrange(3) for _ in range(rng.randint(2, 8))]  # so few that beginnings are shared
+        drafted = [rng.randrange(3) for _ in range(3)]
+        suffixes = [[rng.randrange(250)] for _ in range(3)]
+        asked = rng.choice(["score", "batch", "tail"])
+        fresh.reset()
+        for model in (fresh, eager, other):
+            if asked == "batch":
+                found = model.score_batch(ids, suffixes)
+            elif asked == "tail" and model is not fresh:
+                for length in range(1, 4):
+                    found = model.score(ids, length + 1 if length == 3 else 1, torch.tensor(drafted[:length]))
+                model.settle(drafted)
+            else:
+                found = model.score(ids + (drafted if asked == "tail" else []), 4 if asked == "tail" else 1)
+            if model is fresh:
+                expected = found
+            torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-3)
+
+
 @pytest.mark.parametrize(("kind", "attention"), [("mistral", "sdpa"), ("llama", "eager")])
 def test_where_no_mask_parts_them_continuations_are_read_one_by_one(kind: str, attention: str, made: list[str]) -> None:
     eager, other, _ = one_layer(kind)
@@ -286,7 +311,7 @@ def test_a_block_in_which_something_is_compiled_is_not_recorded(
     specbench: Callable[..., Outcome], tiny_pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A control: nothing is made ready, and the warm-up is left out."""
-    monkeypatch.setattr(runner, "reserve", lambda cell, chat: iter(()))
+    monkeypatch.setattr(runner, "reserve", lambda *given: iter(()))
     monkeypatch.setattr(runner, "warm_up_cell", lambda cell, chat: None)
     code, _, said = specbench(*RUN, "--target", tiny_pair[1], "--method", "ar", "--engine", "compiled")
     assert code == 2 and "passes were compiled while it was measured" in " ".join(said.split())

@@ -43,6 +43,18 @@ def test_a_batch_scores_as_one_by_one(kind: str) -> None:
     torch.testing.assert_close(model.score(ids, 5), plain_logits(model, ids, 5), atol=2e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("kind", sorted(tiny.KINDS))
+def test_a_batch_is_read_behind_its_own_tokens_whatever_the_cache_holds(kind: str) -> None:
+    """As many others, which differ in the last token or in an earlier one, and the beginning of more."""
+    model, single = tiny.causal_lm(kind), tiny.causal_lm(kind)
+    ids, suffixes = list(range(40, 60)), [[5], [6]]
+    expected = torch.cat([single.score(ids + suffix, 1) for suffix in suffixes])
+    for held in ([*ids[:-1], 7], [*ids[:8], 7, *ids[9:]], [*ids, 8, 9], [*ids[:-1], 7, 8]):
+        model.score(held, 1)
+        torch.testing.assert_close(model.score_batch(ids, suffixes), expected, atol=2e-4, rtol=1e-3)
+        assert model.checkpoint() == len(ids)
+
+
 def test_batches_are_counted_and_split() -> None:
     model, ids = tiny.causal_lm(), list(range(9))
     suffixes = [[token, 1] for token in range(150)]

@@ -95,7 +95,7 @@ class EagerSequence:
         """
         if common_prefix(self.cached_ids, ids) == len(ids):
             self.rollback(len(ids))
-        if len(self.cached_ids) != len(ids):
+        if self.cached_ids != ids:
             self.score(ids, 1)
         rows: list[torch.Tensor] = []
         for start in range(0, len(suffixes), MAX_ROWS):

@@ -165,6 +165,25 @@ def test_reading_late_changes_nothing(name: str, rule: str | None, sampling: Sam
     assert sum(step.num_accepted for step in late.steps) > 0
 
 
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+def test_a_synthetic_draft_is_read_as_that_of_any_drafter(sampling: Sampling) -> None:
+    """Where reading would wait its tokens come from the device; passes and outputs are the same."""
+    late, early = (decoder("synthetic", sampling, defers=defers) for defers in (True, False))
+    draft = late.drafter.model  # type: ignore[attr-defined]
+    tails: list[int] = []
+    score = draft.score
+
+    def watched(ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
+        tails.append(0 if tail is None else len(tail))
+        return score(ids, num_logits, tail)
+
+    draft.score = watched
+    generations = [made.generate(PROMPT, StopRules(40), seed=3) for made in (late, early)]
+    assert generations[0].token_ids == generations[1].token_ids and generations[0].steps == generations[1].steps
+    lengths = [[length for length, _ in each.draft_passes] for each in generations]
+    assert lengths[0] == lengths[1] and max(tails) == 4
+
+
 @pytest.mark.parametrize("name", ["sd", "fsd"])
 def test_an_end_that_is_read_late_ends_the_draft(name: str) -> None:
     """Any greedy token of the middle as the end: what is drafted behind it counts nowhere."""

@@ -12,11 +12,12 @@ import torch
 from pydantic import Field
 
 from specbench.decoding.drafters import drafter
-from specbench.decoding.drafters.model import ScoringModel
+from specbench.decoding.drafters.model import ScoringModel, deferring
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Distributions, Sampling, draw, residual
 from specbench.models.pair import ModelPair
 from specbench.models.timing import PassLog
+from specbench.models.transfer import uploaded
 
 COINS = 0x5EED  # apart from the run's own stream: the rule draws the same in the rehearsal and when it is measured
 
@@ -84,14 +85,18 @@ class SyntheticDrafter:
 
     def _draft(self, ids: list[int], token_ids: list[int], generator: torch.Generator) -> None:
         """The passes and draws of a drafter that has to find these tokens behind `ids`; nobody waits for its draws."""
-        mark = self.model.passes.clock.mark
-        drafted_ids = list(ids)
-        for token in token_ids:
-            distribution = Distributions(self.model.score(drafted_ids, 1), self.sampling)
+        model, mark = deferring(self.model), self.model.passes.clock.mark
+        tail = uploaded(torch.tensor(token_ids, dtype=torch.long), generator.device)
+        for number in range(len(token_ids)):
+            if model is None:
+                logits = self.model.score([*ids, *token_ids[:number]], 1)
+            else:
+                logits = model.score(ids, 1, tail[:number] if number else None)
             start = mark()
-            distribution.draw_all(generator)
+            Distributions(logits, self.sampling).draw_all(generator)
             self.model.passes.add_choice(start, mark())
-            drafted_ids.append(token)
+        if model is not None:
+            model.settle(token_ids)
 
     def _planned(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         if self._coins is None:

@@ -10,7 +10,7 @@ from tests.test_leaderboard import row as leaderboard_row
 PARTS = ("draft", "verify", "rule", "tokenizer", "other")
 
 
-def row(name, speedup, alpha, parts, tau=2.0, c=0.1):
+def row(name, speedup, alpha, parts, tau=2.0, c=0.1, interval=(None, None), **changes):
     """A method with 100 tokens of which each takes the sum of the parts, in seconds; AR takes 10 ms a token."""
     seconds = dict(zip(PARTS, parts, strict=True))
     overhead = None if None in parts[2:] else sum(parts[2:])
@@ -19,7 +19,11 @@ def row(name, speedup, alpha, parts, tau=2.0, c=0.1):
         "tokens_per_second": 100 * speedup, "overhead_seconds": overhead,
         **{f"{part}_seconds": value for part, value in seconds.items()},
     }  # fmt: skip
-    return leaderboard_row(method=f"{name}@1:0", metrics={key: Metric(value=value) for key, value in values.items()})
+    metrics = {key: Metric(value=value) for key, value in values.items()}
+    metrics["speedup"] = Metric(value=speedup, low=interval[0], high=interval[1])
+    if c is not None:
+        metrics["speedup_expected"] = Metric(value=1.0)
+    return leaderboard_row(method=f"{name}@1:0", metrics=metrics, **changes)
 
 
 AR = row("ar", 1.0, None, (0.0, 0.8, 0.1, 0.0, 0.1), tau=1.0, c=None)
@@ -61,6 +65,30 @@ def test_a_higher_rate_that_is_slower_is_explained_by_its_largest_part() -> None
     )
     verifying = row("sd", 1.1, 0.74, (0.02, 0.8, 0.05, 0.0, 0.06), tau=1.7)
     assert why([AR, verifying, FSD]).endswith("for verify (τ = 1.70, not 2.50)")
+
+
+def test_only_what_compares_is_compared() -> None:
+    """Not across bridges, not with a prescribed rate, and not where the intervals overlap."""
+    slow, fast = (0.5, 0.3, 0.05, 0.0, 0.0591), (0.02, 0.5, 0.05, 0.0, 0.055)
+    over = row("slrs", 1.1, 0.74, slow, options={"bridge": "string"})
+    assert why([AR, over, FSD]) is None
+    synthetic = row("synthetic", 1.1, 0.9, slow, options={"drafter": {"type": "synthetic", "acceptance": 0.9}})
+    assert why([AR, synthetic, FSD]) is None
+    best = row("ngram", 1.6, 0.61, fast, interval=(1.4, 1.8))
+    near, apart = ((row("sd", 1.1, 0.74, slow, interval=(1.0, high)), best) for high in (1.5, 1.3))
+    assert why([AR, *near]) is None and "sd takes" in str(why([AR, *apart]))
+    assert why([AR, row("sd", 0.9, 0.74, slow, interval=(0.7, 1.1))]) is None
+
+
+def test_a_cost_ratio_that_is_not_what_drafting_took_is_told() -> None:
+    """Fifty steps of 5 draft passes took 0.5 s, 2 ms each; a target pass takes 8 ms: 0.25 of it, if c is 0.2 or 0.1."""
+    plain = row("ar", 1.0, None, (0.0, 0.8, 0.1, 0.0, 0.1), c=None, accepted_lengths=(100,), num_draft_tokens=0)
+    even, other = (
+        row("sd", 1.1, 0.74, (0.5, 0.3, 0.05, 0.0, 0.0591), c=c, accepted_lengths=(10, 40)) for c in (0.2, 0.1)
+    )
+    text = " ".join(rendered([plain, other]).split())
+    assert "sd: c = 0.100 is of medians, but its draft passes took 0.250 of a target pass on average" in text
+    assert "of medians" not in rendered([plain, even]) and "of medians" not in rendered([other])
 
 
 def test_what_is_slower_than_the_baseline_is_explained_and_nothing_else() -> None:

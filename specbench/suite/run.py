@@ -135,8 +135,8 @@ def line_of(estimate: Estimate, forecast: Forecast, num_missing: int, has_tried:
     num_records = sum(each.num_records for each in forecast.evidence.values())
     without = f"; {estimate.unknown} cells are not in it, nothing like them is measured" if estimate.unknown else ""
     return (
-        f"estimated time: about {shown(estimate.seconds)}, at most {shown(estimate.most)} if every answer has all tokens "
-        f"it may have; at the speeds of {num_records} measured {'example' if num_records == 1 else 'examples'}{without}"
+        f"estimated time: about {shown(estimate.seconds)}, at most {shown(estimate.most)} if every answer has all "
+        f"tokens it may have; at the speeds of {num_records} measured example{'s' if num_records > 1 else ''}{without}"
     )
 
 

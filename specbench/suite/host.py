@@ -27,13 +27,14 @@ class Host:
         """Do a job in a folder that holds these files at first; what is written there comes with the events."""
         folder = self._scratch / "cell"
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        self._scratch.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir()
         for name, content in files.items():
             (folder / name).write_bytes(content)
         here = replace(job, request=replace(job.request, output=folder))
         for event in self._process.events(here):
             yield self._seen_from_there(event, folder, job)
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)  # ray may end this process, and its child, at any time
 
     def _seen_from_there(self, event: Event, folder: Path, job: Job) -> Event:
         """With the files of the folder, and with its name as who asked knows it."""

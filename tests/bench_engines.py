@@ -25,7 +25,7 @@ from specbench.running.reserving import needs
 from specbench.specs import MethodSpec
 from tests.bench_transformers import GREEDY, Run, embedded_prompts, hugging_face, measure, ours, overhead, ratio, speed
 
-METHODS = ("ar", "sd", "fsd", "ngram", "pld", "slem", "tli")
+METHODS = ("ar", "sd", "fsd", "ngram", "pld", "slem", "tli", "union", "slrs")
 OTHERS = {"pld": "hf-pld", "slem": "hf-slem", "tli": "hf-tli"}  # transformers' own, beside generate and assisted
 WANTED = {"ar": "≥ 2.0", "sd": "≥ 2.0"}
 
@@ -48,7 +48,8 @@ def prepare(models: Models, methods: Sequence[MethodSpec], num_tokens: int) -> f
     seconds = 0.0
     for need in needs(models, methods):
         assert need.model.compiled is not None
-        num_own = num_tokens * (2 if need.has_own_tokens else 1)
+        num_own = num_tokens * (6 if need.packs else 2 if need.has_own_tokens else 1)  # slrs drafts with bytes
+        num_own = min(num_own, need.model.context_limit or num_own)
         seconds += need.model.compiled.reserve(num_own, sorted(need.lengths), need.packs)
     return seconds
 

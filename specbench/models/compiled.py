@@ -142,12 +142,12 @@ class CompiledSequence:
         length = next(length for length in lengths if length >= num_tokens)
         first = min(num_cached, graphs.capacity - length)  # at the end of the buffers the last tokens are read again
         tokens = ids[first : num_cached + num_tokens]
-        start = self.passes.clock.mark()
         if tail is None:
             graphs.fill(length, first, tokens)
         else:
             tokens += [UNKNOWN] * (num_cached + num_tokens - first - len(tokens))
             graphs.fill(length, first, ids[first:], tail[max(first - len(ids), 0) :])
+        start = self.passes.clock.mark()
         logits = graphs.run(length, kind)
         self.passes.add(num_tokens, start, self.passes.clock.mark())
         self.cached_ids += tokens[num_cached - first :]
@@ -175,7 +175,6 @@ class CompiledSequence:
         """One clocked pass over equally long suffixes behind one another, none of which sees another; not kept."""
         graphs, num_cached, num_tokens = self._graphs, len(self.cached_ids), len(suffixes) * num_each
         length = next(length for length in PACKED if length >= num_tokens)
-        start = self.passes.clock.mark()
         graphs.fill(length, num_cached, [token for suffix in suffixes for token in suffix])
         positions, mask = graphs.packing(length)
         places = torch.arange(num_tokens, device=mask.device)
@@ -184,6 +183,7 @@ class CompiledSequence:
         mask[..., :num_cached] = True
         sees = (places[:, None] >= places) & (places[:, None] // num_each == places // num_each)
         mask[0, 0, :num_tokens, num_cached : num_cached + num_tokens] = sees
+        start = self.passes.clock.mark()
         logits = graphs.run(length, "packed")
         self.passes.add(num_tokens, start, self.passes.clock.mark())
         return logits[num_each - 1 : num_tokens : num_each, : self.vocab_size]

@@ -33,8 +33,10 @@ class Host:
             (folder / name).write_bytes(content)
         here = replace(job, request=replace(job.request, output=folder))
         for event in self._process.events(here):
-            yield self._seen_from_there(event, folder, job)
-        shutil.rmtree(self._scratch, ignore_errors=True)  # ray may end this process, and its child, at any time
+            seen = self._seen_from_there(event, folder, job)
+            if isinstance(event, Finished | Lost):  # who hears of it may end this process at once
+                shutil.rmtree(self._scratch, ignore_errors=True)
+            yield seen
 
     def _seen_from_there(self, event: Event, folder: Path, job: Job) -> Event:
         """With the files of the folder, and with its name as who asked knows it."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,10 @@ def test_the_wheel_works_elsewhere(tmp_path: Path) -> None:
     pip("wheel", ".", "--no-deps", "--no-build-isolation", "-w", str(tmp_path / "dist"))
     scripts = environment(tmp_path / "empty")
     wheel = next((tmp_path / "dist").glob("specbench-*.whl"))
+    boards = {f"specbench/builtin/leaderboards/{file.name}" for file in (CHECKOUT / "leaderboards").glob("*.yaml")}
+    with zipfile.ZipFile(wheel) as content:
+        held = {name for name in content.namelist() if "/leaderboards/" in name and "builtin" in name}
+    assert held == boards | {"specbench/builtin/leaderboards/demo.json"}, "records are not installed"
     pip("--python", str(scripts / "python"), "install", "--no-deps", "--no-compile", str(wheel))
     assert imported_from(scripts).is_relative_to((tmp_path / "empty").resolve())
     listed = specbench(scripts, "list")

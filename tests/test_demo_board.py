@@ -1,0 +1,49 @@
+"""The committed demo board: complete, of today's tasks, methods and weights, and what its records give."""
+
+from pathlib import Path
+
+import pytest
+
+from specbench.boards.catalogue import load_board
+from specbench.boards.cells import Cell, cells_of
+from specbench.boards.measured import cell_of_row
+from specbench.demo.family import source_of
+from specbench.grids.measurement import Asked
+from specbench.leaderboards.recompute import mismatches
+from specbench.leaderboards.runs import Runs, place_of
+from specbench.leaderboards.validation import validate
+from specbench.models.revisions import identified
+from specbench.results.leaderboard import load
+from specbench.results.row import Row
+
+FILE = Path(__file__).resolve().parents[1] / "leaderboards" / "demo.json"
+CELLS = cells_of(load_board("demo"), "embedded", Asked(allow_code_execution=True))
+AGAIN = "measure the board again: specbench board run demo --pair embedded --allow-code-execution"
+
+
+def rows_of(cell: Cell) -> list[Row]:
+    return [row for row in load(FILE) if cell_of_row(row) == cell.place]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.run_name)
+def test_every_run_of_the_board_is_measured_as_it_is_today(cell: Cell) -> None:
+    rows = rows_of(cell)
+    assert cell.is_measured(rows), AGAIN
+    for name, revision in {(row.target, row.target_revision) for row in rows}:
+        assert revision == identified(source_of(name), None), AGAIN
+
+
+def test_the_file_is_whole() -> None:
+    found = validate(FILE, with_records=False)
+    assert not found.problems and found.num_rows == sum(len(rows_of(cell)) for cell in CELLS)
+
+
+def test_its_rows_are_what_the_records_beside_it_give() -> None:
+    rows, runs = load(FILE), Runs()
+    chosen = [row for row in rows if row.task.startswith(("csqa@", "humaneval@"))]
+    assert len(chosen) == 16
+    for row in chosen:
+        folder = place_of(row, FILE)
+        assert folder is not None and not mismatches(row, runs.at(folder), rows), row.place
+    changed = chosen[1].model_copy(update={"accepted_lengths": (1,)})
+    assert mismatches(changed, runs.at(place_of(changed, FILE) or FILE), rows)

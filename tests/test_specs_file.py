@@ -6,6 +6,7 @@ import pytest
 
 from specbench.catalogue import load_method, load_task, method_names, task_names, with_overrides
 from specbench.errors import ConfigError
+from specbench.resources import builtin_dir
 from specbench.running.identity import named
 from specbench.running.specs_file import read_specs, write_specs
 
@@ -20,6 +21,7 @@ def test_every_task_and_method_has_its_digest_when_it_is_read_back(tmp_path):
     write_specs(tmp_path, SimpleNamespace(tasks=tasks, methods=methods), cells)
     found = read_specs(tmp_path)
     assert [named(each) for each in (*found.tasks, *found.methods)] == [named(each) for each in (*tasks, *methods)]
+    assert str(builtin_dir("tasks")) not in (tmp_path / "specs.json").read_text(), "of which machine it is, is not told"
     assert found.subsets("mgsm") == list(load_task("mgsm").subset_names)
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
@@ -29,7 +30,7 @@ class SpecsFile:
 def write_specs(folder: Path, spec: RunSpec, cells: Sequence[Cell]) -> None:
     """Write what the rows of this run are of. Raises ConfigError where the disk refuses."""
     content = {
-        "tasks": [task.model_dump() for task in spec.tasks],
+        "tasks": [_without_places(task.model_dump()) for task in spec.tasks],
         "methods": [method.model_dump() for method in spec.methods],
         "cells": [[cell.task.name, cell.subset] for cell in cells],
     }
@@ -37,6 +38,15 @@ def write_specs(folder: Path, spec: RunSpec, cells: Sequence[Cell]) -> None:
         write_atomically(folder / FILE, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     except OSError as error:
         raise ConfigError(f"{folder / FILE}: cannot write it ({error.strerror or error})") from error
+
+
+def _without_places(data: dict[str, Any]) -> dict[str, Any]:
+    """A task, or a part of it, with the names of its samples: in which folder of this machine they are is no part of
+    what was measured."""
+    made = {key: _without_places(value) if isinstance(value, dict) else value for key, value in data.items()}
+    if isinstance(made.get("sample"), str):
+        made["sample"] = Path(made["sample"]).name
+    return made
 
 
 def read_specs(folder: Path) -> SpecsFile:

@@ -2,7 +2,7 @@
 
 import random
 
-from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.row import Row
 from tests.test_leaderboard import row
 
@@ -39,6 +39,7 @@ def some_rows(num_tasks: int = 2, seed: int = 0) -> list[Row]:
             same = {
                 "task": f"task{number}@1:0123456789ab", "subset": subset, "quality": "accuracy", "n": 40,
                 "language": None if subset == "all" else subset, "command": f"specbench run --task task{number}",
+                "intervals": INTERVALS,
             }  # fmt: skip
             baseline = metrics(rng) | {"speedup": Metric(value=1.0), "speedup_expected": Metric()}
             made += [

@@ -28,7 +28,7 @@ def settings_apart(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]
 
 
 def _num_apart(own: Sequence[dict[str, object]], names: Sequence[str]) -> int:
-    return len({tuple(each.get(name) for name in names) for each in own})
+    return len({repr([each.get(name) for name in names]) for each in own})  # values may be mappings
 
 
 def _words(name: str, value: object) -> str:

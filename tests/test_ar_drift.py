@@ -72,7 +72,7 @@ def record(number: int, at: float | None, decode: float = 1.0, **changes: Any) -
 
 
 def test_the_order_is_that_in_which_they_were_measured() -> None:
-    """Whatever the order of the list: a run that was resumed has the examples of both sessions mixed."""
+    """Whatever the order of the list: a run that was resumed has the examples of both starts mixed."""
     drifting = [record(n, 1000.0 + n, decode=1.0 if n < 30 else 1.3) for n in range(60)]
     mixed = [drifting[n // 2 + 30 * (n % 2)] for n in range(60)]
     found = ar_drift(mixed)

@@ -478,7 +478,7 @@ def test_a_method_that_does_not_fit_is_an_error_when_named(call: Specbench) -> N
     assert code == 2 and "needs a drafter model: give one with --drafter" in err
 
 
-def test_rows_of_another_dtype_or_model_keep_their_verdict() -> None:
+def test_rows_of_another_dtype_engine_or_model_keep_their_verdict() -> None:
     """Rounding decides where outputs part, so an audit in one dtype says nothing of another."""
     own = row(drafter_revision="a", verdict="not audited")
     greedy = Greedy(num_prompts=8, num_equal=8, num_near_ties=0, num_judged=9, median_position=None, example=None)
@@ -488,7 +488,7 @@ def test_rows_of_another_dtype_or_model_keep_their_verdict() -> None:
     )  # fmt: skip
     verdict = Verdict(method="fsd", verdict="lossless", declared_lossless=True, greedy=greedy)
     report = Audit.model_construct(
-        target=own.target, target_revision=own.target_revision, dtype="float32",
+        target=own.target, target_revision=own.target_revision, dtype="float32", engine="eager",
         identities={"fsd": Identity(method=own.method, drafter=own.drafter, drafter_revision="a")},
         verdicts=[verdict.model_copy(update={"distribution": draws})], task="mgsm", subsets=["en", "ja"],
         temperature=1.0, top_k=None, top_p=None,
@@ -509,7 +509,13 @@ def test_rows_of_another_dtype_or_model_keep_their_verdict() -> None:
     assert report.verdict_of(own.model_copy(update={"verdict": "diverged"})) is None, "what the row showed stays"
     undrawn = report.model_copy(update={"verdicts": [verdict]})
     assert undrawn.verdict_of(own) is not None and undrawn.verdict_of(warm) is None, "greedy outputs are no draws"
-    for changes in ({"dtype": "bfloat16"}, {"target_revision": None}, {"drafter_revision": "b"}, {"method": "fsd@1"}):
+    for changes in (
+        {"dtype": "bfloat16"},
+        {"engine": "compiled"},
+        {"target_revision": None},
+        {"drafter_revision": "b"},
+        {"method": "fsd@1"},
+    ):
         assert report.verdict_of(own.model_copy(update=changes)) is None
 
 

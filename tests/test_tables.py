@@ -63,7 +63,8 @@ def test_other_conditions_are_said():
     )
     for part in ("temperature 0.8, top-k 50, top-p 0.95", "lossless", "drafter none", "data: local (/data/[en]/x)"):
         assert part in text
-    assert "lossy" not in text
+    assert "lossy" not in text and "compiled" not in text
+    assert re.search(r"float32 on .*, compiled", rendered(rows(engine="compiled")))
 
 
 def test_subsets_that_are_sampled_in_different_ways_are_told_apart():

@@ -61,8 +61,9 @@ def cells(verdict: Verdict) -> list[str]:
 def caption(audit: Audit) -> str:
     noise, control = audit.noise, audit.control
     lines = [
-        f"greedy, {audit.dtype} on {audit.device}: {noise.num_prompts} prompts, {noise.num_positions} tokens. AR "
-        f"against itself with other query lengths: another token at {noise.num_changed} of {noise.num_prompts} "
+        f"greedy, {audit.dtype} on {audit.device}, {audit.engine}: {noise.num_prompts} prompts, "
+        f"{noise.num_positions} tokens. "
+        f"AR against itself with other query lengths: another token at {noise.num_changed} of {noise.num_prompts} "
         f"prompts, gaps between logits change by up to {noise.max_gap_change:.2g}. A near-tie is a gap ≤ "
         f"{noise.tolerance:.2g}. The token at which a method differs is the median over prompts."
     ]

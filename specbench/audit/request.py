@@ -53,6 +53,7 @@ class Audit(Findings):
     drafters: dict[str, str]
     identities: dict[str, Identity]
     dtype: str
+    engine: str
     device: str
     temperature: float
     top_k: int | None
@@ -67,12 +68,14 @@ class Audit(Findings):
 
     def verdict_of(self, row: Row) -> tuple[str, RowEvidence] | None:
         """The verdict on the method and models of a leaderboard row, with its evidence, if they were audited in the
-        row's dtype and way of sampling and something was decided. What the row's own outputs showed stays."""
+        row's dtype, engine and way of sampling and something was decided. What the row's own outputs showed stays."""
         for verdict in self.verdicts:
             found = self.identities.get(verdict.method)
-            own = (row.method, row.drafter, row.drafter_revision, row.target, row.target_revision, row.dtype)
+            own = (row.method, row.drafter, row.drafter_revision, row.target, row.target_revision, row.dtype,
+                   row.engine)  # fmt: skip
             if found and own == (
-                found.method, found.drafter, found.drafter_revision, self.target, self.target_revision, self.dtype
+                found.method, found.drafter, found.drafter_revision, self.target, self.target_revision, self.dtype,
+                self.engine,
             ):  # fmt: skip
                 clean = verdict.verdict in ("lossless", "greedy equal")
                 own_finding = row.evidence is None and row.verdict in ("diverged", "near-tie only")
@@ -139,6 +142,7 @@ def run_audit(request: Request, num_draws: int, temperature: float, say: Progres
     return Audit(
         task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=models.target.name,
         target_revision=models.target.revision, drafters=drafters, identities=identities, dtype=models.target.dtype,
+        engine=spec.engine,
         device=str(models.target.device), temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p,
         num_draws=num_draws, seed=spec.seed, noise=findings.noise, prompts=findings.prompts, control=findings.control,
         verdicts=[*findings.verdicts, *others, *verdicts],

@@ -9,7 +9,7 @@ from rich.text import Text
 from specbench.boards.catalogue import board_names, load_board
 from specbench.boards.measured import ALL, Measured
 from specbench.boards.spec import QUALITY
-from specbench.results.captions import FEW, rests_on_few, verdict_word
+from specbench.results.captions import FEW, computed_on, rests_on_few, verdict_word
 from specbench.results.cells import NULL, number, speed
 from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.drafters import prescribed
@@ -82,7 +82,7 @@ def _conditions(measured: Measured) -> list[str]:
     rows = [row for rows in measured.rows.values() for row in rows]
     values: dict[str, set[str]] = {
         "target": {row.target for row in rows},
-        "on": {f"{row.dtype}, {row.device}" for row in rows},
+        "on": {computed_on(row) for row in rows},
         "data": {str(row.data_source) for row in rows},
         "measured": {row.created[:10] for row in rows},
         NOT_MEASURED: {run for run, found in measured.rows.items() if not found},

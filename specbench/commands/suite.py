@@ -49,8 +49,8 @@ def suite(
     """
     from specbench.grids.measurement import Asked
     from specbench.suite.cells import cells_of, load_suite
+    from specbench.suite.command import measure, show
     from specbench.suite.plan import planned
-    from specbench.suite.session import measure, show
     from specbench.suite.tables import cells_table, problems
 
     asked = Asked(path("--runs", runs) or Path("runs"), limit, data, device, threads, allow_code_execution)

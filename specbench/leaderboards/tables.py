@@ -10,7 +10,7 @@ from specbench.leaderboards.groups import computed, grouped
 from specbench.leaderboards.ranked_table import Column, RankedTable
 from specbench.leaderboards.ranks import Ranked, ranked
 from specbench.leaderboards.side import Side
-from specbench.results.captions import FEW, rests_on_few, sampling_of, verdict_word
+from specbench.results.captions import FEW, computed_on, rests_on_few, sampling_of, verdict_word
 from specbench.results.cells import number, short, speed
 from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.drafters import model_name, prescribed
@@ -113,7 +113,7 @@ def _caption(order: Sequence[Ranked], metric: str) -> list[str]:
     libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
     return [
         f"target {model_name(row.target, row.target_revision)}, n = {row.n}{repeats}, seed {row.seed}; "
-        f"{sampling_of(row)}; {row.dtype} on {row.device}; {libraries}",
+        f"{sampling_of(row)}; {computed_on(row)}; {libraries}",
         f"data: {row.data_source}",
         *(f"{name}: {text}" for name, text in computed(row, metric).items()),
         _ranks_told([each for each in order if prescribed(each.row) is None], metric),

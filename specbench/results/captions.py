@@ -28,7 +28,7 @@ def caption(rows: Sequence[Row]) -> str:
         *_code(row),
         f"drafter {drafter_of(row)}, {draft_length(row)}, {lossless}{_options(row)}",
         *([f"ranked beside no other row: {reason}"] if (reason := prescribed(row)) else []),
-        f"{_by_subset(rows, sampling_of)}; {row.dtype} on {row.device}",
+        f"{_by_subset(rows, sampling_of)}; {computed_on(row)}",
         f"verdict: {_by_subset(rows[-1:] if rows[-1].subset == 'all' else rows, verdict_of)}",
         f"data: {row.data_source} ({_locations(places)})",
     ]
@@ -127,6 +127,11 @@ def _by_subset(rows: Sequence[Row], text_of: Callable[[Row], str]) -> str:
     if len(subsets) == 1:
         return next(iter(subsets))
     return "; ".join(f"{text} in {', '.join(names)}" for text, names in subsets.items())
+
+
+def computed_on(row: Row) -> str:
+    """In which dtype, on which machine, and by which engine, where it is not the usual one."""
+    return f"{row.dtype} on {row.device}" + ("" if row.engine == "eager" else f", {row.engine}")
 
 
 def sampling_of(row: Row) -> str:

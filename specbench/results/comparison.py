@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from specbench.results.captions import FEW, rests_on_few, verdict_word
+from specbench.results.captions import FEW, computed_on, rests_on_few, verdict_word
 from specbench.results.doubts import doubt_lines, speedup_cell
 from specbench.results.drafters import prescribed
 from specbench.results.notes import heading
@@ -66,7 +66,7 @@ def _caption(rows: Sequence[Row]) -> str:
     row = rows[0]
     return "\n".join(
         [
-            f"target {row.target}, n = {row.n}; {sampling_of(row)}; {row.dtype} on {row.device}",
+            f"target {row.target}, n = {row.n}; {sampling_of(row)}; {computed_on(row)}",
             "greedy equal: its outputs are AR's on these prompts; `specbench audit` tests draws as well"
             if any(each.verdict != "not audited" for each in rows)
             else "not audited: `specbench audit` tests what is drawn at a temperature",

@@ -43,9 +43,12 @@ def write_specs(folder: Path, spec: RunSpec, cells: Sequence[Cell]) -> None:
 def _without_places(data: dict[str, Any]) -> dict[str, Any]:
     """A task, or a part of it, with the names of its samples: in which folder of this machine they are is no part of
     what was measured."""
-    made = {key: _without_places(value) if isinstance(value, dict) else value for key, value in data.items()}
-    if isinstance(made.get("sample"), str):
-        made["sample"] = Path(made["sample"]).name
+    made: dict[str, Any] = {
+        key: _without_places(value) if isinstance(value, dict) else value for key, value in data.items()
+    }
+    sample = made.get("sample")
+    if isinstance(sample, str):
+        made["sample"] = Path(sample).name
     return made
 
 

@@ -31,7 +31,7 @@ class MeasuringProcess:
         self.close()
         paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(  # of a session of its own: an interrupt is for who asks, not for who measures
+        self._process = subprocess.Popen(  # in a process group of its own: who asks is interrupted, not who measures
             [sys.executable, "-P", "-X", "faulthandler", "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._errors, start_new_session=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )  # fmt: skip

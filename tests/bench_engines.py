@@ -1,6 +1,6 @@
 """Our two engines beside transformers' own generation on the embedded family, in one process.
 
-    python tests/bench_engines.py
+    python -m tests.bench_engines
 
 Prints tokens/s of every method, eager, compiled and, where transformers has it, as transformers runs it; what compiling
 took; and the share of AR's decode time that is no forward pass. All sides of a method are interleaved per prompt with

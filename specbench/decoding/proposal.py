@@ -33,13 +33,6 @@ class KnownProbs(DraftProbs, Protocol):
         """max(p − q_i, 0), unnormalised, given i as [1] and p as [vocab]: what comes after a rejection at i."""
 
 
-class RecoveringProbs(DraftProbs, Protocol):
-    """Draft distributions that are computed where they are met."""
-
-    def recover(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
-        """A token drawn from norm(max(p − q_i, 0)), given p as [vocab]: what comes after a rejection at `index`."""
-
-
 class DenseProbs(DraftProbs, Protocol):
     """Draft distributions that are known in full, as rules that compare them need."""
 

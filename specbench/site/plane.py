@@ -20,7 +20,7 @@ FRAME: Box = (56.0, 16.0, 660.0, 340.0)
 
 @dataclass(frozen=True)
 class Point:
-    """`whiskers`: ends of the intervals of speed-up (x) and score (y), null where there is none."""
+    """`across` and `along`: ends of the intervals of speed-up (x) and score (y), null where there is none."""
 
     entry: Entry
     name: str

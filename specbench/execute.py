@@ -34,8 +34,6 @@ from specbench.specs import RunSpec
 from specbench.threads import set_threads
 from specbench.tuning.calibration import without_calibration
 
-__all__ = ["Outcome", "Request", "execute", "measure", "measure_into", "run_spec", "set_threads"]
-
 
 class Reports(Protocol):
     """Is told of every block of a run that is recorded."""

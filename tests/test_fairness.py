@@ -10,7 +10,6 @@ import torch
 from rich.console import Console
 
 from specbench.errors import ConfigError
-from specbench.execute import Request as RunRequest
 from specbench.execute import execute
 from specbench.fairness.answer import answer
 from specbench.fairness.comparison_table import comparison_table
@@ -25,6 +24,7 @@ from specbench.fairness.tables import overview, overview_caption, overview_cell,
 from specbench.fairness.texts import within
 from specbench.fairness.theorems import BoundViolation
 from specbench.models.loading import load_model
+from specbench.request import Request as RunRequest
 from specbench.results.board_format import DIGEST, digest_of
 from specbench.results.leaderboard import load
 from specbench.training.passes import Sample

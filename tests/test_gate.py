@@ -19,7 +19,7 @@ from scipy import stats
 
 from specbench.audit.verdict import Difference
 from specbench.errors import ConfigError
-from specbench.execute import Request, execute
+from specbench.execute import execute
 from specbench.gate.check import check
 from specbench.gate.findings import Compared
 from specbench.gate.junit import junit
@@ -31,6 +31,7 @@ from specbench.gate.sides import Side
 from specbench.gate.speed import LENGTH, MIN_PROMPTS, SPEEDUP, TYPICAL, joined, lengths, widening
 from specbench.gate.typical import hodges_lehmann, typical
 from specbench.models import timing
+from specbench.request import Request
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.leaderboard import load, write
 from specbench.results.ratios import unpaired, widened

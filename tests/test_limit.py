@@ -98,7 +98,7 @@ def known_report() -> LimitReport:
     """A target that reads 7.1 GB at 1 GB/s (well, milli-) and decodes a token in 10 ms; a drafter of a tenth."""
     points = Points(256, (64,), (1, 6))
     work = Work(weight_bytes=7_100_000, matmul_weights=1_000)
-    rates = Rates(1e9, LEAST_BYTES, 1e9, 512)
+    rates = Rates(1e9, LEAST_BYTES, 1e9)
     target = model_limit("org/target", "float32", work, rates, known(0.008, 0.00864, 0.010), points.context)
     small = Work(weight_bytes=500_000, matmul_weights=1_000_000)
     drafter = model_limit("org/drafter", "float32", small, rates, known(0.0024, 0.003, 0.004), points.context)

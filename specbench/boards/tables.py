@@ -9,6 +9,7 @@ from rich.text import Text
 from specbench.boards.catalogue import board_names, load_board
 from specbench.boards.measured import ALL, Measured
 from specbench.boards.spec import QUALITY
+from specbench.grids.outcomes import Outcome
 from specbench.results.captions import FEW, computed_on, rests_on_few, verdict_word
 from specbench.results.cells import NULL, number, speed
 from specbench.results.doubts import doubt_lines, speedup_cell
@@ -47,7 +48,7 @@ def own_table(measured: Measured) -> Table:
         if metric == QUALITY:
             table.add_column("of", overflow="fold")
     for run, rows in measured.rows.items():
-        for place, row in enumerate(_over_all(rows)):
+        for place, row in enumerate(over_all(rows)):
             first = [run, str(row.n)] if place == 0 else ["", ""]
             cells = [cell for metric in board.columns for cell in _own(row, metric)]
             add(table, *first, row.method.partition("@")[0], verdict_word(row), *cells)
@@ -58,11 +59,9 @@ def own_table(measured: Measured) -> Table:
     return table
 
 
-def _over_all(rows: Sequence[Row]) -> list[Row]:
-    """Of each method its row over all subsets, or its only one."""
-    several = any(row.subset == ALL for row in rows)
-    found = [row for row in rows if not several or row.subset == ALL]
-    return list({row.method: row for row in found}.values())
+def over_all(rows: Sequence[Row]) -> list[Row]:
+    """Of every task and method the row over all its subsets, or the only one."""
+    return list({(row.task, row.method): row for row in sorted(rows, key=lambda row: row.subset == ALL)}.values())
 
 
 def _own(row: Row, metric: str) -> list[str]:
@@ -87,7 +86,7 @@ def _conditions(measured: Measured) -> list[str]:
         "measured": {row.created[:10] for row in rows},
         NOT_MEASURED: {run for run, found in measured.rows.items() if not found},
     }
-    few = sorted(run for run, found in measured.rows.items() if any(map(rests_on_few, _over_all(found))))
+    few = sorted(run for run, found in measured.rows.items() if any(map(rests_on_few, over_all(found))))
     return [
         *(f"{name}: {', '.join(sorted(found))}" for name, found in values.items() if found),
         *([f"{FEW} in {', '.join(few)}"] if few else []),
@@ -99,8 +98,18 @@ def _conditions(measured: Measured) -> list[str]:
 
 def _doubts(measured: Measured) -> list[str]:
     rows = [(row, f"{run} {row.method.partition('@')[0]}")
-            for run, found in measured.rows.items() for row in _over_all(found)]  # fmt: skip
+            for run, found in measured.rows.items() for row in over_all(found)]  # fmt: skip
     return doubt_lines([row for row, _ in rows], [name for _, name in rows])
+
+
+def outcomes_table(title: str, outcomes: Sequence[Outcome]) -> Table:
+    """What became of every cell, the failures with their reasons last."""
+    table = plain_table(title, "run", "", "folder or reason")
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.failure is not None):
+        state = "measured already" if outcome.was_measured else "measured"
+        shown = (state, str(outcome.folder)) if outcome.failure is None else ("FAILED", outcome.failure)
+        add(table, outcome.name, *shown)
+    return table
 
 
 def plain_table(title: str, *columns: str) -> Table:

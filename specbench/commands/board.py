@@ -83,8 +83,8 @@ def run(
     from specbench.boards.catalogue import load_board
     from specbench.boards.cells import cells_of, chosen
     from specbench.boards.run import run_cells
+    from specbench.boards.tables import outcomes_table
     from specbench.grids.measurement import Asked
-    from specbench.grids.outcomes import outcomes_table
     from specbench.sandbox import permission
 
     permission.allow(allow_code_execution)

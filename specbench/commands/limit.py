@@ -35,13 +35,13 @@ def limit(
 
     operations of a pass ÷ the measured rate of matrix products.
     """
-    from specbench.execute import set_threads
     from specbench.limit.measuring import Asked, limits
     from specbench.limit.picture import draw
     from specbench.limit.saving import check_output, write
     from specbench.limit.tables import tables
     from specbench.resources import EMBEDDED
     from specbench.results.plots import check_plot
+    from specbench.threads import set_threads
 
     picture, file = path("--plot", plot), path("--output", output)
     if picture is not None:

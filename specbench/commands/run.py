@@ -51,8 +51,9 @@ def run(
     as_json: Annotated[bool, flag("--json", help="Print the rows as JSON instead of tables.")] = False,
 ) -> None:
     """Measure methods on tasks, beside autoregressive decoding; the same command resumes an interrupted run."""
-    from specbench.execute import Request, execute
+    from specbench.execute import execute
     from specbench.judge.judging import judging_of
+    from specbench.request import Request
     from specbench.sandbox import permission
 
     permission.allow(allow_code_execution)

@@ -19,19 +19,17 @@ SIZES = (512, 1024, 2048, 4096, 8192)
 @dataclass(frozen=True)
 class Rates:
     """`bytes_per_second`, read and written, of a copy whose buffers are together as large as `num_bytes`, so that
-    caches help it as much as the weights; `operations_per_second` of a product of matrices of size `matrix_size`."""
+    caches help it as much as the weights; `operations_per_second` of a product of matrices."""
 
     bytes_per_second: float
     num_bytes: int
     operations_per_second: float
-    matrix_size: int
 
 
 def measured_rates(device: torch.device, dtype: torch.dtype, num_bytes: int) -> Rates:
     """The medians of several rounds."""
     num_bytes = max(LEAST_BYTES, min(num_bytes, MOST_BYTES))
-    rate, size = matmul_rate(device, dtype)
-    return Rates(copy_rate(device, num_bytes), num_bytes, rate, size)
+    return Rates(copy_rate(device, num_bytes), num_bytes, matmul_rate(device, dtype))
 
 
 def copy_rate(device: torch.device, num_bytes: int) -> float:
@@ -41,8 +39,8 @@ def copy_rate(device: torch.device, num_bytes: int) -> float:
     return 2 * source.nbytes / seconds_of(lambda: target.copy_(source), device)
 
 
-def matmul_rate(device: torch.device, dtype: torch.dtype) -> tuple[float, int]:
-    """Operations per second, and the size of the matrices: the first that keeps the device at work long enough."""
+def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations per second, of the first matrices that keep the device at work long enough."""
     rate = 0.0
     for size in SIZES:
         first, second = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
@@ -50,7 +48,7 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> tuple[float, int]:
         rate = 2.0 * size**3 / seconds
         if seconds >= ENOUGH_SECONDS:
             break
-    return rate, size
+    return rate
 
 
 def seconds_of(run: Callable[[], object], device: torch.device) -> float:

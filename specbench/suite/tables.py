@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from specbench.boards.tables import add, plain_table
+from specbench.boards.tables import add, over_all, plain_table
 from specbench.results.captions import FEW, rests_on_few
 from specbench.results.cells import NULL, number, short, speed
 from specbench.results.doubts import doubt_lines, speedup_cell
@@ -13,8 +13,6 @@ from specbench.results.row import Row
 from specbench.results.units import unit_of
 from specbench.suite.cells import Cell
 from specbench.suite.forecast import Forecast, Planned, cells_in, shown
-
-ALL = "all"
 
 
 def cells_table(forecast: Forecast) -> Table:
@@ -76,11 +74,6 @@ def _doubts(measured: Sequence[tuple[Cell, Sequence[Row]]]) -> list[str]:
     few = sum(any(map(rests_on_few, over_all(found))) for _, found in measured)
     line = f"{FEW} in {few} of {len(measured)} cells"
     return [*([line] if few else []), *doubt_lines([row for _, row in rows], names)]
-
-
-def over_all(rows: Sequence[Row]) -> list[Row]:
-    """Of every task and method the row over all its subsets, or the only one."""
-    return list({(row.task, row.method): row for row in sorted(rows, key=lambda row: row.subset == ALL)}.values())
 
 
 def _cells(row: Row) -> list[str]:

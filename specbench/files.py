@@ -37,6 +37,15 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
         raise
 
 
+def check_place(path: Path) -> None:
+    """Raise OSError where `write_atomically` could not replace the file: asked before there is anything to write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
+    temporary_path(path).open("w").close()
+    temporary_path(path).unlink()
+
+
 def temporary_path(path: Path) -> Path:
     """Where a file is written before it takes its place; in the same folder, and this process's own."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -31,9 +31,11 @@ def limit(
 
     Bare passes over 1 to 64 tokens (compiled: fewer), at several contexts, and the decode loop are timed in turn.
 
-    Bounds: bytes of weights and cache that a pass must read ÷ the measured bandwidth of copies;
+    So are copies, sums and matrix products.
 
-    operations of a pass ÷ the measured rate of matrix products.
+    Bounds: bytes of weights and cache that a pass must read ÷ the bandwidth of copies;
+
+    operations of a pass ÷ the rate of matrix products.
     """
     from specbench.limit.measuring import Asked, limits
     from specbench.limit.picture import draw
@@ -41,26 +43,28 @@ def limit(
     from specbench.limit.tables import tables
     from specbench.resources import EMBEDDED
     from specbench.results.plots import check_plot
+    from specbench.specs import build
     from specbench.threads import set_threads
 
     picture, file = path("--plot", plot), path("--output", output)
     if picture is not None:
         check_plot(picture)
+        check_output("--plot", picture)
     if file is not None:
-        check_output(file)
+        check_output("--output", file)
+    asked = build(Asked, {
+        "target": target, "drafter": drafter, "target_revision": target_revision, "drafter_revision": drafter_revision,
+        "context": context, "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "engine": engine,
+    })  # fmt: skip
     set_threads(threads, target.startswith(EMBEDDED))
-    asked = Asked(
-        target=target, drafter=drafter, target_revision=target_revision, drafter_revision=drafter_revision,
-        context=context, repeats=repeats, seed=seed, dtype=dtype, device=device, engine=engine,
-    )  # fmt: skip
     with stderr.status("measuring") as status:
         report = limits(asked, status.update)
-    if file is not None:
-        write(file, report)
     if as_json:
         stdout.out(report.model_dump_json(indent=2))
     else:
         for table in tables(report):
             stdout.print(table)
+    if file is not None:
+        write(file, report)
     if picture is not None:
         draw(report, picture)

@@ -1,58 +1,48 @@
 """One `specbench limit`: what was asked for → models, measurements, report."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Annotated
 
-import torch
+from pydantic import Field
 
 from specbench.errors import ConfigError
-from specbench.limit.machine import measured_rates
-from specbench.limit.passes import Points, Timings, measure, points_for
-from specbench.limit.report import LimitReport, ModelLimit, make_report, model_limit
+from specbench.limit.conclusions import conclude
+from specbench.limit.machine import Gauge
+from specbench.limit.passes import measure
+from specbench.limit.points import LEAST_CONTEXT, Points, points_for
+from specbench.limit.report import Described, LimitReport
+from specbench.limit.timings import Measured
 from specbench.limit.work import Work, work_of
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.results.environment import environment
+from specbench.running.reserving import num_compilations
+from specbench.specs.components import Dtype, Engine, Spec, Text
 
-LEAST_CONTEXT = 8
-ENGINES = ("eager", "compiled")
+Told = Callable[[str], None]
+Pair = tuple[CausalLM, CausalLM]
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(Spec):
     """What a user asked for, as it was said."""
 
-    target: str
-    drafter: str
-    context: int
-    repeats: int
-    seed: int
-    dtype: str
-    device: str
-    engine: str
+    target: Text
+    drafter: Text
+    context: Annotated[int, Field(ge=LEAST_CONTEXT)]
+    repeats: Annotated[int, Field(ge=1)]
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    dtype: Dtype = "auto"
+    device: Text = "auto"
+    engine: Engine = "eager"
     target_revision: str | None = None
     drafter_revision: str | None = None
 
 
-def check(asked: Asked) -> None:
-    """Raise ConfigError for numbers and names that can be told to be wrong before anything is loaded."""
-    if asked.engine not in ENGINES:
-        raise ConfigError(f"--engine {asked.engine}: unknown: choices are {', '.join(ENGINES)}")
-    for name, value, least in (
-        ("context", asked.context, LEAST_CONTEXT),
-        ("repeats", asked.repeats, 1),
-        ("seed", asked.seed, 0),
-    ):
-        if value < least:
-            raise ConfigError(f"--{name} {value}: give {least} or more")
-
-
-def limits(asked: Asked, report: Callable[[str], None]) -> LimitReport:
-    """Load both models and measure them. `report` is told what is being done. Raises ConfigError for a context that
-    does not fit into the models."""
-    check(asked)
-    report(f"loading {asked.target} and {asked.drafter}")
+def limits(asked: Asked, told: Told) -> LimitReport:
+    """Load both models and measure them. `told` hears what is being done. Raises ConfigError for models that cannot be
+    loaded, and for a context that does not fit into them."""
+    told(f"loading {asked.target} and {asked.drafter}")
     target = load_model(
         asked.target, revision=asked.target_revision, dtype=asked.dtype, device=asked.device, engine=asked.engine
     )
@@ -60,41 +50,61 @@ def limits(asked: Asked, report: Callable[[str], None]) -> LimitReport:
     drafter = load_model(
         asked.drafter, revision=asked.drafter_revision, dtype=dtype, device=asked.device, engine=asked.engine
     )
-    return limits_of(target, drafter, asked, report)
+    return limits_of(target, drafter, asked, told)
 
 
-def limits_of(target: CausalLM, drafter: CausalLM, asked: Asked, report: Callable[[str], None]) -> LimitReport:
+def limits_of(target: CausalLM, drafter: CausalLM, asked: Asked, told: Told = lambda line: None) -> LimitReport:
     """Measure two models that are there."""
     models = (target, drafter)
     points = points_for(models, asked.context)
-    if len(points.query_lengths) < 2:
-        raise ConfigError(f"--context {asked.context}: the models' context has no room behind it: give less")
     works = [work_of(model) for model in models]
-    timings: list[Timings] = [Timings() for _ in models]
-    for part in points.parts() if any(model.compiled is not None for model in models) else [points]:
-        for model in models:
-            if model.compiled is not None:
-                model.compiled.reserve(part.most_tokens, part.query_lengths, prompts=part.decodes, told=report)
-        measure(models, part, asked.repeats, asked.seed, rounds_told(part, asked.repeats, report), timings)
-    report("copying memory and multiplying matrices")
-    found = [limit_of(*each, points) for each in zip(models, works, timings, strict=True)]
-    device = str(environment(str(target.device), target.dtype, target.attention)["device"])
-    return make_report(found[0], found[1], points, device=device, engine=asked.engine, repeats=asked.repeats)
+    gauges = [gauge_of(*each, points) for each in zip(models, works, strict=True)]
+    is_compiled = any(model.compiled is not None for model in models)
+    parts = [measured(models, gauges, part, asked, told) for part in (points.parts() if is_compiled else [points])]
+    capacities = (parts[0].target.capacity, parts[0].drafter.capacity)
+    first, second = (
+        (described(model, capacity), work) for model, capacity, work in zip(models, capacities, works, strict=True)
+    )
+    conditions = environment(str(target.device), target.dtype, target.attention, asked.engine)
+    return conclude(first, second, parts, points, environment=conditions, seed=asked.seed, repeats=asked.repeats)
 
 
-def rounds_told(part: Points, repeats: int, report: Callable[[str], None]) -> Callable[[], None]:
+def measured(models: Pair, gauges: Sequence[Gauge], part: Points, asked: Asked, told: Told) -> Measured:
+    """Rounds of passes that were compiled before."""
+    for model in models:
+        if model.compiled is not None:
+            model.compiled.reserve(part.most_tokens, part.query_lengths, prompts=part.decodes, told=told)
+    before = num_compilations()
+    rounds = rounds_told(part, asked.repeats, told)
+    found = measure(*models, gauges, part, repeats=asked.repeats, seed=asked.seed, told=rounds)
+    if number := num_compilations() - before:
+        raise ConfigError(
+            f"--engine compiled: {number} passes were compiled while others were measured, so their seconds say "
+            "nothing: take --engine eager"
+        )
+    found.target.capacity, found.drafter.capacity = (
+        None if model.compiled is None else model.compiled.capacity for model in models
+    )
+    return found
+
+
+def gauge_of(model: CausalLM, work: Work, points: Points) -> Gauge:
+    return Gauge(model.device, model.model.dtype, int(work.bytes_read(1, points.context)))
+
+
+def described(model: CausalLM, capacity: int | None) -> Described:
+    return Described(
+        name=model.name, revision=model.revision, dtype=model.dtype, attention=model.attention, capacity=capacity
+    )
+
+
+def rounds_told(part: Points, repeats: int, told: Told) -> Callable[[], None]:
     """What is said after each round."""
     numbers = count()
 
-    def told() -> None:
+    def round_told() -> None:
         number = next(numbers)
         said = f"round {number} of {repeats} is done" if number else "warmed up"
-        report(f"forward passes behind {part.context} tokens: {said}")
+        told(f"behind {part.context} tokens: {said}")
 
-    return told
-
-
-def limit_of(model: CausalLM, work: Work, timings: Timings, points: Points) -> ModelLimit:
-    dtype: torch.dtype = model.model.dtype
-    rates = measured_rates(model.device, dtype, int(work.bytes_read(1, points.context)))
-    return model_limit(model.name, model.dtype, work, rates, timings, points.context)
+    return round_told

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench.limit.drafting import Costs
 from specbench.limit.report import LimitReport, ModelLimit, Point
-from specbench.results.plots import pyplot, saved
+from specbench.results.plots import pyplot, reach, saved
 
 MS = 1e3
 COLOURS = {"target": "#2f6f94", "drafter": "#b5493a"}
@@ -26,7 +25,8 @@ def draw(report: LimitReport, path: Path) -> None:
         _label(panels[0], f"tokens in the pass, behind {report.context}", "ms")
         _label(panels[1], "context of a pass over one token", "ms")
         _speedups(panels[2], report)
-        figure.suptitle(f"{_short(report.target)} and {_short(report.drafter)}, {report.engine}: {report.device}")
+        engine, device = report.environment["engine"], report.environment["device"]
+        figure.suptitle(f"{_short(report.target)} and {_short(report.drafter)}, {engine}: {device}")
 
 
 def _lines(panel: Any, role: str, points: Sequence[Point], places: Sequence[int]) -> None:
@@ -38,16 +38,18 @@ def _lines(panel: Any, role: str, points: Sequence[Point], places: Sequence[int]
 
 
 def _speedups(panel: Any, report: LimitReport) -> None:
-    costs = Costs(report.cost_ratio, report.verification_cost)
     lengths = range(max(report.verification_cost))
-    for rate in SHOWN_RATES:
-        values = [costs.speedup(rate, length) for length in lengths]
-        [line] = panel.plot(lengths, values, label=f"α = {rate:g}")
-        length, best = costs.best(rate)
-        panel.plot([length], [best], "o", color=line.get_color())
+    for best in report.best:
+        rate = best.acceptance_rate
+        if rate in SHOWN_RATES:
+            [line] = panel.plot(lengths, [report.costs.speedup(rate, n) for n in lengths], label=f"α = {rate:g}")
+            panel.errorbar(
+                [best.num_draft_tokens], [best.speedup.value], reach([best.speedup]), fmt="o", capsize=3,
+                color=line.get_color(),
+            )  # fmt: skip
     panel.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     panel.set_xlabel("draft tokens γ")
-    panel.set_ylabel("speed-up by the measured costs")
+    panel.set_ylabel("speed-up by the measured costs; best: 95 %")
     panel.legend(frameon=False)
 
 
@@ -60,4 +62,4 @@ def _label(panel: Any, across: str, up: str) -> None:
 
 
 def _short(model: ModelLimit) -> str:
-    return model.name.rpartition("/")[2]
+    return model.model.name.rpartition("/")[2]

@@ -1,12 +1,11 @@
 """A report → tables for a terminal of 100 columns."""
 
-from collections.abc import Sequence
-
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from specbench.limit.report import LimitReport, ModelLimit, Point, Seconds, share_of_bound
+from specbench.limit.captions import conditions, explanations
+from specbench.limit.report import LimitReport, ModelLimit, Point, Ratio, Spread, digits_of
 from specbench.results.cells import NULL
 
 MS, MEGA, GIGA = 1e3, 1e-6, 1e-9
@@ -19,38 +18,39 @@ def tables(report: LimitReport) -> list[Table]:
 
 def bounds_table(report: LimitReport) -> Table:
     """One token behind the context, by the hardware, by the bare pass and by the decode loop; a column per model."""
-    table = plain(f"one token behind {report.context} · {report.engine}", "", "target", "drafter")
-    models = (report.target, report.drafter)
+    title = f"one token behind {report.context} · {report.environment['engine']} · median [quartiles]"
+    table = plain(title, "", "target", "drafter")
+    models, step = (report.target, report.drafter), report.step
     points = [model.at(1, report.context) for model in models]
-    lines = {
-        "weights and cache that a pass reads, MB": [f"{MEGA * model.bytes_read:.1f}" for model in models],
-        "copies of as many bytes, GB/s": [f"{GIGA * model.bytes_per_second:.1f}" for model in models],
-        "products of matrices, GFLOP/s": [f"{GIGA * model.operations_per_second:.0f}" for model in models],
-        "bandwidth bound, ms": [ms(point.bandwidth_seconds) for point in points],
-        "arithmetic bound, ms": [ms(point.arithmetic_seconds) for point in points],
-        "bare pass, ms [quartiles]": [spread(point.seconds) for point in points],
-        "decoding alone, ms per token": [spread(model.per_token) for model in models],
-        "  of it outside of passes": [f"{m.outside_passes.median / m.per_token.median:.0%}" for m in models],
-        "  bound ÷ decoding": [f"{share_of_bound(model, report.context):.2f}" for model in models],
-    }
-    for name, cells in lines.items():
-        add(table, name, *cells)
-    told = (
-        f"target {report.target.name}, drafter {report.drafter.name}",
-        f"{report.target.dtype} on {report.device}; medians of {report.repeats} rounds, all in turn",
-        report.verdict,
-    )
-    table.caption = Text("\n".join(told))
+    lines = [
+        ("weights and cache that a pass reads, MB", *(f"{MEGA * model.bytes_read:.1f}" for model in models)),
+        ("copies of as many bytes, read and written, GB/s", *(spread(m.bytes_per_second, GIGA) for m in models)),
+        ("sums of as many bytes, which only read, GB/s", *(spread(m.read_bytes_per_second, GIGA) for m in models)),
+        ("products of matrices, GFLOP/s", *(spread(model.operations_per_second, GIGA) for model in models)),
+        ("bound by the bandwidth of copies, ms", *(ms(point.bandwidth_seconds) for point in points)),
+        ("bound by the arithmetic of products, ms", *(ms(point.arithmetic_seconds) for point in points)),
+        ("bare pass, ms", *(spread(point.seconds) for point in points)),
+        ("decoding alone, ms per token", *(spread(model.per_token) for model in models)),
+        ("  overhead left: outside of its bare passes", *(part(m.outside_passes, m.per_token) for m in models)),
+        ("  bound ÷ decoding [95 %]", *(ratio(model.share_of_bound) for model in models)),
+        ("drafting, ms per draft token", NULL, spread(report.drafter.per_draft_token)),
+        ("  bound ÷ drafting [95 %]", NULL, ratio(report.drafter.share_of_bound_drafting)),
+        (f"a step of {step.num_draft_tokens} draft tokens and their verification, ms", spread(step.seconds), NULL),
+        ("  overhead left: outside of its bare passes", part(step.outside_passes, step.seconds), NULL),
+    ]
+    for cells in lines:
+        add(table, *cells)
+    table.caption = Text("\n".join([*conditions(report), *explanations(report), report.verdict]))
     return table
 
 
 def lengths_table(report: LimitReport) -> Table:
     """A line per query length behind the context."""
-    heading = ("tokens", "target", "single\npasses", "bound", "drafter", "bound")
+    heading = ("tokens", "target", "single passes\n[95 %]", "bound", "drafter", "bound")
     table = plain(f"passes behind {report.context} · ms", *heading)
     for point in report.target.points:
         if point.context == report.context:
-            single = f"{report.verification_cost[point.query_length]:.2f}"
+            single = ratio(report.verification_cost[point.query_length])
             add(table, str(point.query_length), spread(point.seconds), single, ms(point.bound_seconds),
                 *beside(report.drafter, point))  # fmt: skip
     return table
@@ -61,40 +61,53 @@ def contexts_table(report: LimitReport) -> Table:
     table = plain("one token by context · ms", "context", "target", "bound", "drafter", "bound")
     for point in report.target.points:
         if point.query_length == 1:
-            add(
-                table,
-                str(point.context),
-                spread(point.seconds),
-                ms(point.bound_seconds),
-                *beside(report.drafter, point),
-            )
+            own = (spread(point.seconds), ms(point.bound_seconds))
+            add(table, str(point.context), *own, *beside(report.drafter, point))
     return table
 
 
 def drafts_table(report: LimitReport) -> Table:
     """A line per acceptance rate: the best draft length by the measured costs, and if verifying cost one pass."""
-    table = plain("best draft length", "α", "γ", "speed-up", "γ, free\nverification", "speed-up, free\nverification")
+    heading = ("α", "γ", "speed-up [95 %]", "γ, free\nverification", "speed-up [95 %],\nfree verification")
+    table = plain("best draft length", *heading)
     for best in report.best:
-        add(table, f"{best.acceptance_rate:g}", str(best.num_draft_tokens), f"{best.speedup:.2f}",
-            str(best.free_num_draft_tokens), f"{best.free_speedup:.2f}")  # fmt: skip
+        add(table, f"{best.acceptance_rate:g}", str(best.num_draft_tokens), ratio(best.speedup),
+            str(best.free_num_draft_tokens), ratio(best.free_speedup))  # fmt: skip
     table.caption = Text(
-        f"Σ α^k / (γc + v(γ+1)), c = {report.cost_ratio:.3f}, v as measured above; γ = 0: drafting does not pay"
+        f"Σ α^k / (γc + v(γ+1)), c = {ratio(report.cost_ratio)},\n"
+        "v: single passes as measured above\nγ = 0: drafting does not pay"
     )
     return table
 
 
-def beside(model: ModelLimit, point: Point) -> Sequence[str]:
+def beside(model: ModelLimit, point: Point) -> tuple[str, str]:
     """The drafter's cells of a point."""
     own = model.at(point.query_length, point.context)
     return spread(own.seconds), ms(own.bound_seconds)
 
 
 def ms(seconds: float) -> str:
-    return f"{MS * seconds:.3g}" if seconds else NULL
+    return short(MS * seconds) if seconds else NULL
 
 
-def spread(seconds: Seconds) -> str:
-    return f"{MS * seconds.median:.3g} [{MS * seconds.low:.3g}, {MS * seconds.high:.3g}]"
+def spread(values: Spread, unit: float = MS) -> str:
+    median, low, high = (short(unit * value) for value in (values.median, values.low, values.high))
+    return f"{median} [{low}, {high}]"
+
+
+def short(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def part(inner: Spread, whole: Spread) -> str:
+    return f"{inner.median / whole.median:.0%}"
+
+
+def ratio(found: Ratio) -> str:
+    digits = digits_of(found.value)
+    if found.low is None or found.high is None:
+        return f"{found.value:.{digits}f}"
+    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 
 def plain(title: str, *columns: str) -> Table:

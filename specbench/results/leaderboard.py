@@ -1,6 +1,5 @@
 """The leaderboard file: how its rows are read, each checked, and written."""
 
-import errno
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from specbench.errors import ConfigError
-from specbench.files import temporary_path, write_atomically
+from specbench.files import check_place, write_atomically
 from specbench.results.board_format import DIGEST, FIRST_WITH_DIGESTS, FORMAT, HISTORY, digest_of, sealed, upgraded
 from specbench.results.row import Row
 
@@ -54,11 +53,7 @@ def check_writable(path: Path | str) -> None:
     """Raise ConfigError where `write` could not replace the file: asked before anything is measured."""
     try:
         path = Path(path).resolve()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "it is a folder")
-        temporary_path(path).open("w").close()
-        temporary_path(path).unlink()
+        check_place(path)
     except OSError as error:
         problem = f"cannot write the leaderboard: {error.strerror or error}"
         raise ConfigError(f"{path}: {problem}; nothing was measured: name another file") from error

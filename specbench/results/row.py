@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, 
 from specbench.fairness.numbers import Family, GroupNumbers
 from specbench.results.board_format import FORMAT
 from specbench.results.bootstrap import Intervals, Metric
+from specbench.specs.components import Engine
 
 # Everything else says which result it is.
 RESULT_FIELDS = frozenset(
@@ -86,7 +87,7 @@ class Row(Part):
     dtype: str
     device: str
     attention: str
-    engine: Literal["eager", "compiled"] = "eager"  # how the models' passes are run
+    engine: Engine = "eager"
     versions: dict[str, str | None]
     commit: str | None
     command: str

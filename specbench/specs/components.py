@@ -1,7 +1,7 @@
 """What all specs share: frozen pydantic models that forbid unknown keys, and components with options of their own."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_serializer, model_validator
 
@@ -11,6 +11,9 @@ from specbench.registry import BRIDGES, DRAFTERS, RULES, SCORERS, Factory, Regis
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Version = Annotated[int, Field(ge=1)]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Engine = Literal["eager", "compiled"]  # how the models' passes are run
+Chat = Literal["auto", "always", "never"]
 
 
 class Spec(BaseModel):

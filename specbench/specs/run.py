@@ -6,13 +6,13 @@ import math
 import weakref
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
 from specbench.errors import ConfigError, nearest
 from specbench.resources import EMBEDDED
-from specbench.specs.components import Spec, Text
+from specbench.specs.components import Chat, Dtype, Engine, Spec, Text
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 
@@ -28,10 +28,10 @@ class RunSpec(Spec):
     drafter: Text | None = None
     target_revision: str | None = None
     drafter_revision: str | None = None
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Dtype = "auto"
     device: Text = "auto"
-    engine: Literal["eager", "compiled"] = "eager"
-    chat: Literal["auto", "always", "never"] = "auto"
+    engine: Engine = "eager"
+    chat: Chat = "auto"
     data: Text | None = None  # None: the default; "hub", "sample", or a folder or file
     subsets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     subsets_per_task: Annotated[int, Field(ge=1)] | None = None

@@ -2,19 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from specbench.errors import ConfigError, nearest
-from specbench.specs.components import Name, Spec, Text
+from specbench.specs.components import Chat, Dtype, Engine, Name, Spec, Text
 from specbench.temperature import Temperature
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Chat = Literal["auto", "always", "never"]
-Engine = Literal["eager", "compiled"]
 
 
 class TaskEntry(Spec):

@@ -1,0 +1,138 @@
+"""Timings, work and rates → the report: medians over rounds, ratios of them with intervals, one sentence."""
+
+from collections.abc import Sequence
+from statistics import median, quantiles
+from typing import Any
+
+import numpy as np
+
+from specbench.limit.drafting import RATES, Costs, best
+from specbench.limit.intervals import Draws
+from specbench.limit.points import NUM_DRAFT_TOKENS, Points
+from specbench.limit.report import (
+    BestLength,
+    Described,
+    DrafterLimit,
+    LimitReport,
+    ModelLimit,
+    Point,
+    Ratio,
+    Spread,
+    StepLimit,
+    digits_of,
+)
+from specbench.limit.timings import Measured, Timings
+from specbench.limit.work import Work
+from specbench.results.resampling import Array
+
+Subject = tuple[Described, Work]
+
+
+def conclude(
+    target: Subject, drafter: Subject, parts: Sequence[Measured], points: Points, *,
+    environment: dict[str, Any], seed: int, repeats: int,
+) -> LimitReport:  # fmt: skip
+    """The report on a pair. `parts`: what was measured at the points; generations belong to the first."""
+    draws, context, main = Draws(repeats, seed), points.context, parts[0]
+    single = draws.medians(main.target.passes[1, context])
+    costs = Costs(
+        draws.medians(main.drafter.passes[1, context]) / single,
+        {length: draws.medians(main.target.passes[length, context]) / single for length in points.query_lengths},
+    )
+    report = LimitReport(
+        environment=environment, seed=seed, repeats=repeats, context=context,
+        target=model_limit(target, [part.target for part in parts], context, draws),
+        drafter=drafter_limit(
+            model_limit(drafter, [part.drafter for part in parts], context, draws), drafter[1], main, context, draws
+        ),
+        step=StepLimit(
+            num_draft_tokens=NUM_DRAFT_TOKENS, seconds=spread(main.steps.per_step),
+            outside_passes=spread(main.steps.outside_passes),
+        ),
+        cost_ratio=draws.ratio(costs.cost_ratio),
+        verification_cost={length: draws.ratio(cost) for length, cost in costs.verifying.items()},
+        best=[best_length(costs, rate, draws) for rate in RATES],
+        verdict="",
+    )  # fmt: skip
+    return report.model_copy(update={"verdict": verdict(report)})
+
+
+def model_limit(subject: Subject, parts: Sequence[Timings], context: int, draws: Draws) -> ModelLimit:
+    (model, work), main = subject, parts[0]
+    rates = main.rates
+    return ModelLimit(
+        model=model, bytes_read=work.bytes_read(1, context), operations=work.operations(1, context),
+        bytes_per_second=spread([each.bytes_per_second for each in rates]),
+        read_bytes_per_second=spread([each.read_bytes_per_second for each in rates]),
+        operations_per_second=spread([each.operations_per_second for each in rates]),
+        per_token=spread(main.per_token), outside_passes=spread(main.outside_passes),
+        share_of_bound=draws.ratio(bound(work, main, context, draws) / draws.medians(main.per_token)),
+        points=sorted(
+            (point for timings in parts for point in points_of(timings, work)),
+            key=lambda point: (point.query_length, point.context),
+        ),
+    )  # fmt: skip
+
+
+def drafter_limit(limit: ModelLimit, work: Work, main: Measured, context: int, draws: Draws) -> DrafterLimit:
+    seconds = main.steps.per_draft_token
+    share = draws.ratio(bound(work, main.drafter, context, draws) / draws.medians(seconds))
+    return DrafterLimit(**dict(limit), per_draft_token=spread(seconds), share_of_bound_drafting=share)
+
+
+def bound(work: Work, timings: Timings, context: int, draws: Draws) -> Array:
+    """Seconds of a pass over one token, by the rates of every draw of rounds."""
+    return np.maximum(
+        work.bytes_read(1, context) * draws.medians([1 / each.bytes_per_second for each in timings.rates]),
+        work.operations(1, context) * draws.medians([1 / each.operations_per_second for each in timings.rates]),
+    )
+
+
+def points_of(timings: Timings, work: Work) -> list[Point]:
+    """Passes beside the bounds by the rates of the same rounds."""
+    per_byte = median(1 / each.bytes_per_second for each in timings.rates)
+    per_operation = median(1 / each.operations_per_second for each in timings.rates)
+    return [
+        Point(
+            query_length=length, context=context, seconds=spread(values),
+            bandwidth_seconds=work.bytes_read(length, context) * per_byte,
+            arithmetic_seconds=work.operations(length, context) * per_operation,
+        )
+        for (length, context), values in timings.passes.items()
+    ]  # fmt: skip
+
+
+def spread(values: Sequence[float]) -> Spread:
+    low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return Spread(median=median(values), low=low, high=high)
+
+
+def best_length(costs: Costs[Array], rate: float, draws: Draws) -> BestLength:
+    """The draft lengths that are best by the medians of all rounds; intervals of the speed-ups at these lengths."""
+    free = Costs(costs.cost_ratio, dict.fromkeys(costs.verifying, np.ones_like(costs.cost_ratio)))
+    length, free_length = (best(as_measured(each), rate) for each in (costs, free))
+    return BestLength(
+        acceptance_rate=rate, num_draft_tokens=length, speedup=draws.ratio(costs.speedup(rate, length)),
+        free_num_draft_tokens=free_length, free_speedup=draws.ratio(free.speedup(rate, free_length)),
+    )  # fmt: skip
+
+
+def as_measured(costs: Costs[Array]) -> Costs[float]:
+    """By the first draw, which has all rounds."""
+    return Costs(float(costs.cost_ratio[0]), {length: float(cost[0]) for length, cost in costs.verifying.items()})
+
+
+def verdict(report: LimitReport) -> str:
+    """How near AR and drafting are to their bounds, and what verifying and drafting cost, in one sentence."""
+    ar, own = (model.at(1, report.context).bound_name for model in (report.target, report.drafter))
+    length = report.step.num_draft_tokens + 1
+    return (
+        f"AR runs at {told(report.target.share_of_bound)} of the {ar}, "
+        f"drafting at {told(report.drafter.share_of_bound_drafting)} of its {own}; "
+        f"verification of {length} tokens costs {told(report.verification_cost[length])} single passes, "
+        f"a draft pass {told(report.cost_ratio)}."
+    )
+
+
+def told(ratio: Ratio) -> str:
+    return f"{ratio.value:.{digits_of(ratio.value)}f}"

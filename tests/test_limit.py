@@ -9,21 +9,28 @@ import torch
 from rich.console import Console
 
 from specbench.errors import ConfigError
-from specbench.limit.drafting import Costs
-from specbench.limit.machine import LEAST_BYTES, Rates, measured_rates
-from specbench.limit.measuring import Asked, check, limits_of
-from specbench.limit.passes import COMPILED_LENGTHS, Points, Timings, measure, points_for
-from specbench.limit.report import LimitReport, make_report, model_limit
+from specbench.limit.conclusions import model_limit
+from specbench.limit.decoding import TimedDrafter, time_steps
+from specbench.limit.drafting import Costs, best
+from specbench.limit.intervals import Draws
+from specbench.limit.machine import LEAST_BYTES, Gauge, Rates
+from specbench.limit.measuring import Asked, limits_of
+from specbench.limit.passes import measure
+from specbench.limit.points import COMPILED_LENGTHS, NUM_DRAFT_TOKENS, Points, points_for
+from specbench.limit.report import Described, LimitReport, Ratio
 from specbench.limit.tables import tables
+from specbench.limit.timings import Steps
 from specbench.limit.work import AttentionLayer, Work, work_of
+from specbench.models.timing import Clock
 from specbench.results.metrics import expected_speedup
 from tests import tiny
+from tests.limits import known_report, known_timings
 
 FLOAT = 4  # bytes
 # Of tiny.network("llama"): 4 layers, width 32, 4 heads of 8 and 2 of keys and values, MLP of 48, 257 tokens.
 LAYER = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48
 HEAD, NORMS = 257 * 32, 9 * 32
-ASKED = Asked("t", "d", context=16, repeats=1, seed=0, dtype="auto", device="cpu", engine="eager")
+ASKED = Asked(target="t", drafter="d", context=16, repeats=1)
 
 
 def test_the_work_of_a_pass_is_that_counted_by_hand() -> None:
@@ -79,67 +86,125 @@ def test_the_best_draft_length_follows_from_what_passes_cost() -> None:
     free = Costs(0.1, dict.fromkeys(range(1, 65), 1.0))
     for rate in (0.3, 0.7, 0.95):
         every = [expected_speedup(rate, length, 0.1) for length in range(64)]
-        length, speedup = free.best(rate)
-        assert speedup == pytest.approx(max(every)) and every[length] == max(every)
+        length = best(free, rate)
+        assert free.speedup(rate, length) == pytest.approx(max(every)) and every[length] == max(every)
     dear = Costs(0.1, {1: 1.0, 2: 1.1, 6: 3.1, 64: 40.0})
     assert dear.verification(4) == pytest.approx(2.1)  # half-way between 2 and 6
     assert dear.speedup(0.5, 1) == pytest.approx(1.5 / (0.1 + 1.1))
-    assert dear.best(0.5) == (1, pytest.approx(1.25)) and dear.best(0.05) == (0, 1.0)
-
-
-def known(single: float, longer: float, per_token: float) -> Timings:
-    """Passes over 1 and 6 tokens behind 256, three times each, and one token behind 64."""
-    timings = Timings(per_token=[per_token] * 3, outside_passes=[per_token - single] * 3)
-    timings.passes = {(1, 64): [single], (1, 256): [single] * 3, (6, 256): [longer / 2, longer, 2 * longer]}
-    return timings
-
-
-def known_report() -> LimitReport:
-    """A target that reads 7.1 GB at 1 GB/s (well, milli-) and decodes a token in 10 ms; a drafter of a tenth."""
-    points = Points(256, (64,), (1, 6))
-    work = Work(weight_bytes=7_100_000, matmul_weights=1_000)
-    rates = Rates(1e9, LEAST_BYTES, 1e9)
-    target = model_limit("org/target", "float32", work, rates, known(0.008, 0.00864, 0.010), points.context)
-    small = Work(weight_bytes=500_000, matmul_weights=1_000_000)
-    drafter = model_limit("org/drafter", "float32", small, rates, known(0.0024, 0.003, 0.004), points.context)
-    return make_report(target, drafter, points, device="Some CPU, 1 thread", engine="eager", repeats=3)
+    assert best(dear, 0.5) == 1 and dear.speedup(0.5, 1) == pytest.approx(1.25)
+    assert best(dear, 0.05) == 0 and dear.speedup(0.05, 0) == 1.0
 
 
 def test_the_verdict_says_known_figures() -> None:
-    """7.1 ms of the 10 that a token takes; 2 million operations for the drafter's 4 ms."""
+    """7.1 ms of the 10 that a token takes; 2 million operations, which take 2 ms, of the 4 that drafting a token takes:
+    not of the 2.5 that the drafter takes alone."""
     report = known_report()
     assert report.verdict == (
-        "AR runs at 0.71 of the bandwidth bound; the drafter alone at 0.50 of its arithmetic bound; "
-        "verification of 6 tokens costs 1.08 single passes; a draft pass costs 0.30."
+        "AR runs at 0.71 of the bandwidth bound (of copies), drafting at 0.50 of its arithmetic bound; "
+        "verification of 6 tokens costs 1.08 single passes, a draft pass 0.30."
     )
-    assert report.cost_ratio == pytest.approx(0.3) and report.verification_cost == pytest.approx({1: 1.0, 6: 1.08})
+    assert report.drafter.share_of_bound.value == pytest.approx(0.8)
+    assert report.costs.cost_ratio == pytest.approx(0.3) and report.costs.verifying == pytest.approx({1: 1.0, 6: 1.08})
     point = report.target.at(6, 256)
     assert point.seconds.model_dump() == pytest.approx({"median": 0.00864, "low": 0.00648, "high": 0.01296})
     assert point.bound_seconds == pytest.approx(0.0071) and report.target.outside_passes.median == pytest.approx(0.002)
 
 
+def test_ratios_have_intervals_from_five_rounds_on() -> None:
+    """What is the same in every round has an interval without width; what is not, a wide one."""
+    few, many = known_report(4), known_report(9)
+    assert few.cost_ratio == Ratio(value=few.cost_ratio.value)
+    share = many.target.share_of_bound
+    assert (share.low, share.value, share.high) == pytest.approx((0.71, 0.71, 0.71))
+    verifying = many.verification_cost[6]
+    assert (verifying.low, verifying.value, verifying.high) == pytest.approx((0.54, 1.08, 2.16))
+    [best] = [each for each in many.best if each.acceptance_rate == 0.9]
+    tokens = sum(0.9**k for k in range(best.num_draft_tokens + 1))
+    assert best.num_draft_tokens == 5 and best.speedup.value == pytest.approx(tokens / (5 * 0.3 + 1.08))
+    bounds = (tokens / (1.5 + 2.16), tokens / (1.5 + 0.54))
+    assert (best.speedup.low, best.speedup.high) == pytest.approx(bounds)
+
+
+def test_a_slow_round_of_the_machine_slows_its_bound_and_its_decoding_alike() -> None:
+    """In rounds of half the speed both take twice as long: their ratio stays what it is, whatever rounds are drawn."""
+    speeds = [1.0, 0.5, 1.0, 0.5, 0.5]
+    rates = [Rates(1e9 * speed, 1e9 * speed, 1e12) for speed in speeds]
+    timings = known_timings(0.008, 0.009, 0.010, rates)
+    timings.per_token = [0.010 / speed for speed in speeds]
+    work = Work(weight_bytes=7_100_000, matmul_weights=1_000)
+    model = Described(name="target", revision=None, dtype="float32", attention="sdpa", capacity=None)
+    share = model_limit((model, work), [timings], 256, Draws(5, 0)).share_of_bound
+    assert (share.low, share.value, share.high) == pytest.approx((0.71, 0.71, 0.71))
+
+
 def test_the_tables_fit_and_hold_the_figures() -> None:
+    text = printed(known_report())
+    assert all(len(line) <= 100 for line in text.splitlines())
+    for part in ("7.1 ", "0.71", "8 [8, 8]", "8.64 [6.48, 13]", "1.08", "c = 0.30", "AR runs at 0.71", "2 [2, 2]",
+                 "30 [30, 30]", "5%", "org/target (0123456): float32, sdpa", "on Some CPU, 1 thread", "torch 2.1, ",
+                 "commit 0123456789 with changes", "none below 5 rounds"):  # fmt: skip
+        assert part in text
+    assert "a share above 1" not in text
+    assert "0.71 [0.71, 0.71]" in printed(known_report(9))
+
+
+def test_a_share_above_one_is_explained() -> None:
+    report = known_report(rates=[Rates(5e8, 2e9, 1e9)] * 3)
+    assert report.target.share_of_bound.value == pytest.approx(1.42)
+    assert "a share above 1: copies also write what they read" in printed(report)
+
+
+def printed(report: LimitReport) -> str:
     console = Console(width=100, force_terminal=False, no_color=True)
     with console.capture() as capture:
-        for table in tables(known_report()):
+        for table in tables(report):
             console.print(table)
-    text = capture.get()
-    assert all(len(line) <= 100 for line in text.splitlines())
-    for part in ("7.1 ", "0.71", "8 [8, 8]", "8.64 [6.48, 13]", "1.08", "c = 0.300", "AR runs at 0.71"):
-        assert part in text
+    return capture.get()
 
 
-def test_every_point_is_measured_in_every_round() -> None:
+def test_everything_is_measured_in_every_round() -> None:
     models = [tiny.causal_lm(seed=seed) for seed in range(2)]
     points = Points(16, (8, 32), (1, 2, 6))
     rounds: list[None] = []
-    found = measure(models, points, 2, 0, lambda: rounds.append(None))
+    found = measure(*models, gauges(), points, repeats=2, seed=0, told=lambda: rounds.append(None))
     assert len(rounds) == 3  # one to warm up
-    for timings in found:
+    for timings in (found.target, found.drafter):
         counts = {point: len(values) for point, values in timings.passes.items()}
         assert counts == dict.fromkeys([(1, 8), (1, 16), (2, 16), (6, 16), (1, 32)], 2)
-        assert len(timings.per_token) == len(timings.outside_passes) == 2
+        assert len(timings.per_token) == len(timings.outside_passes) == len(timings.rates) == 2
         assert all(0 < out < whole for out, whole in zip(timings.outside_passes, timings.per_token, strict=True))
+    steps = found.steps
+    assert len(steps.per_draft_token) == len(steps.per_step) == len(steps.outside_passes) == 2
+    for drafting, step, outside in zip(steps.per_draft_token, steps.per_step, steps.outside_passes, strict=True):
+        assert 0 < drafting < step and 0 < outside < step
+
+
+@pytest.mark.parametrize("num_extra", [0, 40])
+@pytest.mark.parametrize("defers", [False, True])
+def test_drafting_is_timed_as_a_whole_by_draft_token(defers: bool, num_extra: int) -> None:
+    """Of a drafter whose every pass, and all between passes, takes ticks of a clock that others leave alone. With
+    another vocabulary too, and where tokens are read late."""
+    target, drafter = tiny.causal_lm(vocab_size=257 + num_extra), tiny.causal_lm(seed=1)
+    drafter.defers = defers
+    drafter.passes.clock = TickingClock(drafter.device)
+    timed, steps = TimedDrafter(drafter, target), Steps()
+    time_steps(target, timed, list(range(20)), steps)
+    ticks = 4 * NUM_DRAFT_TOKENS + 1  # two for a pass, two for a draw, one at the end
+    assert steps.per_draft_token == [ticks / NUM_DRAFT_TOKENS]
+
+
+class TickingClock(Clock):
+    """Every mark is a second after the one before."""
+
+    number = 0
+
+    def mark(self) -> float:
+        self.number += 1
+        return float(self.number)
+
+
+def gauges() -> list[Gauge]:
+    return [Gauge(torch.device("cpu"), torch.float32, 1)] * 2
 
 
 def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
@@ -151,12 +216,14 @@ def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
     said: list[str] = []
     for model in models:
         model.compile()
-    report = limits_of(models[0], models[1], replace(ASKED, context=70, engine="compiled"), said.append)
+    asked = ASKED.model_copy(update={"context": 70, "engine": "compiled"})
+    report = limits_of(models[0], models[1], asked, said.append)
     sizes = [int(line.partition(" for ")[2].split()[0]) for line in said if line.startswith("compiling")]
     assert sizes == [256, 256, 128, 128, 384, 384]  # 70 + 64 + 64; 64 + 1; 256 + 1
     lengths = {point.query_length for point in report.target.points if point.context == 70}
     assert lengths == set(COMPILED_LENGTHS)
     assert {p.context for p in report.target.points if p.query_length == 1} == {64, 70, 256}
+    assert report.target.model.capacity == report.drafter.model.capacity == 256
     assert all(len(report.drafter.points) == len(model.points) for model in (report.target, report.drafter))
 
 
@@ -164,43 +231,63 @@ def test_points_stay_within_the_shortest_context() -> None:
     models = [tiny.causal_lm(), tiny.causal_lm(max_position_embeddings=70)]
     points = points_for(models, 30)
     assert max(points.query_lengths) == 32 and points.every_context == [30, 64]
-    with pytest.raises(ConfigError, match="--context 70: the models' context has no room behind it"):
-        limits_of(models[0], models[1], replace(ASKED, context=70), lambda text: None)
+    with pytest.raises(ConfigError, match=r"--context 70: the models hold 70 tokens, and 32 .*: give 8 to 38"):
+        limits_of(models[0], models[1], ASKED.model_copy(update={"context": 70}))
+    short = [tiny.causal_lm(max_position_embeddings=36)]
+    with pytest.raises(ConfigError, match=r"--context 8: .*: take models with more"):
+        points_for(short, 8)
+    short[0].context_limit = None
+    assert points_for(short, 9000).query_lengths[-1] == 64
 
 
 def test_rates_are_rates() -> None:
-    rates = measured_rates(torch.device("cpu"), torch.float32, 1)
-    assert rates.num_bytes == LEAST_BYTES
-    assert rates.bytes_per_second > 0 and rates.operations_per_second > 0
+    gauge = gauges()[0]
+    rates = gauge.rates()
+    assert gauge.num_bytes == LEAST_BYTES
+    assert rates.bytes_per_second > 0 and rates.read_bytes_per_second > 0 and rates.operations_per_second > 0
+
+
+def test_rates_are_bytes_and_operations_by_the_seconds_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every call takes 1/4 s: a MiB copied is read and written, half of it each; a MiB summed is read."""
+    monkeypatch.setattr("specbench.limit.machine.Repeated.seconds", lambda self: 0.25)
+    gauge = gauges()[0]
+    assert gauge.rates() == Rates(4.0 * LEAST_BYTES, 4.0 * LEAST_BYTES, 4.0 * 2 * 512**3)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("words", "said"),
     [
-        ({"engine": "fast"}, "--engine fast: unknown: choices are eager, compiled"),
-        ({"context": 1}, "--context 1: give 8 or more"),
-        ({"repeats": 0}, "--repeats 0: give 1 or more"),
+        (["--engine", "fast"], "error: engine = 'fast': the choices are compiled, eager"),
+        (["--dtype", "float99"], "error: dtype = 'float99': did you mean 'float32'?"),
+        (["--context", "1"], "error: context = 1: input should be greater than or equal to 8"),
+        (["--repeats", "0"], "error: repeats = 0: input should be greater than or equal to 1"),
+        (["--device", "abacus"], "error: --device abacus: not available on this machine"),
+        (["--target", "nowhere/at/all"], "error: model folder 'nowhere/at/all' does not exist"),
+        (["--context", "100000"], "error: --context 100000: the models hold "),
+        (["--plot", "limit.pixels"], "error: --plot limit.pixels: no kind of picture"),
+        (["--output", "."], "error: --output .: cannot be written (it is a folder): name another file"),
+        (["--plot", "a.png/b/limit.png"], "error: --plot a.png/b/limit.png: cannot be written (Not a directory)"),
     ],
 )
-def test_wrong_words_are_said_before_anything_is_loaded(change: dict, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        check(replace(ASKED, **change))
+def test_wrong_words_end_in_one_line(
+    specbench, tiny_pair: tuple[str, str], tmp_path: Path, words: list[str], said: str
+) -> None:
+    (tmp_path / "a.png").write_text("")
+    pair = ["--target", tiny_pair[0], "--drafter", tiny_pair[1]]
+    code, out, err = specbench("limit", *pair, *words)
+    assert code == 2 and out == "" and err.splitlines()[-1].startswith(said) and err.count("error: ") == 1
 
 
 def test_the_command_prints_writes_and_draws(specbench, tiny_pair: tuple[str, str], tmp_path: Path) -> None:
     pair = ["limit", "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--repeats", "2", "--context", "16"]
-    code, out, err = specbench(*pair, "--output", "made/limit.json", "--plot", "limit.png")
+    code, out, err = specbench(*pair, "--output", "made/limit.json", "--plot", "limit.png", "--seed", "3")
     assert code == 0, err
     report = LimitReport.model_validate_json((tmp_path / "made" / "limit.json").read_text(encoding="utf-8"))
     assert report.verdict in " ".join(out.split()) and (tmp_path / "limit.png").stat().st_size > 0
     assert max(report.verification_cost) == 64 and {p.context for p in report.target.points} == {16, 64}
     assert max(map(len, out.splitlines())) <= 100
+    assert (report.seed, report.repeats, report.target.model.capacity) == (3, 2, None)
+    assert report.environment["engine"] == "eager" and report.environment["num_threads"] >= 1
+    assert report.environment["versions"]["torch"] == torch.__version__
     code, out, err = specbench(*pair, "--json")
-    assert code == 0 and LimitReport.model_validate(json.loads(out)).drafter.name == tiny_pair[1]
-
-
-def test_files_that_cannot_be_written_are_told_first(specbench, tmp_path: Path) -> None:
-    code, _, err = specbench("limit", "--target", "nowhere/at/all", "--output", str(tmp_path))
-    assert code == 2 and err.startswith(f"error: --output {tmp_path}: cannot be written (it is a folder)")
-    code, _, err = specbench("limit", "--plot", "limit.pixels")
-    assert code == 2 and "--plot limit.pixels: no kind of picture" in err
+    assert code == 0 and LimitReport.model_validate(json.loads(out)).drafter.model.name == tiny_pair[1]

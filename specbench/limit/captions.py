@@ -17,7 +17,8 @@ def conditions(report: LimitReport) -> list[str]:
     return [
         f"target {named(report.target.model)}",
         f"drafter {named(report.drafter.model)}",
-        f"on {known['device']}; {', '.join(versions)}",
+        f"on {known['device']}",
+        ", ".join(versions),
         f"{report.repeats} rounds, all in turn, seed {report.seed}; intervals of ratios: {intervals}",
     ]
 

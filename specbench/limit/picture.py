@@ -23,6 +23,7 @@ def draw(report: LimitReport, path: Path) -> None:
             contexts = [point for point in model.points if point.query_length == 1]
             _lines(panels[1], role, contexts, [point.context for point in contexts])
         _label(panels[0], f"tokens in the pass, behind {report.context}", "ms")
+        panels[0].legend(frameon=False, fontsize="small")
         _label(panels[1], "context of a pass over one token", "ms")
         _speedups(panels[2], report)
         engine, device = report.environment["engine"], report.environment["device"]
@@ -56,9 +57,9 @@ def _speedups(panel: Any, report: LimitReport) -> None:
 def _label(panel: Any, across: str, up: str) -> None:
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
+    panel.xaxis.set_major_formatter("{x:.0f}")
     panel.set_xlabel(across)
     panel.set_ylabel(up)
-    panel.legend(frameon=False, fontsize="small")
 
 
 def _short(model: ModelLimit) -> str:

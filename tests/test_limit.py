@@ -151,7 +151,13 @@ def test_the_tables_fit_and_hold_the_figures() -> None:
 def test_a_share_above_one_is_explained() -> None:
     report = known_report(rates=[Rates(5e8, 2e9, 1e9)] * 3)
     assert report.target.share_of_bound.value == pytest.approx(1.42)
-    assert "a share above 1: copies also write what they read" in printed(report)
+    assert "a share above 1: copies also write" in printed(report)
+
+
+def test_wide_intervals_are_told() -> None:
+    """Of the verification of 6 tokens: from 0.54 to 2.16."""
+    assert "intervals up to × 4.00 wide" in printed(known_report(9))
+    assert "wide" not in printed(known_report(4))
 
 
 def printed(report: LimitReport) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,13 @@ def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
     assert {p.context for p in report.target.points if p.query_length == 1} == {64, 70, 256}
     assert report.target.model.capacity == report.drafter.model.capacity == 256
     assert all(len(report.drafter.points) == len(model.points) for model in (report.target, report.drafter))
+
+
+def test_what_is_compiled_while_it_is_measured_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = count()
+    monkeypatch.setattr("specbench.limit.measuring.num_compilations", lambda: next(numbers))
+    with pytest.raises(ConfigError, match="1 passes were compiled while others were measured"):
+        limits_of(tiny.causal_lm(num_hidden_layers=1), tiny.causal_lm(num_hidden_layers=1), ASKED)
 
 
 def test_points_stay_within_the_shortest_context() -> None:

@@ -16,12 +16,10 @@ from specbench.limit.report import (
     LimitReport,
     ModelLimit,
     Point,
-    Ratio,
     Spread,
     StepLimit,
-    digits_of,
 )
-from specbench.limit.timings import Measured, Timings
+from specbench.limit.timings import Measured, Steps, Timings
 from specbench.limit.work import Work
 from specbench.results.resampling import Array
 
@@ -42,9 +40,7 @@ def conclude(
     report = LimitReport(
         environment=environment, seed=seed, repeats=repeats, context=context,
         target=model_limit(target, [part.target for part in parts], context, draws),
-        drafter=drafter_limit(
-            model_limit(drafter, [part.drafter for part in parts], context, draws), drafter[1], main, context, draws
-        ),
+        drafter=drafter_limit(drafter, [part.drafter for part in parts], main.steps, context, draws),
         step=StepLimit(
             num_draft_tokens=NUM_DRAFT_TOKENS, seconds=spread(main.steps.per_step),
             outside_passes=spread(main.steps.outside_passes),
@@ -74,10 +70,12 @@ def model_limit(subject: Subject, parts: Sequence[Timings], context: int, draws:
     )  # fmt: skip
 
 
-def drafter_limit(limit: ModelLimit, work: Work, main: Measured, context: int, draws: Draws) -> DrafterLimit:
-    seconds = main.steps.per_draft_token
-    share = draws.ratio(bound(work, main.drafter, context, draws) / draws.medians(seconds))
-    return DrafterLimit(**dict(limit), per_draft_token=spread(seconds), share_of_bound_drafting=share)
+def drafter_limit(subject: Subject, parts: Sequence[Timings], steps: Steps, context: int, draws: Draws) -> DrafterLimit:
+    share = bound(subject[1], parts[0], context, draws) / draws.medians(steps.per_draft_token)
+    return DrafterLimit(
+        **dict(model_limit(subject, parts, context, draws)),
+        per_draft_token=spread(steps.per_draft_token), share_of_bound_drafting=draws.ratio(share),
+    )  # fmt: skip
 
 
 def bound(work: Work, timings: Timings, context: int, draws: Draws) -> Array:
@@ -127,12 +125,8 @@ def verdict(report: LimitReport) -> str:
     ar, own = (model.at(1, report.context).bound_name for model in (report.target, report.drafter))
     length = report.step.num_draft_tokens + 1
     return (
-        f"AR runs at {told(report.target.share_of_bound)} of the {ar}, "
-        f"drafting at {told(report.drafter.share_of_bound_drafting)} of its {own}; "
-        f"verification of {length} tokens costs {told(report.verification_cost[length])} single passes, "
-        f"a draft pass {told(report.cost_ratio)}."
+        f"AR runs at {report.target.share_of_bound.rounded} of the {ar}, "
+        f"drafting at {report.drafter.share_of_bound_drafting.rounded} of its {own}; "
+        f"verification of {length} tokens costs {report.verification_cost[length].rounded} single passes, "
+        f"a draft pass {report.cost_ratio.rounded}."
     )
-
-
-def told(ratio: Ratio) -> str:
-    return f"{ratio.value:.{digits_of(ratio.value)}f}"

@@ -21,6 +21,15 @@ class Ratio(Metric):
 
     value: FiniteFloat
 
+    @property
+    def digits(self) -> int:
+        """Decimals that say something."""
+        return 2 if self.value >= 0.1 else 3
+
+    @property
+    def rounded(self) -> str:
+        return f"{self.value:.{self.digits}f}"
+
 
 class Described(BaseModel):
     """Which model it was. `capacity`: the tokens that the static buffers of compiled passes hold; null for eager ones,
@@ -117,8 +126,3 @@ class LimitReport(BaseModel):
     @property
     def costs(self) -> Costs[float]:
         return Costs(self.cost_ratio.value, {length: cost.value for length, cost in self.verification_cost.items()})
-
-
-def digits_of(ratio: float) -> int:
-    """Decimals that say something of a ratio."""
-    return 2 if ratio >= 0.1 else 3

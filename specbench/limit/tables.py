@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.limit.captions import conditions, explanations
-from specbench.limit.report import LimitReport, ModelLimit, Point, Ratio, Spread, digits_of
+from specbench.limit.report import LimitReport, ModelLimit, Point, Ratio, Spread
 from specbench.results.cells import NULL
 
 MS, MEGA, GIGA = 1e3, 1e-6, 1e-9
@@ -104,10 +104,9 @@ def part(inner: Spread, whole: Spread) -> str:
 
 
 def ratio(found: Ratio) -> str:
-    digits = digits_of(found.value)
     if found.low is None or found.high is None:
-        return f"{found.value:.{digits}f}"
-    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
+        return found.rounded
+    return f"{found.rounded} [{found.low:.{found.digits}f}, {found.high:.{found.digits}f}]"
 
 
 def plain(title: str, *columns: str) -> Table:

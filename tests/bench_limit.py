@@ -1,7 +1,7 @@
 """How near decoding and drafting are to what the hardware allows, and whether a known acceptance rate gives the
 speed-up that the formula says: on models of published shapes with random weights.
 
-    python -m tests.bench_limit                 Qwen2.5-7B and 0.5B in bfloat16, on a GPU
+    python -m tests.bench_limit                 Qwen2.5-7B and 0.5B in bfloat16, on a GPU (untried there)
     python -m tests.bench_limit --small         16 layers of 256 and 2 of 64 in float32, on a CPU
 
 Prints the tables of `specbench limit`, then for each α the measured speed-up of the method `synthetic` beside

@@ -24,19 +24,19 @@ def bounds_table(report: LimitReport) -> Table:
     points = [model.at(1, report.context) for model in models]
     lines = [
         ("weights and cache that a pass reads, MB", *(f"{MEGA * model.bytes_read:.1f}" for model in models)),
-        ("copies of as many bytes, read and written, GB/s", *(spread(m.bytes_per_second, GIGA) for m in models)),
-        ("sums of as many bytes, which only read, GB/s", *(spread(m.read_bytes_per_second, GIGA) for m in models)),
+        ("copies of as much, read and written, GB/s", *(spread(m.bytes_per_second, GIGA) for m in models)),
+        ("sums of as much, only read, GB/s", *(spread(m.read_bytes_per_second, GIGA) for m in models)),
         ("products of matrices, GFLOP/s", *(spread(model.operations_per_second, GIGA) for model in models)),
         ("bound by the bandwidth of copies, ms", *(ms(point.bandwidth_seconds) for point in points)),
         ("bound by the arithmetic of products, ms", *(ms(point.arithmetic_seconds) for point in points)),
         ("bare pass, ms", *(spread(point.seconds) for point in points)),
         ("decoding alone, ms per token", *(spread(model.per_token) for model in models)),
-        ("  overhead left: outside of its bare passes", *(part(m.outside_passes, m.per_token) for m in models)),
+        ("  overhead left, outside of bare passes", *(part(m.outside_passes, m.per_token) for m in models)),
         ("  bound ÷ decoding [95 %]", *(ratio(model.share_of_bound) for model in models)),
         ("drafting, ms per draft token", NULL, spread(report.drafter.per_draft_token)),
         ("  bound ÷ drafting [95 %]", NULL, ratio(report.drafter.share_of_bound_drafting)),
-        (f"a step of {step.num_draft_tokens} draft tokens and their verification, ms", spread(step.seconds), NULL),
-        ("  overhead left: outside of its bare passes", part(step.outside_passes, step.seconds), NULL),
+        (f"a speculative step, γ = {step.num_draft_tokens}, ms", spread(step.seconds), NULL),
+        ("  overhead left, outside of bare passes", part(step.outside_passes, step.seconds), NULL),
     ]
     for cells in lines:
         add(table, *cells)

@@ -131,7 +131,7 @@ def test_an_end_token_ends_the_draft_and_every_draft_token_is_a_pass(tmp_path: P
     made = drafter(model, Sampling(0.0), eos=(3,))
     generator = torch.Generator().manual_seed(0)
     assert made.propose([1], 5, generator).token_ids == [2, 3]
-    assert made.propose([1], 0, generator) == Proposal()
+    assert made.propose([1], 0, generator).token_ids == []
     assert made.passes is not None
     assert [length for length, _ in made.passes.read()] == [1, 1]
     sampled = drafter(model, Sampling(1.0), eos=(3,))

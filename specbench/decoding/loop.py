@@ -88,7 +88,7 @@ def decode(
         target.passes.add_choice(start, clock.mark())
         passes_of_rules += range(num_draft_passes, num_logged(draft_passes))
         if isinstance(proposal, DeferredProposal):
-            cast(DeferringModel, target).settle(proposal.all_ids)
+            cast(DeferringModel, target).settle(proposal.scored_ids)
         ledger.extend(proposal, verdict)
         verdicts.append(verdict)
     last_token_seconds = clock.now()
@@ -115,7 +115,7 @@ def decode(
 def scored(target: ScoringModel, ids: list[int], proposal: Proposal) -> torch.Tensor:
     """The logits after `ids` and after each draft token that the target reads: [num_scored + 1, vocab]."""
     if isinstance(proposal, DeferredProposal):
-        return cast(DeferringModel, target).score(ids, len(proposal.tokens) + 1, proposal.tokens)
+        return cast(DeferringModel, target).score(ids, len(proposal.tokens) + 1, proposal.scored_tokens)
     return target.score(ids + proposal.scored_ids, len(proposal.scored_ids) + 1)
 
 

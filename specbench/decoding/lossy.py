@@ -79,12 +79,11 @@ def fuzzy_rule(
 
 
 def with_foreign(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both with one more column, where a drafter gave something to what is no token of the target: that mass, and 0."""
+    """Both with one more column: what a drafter gave to what is no token of the target, and 0."""
     foreign = 1 - draft_probs.sum(dim=-1, keepdim=True)
-    if bool((foreign < ROUNDING).all()):
-        return target_probs, draft_probs
     nothing = torch.zeros_like(foreign)
-    return torch.cat([target_probs, nothing], dim=-1), torch.cat([draft_probs, foreign.clamp_min(0.0)], dim=-1)
+    foreign = torch.where(foreign < ROUNDING, nothing, foreign)
+    return torch.cat([target_probs, nothing], dim=-1), torch.cat([draft_probs, foreign], dim=-1)
 
 
 @rule("random_accept", lossless=False, requires=frozenset())

@@ -1,9 +1,8 @@
 """What passes between drafter, rule and ledger within one step."""
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
@@ -68,23 +67,32 @@ class PointMass:
         return uploaded(torch.tensor(self._token_ids), device)
 
 
-@dataclass(frozen=True)
 class Proposal:
     """Draft tokens and what they were drawn from. An empty proposal is plain autoregressive decoding.
 
     Only the last token may be FOREIGN: what would follow it is never judged.
     """
 
-    token_ids: list[int] = field(default_factory=list)
-    probs: DraftProbs | None = None
+    def __init__(self, token_ids: list[int] | None = None, probs: DraftProbs | None = None) -> None:
+        self._token_ids = token_ids or []
+        self.probs = probs
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self._token_ids
 
     @property
     def num_drafted(self) -> int:
-        return len(self.token_ids)
+        return len(self._token_ids)
+
+    @property
+    def scored_ids(self) -> list[int]:
+        """The draft tokens that the target reads."""
+        return self._token_ids[:-1] if self._token_ids[-1:] == [FOREIGN] else self._token_ids
 
     def on(self, device: torch.device) -> torch.Tensor:
         """The draft tokens as a tensor: [num_drafted]."""
-        return uploaded(torch.tensor(self.token_ids), device)
+        return uploaded(torch.tensor(self._token_ids), device)
 
     def standing(self, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """How many tokens are accepted before the first that is not, and whether these are all: [num_drafted] → [1]."""
@@ -97,60 +105,68 @@ class Proposal:
         ends = list(accumulate(len(value) for value in values))
         return [numbers[end - len(value) : end] for end, value in zip(ends, values, strict=True)]
 
-    @property
-    def scored_ids(self) -> list[int]:
-        """The draft tokens that the target reads."""
-        return self.token_ids[:-1] if self.token_ids and self.token_ids[-1] == FOREIGN else self.token_ids
-
 
 class DeferredProposal(Proposal):
     """Draft tokens that only the device knows yet: read with the outcome of their step.
 
-    A token at which `is_end`, [vocab], is true ends the draft: what was drafted behind it is no part of the proposal
-    and never stands.
+    `tokens` [num_tokens] are the target's, or FOREIGN; `stays` [num_tokens] is true for the first of them, which are
+    proposed: what was drafted behind an end is no part of the proposal and never stands. `source`: the proposal in the
+    tokens of another vocabulary that this one was carried over from; it is read with this one.
     """
 
-    def __init__(self, tokens: torch.Tensor, probs: DraftProbs, is_end: torch.Tensor) -> None:
+    def __init__(
+        self, tokens: torch.Tensor, stays: torch.Tensor, probs: DraftProbs, source: "DeferredProposal | None" = None
+    ) -> None:
         super().__init__(probs=probs)
-        del self.__dict__["token_ids"]  # found when it is asked for
-        self.__dict__.update(tokens=tokens, is_end=is_end)
+        self.tokens = tokens
+        self.stays = stays
+        self._source = source
+        self._all_ids: list[int] | None = None  # until they are read
 
-    if TYPE_CHECKING:
-        tokens: torch.Tensor
-        is_end: torch.Tensor
+    @property
+    def scored_tokens(self) -> torch.Tensor:
+        """What the target reads: [num_tokens], any token in place of FOREIGN."""
+        return self.tokens if self._source is None else self.tokens.clamp_min(0)
+
+    @property
+    def scored_ids(self) -> list[int]:
+        """The same, read: also what was drafted behind the end."""
+        return [max(token, 0) for token in self._read_ids()]
+
+    @property
+    def token_ids(self) -> list[int]:
+        self._read_ids()
+        return self._token_ids
 
     @property
     def num_drafted(self) -> int:
         """Until the tokens are read those behind the end count too."""
-        return len(self.token_ids) if "token_ids" in self.__dict__ else len(self.tokens)
+        return len(self.tokens) if self._all_ids is None else len(self._token_ids)
 
-    @cached_property
-    def _stays(self) -> torch.Tensor:
-        is_end = self.is_end.index_select(0, self.tokens).long()
-        return is_end.cumsum(0) == is_end
-
-    @cached_property
-    def all_ids(self) -> list[int]:
-        """What was drafted, also behind the end."""
-        self.read()
-        return self.all_ids
-
-    @cached_property
-    def token_ids(self) -> list[int]:
-        self.read()
-        return self.token_ids
+    def _read_ids(self) -> list[int]:
+        if self._all_ids is None:
+            self.read()
+        assert self._all_ids is not None
+        return self._all_ids
 
     def on(self, device: torch.device) -> torch.Tensor:
         return self.tokens
 
     def standing(self, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        num_accepted, _ = super().standing(accepts & self._stays)
-        return num_accepted, num_accepted == self._stays.sum()
+        num_accepted, _ = super().standing(accepts & self.stays)
+        return num_accepted, num_accepted == self.stays.sum()
 
     def read(self, *values: torch.Tensor) -> list[list[int]]:
-        ids, (num_drafted,), *read = super().read(self.tokens, self._stays.sum(0, keepdim=True), *values)
-        self.__dict__.update(all_ids=ids, token_ids=ids[:num_drafted])
+        transfer = super().read if self._source is None else self._source.read
+        ids, (num_drafted,), *read = transfer(self.tokens, self.stays.sum(0, keepdim=True), *values)
+        self._all_ids, self._token_ids = ids, ids[:num_drafted]
         return read
+
+
+def up_to_end(is_end: torch.Tensor) -> torch.Tensor:
+    """True up to the first that is true, and there: [n] → [n]."""
+    ends = is_end.long()
+    return ends.cumsum(0) == ends
 
 
 def is_certain(draft: DraftProbs) -> bool:

@@ -61,6 +61,8 @@ class Distributions:
     @cached_property
     def best(self) -> torch.Tensor:
         """The most probable token of each row: [num_rows]."""
+        if self._parts:
+            return torch.cat([part.best for part in self._parts])
         return self.logits.argmax(dim=-1)
 
     def draw(self, row: int, generator: torch.Generator) -> int:
@@ -77,14 +79,22 @@ class Distributions:
         """One token from every row: [num_rows]."""
         return self.best if self.sampling.greedy else draw_rows(self.probs, generator)
 
-    # What a proposal is asked for by the rules (see proposal.DraftProbs).
+    # What a proposal is asked for by the rules (see proposal.DraftProbs). Of certain rows the token says it all: nobody
+    # needs them one-hot.
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
+        if self.certain:
+            return (token_ids == self.best).float()
         return self.probs.gather(1, token_ids[:, None])[:, 0]
 
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
+        if self.certain:
+            return target_probs.gather(1, self.best[:, None])[:, 0]
         return torch.minimum(self.probs, target_probs).sum(dim=-1)
 
     def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
+        if self.certain:
+            point = torch.zeros_like(target_probs).index_fill_(0, self.best.index_select(0, index), 1.0)
+            return residual(target_probs, point)
         return residual(target_probs, self.probs.index_select(0, index)[0])
 
 

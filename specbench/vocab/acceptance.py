@@ -101,12 +101,12 @@ def _judged(proposal: Proposal, target_probs: torch.Tensor) -> float:
     """How probable it is that the first draft token is accepted, given p as [vocab]."""
     if proposal.probs is None or not proposal.token_ids:
         return 0.0
-    rows = target_probs.expand(len(proposal.token_ids), -1)
+    drafted = proposal.on(target_probs.device)
+    rows = target_probs.expand(len(drafted), -1)
     overlap = proposal.probs.overlap(rows)
     if overlap is not None:
         return float(overlap[0])
     token = proposal.token_ids[0]
     if token == FOREIGN:
         return 0.0
-    drafted = torch.tensor(proposal.token_ids, device=target_probs.device)
     return min(1.0, float(target_probs[token] / proposal.probs.token_probs(drafted)[0]))

@@ -9,8 +9,8 @@ import torch
 from specbench.decoding.bridges import MakeDrafter, bridge
 from specbench.decoding.bridges.context import DraftContext
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.model import ScoringModel, deferring
-from specbench.decoding.proposal import FOREIGN, DenseProbs, Proposal, is_certain
+from specbench.decoding.drafters.model import ScoringModel, deferring, end_table
+from specbench.decoding.proposal import FOREIGN, DeferredProposal, DenseProbs, Proposal, is_certain
 from specbench.decoding.sampling import Sampling, residual
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
@@ -66,15 +66,15 @@ class Common:
         self.target_ids = torch.tensor([t for _, t in pairs], dtype=torch.long, device=target.device)
         self.target_size = target.vocab_size
         self.ends = draft.eos_token_ids
-        end_ids = sorted(token for token in self.ends if token < draft.vocab_size)
-        self.end_ids = torch.tensor(end_ids, dtype=torch.long, device=target.device)
+        self.is_end = end_table(self.ends, draft.vocab_size, target.device)  # [draft_vocab]
+        foreign = torch.full((draft.vocab_size,), FOREIGN, device=target.device)
+        self.targets = foreign.index_copy(0, self.draft_ids, self.target_ids)  # of each draft token: [draft_vocab]
 
-    def mask(self, vocab_size: int) -> torch.Tensor:
-        """0 at the drafter's common tokens and at the ends of a text, −∞ elsewhere: [vocab]."""
-        mask = torch.full((vocab_size,), float("-inf"), device=self.draft_ids.device)
-        mask[self.draft_ids] = 0.0
-        mask[self.end_ids] = 0.0
-        return mask
+    @property
+    def mask(self) -> torch.Tensor:
+        """0 at the drafter's common tokens and at the ends of a text, −∞ elsewhere: [draft_vocab]."""
+        allowed = (self.targets != FOREIGN) | self.is_end
+        return torch.zeros(allowed.shape, device=allowed.device).masked_fill(~allowed, float("-inf"))
 
 
 class CarriedProbs:
@@ -96,7 +96,7 @@ class CarriedProbs:
         return self._carry(self._draft.raw_probs)
 
     def _carry(self, draft_probs: torch.Tensor) -> torch.Tensor:
-        rows = draft_probs[: self._num_rows].index_fill(1, self._common.end_ids, 0.0)
+        rows = draft_probs[: self._num_rows].masked_fill(self._common.is_end, 0.0)
         carried = rows.new_zeros((len(rows), self._common.target_size))
         carried[:, self._common.target_ids] = rows[:, self._common.draft_ids]
         return carried / rows.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
@@ -132,10 +132,19 @@ class TokenBridge:
         if not num_draft_tokens:
             return Proposal()
         drafted = self._drafter.propose(draft_ids, num_draft_tokens, generator)
+        if isinstance(drafted, DeferredProposal):
+            return self._carried_unread(drafted)
         token_ids = self._carried(drafted.token_ids)
         if not token_ids:
             return Proposal()
         return Proposal(token_ids, CarriedProbs(cast(DenseProbs, drafted.probs), len(token_ids), self._common))
+
+    def _carried_unread(self, drafted: DeferredProposal) -> DeferredProposal:
+        """The same of tokens that only the device knows: found in a table there, and read with the step's outcome."""
+        tokens = self._common.targets.index_select(0, drafted.tokens)
+        stays = drafted.stays & ~self._common.is_end.index_select(0, drafted.tokens)
+        probs = CarriedProbs(cast(DenseProbs, drafted.probs), len(tokens), self._common)
+        return DeferredProposal(tokens, stays, probs, drafted)
 
     def _carried(self, draft_ids: Sequence[int]) -> list[int]:
         token_ids: list[int] = []
@@ -153,7 +162,7 @@ def intersection(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Dr
     """Draft only tokens that both vocabularies have: the draft logits are masked before sampling (TLI, Alg. 4)."""
     assert models.drafter is not None
     common = Common(models.target, models.drafter)
-    view = View(models.drafter, common.ends, common.mask(models.drafter.vocab_size))
+    view = View(models.drafter, common.ends, common.mask)
     return TokenBridge(make(view), DraftContext(models), common)
 
 

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 
 from specbench.decoding.drafters import drafter
-from specbench.decoding.proposal import DeferredProposal, Proposal
+from specbench.decoding.proposal import DeferredProposal, Proposal, up_to_end
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.pair import ModelPair
 from specbench.models.timing import PassLog
@@ -82,7 +82,7 @@ class ModelDrafter:
         self, model: DeferringModel, ids: list[int], num_draft_tokens: int, generator: torch.Generator
     ) -> DeferredProposal:
         if self._last is not None:
-            model.settle(self._last.all_ids)
+            model.settle(self._last.scored_ids)
         tail: torch.Tensor | None = None
         rows: list[Distributions] = []
         for _ in range(num_draft_tokens):
@@ -93,16 +93,17 @@ class ModelDrafter:
             tail = token if tail is None else torch.cat([tail, token])
         assert tail is not None
         if self._is_end is None:
-            self._is_end = end_table(model.eos_token_ids, rows[0].logits)
-        self._last = DeferredProposal(tail, Distributions.concat(rows), self._is_end)
+            self._is_end = end_table(model.eos_token_ids, rows[0].logits.shape[-1], tail.device)
+        stays = up_to_end(self._is_end.index_select(0, tail))
+        self._last = DeferredProposal(tail, stays, Distributions.concat(rows))
         return self._last
 
 
-def end_table(ends: frozenset[int], logits: torch.Tensor) -> torch.Tensor:
-    """Whether each token is one of `ends`: [vocab], where `logits` [num_rows, vocab] are."""
-    token_ids = torch.tensor([token for token in ends if token < logits.shape[-1]], dtype=torch.long)
-    table = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
-    return table.index_fill_(0, uploaded(token_ids, logits.device), True)
+def end_table(ends: frozenset[int], vocab_size: int, device: torch.device) -> torch.Tensor:
+    """Whether each token is one of `ends`: [vocab]."""
+    token_ids = torch.tensor([token for token in ends if token < vocab_size], dtype=torch.long)
+    table = torch.zeros(vocab_size, dtype=torch.bool, device=device)
+    return table.index_fill_(0, uploaded(token_ids, device), True)
 
 
 CHECKPOINT = (

@@ -91,7 +91,7 @@ def test_drawn_tokens_follow_the_target(acceptance: float) -> None:
 
 
 def test_control_a_mixture_that_is_not_what_was_drawn_from_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from specbench.decoding.drafters.synthetic import Mixture
+    from specbench.decoding.drafters.synthetic_plan import Mixture
 
     monkeypatch.setattr(Mixture, "token_probs", lambda self, ids: torch.full((len(ids),), 0.05))
     prompt, found = [0, 1], Counter()
@@ -114,6 +114,32 @@ def test_what_is_measured_are_the_passes_of_speculative_decoding(sampling: Sampl
     assert [length for length, _ in generation.target_passes] == [step.num_drafted + 1 for step in generation.steps]
     assert len(generation.draft_passes) == sum(step.num_drafted for step in generation.steps)
     assert {length for length, _ in generation.draft_passes} <= {1, 2}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "sampled"])
+def test_models_that_round_meet_what_they_rehearsed(sampling: Sampling, dtype: torch.dtype) -> None:
+    """The plan of a sampled run is made in passes of one token, the verdict in passes of six: both times the same."""
+    target, draft = (tiny.causal_lm(seed=seed, num_hidden_layers=1) for seed in range(2))
+    for each in (target, draft):
+        each.model.to(dtype)
+    made = compose(synthetic(0.8), ModelPair(target, draft), sampling)
+    for seed in range(3):
+        generation = made.generate([5, 6, 7, seed], StopRules(40), seed)
+        assert [length for length, _ in generation.target_passes] == [step.num_drafted + 1 for step in generation.steps]
+        assert len(generation.draft_passes) == sum(step.num_drafted for step in generation.steps)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "sampled"])
+def test_what_leaves_its_rehearsal_is_refused_and_not_measured(sampling: Sampling) -> None:
+    made = decoder(0.8, sampling)
+    made.drafter.rehearse(lambda: made._decode([1, 2], StopRules(60), 0))
+    made.model.table = made.model.table.flip(2)
+    with pytest.raises(ConfigError, match=r"left its rehearsal behind \d+ new tokens"):
+        made._decode([1, 2], StopRules(60), 0)
+    made.drafter.rehearse(lambda: made._decode([1, 2], StopRules(20), 0))
+    with pytest.raises(ConfigError, match="left its rehearsal"):  # which ended before
+        made._decode([1, 2], StopRules(60), 0)
 
 
 def test_without_a_rehearsal_it_is_as_lossless_and_no_older_script_is_replayed() -> None:

@@ -5,45 +5,29 @@ are too. Its draft tokens are planned with the target itself in a rehearsal that
 replays them, and makes the draft model's passes as any model drafter does, so that the cost ratio is a real one.
 """
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from typing import Annotated, NamedTuple
 
 import torch
 from pydantic import Field
 
 from specbench.decoding.drafters import drafter
 from specbench.decoding.drafters.model import ScoringModel, deferring
-from specbench.decoding.proposal import PointMass, Proposal
-from specbench.decoding.sampling import Distributions, Sampling, draw, residual
+from specbench.decoding.drafters.synthetic_plan import Plan
+from specbench.decoding.proposal import Proposal
+from specbench.decoding.sampling import Distributions, Sampling
+from specbench.errors import ConfigError
 from specbench.models.pair import ModelPair
 from specbench.models.timing import PassLog
 from specbench.models.transfer import uploaded
 
-COINS = 0x5EED  # apart from the run's own stream: the rule draws the same in the rehearsal and when it is measured
 
+class Cue(NamedTuple):
+    """A step of the rehearsal: how long the sequence was, its last token, and what was drafted behind it."""
 
-class Mixture:
-    """q_i = a_i p_i + (1 − a_i) δ(wrong_i): the target's own distribution, and one token that it finds least likely.
-
-    Σ min(p_i, q_i) = a_i (1 − p_i(wrong)) + p_i(wrong). `own_shares` [num_drafted] holds the a_i, `wrong_ids`
-    [num_drafted] the tokens, `drafted_probs` [num_drafted] q_i of what was drafted.
-    """
-
-    def __init__(self, own_shares: torch.Tensor, wrong_ids: torch.Tensor, drafted_probs: torch.Tensor) -> None:
-        self._own_shares, self._wrong_ids, self._drafted_probs = own_shares, wrong_ids, drafted_probs
-
-    def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return self._drafted_probs
-
-    def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
-        of_wrong = target_probs.gather(1, self._wrong_ids[:, None])[:, 0]
-        return self._own_shares * (1.0 - of_wrong) + of_wrong
-
-    def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
-        own_share = self._own_shares.index_select(0, index)
-        draft_probs = own_share * target_probs
-        draft_probs = draft_probs.index_add(0, self._wrong_ids.index_select(0, index), 1.0 - own_share)
-        return residual(target_probs, draft_probs)
+    num_tokens: int
+    last_token: int
+    proposal: Proposal
 
 
 class SyntheticDrafter:
@@ -51,37 +35,52 @@ class SyntheticDrafter:
     draft. Without a rehearsal the target's passes that the plan takes are made while the clock runs."""
 
     def __init__(self, target: ScoringModel, model: ScoringModel, acceptance: float, sampling: Sampling) -> None:
-        self.target, self.model = target, model
-        self.acceptance = acceptance
+        self.model = model
         self.sampling = sampling
         self.passes: PassLog | None = model.passes
-        self._script: dict[tuple[int, ...], Proposal] = {}
-        self._rehearsing = False
-        self._coins: torch.Generator | None = None
-        self._foreseen: list[int] = []
+        self._script: list[Cue] | None = None  # of the generation that comes next
+        self._written: list[Cue] | None = None  # while it is rehearsed
+        self._cues: Iterator[Cue] | None = None  # that are left, while it is measured
+        self._plan = Plan(target, acceptance, sampling)
 
     def rehearse(self, decode: Callable[[], object]) -> None:
-        """Let `decode` generate once, and remember what is drafted after which tokens for the generation that is
-        measured: with the same seed it meets the same tokens."""
-        self._script, self._rehearsing = {}, True
+        """Let `decode` generate once, and remember what is drafted in each step for the next generation, the measured
+        one: with the same prompt and seed it meets the same tokens."""
+        self._script, self._written = None, []
         try:
             decode()
+            self._script = self._written
         finally:
-            self._rehearsing = False
+            self._written = None
 
     def prefill(self, prompt_ids: list[int]) -> None:
-        self._coins = None
+        self._cues, self._script = None if self._script is None else iter(self._script), None
+        self._num_prompt_tokens = len(prompt_ids)
+        self._plan.start()
         self.model.reset()
         self.model.score(prompt_ids, 1)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        proposal = self._script.get(tuple(ids))
-        if proposal is None:
-            proposal = self._planned(ids, num_draft_tokens, generator)
-            if self._rehearsing:
-                self._script[tuple(ids)] = proposal
+        if self._cues is not None:
+            proposal = self._replayed(self._cues, ids)
+        else:
+            proposal = self._plan.behind(ids, num_draft_tokens, generator)
+            if self._written is not None:
+                self._written.append(Cue(len(ids), ids[-1], proposal))
         self._draft(ids, proposal.token_ids, generator)
         return proposal
+
+    def _replayed(self, cues: Iterator[Cue], ids: list[int]) -> Proposal:
+        """What was rehearsed. As every step before it drafted the same, length and last token say that all tokens are
+        the same. Raises ConfigError where they are not: a plan made now would be measured as the method's own work."""
+        cue = next(cues, None)
+        if cue is None or (cue.num_tokens, cue.last_token) != (len(ids), ids[-1]):
+            raise ConfigError(
+                f"drafter 'synthetic': what is measured left its rehearsal behind {len(ids) - self._num_prompt_tokens} "
+                "new tokens, because the same passes were rounded in two ways, so that its draft is not known: give "
+                "the same command again to go on, or --dtype float32 to a new run"
+            )
+        return cue.proposal
 
     def _draft(self, ids: list[int], token_ids: list[int], generator: torch.Generator) -> None:
         """The passes and draws of a drafter that has to find these tokens behind `ids`; nobody waits for its draws."""
@@ -97,66 +96,6 @@ class SyntheticDrafter:
             self.model.passes.add_choice(start, mark())
         if model is not None:
             model.settle(token_ids)
-
-    def _planned(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        if self._coins is None:
-            seed = generator.initial_seed() ^ COINS
-            self._coins = torch.Generator(device=generator.device).manual_seed(seed)
-        if num_draft_tokens < 1:
-            return Proposal()
-        plan = self._greedy if self.sampling.greedy else self._drawn
-        return plan(ids, num_draft_tokens, self._coins)
-
-    def _greedy(self, ids: list[int], num_draft_tokens: int, coins: torch.Generator) -> Proposal:
-        """The target's own tokens, each replaced by a wrong one with probability 1 − acceptance."""
-        logits = self._ahead(ids, num_draft_tokens)
-        uniform = torch.rand(num_draft_tokens, generator=coins, device=coins.device).tolist()
-        wrong = self._least_likely(logits).tolist()
-        token_ids: list[int] = []
-        for own, other, number in zip(logits.argmax(dim=-1).tolist(), wrong, uniform, strict=True):
-            token_ids.append(own if number < self.acceptance else other)
-            if token_ids[-1] in self.target.eos_token_ids:
-                break
-        return Proposal(token_ids, PointMass(token_ids))
-
-    def _ahead(self, ids: list[int], num_tokens: int) -> torch.Tensor:
-        """The target's logits along its own greedy continuation of `ids`: [num_tokens, vocab], from passes as long as
-        the one that will verify it, so that both round alike. Each pass settles one more token at least."""
-        known = self._foreseen[len(ids) :] if self._foreseen[: len(ids)] == ids else []
-        guess = [*known, *([ids[-1]] * num_tokens)][:num_tokens]
-        while True:
-            logits = self.target.score([*ids, *guess], num_tokens + 1)[:num_tokens]
-            best: list[int] = logits.argmax(dim=-1).tolist()
-            if best == guess:
-                self._foreseen = [*ids, *best]
-                return logits
-            guess = best
-
-    def _drawn(self, ids: list[int], num_draft_tokens: int, coins: torch.Generator) -> Proposal:
-        """Tokens drawn from mixtures whose overlap with the target is the acceptance."""
-        token_ids: list[int] = []
-        parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
-        for _ in range(num_draft_tokens):
-            logits = self.target.score([*ids, *token_ids], 1)
-            target_probs = Distributions(logits, self.sampling).probs[0]
-            wrong = self._least_likely(logits)[0]
-            of_wrong = target_probs[wrong]
-            own_share = ((self.acceptance - of_wrong) / (1.0 - of_wrong)).clamp(0.0, 1.0)
-            draft_probs = own_share * target_probs
-            draft_probs[wrong] += 1.0 - own_share
-            token_ids.append(draw(draft_probs, coins))
-            parts.append((own_share, wrong, draft_probs[token_ids[-1]]))
-            if token_ids[-1] in self.target.eos_token_ids:
-                break
-        own_shares, wrong_ids, drafted_probs = (torch.stack(column) for column in zip(*parts, strict=True))
-        return Proposal(token_ids, Mixture(own_shares, wrong_ids, drafted_probs))
-
-    def _least_likely(self, logits: torch.Tensor) -> torch.Tensor:
-        """The token of each row that the target would choose last, and that ends no text: [num_rows]."""
-        ends = [token for token in self.target.eos_token_ids if token < logits.shape[-1]]
-        kept = logits.clone()
-        kept[:, ends] = float("inf")
-        return kept.argmin(dim=-1)
 
 
 ACCEPTANCE = "α: the probability that a draft token is accepted, given that all before it were."

@@ -18,7 +18,7 @@ from specbench.decoding.bridges.token_level import CarriedProbs, TokenBridge
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation, decode
-from specbench.decoding.proposal import FOREIGN, Proposal
+from specbench.decoding.proposal import FOREIGN, DeferredProposal, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import exact_match, rejection
 from specbench.models.pair import ModelPair
@@ -88,6 +88,38 @@ def test_a_bridge_follows_the_target(method: str, name: str) -> None:
     target, draft = models(name, seed)
     counts = draws(target, drafter_of(method, target, draft, PLAIN), RULES[method], gamma, seed)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
+
+
+def read_late(name: str, seed: int) -> tuple[TextModel, TextModel]:
+    made = models(name, seed)
+    for model in made:
+        model.defers = True
+    return made
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_draft_that_is_carried_over_unread_follows_the_target(name: str) -> None:
+    target, draft = read_late(name, 1)
+    drafter = drafter_of("tli", target, draft, PLAIN)
+    drafter.prefill(PROMPT)
+    assert isinstance(drafter.propose(PROMPT, 2, torch.Generator()), DeferredProposal)
+    counts = draws(target, drafter, rejection, 2, 1)
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
+
+
+def test_control_an_end_that_is_judged_unread_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a foreign token, though the draft is judged given that no text ends."""
+    carried = TokenBridge._carried_unread
+
+    def judged(self: TokenBridge, drafted: DeferredProposal) -> DeferredProposal:
+        found = carried(self, drafted)
+        found.stays = drafted.stays
+        return found
+
+    target, draft = read_late("the drafter ends texts", 1)
+    monkeypatch.setattr(TokenBridge, "_carried_unread", judged)
+    counts = draws(target, drafter_of("tli", target, draft, PLAIN), rejection, 2, 1)
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -12,19 +12,21 @@ import pytest
 import torch
 from scipy import stats
 
+from specbench.decoding.drafters import model as model_drafter
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
-from specbench.decoding.lossy import fuzzy_rule
-from specbench.decoding.proposal import Proposal, Verdict
+from specbench.decoding.lossy import fuzzy_rule, random_accept_rule
+from specbench.decoding.proposal import DeferredProposal, Proposal, Verdict
 from specbench.decoding.sampling import Distributions, Sampling, draw, residual
-from specbench.decoding.verification import Rule, leading, rejection
+from specbench.decoding.verification import Rule, exact_match, leading, rejection
 from tests.toys import TableModel, joint
 
 NUM_DRAWS = 2_000
 PROMPT = [0, 1]
 PLAIN = Sampling(temperature=1.0)
+NEVER: frozenset[int] = frozenset()
 
 
 def chi_square_p(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
@@ -46,7 +48,7 @@ def chi_square_p(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...
 
 
 def draws(
-    target: TableModel, make: Callable[[], tuple[object, Rule]], gamma: int, seed: int
+    target: TableModel, make: Callable[[], tuple[object, Rule]], gamma: int, seed: int, ends: frozenset[int] = NEVER
 ) -> Counter[tuple[int, ...]]:
     generator = torch.Generator().manual_seed(seed)
     drafter, rule = make()
@@ -54,7 +56,7 @@ def draws(
     for _ in range(NUM_DRAWS):
         generation = decode(
             target, drafter, rule, PROMPT, num_draft_tokens=gamma, sampling=PLAIN,
-            stop=StopRules(max_new_tokens=4), generator=generator,
+            stop=StopRules(max_new_tokens=4, eos_token_ids=ends), generator=generator,
         )  # fmt: skip
         counts[tuple(generation.token_ids[:3])] += 1
     return counts
@@ -146,3 +148,90 @@ def test_fuzzy_at_infinity_accepts_every_draft() -> None:
         expected[first, second, third] = float(mass)
     assert chi_square_p(counts, expected) > 1e-3
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
+
+
+END = 2
+ENDS = frozenset({END})
+ACCEPTED = 0.7
+LATE_SEED = 3  # of a drafter that drafts END often
+
+
+def late_pair(seed: int = LATE_SEED) -> tuple[TableModel, TableModel]:
+    """Read late, with a token that ends every draft: what is drafted behind it must not stand."""
+    target, draft = (TableModel(4, each, eos_token_ids=ENDS, defers=True) for each in (seed, seed + 1000))
+    return target, draft
+
+
+def cut(expected: dict[tuple[int, ...], float], ends: frozenset[int]) -> dict[tuple[int, ...], float]:
+    """The distribution of texts that stop behind an end."""
+    masses: dict[tuple[int, ...], float] = {}
+    for tokens, mass in expected.items():
+        length = next((place for place, token in enumerate(tokens, start=1) if token in ends), len(tokens))
+        masses[tokens[:length]] = masses.get(tokens[:length], 0.0) + mass
+    return masses
+
+
+@pytest.mark.parametrize("ends", [NEVER, ENDS], ids=["the draft", "the text"])
+@pytest.mark.parametrize("rule", [rejection, exact_match], ids=lambda rule: rule.__name__)
+def test_a_draft_that_is_read_late_follows_the_target_over_its_end(rule: Rule, ends: frozenset[int]) -> None:
+    """The end of the draft alone, behind which the target goes on, or of the text."""
+    target, draft = late_pair()
+    counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 2, LATE_SEED, ends)
+    assert chi_square_p(counts, cut(joint(target, PROMPT, 3), ends)) > 1e-3
+
+
+def judged_by_length(self: DeferredProposal, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    num_accepted, _ = Proposal.standing(self, accepts & self.stays)
+    return num_accepted, num_accepted == len(accepts)
+
+
+def test_control_a_residual_behind_a_late_end_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that was proposed stands, but less than was drafted: the next token is a bonus token, not a recovered one."""
+    target, draft = late_pair()
+    monkeypatch.setattr(DeferredProposal, "standing", judged_by_length)
+    counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rejection), 2, LATE_SEED)
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
+
+
+def test_control_tokens_that_stand_behind_a_late_end_break_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = late_pair()
+    monkeypatch.setattr(DeferredProposal, "standing", Proposal.standing)
+    with pytest.raises(AssertionError):
+        draws(target, lambda: (ModelDrafter(draft, PLAIN), rejection), 2, LATE_SEED)
+
+
+def randomly_accepted(target: TableModel, draft: TableModel, gamma: int, length: int) -> dict[tuple[int, ...], float]:
+    """The exact distribution of the first `length` of `length` + 1 tokens where every draft token stands with
+    probability ACCEPTED, and END ends a draft."""
+    masses: dict[tuple[int, ...], float] = {}
+
+    def walk(tokens: tuple[int, ...], num_left: int, mass: float) -> None:
+        if len(tokens) == length:
+            masses[tokens] = masses.get(tokens, 0.0) + mass
+            return
+        ids = [*PROMPT, *tokens]
+        chance = ACCEPTED if num_left else 0.0
+        for token, (own, drafted) in enumerate(zip(target.probs(ids), draft.probs(ids), strict=True)):
+            next_step = min(gamma, length - len(tokens) - 1)
+            walk((*tokens, token), next_step, mass * (1 - chance) * float(own))
+            if num_left:
+                walk((*tokens, token), 0 if token == END else num_left - 1, mass * chance * float(drafted))
+
+    walk((), 0, 1.0)
+    return masses
+
+
+def test_random_acceptance_of_a_draft_that_is_read_late_stops_at_its_end() -> None:
+    target, draft = late_pair()
+    expected = randomly_accepted(target, draft, 2, 3)
+    assert sum(expected.values()) == pytest.approx(1.0, abs=1e-5)
+    rule = random_accept_rule(probability=ACCEPTED)
+    assert chi_square_p(draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 2, LATE_SEED), expected) > 1e-3
+
+
+def test_control_a_draft_that_goes_on_behind_its_end_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_drafter, "up_to_end", torch.ones_like)
+    target, draft = late_pair()
+    rule = random_accept_rule(probability=ACCEPTED)
+    counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 2, LATE_SEED)
+    assert chi_square_p(counts, randomly_accepted(target, draft, 2, 3)) < 1e-6

@@ -9,29 +9,47 @@ from specbench.models.timing import Clock, PassLog
 
 
 class TableModel:
-    """Logits from a fixed random table [vocab, vocab, vocab], indexed by the last two tokens."""
+    """Logits from a fixed random table [vocab, vocab, vocab], indexed by the last two tokens.
 
-    def __init__(self, vocab_size: int, seed: int, spread: float = 1.5, eos_token_ids: Sequence[int] = ()) -> None:
+    With `defers` it is asked, as a model on a GPU, with tokens that are told later: `_seen` holds None for them.
+    """
+
+    def __init__(
+        self, vocab_size: int, seed: int, spread: float = 1.5, eos_token_ids: Sequence[int] = (), defers: bool = False
+    ) -> None:
         self.table = spread * torch.randn(
             vocab_size, vocab_size, vocab_size, generator=torch.Generator().manual_seed(seed)
         )
         self.vocab_size = vocab_size
         self.eos_token_ids = frozenset(eos_token_ids)
+        self.defers = defers
         self.passes = PassLog(Clock(torch.device("cpu")))
         self.query_lengths: list[int] = []
-        self._seen: list[int] = []
+        self._seen: list[int | None] = []
 
     def reset(self) -> None:
         self._seen = []
 
-    def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
-        shared = next((i for i, (a, b) in enumerate(zip(self._seen, ids, strict=False)) if a != b), None)
-        known = min(len(self._seen), len(ids)) if shared is None else shared
+    def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
+        told = len(ids)
+        if tail is not None:
+            assert self.defers
+            ids = ids + tail.tolist()
+        same = [
+            seen == token or (seen is None and place >= told)
+            for place, (seen, token) in enumerate(zip(self._seen, ids, strict=False))
+        ]
+        known = same.index(False) if False in same else len(same)
         self.query_lengths.append(len(ids) - min(known, len(ids) - num_logits))
         self.passes.add(self.query_lengths[-1], 0.0, 0.0)
-        self._seen = list(ids)
+        self._seen = [*ids[:told], *([None] * (len(ids) - told))]
         ends = range(len(ids) - num_logits, len(ids))
         return torch.stack([self.table[ids[end - 1] if end else 0, ids[end]] for end in ends])
+
+    def settle(self, token_ids: list[int]) -> None:
+        num_unknown = self._seen.count(None)
+        if num_unknown:
+            self._seen[-num_unknown:] = token_ids[:num_unknown]
 
     def probs(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.softmax(self.table[ids[-2] if len(ids) > 1 else 0, ids[-1]], dim=-1)

@@ -107,6 +107,18 @@ def test_a_draft_that_is_carried_over_unread_follows_the_target(name: str) -> No
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
 
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_greedy_draft_that_is_carried_over_unread_is_the_one_that_is_read(name: str) -> None:
+    greedy = Sampling(0.0)
+    for seed in range(5):
+        late, early = (
+            decode(target, drafter_of("tli", target, draft, greedy), rejection, PROMPT, num_draft_tokens=3,
+                   sampling=greedy, stop=StopRules(40), generator=torch.Generator())
+            for target, draft in (read_late(name, seed), models(name, seed))
+        )  # fmt: skip
+        assert (late.token_ids, late.steps, late.positions) == (early.token_ids, early.steps, early.positions)
+
+
 def test_control_an_end_that_is_judged_unread_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a foreign token, though the draft is judged given that no text ends."""
     carried = TokenBridge._carried_unread

@@ -4,6 +4,7 @@ What would wait on an accelerator: reading numbers of a tensor, operations whose
 the host that go to the device by any other way than `uploaded`.
 """
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -23,7 +24,7 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.pair import ModelPair
 from specbench.models.transfer import uploaded
 from specbench.running.compose import Decoder, compose
-from specbench.specs.components import VerificationSpec
+from specbench.specs import MethodSpec, build
 from tests import tiny
 
 PROMPT = list(b"What is counted is every wait.")
@@ -32,6 +33,10 @@ READS = {"tolist", "cpu", "numpy", "__contains__"} | SCALARS
 FROM_HOST = {"tensor", "as_tensor"}
 SHAPED_BY_VALUES = {"nonzero", "masked_select", "_unique2", "multinomial", "_local_scalar_dense"}
 GREEDY, DRAWN = Sampling(0.0), Sampling(1.0, top_k=20, top_p=0.9)
+NEVER: frozenset[int] = frozenset()
+Changes = Mapping[str, Any]
+NOTHING: Changes = {}
+RECURRENT = ("mamba", "mamba2", "qwen3_5_text")
 
 
 class Reads(TorchFunctionMode):
@@ -98,35 +103,42 @@ def test_the_counter_sees_reads() -> None:
     assert reads.copies == ["__getitem__", "__setitem__", "tensor", "__setitem__"]
 
 
-def model(seed: int, defers: bool = True, device: str = "cpu") -> CausalLM:
-    network = tiny.network(seed=seed, num_hidden_layers=1).to(device)
-    made = CausalLM(network, tiny.tokenizer(), f"tiny-{seed}", None)
+def model(defers: bool = True, device: str = "cpu", kind: str = "llama", ends: frozenset[int] = NEVER) -> CausalLM:
+    network = tiny.network(kind, **({} if kind in RECURRENT else {"num_hidden_layers": 1})).to(device)
+    made = CausalLM(network, tiny.tokenizer(), f"tiny-{kind}", None)
     made.defers = defers
-    made.eos_token_ids = frozenset()  # behind a drafted end both ways go on with other random numbers
+    made.eos_token_ids = ends
     return made
 
 
 def decoder(
-    name: str, sampling: Sampling, rule: str | None = None, defers: bool = True, device: str = "cpu"
-) -> Decoder:
-    """The drafter is the target with a little noise, so that runs of all lengths stand."""
-    target, drafter = model(0, defers, device), model(0, defers, device)
+    name: str, sampling: Sampling, changes: Changes = NOTHING, defers: bool = True, device: str = "cpu",
+    kind: str = "llama", ends: frozenset[int] = NEVER,
+) -> Decoder:  # fmt: skip
+    """The drafter is the target with a little noise, so that runs of all lengths stand; `ends` end its texts. Without
+    them: behind a drafted end reading late and early go on with other random numbers."""
+    target, drafter = model(defers, device, kind), model(defers, device, kind, ends)
     with torch.no_grad():
         for weight in drafter.model.parameters():
             weight += 0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)).to(device)
-    method = load_method(name)
-    if rule is not None:
-        method = method.model_copy(update={"verification": VerificationSpec(rule=rule)})
+    method = build(MethodSpec, load_method(name).model_dump() | changes)
     return compose(method, ModelPair(target, drafter), sampling)
 
 
-METHODS = [("sd", None), ("sd", "exact_match"), ("fsd", None), ("random-accept", None)]
+METHODS = [
+    ("sd", {}),
+    ("sd", {"verification": {"rule": "exact_match"}}),
+    ("fsd", {}),
+    ("random-accept", {}),
+    ("tli", {}),
+    ("fsd", {"bridge": {"type": "intersection"}}),
+]
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.parametrize(("name", "rule"), [*METHODS, ("ar", None), ("pld", None)], ids=str)
-def test_a_step_waits_once(name: str, rule: str | None, sampling: Sampling) -> None:
-    generation, waits, reads, shaped = waited(decoder(name, sampling, rule))
+@pytest.mark.parametrize(("name", "changes"), [*METHODS, ("ar", {}), ("pld", {})], ids=str)
+def test_a_step_waits_once(name: str, changes: Changes, sampling: Sampling) -> None:
+    generation, waits, reads, shaped = waited(decoder(name, sampling, changes))
     assert len(generation.steps) > 5 and set(waits) == {1}
     assert set(shaped) <= {"_local_scalar_dense"} and len(shaped) <= reads.scalars  # what an `int` is made of: a read
     assert reads.copies == []
@@ -153,16 +165,31 @@ def waited(made: Decoder) -> tuple[Generation, list[int], Reads, list[str]]:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.parametrize(("name", "rule"), METHODS, ids=str)
-def test_reading_late_changes_nothing(name: str, rule: str | None, sampling: Sampling) -> None:
-    late, early = (
-        decoder(name, sampling, rule, defers=defers).generate(PROMPT, StopRules(60), seed=3) for defers in (True, False)
-    )
+@pytest.mark.parametrize(("name", "changes"), METHODS, ids=str)
+def test_reading_late_changes_nothing(name: str, changes: Changes, sampling: Sampling) -> None:
+    late_as_early(*(decoder(name, sampling, changes, defers) for defers in (True, False)))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_states_that_cannot_be_cropped_are_read_late_as_well(kind: str, sampling: Sampling) -> None:
+    """Target and drafter go back to a snapshot, behind which they read again what was unknown when they read it."""
+    made = [decoder("sd", sampling, defers=defers, kind=kind) for defers in (True, False)]
+    assert all(each.model.sequence.recurrent is not None for each in made)  # type: ignore[union-attr]
+    steps = late_as_early(*made).steps
+    assert sum(step.num_accepted for step in steps) < sum(step.num_judged for step in steps)
+
+
+def late_as_early(late_decoder: Decoder, early_decoder: Decoder) -> Generation:
+    late, early = (made.generate(PROMPT, StopRules(60), seed=3) for made in (late_decoder, early_decoder))
+    for passes, others in ((late.draft_passes, early.draft_passes), (late.target_passes, early.target_passes)):
+        assert [length for length, _ in passes] == [length for length, _ in others]
     assert late.token_ids == early.token_ids and late.steps == early.steps
     assert late.positions.keys() == early.positions.keys()
     for column, other in zip(late.positions.values(), early.positions.values(), strict=True):
         assert column == pytest.approx(other, abs=1e-5)
     assert sum(step.num_accepted for step in late.steps) > 0
+    return late
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
@@ -184,15 +211,13 @@ def test_a_synthetic_draft_is_read_as_that_of_any_drafter(sampling: Sampling) ->
     assert lengths[0] == lengths[1] and max(tails) == 4
 
 
-@pytest.mark.parametrize("name", ["sd", "fsd"])
+@pytest.mark.parametrize("name", ["sd", "fsd", "tli"])
 def test_an_end_that_is_read_late_ends_the_draft(name: str) -> None:
     """Any greedy token of the middle as the end: what is drafted behind it counts nowhere."""
     made = decoder(name, GREEDY)
     tokens = made.generate(PROMPT, StopRules(60), seed=3).token_ids
-    for end in tokens[10:30]:
-        late, early = decoder(name, GREEDY), decoder(name, GREEDY, defers=False)
-        for each in (late, early):
-            each.drafter.model.eos_token_ids = frozenset({end})  # type: ignore[attr-defined]
+    for end in tokens[10:30:4]:
+        late, early = (decoder(name, GREEDY, defers=defers, ends=frozenset({end})) for defers in (True, False))
         stops = (StopRules(60, frozenset({end})), StopRules(60))  # an end for both models, and for the drafter alone
         for stop in stops:
             generations = [each.generate(PROMPT, stop, seed=3) for each in (late, early)]
@@ -201,16 +226,16 @@ def test_an_end_that_is_read_late_ends_the_draft(name: str) -> None:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.parametrize("name", ["tli", "slem"])
-def test_a_bridge_reads_a_draft_once(name: str, sampling: Sampling) -> None:
-    generation, waits, reads, shaped = waited(decoder(name, sampling))
-    assert len(generation.steps) > 5 and max(waits) <= 2
+def test_a_draft_that_is_cut_anew_is_read_before_it_is_verified(sampling: Sampling) -> None:
+    """By a tokenizer, which works on the host: a second wait."""
+    generation, waits, reads, shaped = waited(decoder("slem", sampling))
+    assert len(generation.steps) > 5 and set(waits) <= {1, 2}
     assert set(shaped) <= {"_local_scalar_dense"} and len(shaped) <= reads.scalars and reads.copies == []
 
 
 def test_where_common_tokens_end_a_draft_no_pass_is_made_behind_them() -> None:
     """Of union the tokens that the target has not: each is read before the next pass."""
-    draft = model(0)
+    draft = model()
     assert View(draft, frozenset()).defers and not View(draft, frozenset({7})).defers
     ends = frozenset(range(0, 256, 3))
     drafter = ModelDrafter(View(draft, ends), GREEDY)
@@ -225,7 +250,7 @@ def test_where_common_tokens_end_a_draft_no_pass_is_made_behind_them() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="what waits for a GPU is only known where there is one")
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.parametrize("name", ["sd", "fsd", "pld"])
+@pytest.mark.parametrize("name", ["sd", "fsd", "pld", "tli"])
 def test_a_gpu_is_waited_for_in_reading_a_step_alone(
     name: str, sampling: Sampling, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from specbench.decoding.sampling import Distributions, Sampling, draw, process
+from specbench.decoding import sampling
+from specbench.decoding.sampling import Distributions, Sampling, draw, process, residual
 from specbench.errors import ConfigError
 from specbench.registry import DRAFTERS
 from specbench.specs import GenerationSpec, build
@@ -58,3 +59,18 @@ def test_temperatures_that_cannot_be_drawn_at_are_refused_for_both_models(value:
         DRAFTERS.complete("model", {"temperature": value}, "drafter")
     with pytest.raises(ConfigError, match="temperature"):
         build(GenerationSpec, {"max_new_tokens": 1, "temperature": value})
+
+
+def test_certain_rows_are_judged_by_their_token_as_if_they_were_one_hot(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, target_probs = torch.randn(3, 8, generator=generator), torch.rand(3, 8, generator=generator).softmax(-1)
+    rows = Distributions.concat([Distributions(row[None], Sampling(0.0)) for row in logits])
+    one_hot = torch.nn.functional.one_hot(logits.argmax(-1), 8).float()
+    token_ids = rows.best.clone()
+    token_ids[1] = (token_ids[1] + 1) % 8
+    monkeypatch.setattr(sampling, "process", None)  # nobody makes them
+    assert torch.equal(rows.token_probs(token_ids), torch.tensor([1.0, 0.0, 1.0]))
+    assert torch.equal(rows.overlap(target_probs), torch.minimum(one_hot, target_probs).sum(-1))
+    for index in range(3):
+        rest = rows.rest(torch.tensor([index]), target_probs[index])
+        assert torch.equal(rest, residual(target_probs[index], one_hot[index]))

@@ -38,6 +38,14 @@ def test_fuzzy_rules_count_what_was_drafted_outside_the_target(name: str) -> Non
     assert verdict.num_accepted == 0
 
 
+def test_a_row_that_rounding_left_below_1_has_no_foreign_part_beside_one_that_has() -> None:
+    carried = torch.stack([(1 - 5e-5) * TARGET[0], 0.1 * TARGET[1]])
+    rule = fuzzy_rule(divergence="reverse_kl", threshold=0.05)
+    verdict = rule(Proposal([0, 1], Carried(carried)), rows(TARGET, 1.0), GENERATOR)  # type: ignore[arg-type]
+    assert verdict.divergence is not None and abs(verdict.divergence[0]) < 1e-4 and verdict.divergence[1] > 50
+    assert verdict.num_accepted == 1
+
+
 def test_random_acceptance_never_counts_on_a_foreign_token() -> None:
     verdict = random_accept_rule(probability=1.0)(Proposal([1, FOREIGN]), rows(TARGET[:2], 1.0), GENERATOR)
     assert verdict.num_accepted == 1

@@ -15,10 +15,11 @@ import torch
 from specbench.catalogue import load_method, with_overrides
 from specbench.decoding.bridges import token_level
 from specbench.decoding.bridges.token_level import CarriedProbs, TokenBridge
+from specbench.decoding.deferred import DeferredProposal
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation, decode
-from specbench.decoding.proposal import FOREIGN, DeferredProposal, Proposal
+from specbench.decoding.proposal import FOREIGN, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import exact_match, rejection
 from specbench.models.pair import ModelPair

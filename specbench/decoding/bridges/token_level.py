@@ -8,9 +8,10 @@ import torch
 
 from specbench.decoding.bridges import MakeDrafter, bridge
 from specbench.decoding.bridges.context import DraftContext
+from specbench.decoding.deferred import DeferredProposal
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ScoringModel, deferring, end_table
-from specbench.decoding.proposal import FOREIGN, DeferredProposal, DenseProbs, Proposal, is_certain
+from specbench.decoding.proposal import FOREIGN, DenseProbs, Proposal, is_certain
 from specbench.decoding.sampling import Sampling, residual
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM

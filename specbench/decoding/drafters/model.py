@@ -5,8 +5,9 @@ from typing import Annotated, Protocol, cast
 import torch
 from pydantic import Field
 
+from specbench.decoding.deferred import DeferredProposal, up_to_end
 from specbench.decoding.drafters import drafter
-from specbench.decoding.proposal import DeferredProposal, Proposal, up_to_end
+from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.pair import ModelPair
 from specbench.models.timing import PassLog

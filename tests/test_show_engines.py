@@ -1,0 +1,50 @@
+"""The page of engines: every side is measured on every prompt, and what is measured is what the page says."""
+
+import pytest
+
+from tests.show_engines import __main__ as script
+from tests.show_engines import compiling, methods
+
+SLOW, FAST = [(10, 1.0)] * 12, [(10, 0.25)] * 12
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Lines without compiling: both sides are eager."""
+    load, prompts = methods.load, methods.embedded_prompts
+    monkeypatch.setattr(methods, "load", lambda specs, engine: load(specs, "eager"))
+    monkeypatch.setattr(methods, "needs", lambda models, specs: [])
+    monkeypatch.setattr(methods, "embedded_prompts", lambda *arguments: prompts(*arguments)[:3])
+    return list(methods.lines(("ar", "sd", "fsd", "slem"), per_language=1, max_new_tokens=12))
+
+
+def test_every_side_is_measured_on_every_prompt_and_lossless_ones_agree(measured):
+    assert [line.method for line in measured] == ["ar", "sd", "fsd", "slem"]
+    assert [line.transformers is None for line in measured] == [False, False, True, False]
+    for line in measured:
+        sides = [line.eager, line.compiled, *([line.transformers] if line.transformers else [])]
+        assert [len(side) for side in sides] == [3] * len(sides)
+        assert line.num_equal == 3
+        assert line.transformers is None or [n for n, _ in line.transformers] == [n for n, _ in line.eager]
+        assert len(line.cells()) == len(methods.HEAD)
+
+
+def test_the_page_says_what_was_measured(monkeypatch):
+    lines = [
+        methods.Line("ar", SLOW, FAST, SLOW, 12, ("2.0 %", "6.0 %")),
+        methods.Line("fsd", FAST, FAST, None, 11, ("3.0 %", "7.0 %")),
+    ]
+    monkeypatch.setattr(compiling, "starts", lambda: [95.4, 12.3])
+    monkeypatch.setattr(script, "said", lambda module, *words: f"said by {module} {' '.join(words)}")
+    page = "".join(script.page(lines))
+    assert "| ar | 10.0 | 40.0 | 10.0 | 4.00 [4.00, 4.00] | 4.00 [4.00, 4.00] | 12 of 12 | 2.0 % | 6.0 % |" in page
+    assert "| fsd | 40.0 | 40.0 | – | 1.00 [1.00, 1.00] | – | 11 of 12 | 3.0 % | 7.0 % |" in page
+    assert "| fsd | 4.00 [4.00, 4.00] | 1.00 [1.00, 1.00] | – |" in page
+    assert "95 s at a first\nstart, 12 s at a second one" in page
+    for engine in ("eager", "compiled"):
+        assert f"said by specbench.cli limit {' '.join(script.PAIR)} --engine {engine}" in page
+
+
+def test_a_command_that_fails_ends_the_script():
+    with pytest.raises(script.subprocess.CalledProcessError):
+        script.said("specbench.cli", "limit", "--target", "embedded:none", "--drafter", "embedded:drafter")

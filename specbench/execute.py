@@ -88,7 +88,8 @@ def execute(
     loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)
     models = (load_pair or load_models)(spec)
     cells = make_cells(spec, models, loaded)
-    conditions = environment(str(models.target.device), models.target.dtype, models.target.attention, spec.engine)
+    target = models.target
+    conditions = environment(str(target.device), target.dtype, target.attention, target.engine)
     identity = runner.identity(spec, cells, models, conditions)
     if identity.get("code_execution") and not any(runs_programs(cell.task) for cell in cells):
         del identity["code_execution"]

@@ -489,7 +489,7 @@ def test_rows_of_another_dtype_engine_or_model_keep_their_verdict() -> None:
     verdict = Verdict(method="fsd", verdict="lossless", declared_lossless=True, greedy=greedy)
     report = Audit.model_construct(
         target=own.target, target_revision=own.target_revision, dtype="float32", engine="eager",
-        identities={"fsd": Identity(method=own.method, drafter=own.drafter, drafter_revision="a")},
+        identities={"fsd": Identity(method=own.method, drafter=own.drafter, drafter_revision="a", engine="eager")},
         verdicts=[verdict.model_copy(update={"distribution": draws})], task="mgsm", subsets=["en", "ja"],
         temperature=1.0, top_k=None, top_p=None,
     )  # fmt: skip

@@ -4,6 +4,7 @@ What is compiled here is tiny: two models of one layer, in a few shapes.
 """
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -18,12 +19,15 @@ from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
+from specbench.leaderboards.comparable import differences
 from specbench.models import compilable, compiled
 from specbench.models.causal_lm import CausalLM
 from specbench.models.compiled import CompiledSequence, capacity_for
-from specbench.models.loading import compile_passes
+from specbench.models.loading import compile_passes, load_model
 from specbench.models.pair import ModelPair
+from specbench.results.leaderboard import load
 from specbench.running import runner
+from specbench.running.blocks import Block
 from specbench.running.compose import compose
 from specbench.running.reserving import num_compilations
 from tests import tiny
@@ -250,34 +254,50 @@ def test_passes_over_static_buffers_are_those_of_other_architectures_too(kind: s
     torch.testing.assert_close(other.compiled.uncompiled(ids), eager.score(ids, 40), atol=2e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("mamba", "keep a state"), ("qwen3_5_text", "keep a state")])
-def test_models_without_static_buffers_are_refused(kind: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=rf"--engine compiled: model 'tiny-{kind}' .*{reason}.*--engine eager"):
-        both(kind)
+def stays_eager(reason: str, kind: str = "llama") -> None:
+    """A model stays as it was, and says why."""
+    eager, other = both(kind)
+    assert other.compiled is None and other.engine == "eager" and re.search(reason, str(other.why_eager))
+    torch.testing.assert_close(other.score(IDS[:20], 3), eager.score(IDS[:20], 3), atol=2e-4, rtol=1e-3)
 
 
-def test_a_model_that_is_no_single_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "qwen3_5_text"])
+def test_models_whose_layers_keep_a_state_stay_eager(kind: str) -> None:
+    stays_eager("keep a state that is no buffer", kind)
+
+
+def test_a_model_that_is_no_single_graph_stays_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import LlamaForCausalLM
 
     monkeypatch.setattr(LlamaForCausalLM, "_can_compile_fullgraph", False)
-    with pytest.raises(ConfigError, match=r"LlamaForCausalLM are no single graph.*--engine eager"):
+    stays_eager("LlamaForCausalLM are no single graph")
+
+
+def test_a_model_whose_logits_change_stays_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CompiledSequence, "uncompiled", lambda self, ids: torch.randn(len(ids), 257))
+    stays_eager("gives other logits")
+
+
+def test_a_model_that_cannot_use_the_buffers_stays_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self: CompiledSequence, ids: list[int]) -> torch.Tensor:
+        raise RuntimeError(words)
+
+    monkeypatch.setattr(CompiledSequence, "uncompiled", failing)
+    words = "no such dimension"
+    stays_eager("over static buffers: no such dimension")
+    words = "DefaultCPUAllocator: can't allocate memory"  # says nothing about the model
+    with pytest.raises(RuntimeError, match="allocate memory"):
         both()
 
 
-def test_a_model_whose_logits_change_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled.CompiledSequence, "uncompiled", lambda self, ids: torch.randn(len(ids), 257))
-    with pytest.raises(ConfigError, match="gives other logits"):
-        both()
-
-
-def test_a_machine_without_a_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_compiler_is_told(tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> str:
         raise InvalidCxxCompiler
 
     assert compilable.no_compiler("cpu") is None
     monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", missing)
-    with pytest.raises(ConfigError, match=r"no C\+\+ compiler here: install g\+\+"):
-        both()
+    with pytest.raises(ConfigError, match=r"no C\+\+ compiler here: install g\+\+.*or take --engine eager"):
+        load_model(tiny_pair[1], device="cpu", engine="compiled")
     assert "triton" in str(compilable.no_compiler("cuda")) or compilable.no_compiler("cuda") is None
     assert "mps" in str(compilable.no_compiler("mps"))
 
@@ -305,6 +325,82 @@ def test_a_run_names_its_engine_and_what_compiling_took(
     assert json.loads(line)["num_passes"] == 4 and json.loads(line)["seconds"] > 0
     code, _, said = specbench(*RUN, *pair, "--method", "pld", "--set", "num_draft_tokens=3")
     assert code == 2 and 'environment.engine: "compiled" → "eager"' in " ".join(said.split())
+
+
+def test_a_drafter_that_cannot_be_compiled_is_eager_and_its_rows_say_so(
+    specbench: Callable[..., Outcome], tiny_pair: tuple[str, str], tmp_path: Path, made: list[str]
+) -> None:
+    """They compare with the rows of no other engine; those of methods that do without it are compiled ones."""
+    drafter = tiny.save(tmp_path / "mamba", "mamba", num_hidden_layers=1)
+    asked = (*RUN, "--target", tiny_pair[0], "--drafter", str(drafter), "--method", "sd,pld", "--engine", "compiled")
+    code, printed, said = specbench(*asked)
+    assert code == 0, said
+    (line,) = [line for line in said.splitlines() if line.startswith("warning: ")]
+    assert re.search(r"model '.*mamba' cannot be compiled \(.* keep a state .*\): .*rows of sd say", line)
+    assert "compiled target, eager drafter: sd; compare no row" in printed
+    rows = {row.method.partition("@")[0]: row for row in load(tmp_path / "here" / "leaderboard.json")}
+    assert {name: row.engine for name, row in rows.items()} == {
+        "ar": "compiled", "sd": "compiled target", "pld": "compiled"
+    }  # fmt: skip
+    assert [each.field for each in differences(rows["pld"], rows["sd"])] == ["engine"]
+    assert not differences(rows["ar"], rows["pld"])
+    code, printed, said = specbench("leaderboard", "validate", "here/leaderboard.json", "--records")
+    assert code == 0, said
+    code, _, said = specbench(*asked)
+    assert code == 0 and "measured already" in said
+    code, _, said = specbench(*asked[:-1], "eager")
+    assert code == 2 and 'environment.engine: "compiled" → "eager"' in said
+
+
+def test_a_target_that_cannot_be_compiled_makes_the_run_an_eager_one(
+    specbench: Callable[..., Outcome], tiny_pair: tuple[str, str], tmp_path: Path, made: list[str]
+) -> None:
+    target = tiny.save(tmp_path / "mamba", "mamba", num_hidden_layers=1)
+    asked = (*RUN, "--target", str(target), "--drafter", tiny_pair[1], "--method", "sd")
+    code, _, said = specbench(*asked, "--engine", "compiled")
+    assert code == 0, said
+    assert re.search(r"warning: --engine compiled: model '.*mamba' .* nothing is compiled: .*--engine eager", said)
+    assert {row.engine for row in load(tmp_path / "here" / "leaderboard.json")} == {"eager"} and made == []
+    for engine in ("compiled", "eager"):
+        code, _, said = specbench(*asked, "--engine", engine)
+        assert code == 0 and "measured already" in said
+
+
+def test_a_pass_that_fails_while_it_is_measured_ends_in_one_line(
+    specbench: Callable[..., Outcome], tiny_pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was measured before it is kept, and an error that speaks of memory is told as such."""
+    asked = (*RUN, "--target", tiny_pair[1], "--method", "ar", "--engine", "compiled")
+    words, num_left = "index out of bounds: 0 <= tmp10", 10**6
+
+    def failing(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
+        def run() -> torch.Tensor:
+            nonlocal num_left
+            num_left -= 1
+            if num_left < 0:
+                raise RuntimeError(f"kernel, assert {words}")
+            return forward()
+
+        return run
+
+    def after_the_first(block: Block, *given: Any) -> dict[str, Any]:
+        nonlocal num_left
+        num_left = 10**6 if block.example.index == 0 else 2
+        return measure(block, *given)
+
+    measure = runner.measure
+    monkeypatch.setattr("specbench.models.graphs.compiled", failing)
+    monkeypatch.setattr(runner, "measure", after_the_first)
+    code, _, said = specbench(*asked)
+    assert code == 2 and len((tmp_path / "here" / "records.jsonl").read_text().splitlines()) == 1
+    assert re.search(r"error: --engine compiled: a compiled pass of .* failed \(.*tmp10\): take --engine eager", said)
+    words, num_left = "can't allocate memory", 10**6
+    code, _, said = specbench(*asked)
+    assert code == 2 and "error: out of memory; everything measured is kept in here" in said
+    monkeypatch.setattr(runner, "measure", measure)
+    num_left = 10**6
+    code, _, said = specbench(*asked)
+    assert code == 0 and "resuming here: 1 of 2" in said
 
 
 def test_a_block_in_which_something_is_compiled_is_not_recorded(

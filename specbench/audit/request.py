@@ -41,6 +41,7 @@ class Identity(BaseModel):
     method: str  # name@version:digest
     drafter: str | None
     drafter_revision: str | None
+    engine: str
 
 
 class Audit(Findings):
@@ -75,7 +76,7 @@ class Audit(Findings):
                    row.engine)  # fmt: skip
             if found and own == (
                 found.method, found.drafter, found.drafter_revision, self.target, self.target_revision, self.dtype,
-                self.engine,
+                found.engine,
             ):  # fmt: skip
                 clean = verdict.verdict in ("lossless", "greedy equal")
                 own_finding = row.evidence is None and row.verdict in ("diverged", "near-tie only")
@@ -134,7 +135,12 @@ def run_audit(request: Request, num_draws: int, temperature: float, say: Progres
     drafters = {name: model.name for name, model in models.drafters.items()}
     decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}
     identities = {
-        method.name: Identity(method=named(method), drafter=drafter["name"], drafter_revision=drafter["revision"])
+        method.name: Identity(
+            method=named(method),
+            drafter=drafter["name"],
+            drafter_revision=drafter["revision"],
+            engine=models.engine(method),
+        )
         for method in fitting
         if isinstance(decoder := decoders[method.name], Decoder)
         for drafter in [drafter_identity(decoder, models)]
@@ -142,8 +148,8 @@ def run_audit(request: Request, num_draws: int, temperature: float, say: Progres
     return Audit(
         task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=models.target.name,
         target_revision=models.target.revision, drafters=drafters, identities=identities, dtype=models.target.dtype,
-        engine=spec.engine,
-        device=str(models.target.device), temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p,
+        engine=models.target.engine, device=str(models.target.device), temperature=temperature,
+        top_k=sampling.top_k, top_p=sampling.top_p,
         num_draws=num_draws, seed=spec.seed, noise=findings.noise, prompts=findings.prompts, control=findings.control,
         verdicts=[*findings.verdicts, *others, *verdicts],
     )  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from specbench.errors import ConfigError
-from specbench.running.progress import is_out_of_memory
+from specbench.models.memory import is_out_of_memory
 from specbench.specs import MethodSpec
 
 

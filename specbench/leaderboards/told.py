@@ -61,7 +61,8 @@ def _of_identity(row: Row, identity: Mapping[str, Any]) -> dict[str, Any]:
         "data_source": identity["data"][task],
         **({"chat": CHAT[identity["chat"]]} if identity["chat"] in CHAT and isinstance(row.chat, bool) else {}),
         **{field: conditions[field] for field in ("device", "dtype", "attention", "versions", "commit")},
-        "engine": conditions.get("engine", "eager"),  # earlier runs had no other
+        # of each method where it is another than the target's; earlier runs had no other than eager
+        "engine": identity.get("engines", {}).get(name, conditions.get("engine", "eager")),
     }
 
 

@@ -17,6 +17,7 @@ from specbench.limit.work import Work, work_of
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.results.environment import environment
+from specbench.running.models import engine_of, warn_of
 from specbench.running.reserving import num_compilations
 from specbench.specs.components import Dtype, Engine, Spec, Text
 
@@ -48,8 +49,12 @@ def limits(asked: Asked, told: Told) -> LimitReport:
     )
     dtype = target.dtype if asked.dtype == "auto" else asked.dtype
     drafter = load_model(
-        asked.drafter, revision=asked.drafter_revision, dtype=dtype, device=asked.device, engine=asked.engine
+        asked.drafter, revision=asked.drafter_revision, dtype=dtype, device=asked.device, engine=target.engine
     )
+    if target.why_eager is not None:
+        warn_of(target, "neither model is, and these are the limits of --engine eager")
+    elif drafter.why_eager is not None:
+        warn_of(drafter, "its passes are eager beside compiled ones of the target")
     return limits_of(target, drafter, asked, told)
 
 
@@ -65,7 +70,7 @@ def limits_of(target: CausalLM, drafter: CausalLM, asked: Asked, told: Told = la
     first, second = (
         (described(model, capacity), work) for model, capacity, work in zip(models, capacities, works, strict=True)
     )
-    conditions = environment(str(target.device), target.dtype, target.attention, asked.engine)
+    conditions = environment(str(target.device), target.dtype, target.attention, engine_of(target, [drafter]))
     return conclude(first, second, parts, points, environment=conditions, seed=asked.seed, repeats=asked.repeats)
 
 

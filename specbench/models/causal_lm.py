@@ -11,6 +11,7 @@ from specbench.models.eager import UNKNOWN, EagerSequence
 from specbench.models.eager import common_prefix as common_prefix
 from specbench.models.timing import Clock, PassLog
 from specbench.models.vocabulary import Vocabulary
+from specbench.specs.components import Engine
 
 if TYPE_CHECKING:
     from specbench.models.compiled import CompiledSequence
@@ -33,6 +34,7 @@ class CausalLM:
         self.defers = self.device.type == "cuda"  # there, reading a token would wait for all that is queued
         self.passes = PassLog(Clock(self.device))
         self.sequence: EagerSequence | CompiledSequence = EagerSequence(model, name, self.vocab_size, self.passes)
+        self.why_eager: str | None = None  # of a model that was to be compiled and cannot
 
     @property
     def compiled(self) -> "CompiledSequence | None":
@@ -40,10 +42,15 @@ class CausalLM:
         return None if isinstance(self.sequence, EagerSequence) else self.sequence
 
     def compile(self) -> None:
-        """Read in compiled passes from here on. Raises ConfigError for a model or a machine that cannot."""
+        """Read in compiled passes from here on. Raises CannotCompile for a model that has none."""
         from specbench.models.compiled import CompiledSequence  # what it imports takes seconds
 
         self.sequence = CompiledSequence(self.model, self.name, self.vocab_size, self.passes, self.context_limit)
+
+    @property
+    def engine(self) -> Engine:
+        """How its passes are run."""
+        return "eager" if self.compiled is None else "compiled"
 
     @property
     def dtype(self) -> str:

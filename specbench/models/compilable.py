@@ -14,20 +14,35 @@ MAX_SHIFT = {torch.float32: 1e-3}
 MAX_SHIFT_ROUNDED = 0.1
 
 
+class CannotCompile(ConfigError):
+    """A model has no compiled passes, on a machine that compiles others. `reason`: why, in one line."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.reason = " ".join(reason.split())
+        super().__init__(
+            f"--engine compiled: model '{name}' cannot be compiled: {self.reason}; take --engine eager, or another "
+            "model"
+        )
+
+
 def compilable(model: Any, name: str) -> list[PreallocatedLayer]:
-    """The layers of a model as its cache has them. Raises ConfigError for a model or machine that cannot compile."""
+    """The layers of a model as its cache has them. Raises CannotCompile."""
     layers = preallocated_cache(model.config, name).layers
     kinds = sorted({type(layer).__name__ for layer in layers if type(layer) is not PreallocatedLayer})
     parameters = inspect.signature(model.forward).parameters
     if kinds:
-        raise cannot_compile(name, f"layers of kind {kinds[0]} keep a state that is no buffer of keys and values")
+        raise CannotCompile(name, f"layers of kind {kinds[0]} keep a state that is no buffer of keys and values")
     if not model._can_compile_fullgraph:
-        raise cannot_compile(name, f"transformers says that the passes of a {type(model).__name__} are no single graph")
+        raise CannotCompile(name, f"transformers says that the passes of a {type(model).__name__} are no single graph")
     if missing := [key for key in ("logits_to_keep", "position_ids", "past_key_values") if key not in parameters]:
-        raise cannot_compile(name, f"the forward pass of a {type(model).__name__} takes no {missing[0]}")
-    if problem := no_compiler(model.device.type):
-        raise cannot_compile(name, problem)
+        raise CannotCompile(name, f"the forward pass of a {type(model).__name__} takes no {missing[0]}")
     return cast(list[PreallocatedLayer], layers)
+
+
+def check_compiler(device: str) -> None:
+    """Raise ConfigError where this machine compiles nothing for a device."""
+    if problem := no_compiler(device):
+        raise ConfigError(f"--engine compiled: {problem}, or take --engine eager")
 
 
 def no_compiler(device: str) -> str | None:
@@ -51,9 +66,3 @@ def same_logits(first: torch.Tensor, second: torch.Tensor) -> bool:
     limit = MAX_SHIFT.get(first.dtype, MAX_SHIFT_ROUNDED)
     first, second = first.float(), second.float()
     return float((first - second).square().mean().sqrt()) <= limit * float(first.std()) + 1e-6
-
-
-def cannot_compile(name: str, reason: str) -> ConfigError:
-    return ConfigError(
-        f"--engine compiled: model '{name}' cannot be compiled: {reason}; take --engine eager, or another model"
-    )

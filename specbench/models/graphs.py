@@ -7,9 +7,11 @@ from typing import Any, Literal
 
 import torch
 
+from specbench.errors import ConfigError
 from specbench.models.checkpoint import told
-from specbench.models.compilable import cannot_compile, same_logits
+from specbench.models.compilable import CannotCompile, same_logits
 from specbench.models.kv_cache import PreallocatedLayer
+from specbench.models.memory import is_out_of_memory
 from specbench.models.static_cache import static_cache
 from specbench.models.transfer import uploaded
 
@@ -88,7 +90,15 @@ class Graphs:
         forward = self._passes.get((length, kind))
         if forward is None:
             forward = self._compiled(length, kind)
-        logits = forward()
+        try:
+            logits = forward()
+        except Exception as error:  # whatever a kernel checks while it runs
+            if is_out_of_memory(error):
+                raise
+            raise ConfigError(
+                f"--engine compiled: a compiled pass of model '{self.name}' over {length} tokens failed "
+                f"({told(error)}): take --engine eager, or another model"
+            ) from error
         return logits.clone() if logits.is_cuda else logits  # a CUDA graph writes its next outputs over its last
 
     def has(self, length: int, kind: Kind) -> bool:
@@ -117,9 +127,11 @@ class Graphs:
                 made = recorded(made, self.model.device, self._pool)
             found = made()
         except Exception as error:  # whatever a network does that cannot be traced, or a compiler that fails
-            raise cannot_compile(self.name, told(error)) from error
+            if is_out_of_memory(error):
+                raise
+            raise CannotCompile(self.name, told(error)) from error
         if not same_logits(expected, found):
-            raise cannot_compile(self.name, f"compiled, a pass over {length} tokens gives other logits")
+            raise CannotCompile(self.name, f"compiled, a pass over {length} tokens gives other logits")
         self.compile_seconds += time.perf_counter() - started
         self._passes[length, kind] = made
         return made

@@ -13,7 +13,8 @@ from specbench.demo.family import source_of
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoint import told, why_not
-from specbench.models.compilable import cannot_compile, same_logits
+from specbench.models.compilable import CannotCompile, check_compiler, same_logits
+from specbench.models.memory import is_out_of_memory
 from specbench.models.revisions import identified
 
 TIMEOUT_SECONDS = 10
@@ -44,10 +45,13 @@ def load_model(
     `dtype` auto is float32 on a CPU (bfloat16 is slower there and rounds more) and the checkpoint's own elsewhere.
     Without `weights` only configuration and tokenizer are read: vocabulary, context, revision and encoded prompts are
     those of the model, which is on torch's device `meta` and computes nothing.
-    `engine` compiled: it reads in compiled passes (see `CausalLM.compile`).
-    Raises ConfigError in one line for a folder or hub id that cannot be loaded, or that is no causal language model.
+    `engine` compiled: it reads in compiled passes; a model that has none reads eagerly, and `why_eager` tells why.
+    Raises ConfigError in one line for a folder or hub id that cannot be loaded, or that is no causal language model,
+    and for a machine that compiles nothing.
     """
     chosen = choose_device(device)
+    if engine == "compiled":
+        check_compiler(chosen.type)
     torch_dtype: Any = DTYPES.get(dtype) or (torch.float32 if chosen.type == "cpu" else "auto")
     source = source_of(name)
     problem = None if is_local(source) else hub_problem(source, revision)
@@ -142,13 +146,22 @@ def first_ids(model: CausalLM) -> list[int]:
 
 @torch.inference_mode()
 def compile_passes(model: CausalLM) -> None:
-    """Let a model read in compiled passes. Raises ConfigError where its passes over static buffers are other ones."""
-    ids = first_ids(model)
-    eager = model.score(ids, len(ids))
-    model.compile()
-    assert model.compiled is not None
-    if not same_logits(eager, model.compiled.uncompiled(ids)):
-        raise cannot_compile(model.name, "over static buffers of keys and values it gives other logits")
+    """Let a model read in compiled passes. One that cannot, or that gives other logits over static buffers, stays
+    eager: `why_eager` tells the reason."""
+    ids, eager = first_ids(model), model.sequence
+    expected = model.score(ids, len(ids))
+    model.reset()
+    try:
+        model.compile()
+        assert model.compiled is not None
+        if not same_logits(expected, model.compiled.uncompiled(ids)):
+            raise CannotCompile(model.name, "over static buffers of keys and values it gives other logits")
+        model.reset()
+    except Exception as error:  # whatever a network does with a cache that it was not written for
+        if is_out_of_memory(error):
+            raise
+        model.sequence = eager
+        model.why_eager = error.reason if isinstance(error, CannotCompile) else f"over static buffers: {told(error)}"
 
 
 def hub_problem(name: str, revision: str | None) -> str | None:

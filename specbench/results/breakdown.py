@@ -64,7 +64,7 @@ def why(rows: Sequence[Row]) -> str | None:
         (slow, fast)
         for slow in known
         for fast in known
-        if _bridge(slow) == _bridge(fast) and _accepts_more(slow, fast) and _is_slower(slow, fast)
+        if _compare(slow, fast) and _accepts_more(slow, fast) and _is_slower(slow, fast)
     ]
     if beaten:
         return _compared(*max(beaten, key=lambda pair: (_of(pair[0], "acceptance_rate"), _of(pair[1], "speedup"))))
@@ -74,6 +74,11 @@ def why(rows: Sequence[Row]) -> str | None:
 
 def _accepts_more(row: Row, other: Row) -> bool:
     return _of(row, "acceptance_rate") > _of(other, "acceptance_rate") + SAME
+
+
+def _compare(row: Row, other: Row) -> bool:
+    """Whether their α and their seconds are of one kind: the same bridge and engine."""
+    return (_bridge(row), row.engine) == (_bridge(other), other.engine)
 
 
 def _bridge(row: Row) -> Any:

@@ -71,6 +71,7 @@ def _caption(rows: Sequence[Row]) -> str:
             if any(each.verdict != "not audited" for each in rows)
             else "not audited: `specbench audit` tests what is drawn at a temperature",
             *([FEW] if any(map(rests_on_few, rows)) else []),
+            *_of_engines(rows),
             *doubt_lines(rows, [short(each.method).partition("@")[0] for each in rows]),
             "acceptance rates do not compare across bridges: rank by τ and tok/s",
             *(
@@ -80,3 +81,11 @@ def _caption(rows: Sequence[Row]) -> str:
             ),
         ]
     )
+
+
+def _of_engines(rows: Sequence[Row]) -> list[str]:
+    """Which methods another engine runs than the first row's."""
+    others = [short(row.method).partition("@")[0] for row in rows if row.engine != rows[0].engine]
+    if not others:
+        return []
+    return [f"compiled target, eager drafter: {', '.join(others)}; compare no row of one engine with another's"]

@@ -12,6 +12,9 @@ from specbench.results.board_format import FORMAT
 from specbench.results.bootstrap import Intervals, Metric
 from specbench.specs.components import Engine
 
+# "compiled target": the target's passes are compiled, and those of a drafter cannot be.
+RowEngine = Literal[Engine, "compiled target"]
+
 # Everything else says which result it is.
 RESULT_FIELDS = frozenset(
     {
@@ -87,7 +90,7 @@ class Row(Part):
     dtype: str
     device: str
     attention: str
-    engine: Engine = "eager"
+    engine: RowEngine = "eager"
     versions: dict[str, str | None]
     commit: str | None
     command: str

@@ -172,7 +172,7 @@ def _row(
         dtype=environment["dtype"],
         device=environment["device"],
         attention=environment["attention"],
-        engine=environment["engine"],
+        engine=models.engine(method),
         versions=environment["versions"],
         commit=environment["commit"],
         command=command,

@@ -27,6 +27,10 @@ def identity(spec: RunSpec, cells: Sequence[Cell], models: Models, environment: 
         decoder.method.name: route_identities(decoder, models)
         for cell in cells[:1] for decoder in cell.decoders if isinstance(decoder, RoutedDecoder)
     }  # fmt: skip
+    engines = {
+        method.name: engine for method in spec.methods
+        if (engine := models.engine(method)) != models.target.engine
+    }  # fmt: skip
     revisions = {f"{cell.task.name}/{cell.subset}": cell.data.revision for cell in cells if cell.data.source == "hub"}
     return {
         "seed": spec.seed,
@@ -36,6 +40,7 @@ def identity(spec: RunSpec, cells: Sequence[Cell], models: Models, environment: 
         "drafters": {method: found for method, found in drafters.items() if found["name"] is not None},
         **({"routes": routes} if routes else {}),
         **({"code": codes} if codes else {}),
+        **({"engines": engines} if engines else {}),
         "data": {cell.task.name: cell.data.source for cell in cells},
         **({"data_revisions": revisions} if revisions else {}),
         "chat": spec.chat,

@@ -1,6 +1,7 @@
 """The models of a run: one target, and for every method that drafts with a model, its draft model."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM, shortest_context
 from specbench.models.loading import load_model
 from specbench.models.pair import ModelPair
+from specbench.results.row import RowEngine
 from specbench.running.prompts import Budget
 from specbench.specs import MethodSpec, RunSpec
 from specbench.specs.run import checkpoint_key, own_drafter
@@ -20,6 +22,10 @@ class Models:
 
     target: CausalLM
     drafters: Mapping[str, CausalLM]
+
+    def engine(self, method: MethodSpec) -> RowEngine:
+        """How the passes of a method are run."""
+        return engine_of(self.target, [self.drafters[part.name] for part in method.parts if part.name in self.drafters])
 
     def pair(self, method: MethodSpec) -> ModelPair:
         """The models of one method."""
@@ -51,6 +57,14 @@ class Models:
         return tuple({(id(b.model), id(b.translated)): b for b in budgets}.values())
 
 
+def engine_of(target: CausalLM, drafters: Iterable[CausalLM]) -> RowEngine:
+    """How the passes of a target and its drafters are run: beside a compiled target a drafter may be eager, beside an
+    eager one all are."""
+    if target.engine == "compiled" and any(drafter.engine == "eager" for drafter in drafters):
+        return "compiled target"
+    return target.engine
+
+
 def bridged(method: MethodSpec) -> bool:
     """Whether the drafter's tokens are others than the target's."""
     return method.decodes_with == "target" and not method.same_vocabulary
@@ -63,9 +77,11 @@ def parts(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
 
 def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> Models:
     """The models that the methods of a run ask for, each loaded once, all in the target's dtype. `load`: in place of
-    `load_model`."""
+    `load_model`. A target that cannot be compiled makes all eager."""
     load = load or load_model
     target = load(spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device, engine=spec.engine)
+    if target.why_eager is not None:
+        warn_of(target, "nothing is compiled: this run and its rows are those of --engine eager")
     return Models(target, load_drafters(spec, spec.methods, target, load))
 
 
@@ -84,9 +100,22 @@ def load_drafters(
         revision = spec.drafter_revision if name == spec.drafter else None
         if name not in loaded:
             with naming_key(part, spec.target):
-                loaded[name] = load(name, revision=revision, dtype=dtype, device=spec.device, engine=spec.engine)
+                loaded[name] = load(name, revision=revision, dtype=dtype, device=spec.device, engine=target.engine)
         found[part.name] = loaded[name]
+    for drafter in {id(model): model for model in found.values() if model.why_eager is not None}.values():
+        told = ", ".join(dict.fromkeys(name.partition("/")[0] for name, model in found.items() if model is drafter))
+        warn_of(
+            drafter,
+            f"it drafts eagerly beside the compiled target, and rows of {told} say engine 'compiled target': no row of "
+            "another engine compares with them",
+        )
     return found
+
+
+def warn_of(model: CausalLM, meaning: str) -> None:
+    """Say of a model that was to be compiled that it is not."""
+    message = f"--engine compiled: model '{model.name}' cannot be compiled ({model.why_eager}): {meaning}"
+    warnings.warn(message, UserWarning, stacklevel=1)
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from specbench.console import INTERRUPTED
 from specbench.errors import ConfigError
+from specbench.models.memory import is_out_of_memory
 
 PLAIN_LINE_SECONDS = 10.0
-NO_MEMORY = ("out of memory", "can't allocate memory")
 
 
 class RunProgress:
@@ -130,12 +130,6 @@ def saying_what_is_kept(console: Console, folder: Path) -> Iterator[None]:
             f"out of memory; everything measured is kept in {folder}; use a smaller model, dtype or "
             "generation.max_new_tokens, or free memory and repeat the command to resume"
         ) from error
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Not every error that speaks of memory: an illegal access to it is a defect."""
-    text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in text for words in NO_MEMORY)
 
 
 def say(console: Console, text: str) -> None:

@@ -75,7 +75,7 @@ def attempt(job: Job, kept: Any, send: Send) -> tuple[str | None, bool]:
     mistake, nor without memory, which may leave the accelerator as nobody knows."""
     from specbench.execute import execute
     from specbench.grids.outcomes import reason_of
-    from specbench.running.progress import is_out_of_memory
+    from specbench.models.memory import is_out_of_memory
     from specbench.sandbox import permission
     from specbench.threads import share_machine
 

@@ -10,7 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from specbench.console import INTERRUPTED
 from specbench.errors import ConfigError
-from specbench.running.progress import PLAIN_LINE_SECONDS, is_out_of_memory, say
+from specbench.models.memory import is_out_of_memory
+from specbench.running.progress import PLAIN_LINE_SECONDS, say
 from specbench.training.files import OutputFolder
 from specbench.training.state import StepCurve
 

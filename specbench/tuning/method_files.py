@@ -121,7 +121,7 @@ def comments(
     return [
         f"Written by specbench {__version__} on {datetime.now(UTC).date().isoformat()}: {_one_line(trials.command)}",
         f"Pair: {_model(models.target)}, {_model(drafter) if drafter else trials.base.drafter.type}; "
-        f"{models.target.dtype} on {trials.conditions['device']}, {trials.spec.engine}",
+        f"{models.target.dtype} on {trials.conditions['device']}, {models.engine(trials.base)}",
         f"Task: {calibration.task}; calibration slice: {sizes} ({calibration.data}), listed below: "
         + (
             "a run of this method leaves it out"

@@ -78,7 +78,7 @@ class Trials:
     @cached_property
     def conditions(self) -> dict[str, Any]:
         target = self.models.target
-        return environment(str(target.device), target.dtype, target.attention, self.spec.engine)
+        return environment(str(target.device), target.dtype, target.attention, target.engine)
 
     @cached_property
     def folder(self) -> Path:

@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch._inductor.exc import InvalidCxxCompiler
 
+from specbench.audit import subjects
+from specbench.audit.verdict import Noise
 from specbench.catalogue import load_method
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
@@ -23,6 +25,7 @@ from specbench.leaderboards.comparable import differences
 from specbench.models import compilable, compiled
 from specbench.models.causal_lm import CausalLM
 from specbench.models.compiled import CompiledSequence, capacity_for
+from specbench.models.graphs import Graphs, Kind
 from specbench.models.loading import compile_passes, load_model
 from specbench.models.pair import ModelPair
 from specbench.results.leaderboard import load
@@ -302,6 +305,9 @@ def test_a_machine_without_a_compiler_is_told(tiny_pair: tuple[str, str], monkey
     assert "mps" in str(compilable.no_compiler("mps"))
 
 
+NOISE = Noise(num_prompts=1, num_positions=1, num_changed=0, max_gap_change=0.0, tolerance=1e-4, mean_square_change=0.0)
+
+
 def test_capacities_are_few() -> None:
     assert [capacity_for(n) for n in (1, 128, 129, 192, 193, 257, 385, 1025)] == [
         128, 128, 192, 192, 256, 384, 512, 1536
@@ -401,6 +407,36 @@ def test_a_pass_that_fails_while_it_is_measured_ends_in_one_line(
     num_left = 10**6
     code, _, said = specbench(*asked)
     assert code == 0 and "resuming here: 1 of 2" in said
+
+
+def test_an_audit_makes_the_passes_of_a_run_and_stands_beside_the_eager_engine(
+    specbench: Callable[..., Outcome], tiny_pair: tuple[str, str], made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("--method", "sd", *RUN[1:-2], "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--engine", "compiled")
+    passes: set[tuple[str, int, str]] = set()
+    run = Graphs.run
+
+    def noted(self: Graphs, length: int, kind: Kind) -> torch.Tensor:
+        passes.add((self.name, length, kind))
+        return run(self, length, kind)
+
+    monkeypatch.setattr(Graphs, "run", noted)
+    assert specbench("run", *asked)[0] == 0
+    of_a_run, _ = set(passes), passes.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("specbench.audit.methods.measure_noise", lambda *given: NOISE)  # which reads whole texts at once
+        code, printed, said = specbench("audit", *asked, "--draws", "0")
+    assert code == 0, said
+    assert passes == of_a_run
+    assert re.search(r"ar \(eager\) +greedy equal +2/2 +0 ", printed)
+
+    class Wrong(CausalLM):
+        def score(self, *given: Any) -> torch.Tensor:
+            return super().score(*given).flip(-1)
+
+    monkeypatch.setattr(subjects, "CausalLM", Wrong)
+    code, printed, said = specbench("audit", *asked, "--draws", "0")
+    assert code == 1 and re.search(r"ar \(eager\) +diverged +0/2", printed)
 
 
 def test_a_block_in_which_something_is_compiled_is_not_recorded(

@@ -7,7 +7,14 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from specbench.audit.methods import Bench, Findings, Progress, Prompt, audit
-from specbench.audit.subjects import GREEDY, make_control, make_subjects, same_vocabulary_drafter, without_evidence
+from specbench.audit.subjects import (
+    GREEDY,
+    eager_subject,
+    make_control,
+    make_subjects,
+    same_vocabulary_drafter,
+    without_evidence,
+)
 from specbench.audit.verdict import Verdict
 from specbench.catalogue import load_method, method_names
 from specbench.data.examples import TaskData
@@ -129,6 +136,8 @@ def run_audit(request: Request, num_draws: int, temperature: float, say: Progres
         target=models.target, decode_text=readable(models.target), drafter=found[1] if found else None,
         control=make_control(fitting, models, sampling), sampling=sampling, num_draws=num_draws, seed=spec.seed,
     )  # fmt: skip
+    if models.target.compiled is not None:
+        subjects.append(eager_subject(spec.methods[0], models.target))
     prompts = make_prompts(spec, models, loaded)
     reserve_for(models, fitting, max(len(prompt.ids) for prompt in prompts) + MAX_NEW_TOKENS, say)
     findings = audit(subjects, prompts, bench, say)

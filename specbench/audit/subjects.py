@@ -18,6 +18,7 @@ from specbench.specs import MethodSpec
 
 GREEDY = Sampling(0.0)
 HOTTER = 1.5
+EAGER = "ar (eager)"
 
 
 def make_subjects(
@@ -56,6 +57,14 @@ def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> Sub
     except ConfigError as error:
         subject.refuse("draws", error)
     return subject
+
+
+def eager_subject(baseline: MethodSpec, target: CausalLM) -> Subject:
+    """AR of a compiled target as the eager engine reads it: whether both engines write the same. What they differ by is
+    no part of the noise, or it would forgive itself."""
+    eager = CausalLM(target.model, target.tokenizer, target.name, target.revision)
+    made = compose(baseline, ModelPair(eager), GREEDY)
+    return Subject(EAGER, True, 0, greedy=made, drawing=None, note="AR of --engine eager beside that of this engine")
 
 
 def without_evidence(verdict: VerdictName, method: MethodSpec, reason: str) -> Verdict:

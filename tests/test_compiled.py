@@ -36,14 +36,16 @@ from specbench.running.reserving import num_compilations
 from tests import tiny
 
 Outcome = tuple[int, str, str]
-LENGTHS = (1, 2, 11)
+LENGTHS = (1, 11)
 NUM_TOKENS = 80
+PROMPTS = (3, 17, 40)  # tokens
 
 
 @pytest.fixture(autouse=True, scope="module")
 def few_shapes() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "CHUNKS", (16, 64))
+        patch.setattr(compiled, "CHUNKS", (64,))
+        patch.setattr(compiled, "PACKED", (64,))
         yield
 
 
@@ -55,9 +57,9 @@ def both(kind: str = "llama", seed: int = 0, **options: Any) -> tuple[CausalLM, 
     return eager, other
 
 
-def reserved(model: CausalLM, packs: bool = False, num_tokens: int = NUM_TOKENS) -> CausalLM:
+def reserved(model: CausalLM, lengths: tuple[int, ...], packs: bool = False) -> CausalLM:
     assert model.compiled is not None
-    model.compiled.reserve(num_tokens, LENGTHS, packs)
+    model.compiled.reserve(NUM_TOKENS, lengths, packs, prompts=not packs)
     return model
 
 
@@ -70,7 +72,7 @@ def pairs() -> tuple[ModelPair, ModelPair]:
             weight += 0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
     return (
         ModelPair(target[0], drafter[0]),
-        ModelPair(reserved(target[1]), reserved(drafter[1], packs=True)),
+        ModelPair(reserved(target[1], LENGTHS), reserved(drafter[1], (1, max(PROMPTS)), packs=True)),
     )
 
 
@@ -218,8 +220,8 @@ def test_what_is_compiled_is_said_before_and_pass_by_pass(made: list[str]) -> No
     _, _, sequence = one_layer()
     told: list[tuple[int, str]] = []
     sequence.reserve(100, (1, 2), told=lambda line: told.append((len(made), line)))
-    assert told[0][0] == 0 and "compiling tiny-llama for 128 tokens: 4 passes, of 1, 2, 16, 64 tokens" in told[0][1]
-    assert [number for number, _ in told[1:]] == [1, 2, 3, 4] and "4 of 4 passes are there" in told[-1][1]
+    assert told[0][0] == 0 and "compiling tiny-llama for 128 tokens: 3 passes, of 1, 2, 64 tokens" in told[0][1]
+    assert [number for number, _ in told[1:]] == [1, 2, 3] and "3 of 3 passes are there" in told[-1][1]
 
 
 def test_a_pass_whose_logits_change_when_it_is_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +243,7 @@ def test_both_engines_emit_the_same_and_nothing_is_compiled_on_the_way(
 ) -> None:
     pairs[1].target.score([1], 1)
     before = num_compilations()
-    for length in (3, 17, 40):
+    for length in PROMPTS:
         prompt = [(7 * i) % 13 for i in range(length)]  # which repeats itself, as prompt lookup needs
         eager, other = (generation(pair, name, sampling, prompt) for pair in pairs)
         assert other.token_ids == eager.token_ids and other.steps == eager.steps
@@ -318,19 +320,29 @@ RUN = ("run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit",
        "--set", "generation.max_new_tokens=6", "--output", "here")  # fmt: skip
 
 
-def test_a_run_names_its_engine_and_what_compiling_took(
-    specbench: Callable[..., Outcome], tiny_pair: tuple[str, str], tmp_path: Path
+def test_a_run_of_the_embedded_family_writes_the_same_by_both_engines(
+    specbench: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    pair = ("--target", tiny_pair[1], "--drafter", tiny_pair[1])
-    code, _, said = specbench(*RUN, *pair, "--method", "pld", "--engine", "compiled", "--set", "num_draft_tokens=3")
-    assert code == 0, said
-    assert "compiled 4 passes of" in " ".join(said.split())
-    rows = json.loads((tmp_path / "here" / "leaderboard.json").read_text())["rows"]
-    assert {row["engine"] for row in rows} == {"compiled"}
-    (line,) = (tmp_path / "here" / "compilations.jsonl").read_text().splitlines()
-    assert json.loads(line)["num_passes"] == 4 and json.loads(line)["seconds"] > 0
-    code, _, said = specbench(*RUN, *pair, "--method", "pld", "--set", "num_draft_tokens=3")
-    assert code == 2 and 'environment.engine: "compiled" → "eager"' in " ".join(said.split())
+    """Its smaller member as target, compiled for two subsets of one size, the second of which begins anew."""
+    asked = ("run", "--task", "mgsm", "--subset", "en,de", "--limit", "1", "--target", "embedded:drafter")
+    asked += ("--method", "pld", "--set", "num_draft_tokens=3", "--set", "generation.max_new_tokens=24")
+    written = {}
+    for engine in ("compiled", "eager"):
+        code, _, said = specbench(*asked, "--engine", engine, "--output", engine)
+        assert code == 0, said
+        assert ("compiled 3 passes of embedded:drafter for 128 tokens" in said) == (engine == "compiled")
+        assert {row.engine for row in load(tmp_path / engine / "leaderboard.json")} == {engine}
+        records = map(json.loads, (tmp_path / engine / "records.jsonl").read_text().splitlines())
+        written[engine] = {
+            (record["subset"], name): (answer["token_ids"], answer["steps"])
+            for record in records
+            for name, answer in record["methods"].items()
+        }
+    assert written["compiled"] == written["eager"] and len(written["eager"]) == 4
+    (line,) = (tmp_path / "compiled" / "compilations.jsonl").read_text().splitlines()
+    assert json.loads(line)["num_passes"] == 3 and json.loads(line)["seconds"] > 0
+    code, _, said = specbench(*asked, "--output", "compiled")
+    assert code == 2 and 'environment.engine: "compiled" → "eager"' in said
 
 
 def test_a_drafter_that_cannot_be_compiled_is_eager_and_its_rows_say_so(

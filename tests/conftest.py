@@ -19,15 +19,6 @@ from tests import tiny
 torch.set_num_threads(1)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share what a fixture makes once for their module stay in one worker: another would make it again."""
-    for item in items:
-        fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
-        if any(fixture.scope == "module" for found in fixtures for fixture in found):
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
-
-
 @pytest.fixture(scope="session")
 def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Folders of a random target and a random drafter with the same tokenizer, context 1,024."""

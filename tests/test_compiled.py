@@ -132,7 +132,7 @@ def test_the_end_of_the_buffers_is_reached_by_long_passes(pairs: tuple[ModelPair
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Passes are left as they are: the names of those that would be compiled."""
+    """Passes are left as they are, and not even traced: the names of those that would be compiled."""
     names: list[str] = []
 
     def left(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
@@ -140,6 +140,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return forward
 
     monkeypatch.setattr("specbench.models.graphs.compiled", left)
+    monkeypatch.setattr(Graphs, "trace", lambda self: None)
     return names
 
 
@@ -252,16 +253,16 @@ def test_both_engines_emit_the_same_and_nothing_is_compiled_on_the_way(
 
 @pytest.mark.parametrize("kind", ["qwen2", "mistral", "gemma2", "gemma3_text"])
 def test_passes_over_static_buffers_are_those_of_other_architectures_too(kind: str) -> None:
-    """Sliding windows of 8 tokens among them; not compiled, which transformers' own flag vouches for."""
+    """Sliding windows of 8 tokens among them; traced, not compiled."""
     eager, other = both(kind, num_hidden_layers=2)
     assert other.compiled is not None
     ids = [(11 * i) % 251 for i in range(40)]
     torch.testing.assert_close(other.compiled.uncompiled(ids), eager.score(ids, 40), atol=2e-4, rtol=1e-3)
 
 
-def stays_eager(reason: str, kind: str = "llama") -> None:
+def stays_eager(reason: str, kind: str = "llama", **options: Any) -> None:
     """A model stays as it was, and says why."""
-    eager, other = both(kind)
+    eager, other = both(kind, **options)
     assert other.compiled is None and other.engine == "eager" and re.search(reason, str(other.why_eager))
     torch.testing.assert_close(other.score(IDS[:20], 3), eager.score(IDS[:20], 3), atol=2e-4, rtol=1e-3)
 
@@ -276,6 +277,12 @@ def test_a_model_that_is_no_single_graph_stays_eager(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(LlamaForCausalLM, "_can_compile_fullgraph", False)
     stays_eager("LlamaForCausalLM are no single graph")
+
+
+def test_a_model_that_looks_at_its_positions_stays_eager() -> None:
+    """Transformers' flag vouches for it, yet how its positions turn depends on the longest that it has read."""
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    stays_eager("a pass is no single graph: Data-dependent branching$", rope_parameters=rope)
 
 
 def test_a_model_whose_logits_change_stays_eager(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,11 @@ class CompiledSequence:
         return self._graphs.uncompiled(ids)[:, : self.vocab_size]
 
     @torch.inference_mode()
+    def check(self) -> None:
+        """Raise CannotCompile where the passes are no single graphs."""
+        self._graphs.trace()
+
+    @torch.inference_mode()
     def fill(self, ids: list[int]) -> None:
         """Read `ids` anew, by a pass that is not compiled: for those that only look at what comes behind them."""
         self._ensure(len(ids))

@@ -105,6 +105,17 @@ class Graphs:
         """Whether a pass is compiled already."""
         return (length, kind) in self._passes
 
+    def trace(self) -> None:
+        """Take the graph of a pass, without compiling it. Raises CannotCompile where it is not one."""
+        tokens = self.input(1)
+        try:
+            torch.compile(with_own_code(lambda: self._forward(tokens), "traced"), fullgraph=True, backend="eager")()
+        except Exception as error:  # whatever a network does that cannot be traced
+            if is_out_of_memory(error):
+                raise
+            reason = told(error).partition(" Explanation: ")[0]
+            raise CannotCompile(self.name, f"a pass is no single graph: {reason}") from error
+
     def uncompiled(self, tokens: list[int], last: bool = False) -> torch.Tensor:
         """The logits after each of the first tokens of a sequence or the `last`, by the same pass as transformers runs
         it."""
@@ -150,19 +161,20 @@ class Graphs:
 
 
 def compiled(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
-    """A function without arguments, compiled for what it reads now.
-
-    Its code object is its own, so that it shares no compiled code with another of the same text; it then needs no
-    guards, which would take a good part of a short pass.
-    """
-    assert isinstance(forward, FunctionType)
-    own = FunctionType(forward.__code__.replace(co_name=name), forward.__globals__, name, None, forward.__closure__)
+    """A function without arguments, compiled for what it reads now: guards would take a good part of a short pass."""
     options: dict[str, Any] = {
         "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
         "post_grad_fusion_options": {"decompose_mm_pass": {}},  # a product with one row is no matrix product on a CPU
     }
+    own = with_own_code(forward, name)
     made: Callable[[], torch.Tensor] = torch.compile(own, fullgraph=True, dynamic=False, options=options)
     return made
+
+
+def with_own_code(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
+    """The same function, which shares no compiled code with another of the same text."""
+    assert isinstance(forward, FunctionType)
+    return FunctionType(forward.__code__.replace(co_name=name), forward.__globals__, name, None, forward.__closure__)
 
 
 def recorded(run: Callable[[], torch.Tensor], device: torch.device, pool: Any) -> Callable[[], torch.Tensor]:

@@ -156,6 +156,7 @@ def compile_passes(model: CausalLM) -> None:
         assert model.compiled is not None
         if not same_logits(expected, model.compiled.uncompiled(ids)):
             raise CannotCompile(model.name, "over static buffers of keys and values it gives other logits")
+        model.compiled.check()
         model.reset()
     except Exception as error:  # whatever a network does with a cache that it was not written for
         if is_out_of_memory(error):

@@ -105,6 +105,12 @@ def call_app() -> int:
             error.show()
             return error.exit_code
         return fail(ConfigError(with_value(error)))
+    except (RuntimeError, MemoryError) as error:
+        from specbench.models.memory import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        return fail(ConfigError("out of memory: use a smaller model or dtype, or shorter texts, or free memory"))
 
 
 def with_value(error: typer.BadParameter) -> str:

@@ -188,6 +188,22 @@ def test_a_missing_target_is_said_before_a_missing_drafter(specbench: Specbench)
     assert_one_line(outcome, "embedded model 'nothing' does not exist: the choices are")
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_memory_that_runs_out_is_one_line(
+    error: Exception, specbench: Specbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*given: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("specbench.audit.request.run_audit", failing)
+    code, _, err = specbench("audit", "--method", "sd")
+    assert code == 2 and err.startswith("error: out of memory: use a smaller model")
+    error.args = ("another",)
+    if isinstance(error, RuntimeError):  # a control
+        with pytest.raises(RuntimeError, match="another"):
+            specbench("audit", "--method", "sd")
+
+
 def test_version_and_help(specbench: Specbench) -> None:
     assert specbench("--version")[:2] == (0, f"specbench {__version__}\n")
     code, out, _ = specbench("run", "--help")

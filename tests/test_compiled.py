@@ -232,6 +232,61 @@ def test_a_pass_whose_logits_change_when_it_is_compiled_is_refused(monkeypatch: 
         sequence.reserve(100, (1, 2))
 
 
+def at_the_beginning(graphs: Graphs, length: int) -> torch.Tensor:
+    graphs.start.zero_()
+    return graphs._forward(graphs.input(length))
+
+
+def at_one_position(graphs: Graphs, length: int) -> torch.Tensor:
+    graphs.last_position, last = 0, graphs.last_position
+    logits = graphs._forward(graphs.input(length))
+    graphs.last_position = last
+    return logits
+
+
+def seeing_all(graphs: Graphs, length: int) -> torch.Tensor:
+    mask = torch.ones((1, 1, length, graphs.capacity), dtype=torch.bool)
+    return graphs._forward(graphs.input(length), mask=mask)
+
+
+def of_another_row(graphs: Graphs, length: int) -> torch.Tensor:
+    return graphs._forward(graphs.input(length), torch.tensor([0 if length > 2 else -1]))
+
+
+@pytest.mark.parametrize("wrong", [at_the_beginning, at_one_position, seeing_all, of_another_row])
+def test_a_pass_that_looks_at_a_wrong_place_is_refused(
+    wrong: Callable[[Graphs, int], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, sequence = one_layer()
+    kind = "last" if wrong is of_another_row else "all"
+
+    def other(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
+        length = int(name.split("_")[1])
+        is_wrong = length == (64 if kind == "last" else 2)
+        return (lambda: wrong(sequence._graphs, length)) if is_wrong else forward
+
+    monkeypatch.setattr("specbench.models.graphs.compiled", other)
+    with pytest.raises(ConfigError, match=r"compiled, a pass over \d+ tokens gives other logits"):
+        sequence.reserve(100, (1, 2))
+
+
+def test_a_packed_pass_that_sees_other_continuations_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, sequence = one_layer()
+
+    def other(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
+        def seeing() -> torch.Tensor:
+            graphs = sequence._graphs
+            length = int(name.split("_")[1])
+            positions, mask = graphs.packing(length)
+            return graphs._forward(graphs.input(length), None, positions, torch.ones_like(mask).tril(8))
+
+        return seeing if name.startswith("forward_64") else forward
+
+    monkeypatch.setattr("specbench.models.graphs.compiled", other)
+    with pytest.raises(ConfigError, match=r"compiled, a pass over 64 tokens gives other logits"):
+        sequence.reserve(100, (1, 2, 16, 64), packs=True, prompts=False)
+
+
 def generation(pair: ModelPair, name: str, sampling: Sampling, prompt: list[int]) -> Generation:
     decoder = compose(load_method(name), pair, sampling)
     return decoder.generate(prompt, StopRules(30), seed=5)

@@ -48,7 +48,6 @@ class CompiledSequence:
         self._lengths = tuple(sorted({1, *lengths}))
         self._ensure(num_tokens + (max(0, PACKED[-1] - self._lengths[-1]) if packs else 0), exactly=True)
         self.reset()
-        self._graphs.rewind()
         graphs, before = self._graphs, self._graphs.compile_seconds
         passes: list[tuple[int, Kind]] = [(length, "all") for length in self._lengths]
         passes += [(length, "last") for length in (self._chunks() if prompts else ())]
@@ -61,6 +60,7 @@ class CompiledSequence:
                 "that takes seconds to minutes, less once torch has them in its cache"
             )
         for number, (length, kind) in enumerate(passes, start=1):
+            graphs.fill_example(length, kind)
             graphs.run(length, kind)
             told(f"{self.name}: {number} of {len(passes)} passes are there, {graphs.compile_seconds - before:.0f} s")
         return graphs.compile_seconds - before
@@ -180,14 +180,7 @@ class CompiledSequence:
         """One clocked pass over equally long suffixes behind one another, none of which sees another; not kept."""
         graphs, num_cached, num_tokens = self._graphs, len(self.cached_ids), len(suffixes) * num_each
         length = next(length for length in PACKED if length >= num_tokens)
-        graphs.fill(length, num_cached, [token for suffix in suffixes for token in suffix])
-        positions, mask = graphs.packing(length)
-        places = torch.arange(num_tokens, device=mask.device)
-        positions[0, :num_tokens] = num_cached + places % num_each
-        mask.fill_(False)
-        mask[..., :num_cached] = True
-        sees = (places[:, None] >= places) & (places[:, None] // num_each == places // num_each)
-        mask[0, 0, :num_tokens, num_cached : num_cached + num_tokens] = sees
+        graphs.fill_packed(length, num_cached, suffixes)
         start = self.passes.clock.mark()
         logits = graphs.run(length, "packed")
         self.passes.add(num_tokens, start, self.passes.clock.mark())

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -10,12 +9,13 @@ import torch
 from specbench.errors import ConfigError
 from specbench.models.checkpoint import told
 from specbench.models.compilable import CannotCompile, same_logits
+from specbench.models.compiling import compiled, recorded, with_own_code
 from specbench.models.kv_cache import PreallocatedLayer
 from specbench.models.memory import is_out_of_memory
 from specbench.models.static_cache import static_cache
 from specbench.models.transfer import uploaded
 
-NUM_WARM_RUNS = 2  # before a CUDA graph is recorded: libraries allocate what they need
+NUM_READ_BEFORE = 8  # tokens, when a pass is compared
 
 Kind = Literal["all", "last", "packed"]
 
@@ -69,10 +69,32 @@ class Graphs:
         else:
             buffer[0, : len(tokens)] = uploaded(torch.tensor(tokens), buffer.device)
 
-    def rewind(self) -> None:
-        """To the beginning of the buffers, where there is room for every pass."""
-        self.start.zero_()
-        self.row.zero_()
+    def fill_packed(self, length: int, start: int, suffixes: list[list[int]]) -> None:
+        """Put equally long suffixes behind one another into the input of a packed pass: none sees another, and all see
+        the first `start` tokens."""
+        num_each, num_tokens = len(suffixes[0]), sum(map(len, suffixes))
+        self.fill(length, start, [token for suffix in suffixes for token in suffix])
+        positions, mask = self.packing(length)
+        places = torch.arange(num_tokens, device=mask.device)
+        positions[0, :num_tokens] = start + places % num_each
+        mask.fill_(False)
+        mask[..., :start] = True
+        sees = (places[:, None] >= places) & (places[:, None] // num_each == places // num_each)
+        mask[0, 0, :num_tokens, start : start + num_tokens] = sees
+
+    def fill_example(self, length: int, kind: Kind) -> None:
+        """Inputs on which a pass that looks at a wrong place gives other logits: all tokens differ, some are read
+        before, and the last row is none that is asked for. It overwrites what was read."""
+        before = min(NUM_READ_BEFORE, self.capacity - length)
+        num_tokens = max(1, length - 1)
+        ids = [number % self.model.get_input_embeddings().num_embeddings for number in range(before + num_tokens)]
+        if before:
+            self.uncompiled(ids[:before], last=True)
+        if kind == "packed":
+            half = num_tokens // 2
+            self.fill_packed(length, before, [ids[before : before + half], ids[before + half : before + 2 * half]])
+        else:
+            self.fill(length, before, ids[before:])
 
     def packing(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """What a packed pass reads beside its tokens: positions [1, length], and which keys they see, [1, 1, length,
@@ -158,43 +180,3 @@ class Graphs:
             use_cache=True, logits_to_keep=0 if row is None else row, attention_mask=mask,
         ).logits[0]  # fmt: skip
         return logits
-
-
-def compiled(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
-    """A function without arguments, compiled for what it reads now: guards would take a good part of a short pass."""
-    options: dict[str, Any] = {
-        "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
-        "post_grad_fusion_options": {"decompose_mm_pass": {}},  # a product with one row is no matrix product on a CPU
-    }
-    own = with_own_code(forward, name)
-    made: Callable[[], torch.Tensor] = torch.compile(own, fullgraph=True, dynamic=False, options=options)
-    return made
-
-
-def with_own_code(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
-    """The same function, which shares no compiled code with another of the same text."""
-    assert isinstance(forward, FunctionType)
-    return FunctionType(forward.__code__.replace(co_name=name), forward.__globals__, name, None, forward.__closure__)
-
-
-def recorded(run: Callable[[], torch.Tensor], device: torch.device, pool: Any) -> Callable[[], torch.Tensor]:
-    """A compiled pass as one CUDA graph, which is replayed as it is: nothing is launched one by one, or recorded anew.
-
-    Graphs of one pool share their intermediate memory: what a pass returns must be copied before the next pass.
-    """
-    with torch.cuda.device(device):
-        apart = torch.cuda.Stream()
-        apart.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(apart):
-            for _ in range(NUM_WARM_RUNS):
-                run()
-        torch.cuda.current_stream().wait_stream(apart)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            logits = run()
-
-    def replay() -> torch.Tensor:
-        graph.replay()
-        return logits
-
-    return replay

@@ -271,6 +271,21 @@ def test_the_front_is_a_staircase_and_options_that_are_no_mapping_are_no_sweep(t
     assert plane.sweeps == () and first[1] < second[1] < third[1], "downwards, as y grows in a picture"
 
 
+def test_a_prescribed_acceptance_rate_is_in_no_picture(tmp_path):
+    numbers = {"speedup": 2.0, "speedup_expected": 2.0, "accuracy": 0.5}
+    rows = [
+        row(method=f"m{n}@1:0", quality="accuracy", options={"drafter": drafter},
+            metrics={name: Metric(value=value * (1 + n)) for name, value in numbers.items()})
+        for n, drafter in enumerate([{"type": "model"}, {"type": "ngram"}, {"type": "synthetic", "acceptance": 0.95}])
+    ]  # fmt: skip
+    write(tmp_path / "board.json", rows)
+    entries = read([tmp_path / "board.json"])
+    (plane,), points = planes(entries), predicted(entries)
+    assert len(entries.all) == 3 and points is not None
+    assert [point.entry.row.method for point in plane.best] == ["m1@1:0"]
+    assert [point.entry.row.method for point in points.points] == ["m0@1:0", "m1@1:0"]
+
+
 @pytest.mark.parametrize(("score", "low", "high"), [(0.0, 0.0, 1.0), (1.0, 90.0, 100.0), (0.5, 44.0, 56.0)])
 def test_axes_of_equal_shares_hold_no_share_that_cannot_be(tmp_path, score, low, high):
     found = {"speedup": Metric(value=1.5), "accuracy": Metric(value=score, low=score, high=score)}

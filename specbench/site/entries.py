@@ -13,6 +13,7 @@ from specbench.leaderboards.runs import Runs
 from specbench.leaderboards.side import Side
 from specbench.leaderboards.tables import SPEEDUP, told_apart
 from specbench.results.board_format import digest_of
+from specbench.results.drafters import prescribed
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
 
@@ -55,10 +56,10 @@ class Entries:
     told: tuple[str, ...]
 
     def whole(self) -> list[list[Entry]]:
-        """The groups over all subsets."""
+        """The groups over all subsets, of drafters: a row whose α is prescribed is set beside none."""
         groups: dict[str, list[Entry]] = {}
         for entry in self.all:
-            if entry.is_whole:
+            if entry.is_whole and prescribed(entry.row) is None:
                 groups.setdefault(entry.group.key, []).append(entry)
         return list(groups.values())
 

@@ -52,9 +52,9 @@ def test_the_table_fits_and_rows_without_parts_keep_their_whole() -> None:
     text = rendered([AR, SD, FSD, OLD])
     assert all(len(line) <= 100 for line in text.splitlines())
     lines = [line.split() for line in text.splitlines()]
-    assert ["ar", "10.00", "0.00", "8.00", "1.00", "0.00", "1.00", "0%", "–", "–"] in lines
-    assert ["sd", "9.09", "5.00", "3.00", "0.50", "0.00", "0.59", "55%", "0.740", "0.420"] in lines
-    assert ["old", "8.33", *["–"] * 6, "0.500", "0.100"] in lines
+    assert ["ar", "10.00", "0.00", "8.00", "1.00", "0.00", "1.00", "0%", "–", "–", "–"] in lines
+    assert ["sd", "9.09", "5.00", "3.00", "0.50", "0.00", "0.59", "55%", "0.740", "0.420", "–"] in lines
+    assert ["old", "8.33", *["–"] * 6, "0.500", "0.100", "–"] in lines
 
 
 def test_a_higher_rate_that_is_slower_is_explained_by_its_largest_part() -> None:
@@ -89,6 +89,19 @@ def test_a_cost_ratio_that_is_not_what_drafting_took_is_told() -> None:
     text = " ".join(rendered([plain, other]).split())
     assert "sd: c = 0.100 is of medians, but its draft passes took 0.250 of a target pass on average" in text
     assert "of medians" not in rendered([plain, even]) and "of medians" not in rendered([other])
+
+
+def test_the_cost_of_verifying_is_told_where_the_expected_speed_up_leaves_it_out() -> None:
+    """Forty steps of 0.02 s, where a pass of the baseline takes 0.008 s: v = 2.5. With α = 1, γ = 5 and c = 0.1 six
+    tokens a step take 0.5 + 2.5 passes, not 0.5 + 1."""
+    plain = row("ar", 1.0, None, (0.0, 0.8, 0.1, 0.0, 0.1), c=None, accepted_lengths=(100,), num_draft_tokens=0)
+    seconds = (0.2, 0.8, 0.05, 0.0, 0.05)
+    method = row("sd", 0.9, 1.0, seconds, c=0.1, accepted_lengths=(10, 30), num_draft_tokens=5)
+    text = " ".join(rendered([plain, method]).split())
+    assert "1.000 0.100 2.50" in text and "expected speed-up takes for 1; with v it is sd 2.00" in text
+    assert why([plain, method]).endswith("verify takes 73% of its time (τ = 2.00; v = 2.50)")
+    cheap = row("sd", 1.2, 1.0, seconds, c=0.1, accepted_lengths=(10, 90), num_draft_tokens=5)
+    assert "with v it is" not in rendered([plain, cheap]) and "with v it is" not in rendered([method])
 
 
 def test_what_is_slower_than_the_baseline_is_explained_and_nothing_else() -> None:

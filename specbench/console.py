@@ -28,6 +28,11 @@ class PlainConsole(Console):
 stdout, stderr = PlainConsole(), PlainConsole(stderr=True)
 
 
+def say(console: Console, text: str) -> None:
+    """One line as it is: names of users hold brackets and colons too."""
+    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
 def fail(error: ConfigError) -> int:
     """Say what is wrong, in one line; the exit code."""
     stderr.print(f"error: {error}", soft_wrap=True)

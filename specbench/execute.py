@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
+from specbench.console import say
 from specbench.judge.judging import Judging
 from specbench.judge.recorded import with_recorded
 from specbench.leaderboards.adding import add_rows
@@ -25,7 +26,7 @@ from specbench.running.blocks import what_blocks_are
 from specbench.running.models import Models, load_models
 from specbench.running.naming import default_folder
 from specbench.running.plan import Cell, make_cells
-from specbench.running.progress import RunProgress, announce, say, saying_what_is_kept
+from specbench.running.progress import RunProgress, announce, saying_what_is_kept
 from specbench.running.records import Record
 from specbench.running.run_folder import Key, RunFolder
 from specbench.running.specs_file import write_specs

@@ -8,13 +8,13 @@ from typing import Any
 from rich.console import Console
 
 from specbench.catalogue import builtin_task_names, load_method, load_tasks, namesake, with_overrides
+from specbench.console import say
 from specbench.demo.family import member
 from specbench.errors import ConfigError
 from specbench.judge.judging import Judging
 from specbench.models.loading import is_local
 from specbench.resources import EMBEDDED
 from specbench.running.compose import unique
-from specbench.running.progress import say
 from specbench.running.routing import without_subset
 from specbench.running.subsets import without
 from specbench.specs import RunSpec, TaskSpec, build

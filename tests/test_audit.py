@@ -17,7 +17,8 @@ from specbench.audit.distribution import judge
 from specbench.audit.draws import NUM_TOKENS, accept_everything, draw_many
 from specbench.audit.exact import exact_rows
 from specbench.audit.methods import Bench, Findings, Prompt, Subject, audit
-from specbench.audit.noise import Answer, measure_noise
+from specbench.audit.noise import measure_noise
+from specbench.audit.outputs import Answer
 from specbench.audit.records import verdict_of_records
 from specbench.audit.request import Audit, Identity
 from specbench.audit.verdict import Distribution, Greedy, Verdict

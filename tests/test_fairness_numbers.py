@@ -31,7 +31,7 @@ from specbench.fairness.theorems import (
 from specbench.representation import Representation
 from specbench.representation import ranked as shares_of
 from specbench.results.bootstrap import NUM_RESAMPLES, SHARE, Metric, Prompts
-from specbench.running.plan import make_scorer
+from specbench.scoring.of_task import make_scorer
 from specbench.training.divergence import unfairness
 from specbench.training.passes import Batch, Sample
 from tests import tiny

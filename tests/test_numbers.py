@@ -12,8 +12,8 @@ from specbench.catalogue import load_task
 from specbench.errors import ConfigError
 from specbench.registry import SCORERS
 from specbench.resources import builtin_dir
-from specbench.running.plan import make_scorer
 from specbench.scoring.numbers import last_number
+from specbench.scoring.of_task import make_scorer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 scorer = SCORERS.get("number")()

@@ -7,7 +7,8 @@ import pytest
 
 from specbench.data.examples import Example
 from specbench.errors import ConfigError
-from specbench.running.plan import check_prompts, check_references, make_scorer, uses_chat
+from specbench.running.plan import check_prompts, check_references, uses_chat
+from specbench.scoring.of_task import make_scorer
 from tests import tiny
 
 

@@ -7,8 +7,8 @@ import pytest
 from specbench.catalogue import load_method, load_task, method_names, task_names, with_overrides
 from specbench.errors import ConfigError
 from specbench.resources import builtin_dir
-from specbench.running.identity import named
 from specbench.running.specs_file import read_specs, write_specs
+from specbench.specs import named
 
 
 def test_every_task_and_method_has_its_digest_when_it_is_read_back(tmp_path):

@@ -10,7 +10,7 @@ from specbench.catalogue import load_task
 from specbench.data.examples import load_examples
 from specbench.demo.world.chat import tasks as chat
 from specbench.errors import ConfigError
-from specbench.running.plan import make_scorer
+from specbench.scoring.of_task import make_scorer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 GROUPS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")

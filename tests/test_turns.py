@@ -13,7 +13,8 @@ from specbench.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import Prompts
 from specbench.running.compose import Decoder
-from specbench.running.prompts import record_prompts, with_the_same_history
+from specbench.running.prompts import record_prompts
+from specbench.running.records import with_the_same_history
 from specbench.specs import TaskSpec, build
 from tests import tiny
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from specbench.audit.noise import Answer
+from specbench.audit.outputs import Answer
 from specbench.decoding.drafters.model import ScoringModel
 from specbench.decoding.sampling import Sampling, process
 

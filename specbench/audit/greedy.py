@@ -5,7 +5,7 @@ from statistics import median
 
 import torch
 
-from specbench.audit.noise import Answer
+from specbench.audit.outputs import Answer, first_difference
 from specbench.audit.verdict import Difference, Greedy
 from specbench.decoding.drafters.model import ScoringModel
 
@@ -35,14 +35,6 @@ def compare(
         median_position=median(each.position for each in differences) if differences else None,
         example=next(iter([*serious, *differences]), None),
     )  # fmt: skip
-
-
-def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
-    """The first position at which two outputs differ; an output that ends earlier differs where it ends."""
-    if list(first) == list(second):
-        return None
-    pairs = zip(first, second, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def difference(

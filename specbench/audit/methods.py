@@ -8,7 +8,8 @@ from specbench.audit.distribution import judge
 from specbench.audit.draws import NUM_TOKENS, Draws, Generates, draw_many
 from specbench.audit.exact import Key, Row, exact_rows
 from specbench.audit.greedy import DecodeText, compare
-from specbench.audit.noise import Answer, measure_noise
+from specbench.audit.noise import measure_noise
+from specbench.audit.outputs import Answer
 from specbench.audit.verdict import Control, Deviation, Distribution, Evidence, Greedy, Noise, Verdict, decide
 from specbench.decoding.drafters.model import ScoringModel
 from specbench.decoding.ledger import StopRules

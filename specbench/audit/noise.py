@@ -5,26 +5,17 @@ equal. How far the gaps between logits move is measured, not assumed.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain, cycle, repeat
 
 import torch
 
+from specbench.audit.outputs import Answer
 from specbench.audit.verdict import Noise
 from specbench.decoding.drafters.model import ScoringModel
 
 SAFETY = 2.0  # the audited positions are a sample: others may move twice as far
 ULPS = 2.0  # a tolerance is at least this many rounding steps of the largest logit
 NUM_TOP = 10
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A prompt of the audit and AR's greedy output for it."""
-
-    name: str
-    prompt_ids: list[int]
-    token_ids: list[int]
 
 
 @torch.inference_mode()

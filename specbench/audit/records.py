@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from specbench.audit.greedy import DecodeText, compare, first_difference
-from specbench.audit.noise import Answer, measure_noise
+from specbench.audit.greedy import DecodeText, compare
+from specbench.audit.noise import measure_noise
+from specbench.audit.outputs import Answer, first_difference
 from specbench.audit.verdict import declaration, greedy_verdict
 from specbench.decoding.drafters.model import ScoringModel
 from specbench.specs import MethodSpec

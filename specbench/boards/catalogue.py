@@ -28,13 +28,19 @@ def board_path(name_or_path: str) -> Path:
     return builtin_dir(KIND) / f"{name_or_path}.yaml"
 
 
-def load_board(name_or_path: str) -> BoardSpec:
-    """A board by its name or by the path of a YAML file. Raises ConfigError naming the file, the key and what is
-    wrong; unknown tasks, subsets and methods among it."""
+def read_board(name_or_path: str) -> BoardSpec:
+    """A board by its name or by the path of a YAML file, as the file says it. Raises ConfigError naming the file, the
+    key and what is wrong."""
     path = board_path(name_or_path)
     board = build(BoardSpec, yaml_files.read(path), f"{path}: ")
     if path.stem != board.name:
         raise ConfigError(f"{path}: name = '{board.name}': must be the file's own name, '{path.stem}'")
+    return board
+
+
+def load_board(name_or_path: str) -> BoardSpec:
+    """A board all of whose runs can be asked for. Raises ConfigError too for unknown tasks, subsets and methods."""
+    path, board = board_path(name_or_path), read_board(name_or_path)
     for key, run in board.runs.items():
         try:
             known = [name for task in load_tasks(run.task) for name in task.subset_names]

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from specbench.boards.cells import Cell
+from specbench.console import say
 from specbench.execute import execute
 from specbench.fairness.answer import answer
 from specbench.fairness.request import Request as FairnessRequest
@@ -14,7 +15,6 @@ from specbench.grids.outcomes import Outcome, reason_of
 from specbench.leaderboards.adding import add_rows
 from specbench.leaderboards.machine import check_takes
 from specbench.resources import EMBEDDED
-from specbench.running.progress import say
 from specbench.threads import set_threads
 
 

@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from specbench.boards.catalogue import board_names, load_board
+from specbench.boards.catalogue import board_names, read_board
 from specbench.boards.measured import ALL, Measured
 from specbench.boards.spec import QUALITY
 from specbench.grids.outcomes import Outcome
@@ -25,7 +25,7 @@ HEADINGS = {"acceptance_rate": "α", "mean_acceptance_length": "τ", "cost_ratio
 def boards_table() -> Table:
     """name, title, paper, pairs, runs, published tables."""
     table = plain_table("boards", "name", "title", "paper", "pairs", "runs", "published")
-    for board in map(load_board, board_names()):
+    for board in map(read_board, board_names()):
         numbers = ", ".join(each.reference for each in board.published) or NULL
         pairs = ", ".join(board.pairs) if len(board.pairs) < 5 else f"{len(board.pairs)} pairs"
         add(table, board.name, board.title, board.paper or NULL, pairs, str(len(board.runs)), numbers)

@@ -19,8 +19,8 @@ from specbench.results.bootstrap import Prompts
 from specbench.results.drafters import draft_length
 from specbench.results.row import Row
 from specbench.results.speed import times
-from specbench.running.plan import make_scorer
 from specbench.running.records import Key, Record
+from specbench.scoring.of_task import make_scorer
 from specbench.specs import TaskSpec
 
 DEFAULT_NUM_DRAFT_TOKENS = 5  # of a drafter that no run has measured: that of arXiv:2510.02128, appendix D

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from specbench.errors import ConfigError
 from specbench.gate.control import Control
 from specbench.gate.counts import cells, compare_counts, counts_of, generations
 from specbench.gate.findings import Compared
 from specbench.gate.outcome import OUTPUTS, output_finding, verdict_finding
-from specbench.gate.outputs import Outputs, Target, compare_outputs
+from specbench.gate.outputs import Outputs, compare_outputs
 from specbench.gate.pairing import Pair, rounding
 from specbench.gate.pending import Pending
 from specbench.gate.sides import BASELINE, Side, by_key
@@ -16,6 +18,9 @@ from specbench.gate.speed import LENGTH, SPEEDUP, Measured, Sides, lengths, spee
 from specbench.leaderboards.row_records import records_of_subset
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.running.records import Key, Record
+
+if TYPE_CHECKING:
+    from specbench.gate.target import Target
 
 Say = Callable[[str], None]
 
@@ -48,9 +53,15 @@ class ByRecords:
     def __init__(self, baseline: Side, candidate: Side, control: Control, say: Say) -> None:
         assert baseline.run is not None and candidate.run is not None
         self.runs = (baseline.run, candidate.run)
-        self.target = Target(baseline.run)
         self.say = say
         self.control = control
+
+    @cached_property
+    def target(self) -> "Target":
+        """The baseline's target; needs torch, so only where outputs differ."""
+        from specbench.gate.target import Target
+
+        return Target(self.runs[0])
 
     def compare(self, compared: Compared, pairs: Sequence[Pair]) -> list[Pending]:
         """Put findings into `compared`; gives the ratios that wait for their verdict."""

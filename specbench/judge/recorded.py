@@ -3,19 +3,21 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from specbench.console import say
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
 from specbench.judge.cache import Reply, digest
 from specbench.judge.outcomes import Judgement, with_judgements
 from specbench.judge.requests import JudgementKey, questions_of, requests_of
 from specbench.judge.settings import JudgeSettings
-from specbench.running.plan import Cell
-from specbench.running.progress import say
 from specbench.running.records import Record, record_key
+
+if TYPE_CHECKING:
+    from specbench.running.plan import Cell
 
 FILE = "judgements.jsonl"
 KEY = ("task", "subset", "example", "repeat", "turn")  # of a record
@@ -23,7 +25,7 @@ Line = dict[str, Any]
 Rated = tuple[list[Record], str | None]  # the records, and the signature of the judge whose ratings they have
 
 
-def with_recorded(records: list[Record], cells: Sequence[Cell], folder: Path, console: Console) -> Rated:
+def with_recorded(records: list[Record], cells: "Sequence[Cell]", folder: Path, console: Console) -> Rated:
     """The records with the ratings that judgements.jsonl has for the very requests that they would be; a line says so.
     Of several judges the last one counts.
 

@@ -1,13 +1,15 @@
 """What is asked about the answers of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specbench.judge.cache import request_of
 from specbench.judge.prompts import Turn, messages
 from specbench.judge.settings import JudgeSettings
-from specbench.running.plan import Cell
 from specbench.running.records import Key, Record, record_key
+
+if TYPE_CHECKING:
+    from specbench.running.plan import Cell
 
 JudgementKey = tuple[Key, str]  # of a record, and a method of it
 Request = dict[str, Any]
@@ -23,7 +25,7 @@ class Question(NamedTuple):
 Questions = Mapping[tuple[str, str, int], Question]  # by task, subset and example
 
 
-def questions_of(cells: Iterable[Cell]) -> Questions:
+def questions_of(cells: "Iterable[Cell]") -> Questions:
     """What the examples of a run ask."""
     return {
         (cell.task.name, cell.subset, example.index): Question(example.turns, example.judge_sees_reference)

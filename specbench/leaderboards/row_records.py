@@ -7,8 +7,7 @@ from statistics import median
 from specbench.errors import ConfigError
 from specbench.fairness.runs import method_name, task_name
 from specbench.results.counts import timed_tokens
-from specbench.results.row import RESULT_FIELDS, Row
-from specbench.results.rows import ALL
+from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.running.records import Key, Record
 
 OF_PARTS = {"subset", "language", "n", "data_location", "data_revision", "num_draft_tokens", "options"}

@@ -16,11 +16,10 @@ from specbench.leaderboards.side import Side
 from specbench.results.leaderboard import load
 from specbench.results.quality import JUDGED, Asked
 from specbench.results.row import Row
-from specbench.running.identity import named
-from specbench.running.plan import make_scorer
 from specbench.running.records import Key, Record
 from specbench.running.specs_file import SpecsFile, read_specs
-from specbench.specs import MethodSpec, TaskSpec
+from specbench.scoring.of_task import make_scorer
+from specbench.specs import MethodSpec, TaskSpec, named
 
 ROWS = "leaderboard.json"
 AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)

@@ -9,8 +9,8 @@ from specbench.leaderboards.runs import RecordedRun
 from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.metrics import routes_taken
 from specbench.results.quality import JUDGED, Asked, main_metric, signatures
-from specbench.results.row import Row, Sampling, writable
-from specbench.results.rows import ALL, method_options, revision_of
+from specbench.results.row import ALL, Row, Sampling, writable
+from specbench.results.rows import method_options, revision_of
 from specbench.running.records import Record
 from specbench.running.run_folder import REVISIONS
 from specbench.specs import MethodSpec, TaskSpec

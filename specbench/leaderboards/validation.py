@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.errors import ConfigError
-from specbench.leaderboards.recompute import mismatches
 from specbench.leaderboards.runs import RecordedRun, Runs, place_of
 from specbench.leaderboards.together import check_together
 from specbench.results.board_format import FIRST_WITH_DIGESTS
@@ -54,6 +53,8 @@ def _notes(file: Path) -> tuple[str, ...]:
 
 
 def _problem(row: Row, file: Path, rows: Sequence[Row], runs: Runs, folders: Sequence[Path]) -> str | None:
+    from specbench.leaderboards.recompute import mismatches
+
     try:
         wrong = mismatches(row, _run_of(row, file, runs, folders), rows)
     except (ConfigError, ValueError) as error:

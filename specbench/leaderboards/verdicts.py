@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from specbench.audit.greedy import first_difference
+from specbench.audit.outputs import first_difference
 from specbench.audit.verdict import FAILS_BELOW, declaration
 from specbench.results.row import Evidence, Row
-from specbench.running.prompts import with_the_same_history
-from specbench.running.records import Record
+from specbench.running.records import Record, with_the_same_history
 from specbench.specs import MethodSpec
 
 OF_AUDITS = ("lossless", "undecided")  # verdicts that records cannot give

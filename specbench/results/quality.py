@@ -2,15 +2,18 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.corpus import corpus_metrics, corpus_of
 from specbench.results.units import bounds_of
-from specbench.running.plan import Cell
 from specbench.running.records import Generation, Record
 from specbench.sandbox.job import ENDED
 from specbench.scoring.contract import Scorer
 from specbench.scoring.language import known, language_of
+
+if TYPE_CHECKING:
+    from specbench.running.plan import Cell
 
 CUTS = ("length", "context")  # the ends that a generation did not choose itself
 LANGUAGE = "language_share"
@@ -35,7 +38,7 @@ class Asked:
         return self.scorer.names[0] if self.scorer else None
 
 
-def asked_of(cells: Sequence[Cell]) -> dict[str, Asked]:
+def asked_of(cells: "Sequence[Cell]") -> dict[str, Asked]:
     """What is asked in the cells of a task, by subset."""
     return {cell.subset: Asked(cell.scorer, cell.task.language) for cell in cells}
 

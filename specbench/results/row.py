@@ -15,6 +15,7 @@ from specbench.specs.components import Engine
 # "compiled target": the target's passes are compiled, and those of a drafter cannot be.
 RowEngine = Literal[Engine, "compiled target"]
 
+ALL = "all"  # the subset of a row over all subsets of its task
 # Everything else says which result it is.
 RESULT_FIELDS = frozenset(
     {

@@ -10,19 +10,17 @@ from specbench.external.decoder import ExternalDecoder
 from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.metrics import accepted_lengths_of, metrics_of, routes_taken
 from specbench.results.quality import JUDGED, asked_of, main_metric, signatures
-from specbench.results.row import Row, Sampling, Shots
+from specbench.results.row import ALL, Row, Sampling, Shots
 from specbench.results.warnings import warnings_of
 from specbench.running.compose import Decoder, unique
 from specbench.running.models import Models
 from specbench.running.plan import Cell
-from specbench.running.prompts import record_prompts, uses_chat, with_the_same_history
-from specbench.running.records import Record
-from specbench.running.runner import drafter_identity, named
+from specbench.running.prompts import record_prompts, uses_chat
+from specbench.running.records import Record, with_the_same_history
+from specbench.running.runner import drafter_identity
 from specbench.running.trained_on import num_trained_on
-from specbench.specs import MethodSpec, RunSpec
+from specbench.specs import MethodSpec, RunSpec, named
 from specbench.specs.run import own_drafter
-
-ALL = "all"
 
 
 def rows(

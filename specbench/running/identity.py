@@ -9,7 +9,8 @@ from specbench.running.models import Models
 from specbench.running.plan import Cell
 from specbench.running.routing import RoutedDecoder
 from specbench.sandbox import permission
-from specbench.specs import MethodSpec, RunSpec, TaskSpec, digest
+from specbench.specs import RunSpec
+from specbench.specs import named as named
 
 Drafting = dict[str, str | None]  # name and revision
 
@@ -69,8 +70,3 @@ def route_identities(decoder: RoutedDecoder, models: Models) -> dict[str, Drafti
         own = drafter_identity(route, models)
         found[name] = {**own, "name": own["name"] or route.method.drafter.type}
     return found
-
-
-def named(spec: TaskSpec | MethodSpec) -> str:
-    """name@version:digest"""
-    return f"{spec.name}@{spec.version}:{digest(spec)}"

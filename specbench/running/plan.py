@@ -9,12 +9,12 @@ from specbench.data.examples import TaskData, load_examples
 from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
-from specbench.registry import SCORERS
 from specbench.running.compose import Decoder, compose, sampling_of
 from specbench.running.models import Models
 from specbench.running.prompts import Budget, prompt_ids, truncated
 from specbench.running.prompts import uses_chat as uses_chat
 from specbench.scoring.contract import Scorer
+from specbench.scoring.of_task import make_scorer
 from specbench.specs import RunSpec, TaskSpec
 
 
@@ -105,14 +105,6 @@ def check_prompts(cell: Cell, chat: str) -> None:
                     f"{cell.context_limit} tokens; use models with a longer context, leave the row out, or shorten it "
                     "with --set truncation=middle"
                 )
-
-
-def make_scorer(task: TaskSpec) -> Scorer | None:
-    """The scorer of a task that is merged with its subset."""
-    if task.scorer is None:
-        return None
-    made: Scorer = SCORERS.get(task.scorer.type)(**task.scorer.options)
-    return made
 
 
 def check_references(cell: Cell) -> None:

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specbench.console import INTERRUPTED
+from specbench.console import INTERRUPTED, say
 from specbench.errors import ConfigError
 from specbench.models.memory import is_out_of_memory
 
@@ -130,8 +130,3 @@ def saying_what_is_kept(console: Console, folder: Path) -> Iterator[None]:
             f"out of memory; everything measured is kept in {folder}; use a smaller model, dtype or "
             "generation.max_new_tokens, or free memory and repeat the command to resume"
         ) from error
-
-
-def say(console: Console, text: str) -> None:
-    """One line as it is: names of users hold brackets and colons too."""
-    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)

@@ -120,15 +120,3 @@ def record_prompts(
         return encode(target, shortened(whole, budgets.get(record["subset"], ()), chat) if turn else whole, chat)
 
     return ids
-
-
-def with_the_same_history(records: Sequence[Record], method: str, other: str = "ar") -> list[Record]:
-    """The records in which two methods have read the same: their answers in the earlier turns are equal."""
-    differs = {
-        record_key(record) for record in records
-        if record["methods"][method]["text"] != record["methods"][other]["text"]
-    }  # fmt: skip
-    return [
-        record for record in records
-        if not any((*record_key(record)[:4], earlier) in differs for earlier in range(record.get("turn", 0)))
-    ]  # fmt: skip

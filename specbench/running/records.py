@@ -16,7 +16,7 @@ decoded_by                  which model decoded alone, where one did
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,18 @@ Key = tuple[str, str, int, int, int]
 def record_key(record: Record) -> Key:
     """What a record is of: (task, subset, example, repeat, turn)."""
     return record["task"], record["subset"], record["example"], record["repeat"], record.get("turn", 0)
+
+
+def with_the_same_history(records: Sequence[Record], method: str, other: str = "ar") -> list[Record]:
+    """The records in which two methods have read the same: their answers in the earlier turns are equal."""
+    differs = {
+        record_key(record) for record in records
+        if record["methods"][method]["text"] != record["methods"][other]["text"]
+    }  # fmt: skip
+    return [
+        record for record in records
+        if not any((*record_key(record)[:4], earlier) in differs for earlier in range(record.get("turn", 0)))
+    ]  # fmt: skip
 
 
 class RecordFile:

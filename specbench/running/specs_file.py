@@ -4,12 +4,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
-from specbench.running.plan import Cell
 from specbench.specs import MethodSpec, RunSpec, TaskSpec, build
+
+if TYPE_CHECKING:
+    from specbench.running.plan import Cell
 
 FILE = "specs.json"
 REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
@@ -27,7 +29,7 @@ class SpecsFile:
         return [subset for name, subset in self.cells if name == task]
 
 
-def write_specs(folder: Path, spec: RunSpec, cells: Sequence[Cell]) -> None:
+def write_specs(folder: Path, spec: RunSpec, cells: "Sequence[Cell]") -> None:
     """Write what the rows of this run are of. Raises ConfigError where the disk refuses."""
     content = {
         "tasks": [_without_places(task.model_dump()) for task in spec.tasks],

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from specbench.console import say
 from specbench.data.examples import TaskData, load_examples
 from specbench.data.folders import local_files, subsets_with_files
 from specbench.data.sources import NoRows
 from specbench.errors import ConfigError
 from specbench.running.plan import load_data
-from specbench.running.progress import say
 from specbench.specs import RunSpec, TaskSpec
 
 NAMED = 5  # subsets in a line

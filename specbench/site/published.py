@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specbench.boards.catalogue import load_board
+from specbench.boards.catalogue import read_board
 from specbench.boards.comparison import compared
 from specbench.boards.figures import FigureTable
 from specbench.boards.measured import Measured, cell_of_row
@@ -57,7 +57,7 @@ def _cell(row: Row) -> tuple[str, ...] | None:
 
 def _tables(name: str, pair: str, rows: dict[str, list[Row]]) -> Iterator[Table]:
     try:
-        board = load_board(name)
+        board = read_board(name)
     except ConfigError:  # a board of somebody else, or of another version
         return
     if pair not in board.pairs:

@@ -4,10 +4,10 @@ from specbench.specs.components import Spec, build
 from specbench.specs.fewshot import FewshotSpec
 from specbench.specs.method import MethodSpec
 from specbench.specs.places import DatasetSpec, LocalSpec
-from specbench.specs.run import RunSpec, digest
+from specbench.specs.run import RunSpec, digest, named
 from specbench.specs.task import GenerationSpec, TaskSpec
 
 __all__ = [
     "DatasetSpec", "FewshotSpec", "GenerationSpec", "LocalSpec", "MethodSpec", "RunSpec", "Spec", "TaskSpec", "build",
-    "digest",
+    "digest", "named",
 ]  # fmt: skip

@@ -126,6 +126,11 @@ def checkpoint_key(name: str) -> str:
     return f"routes.{route}.drafter.checkpoint" if route else "drafter.checkpoint"
 
 
+def named(spec: TaskSpec | MethodSpec) -> str:
+    """name@version:digest"""
+    return f"{spec.name}@{spec.version}:{digest(spec)}"
+
+
 def digest(spec: TaskSpec | MethodSpec) -> str:
     """The meaning of a spec in 12 hex digits of SHA-256, over canonical JSON with all defaults filled in.
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specbench.console import PlainConsole
+from specbench.console import PlainConsole, say
 from specbench.errors import ConfigError
 from specbench.grids.measurement import Asked
 from specbench.models.loading import choose_device
 from specbench.resources import EMBEDDED
-from specbench.running.progress import say
 from specbench.suite.cells import folder_of
 from specbench.suite.crew import Worker
 from specbench.suite.forecast import Forecast, cells_in

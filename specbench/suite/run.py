@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specbench.console import INTERRUPTED
+from specbench.console import INTERRUPTED, say
 from specbench.errors import ConfigError
 from specbench.grids.outcomes import Outcome, reason_of
 from specbench.leaderboards.adding import add_rows
@@ -17,7 +17,6 @@ from specbench.leaderboards.together import check_together
 from specbench.results.leaderboard import check_writable, load
 from specbench.results.row import Row
 from specbench.running.file_lock import locked
-from specbench.running.progress import say
 from specbench.suite.cells import Cell
 from specbench.suite.crew import Crew, Worker
 from specbench.suite.forecast import Estimate, Forecast, Group, cells_in, shown

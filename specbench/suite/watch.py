@@ -8,7 +8,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from specbench.running.progress import PLAIN_LINE_SECONDS, say
+from specbench.console import say
+from specbench.running.progress import PLAIN_LINE_SECONDS
 from specbench.suite.evidence import generation_seconds
 from specbench.suite.forecast import Forecast, shown
 from specbench.suite.jobs import Event, Finished, Lost, Planned, Ready, Recorded, Said

@@ -8,9 +8,9 @@ from typing import Any
 from huggingface_hub import cached_assets_path
 from rich.console import Console
 
+from specbench.console import say
 from specbench.models.causal_lm import CausalLM
 from specbench.resources import EMBEDDED
-from specbench.running.progress import say
 from specbench.threads import set_threads
 from specbench.training.cost import Meter
 from specbench.training.data import TrainingData, load_data, total_steps

@@ -12,9 +12,10 @@ from typing import Any
 
 from rich.console import Console
 
+from specbench.console import say
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
-from specbench.running.progress import PLAIN_LINE_SECONDS, say
+from specbench.running.progress import PLAIN_LINE_SECONDS
 from specbench.training.teacher import Generator, Ids, Job
 
 FILE = "generations.sqlite"

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specbench.console import INTERRUPTED
+from specbench.console import INTERRUPTED, say
 from specbench.errors import ConfigError
 from specbench.models.memory import is_out_of_memory
-from specbench.running.progress import PLAIN_LINE_SECONDS, say
+from specbench.running.progress import PLAIN_LINE_SECONDS
 from specbench.training.files import OutputFolder
 from specbench.training.state import StepCurve
 

@@ -11,10 +11,10 @@ from accelerate import Accelerator
 from rich.console import Console
 from torch import nn
 
+from specbench.console import say
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.results.environment import environment
-from specbench.running.progress import say
 from specbench.training.curves import draw
 from specbench.training.files import OutputFolder
 from specbench.training.loop import Loop

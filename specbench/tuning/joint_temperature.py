@@ -10,12 +10,12 @@ from typing import Any
 
 from rich.table import Table
 
+from specbench.console import say
 from specbench.errors import ConfigError
 from specbench.request import check_samples
 from specbench.results.bootstrap import Metric
 from specbench.results.row import Row
 from specbench.results.units import unit_of
-from specbench.running.progress import say
 from specbench.specs import RunSpec, dotted, yaml_files
 from specbench.specs.overrides import with_overrides
 from specbench.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE

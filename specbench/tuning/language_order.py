@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from specbench.console import say
 from specbench.errors import ConfigError
 from specbench.fairness.spread import spearman
 from specbench.representation import Representation, Share, representation
 from specbench.results import plots
 from specbench.results.row import Row
-from specbench.running.progress import say
 from specbench.scoring.language import known
 from specbench.specs import RunSpec
 from specbench.tuning.formats import add_columns, conditions, names, new_table, number_of, with_interval

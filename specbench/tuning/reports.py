@@ -8,12 +8,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from specbench.console import say
 from specbench.leaderboards.adding import add_rows
 from specbench.leaderboards.machine import check_takes
 from specbench.request import Request
 from specbench.resources import EMBEDDED
 from specbench.results.plots import check_plot
-from specbench.running.progress import say
 from specbench.threads import set_threads
 from specbench.tuning import sweep
 from specbench.tuning.calibration import choose_slice, described

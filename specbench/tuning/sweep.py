@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.console import say
 from specbench.errors import ConfigError
 from specbench.results.bootstrap import Metric
-from specbench.running.progress import say
 from specbench.specs import MethodSpec
 from specbench.tuning.checks import Check, check_of, shown_metrics
 from specbench.tuning.estimates import Estimate, Recording

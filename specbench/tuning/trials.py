@@ -20,10 +20,11 @@ from specbench.results.quality import Asked, asked_of, main_metric
 from specbench.results.row import Row
 from specbench.running import naming, runner
 from specbench.running.models import Models, load_drafters, load_models, parts
-from specbench.running.plan import Cell, load_data, make_cells, make_scorer
+from specbench.running.plan import Cell, load_data, make_cells
 from specbench.running.records import Record
 from specbench.running.run_folder import RunFolder
 from specbench.running.subsets import present
+from specbench.scoring.of_task import make_scorer
 from specbench.specs import MethodSpec, RunSpec
 from specbench.threads import set_threads
 from specbench.tuning.calibration import Loaded, without_calibration

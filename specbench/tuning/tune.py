@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from specbench.errors import ConfigError
 from specbench.results.units import unit_of
-from specbench.running.plan import make_scorer
+from specbench.scoring.of_task import make_scorer
 from specbench.specs import MethodSpec, RunSpec
 from specbench.tuning import decisions
 from specbench.tuning.formats import score

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specbench.catalogue import load_method
+from specbench.console import say
 from specbench.results.bootstrap import Metric
 from specbench.results.units import unit_of
-from specbench.running.progress import say
 from specbench.specs import MethodSpec
 from specbench.tuning import decisions
 from specbench.tuning.formats import score, with_interval

@@ -1,0 +1,43 @@
+"""What only reads leaderboards and records starts without torch and transformers, which take seconds to import."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from specbench.results.leaderboard import load, write
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+BOARD = CHECKOUT / "leaderboards" / "demo.json"
+COMMANDS = [
+    ["--help"], ["schema"], ["list", "tasks"], ["show", "mgsm"], ["board", "list"],
+    ["leaderboard", "show", "board.json"],
+    ["leaderboard", "validate", "board.json"],
+    ["leaderboard", "merge", "board.json", "--to", "merged.json"],
+    ["leaderboard", "add", "before", "--to", "added.json"],
+    ["compare", "board.json:0", "board.json:12"],
+    ["site", "board.json", "--out", "site"],
+    ["check", "--baseline", "before", "--candidate", "after"],
+]  # fmt: skip
+PROGRAM = f"""
+import sys
+from specbench.cli import main
+for words in {COMMANDS}:
+    sys.argv = ["specbench", *words]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, words
+    print("imported by", words, [name for name in ("torch", "transformers") if name in sys.modules], file=sys.stderr)
+"""
+
+
+def test_commands_that_read_start_without_torch(tmp_path: Path) -> None:
+    shutil.copy(BOARD, tmp_path / "board.json")  # without its records
+    for name in ("before", "after"):
+        shutil.copytree(BOARD.with_suffix("") / "csqa", tmp_path / name)
+        write(tmp_path / name / "leaderboard.json", [row for row in load(BOARD) if row.run == "demo/csqa"])
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if line.startswith("imported by")]
+    assert told == [f"imported by {words} []" for words in COMMANDS]

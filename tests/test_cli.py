@@ -476,14 +476,14 @@ def script(*arguments: str, encoding: str = "utf-8", **streams: Any) -> subproce
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_an_encoding_without_a_letter_loses_the_letter_only(encoding: str) -> None:
-    listed = script("list", "methods", encoding=encoding, capture_output=True)
-    assert listed.returncode == 0 and b"fsd" in listed.stdout and listed.stderr == b""
+    listed = script("list", "tasks", encoding=encoding, capture_output=True)
+    assert listed.returncode == 0 and b"mgsm" in listed.stdout and listed.stderr == b""
     refused = script("validate", "ا.yaml", encoding=encoding, capture_output=True)
     assert refused.returncode == 2 and refused.stderr.startswith(b"error: ") and b"Traceback" not in refused.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device")
-@pytest.mark.parametrize("arguments", [["list"], ["--version"]])
+@pytest.mark.parametrize("arguments", [["list", "tasks"], ["--version"]])
 def test_a_full_disk_under_the_output_is_no_traceback(arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         written = script(*arguments, stdout=full, stderr=subprocess.PIPE)
@@ -495,7 +495,7 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "wb") as closed:
-        written = script("list", stdout=closed, stderr=subprocess.PIPE)
+        written = script("list", "tasks", stdout=closed, stderr=subprocess.PIPE)
     assert written.returncode in (0, 141) and written.stderr == b""
 
 

@@ -462,7 +462,7 @@ def test_two_builds_of_one_site_do_not_mix(board, tmp_path):
 
 
 def test_a_killed_build_leaves_the_earlier_site_and_the_next_one_cleans_up(tmp_path):
-    write(tmp_path / "board.json", many_rows(2000))
+    write(tmp_path / "board.json", many_rows(500))
     write(tmp_path / "few.json", some_rows(1))
     site, building = tmp_path / "site", tmp_path / ".site.building"
     build([tmp_path / "few.json"], site, "x")

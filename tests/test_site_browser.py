@@ -1,7 +1,6 @@
 """The site in headless Chromium: sorting, filtering, following a row, pictures of it in the dark and on a phone."""
 
 import shutil
-import time
 
 import pytest
 
@@ -280,12 +279,12 @@ SORT = """async (key) => {
 }"""
 
 
-def test_five_thousand_rows_are_sorted_in_one_step(browser, tmp_path, capsys):
-    """Timing depends on the machine, so it is printed (pytest -s); what makes it short is asserted."""
+def test_five_thousand_rows_are_sorted_in_one_step(browser, tmp_path, capsys, monkeypatch):
+    """Timing depends on the machine, so it is printed (pytest -s); what makes it short is asserted. The pages of the
+    rows, which the index only links to, are left out."""
     write(tmp_path / "board.json", many_rows(5000))
-    start, own = time.perf_counter(), time.process_time()
+    monkeypatch.setattr("specbench.site.build.row_pages", lambda entries, found: [])
     build([tmp_path / "board.json"], tmp_path / "site", "Many")
-    seconds, busy = time.perf_counter() - start, time.process_time() - own
     watched = Watched(browser, viewport={"width": 1280, "height": 800})
     page = watched.open(f"{(tmp_path / 'site').as_uri()}/index.html#subset=*")
     assert "5000 of 5000 rows" in page.inner_text("#status")
@@ -304,4 +303,4 @@ def test_five_thousand_rows_are_sorted_in_one_step(browser, tmp_path, capsys):
         times = ", ".join(
             f"{key} {each['laidOut']:.0f} ms ({each['painted']:.0f} painted)" for key, each in found.items()
         )
-        print(f"\n5,000 rows: built in {seconds:.1f} s ({busy:.1f} s of CPU); sorted and laid out: {times}")
+        print(f"\n5,000 rows sorted and laid out: {times}")

@@ -1,6 +1,7 @@
 """Warnings of a row: when there are any, what they say to do, and that every table with a speed-up shows them."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 from rich.table import Table
+from typer.testing import CliRunner
 
+from specbench.cli import app
 from specbench.gate.check import check
 from specbench.leaderboards.runs import Runs
 from specbench.leaderboards.tables import Numbered, tables
@@ -113,13 +116,14 @@ def test_the_same_warning_of_several_rows_is_one_line() -> None:
     assert "† en: too wide: measure more; likewise de, sw" in text
 
 
-@pytest.fixture
-def drifted(specbench: Call, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def drifting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the embedded pair in whose records the last third has half the speed of the first."""
-    run = ("run", "--task", "mgsm", "--method", "sd", "--subset", "en,de", "--limit", "20", "--output", "run")
-    run = (*run, "--set", "generation.max_new_tokens=8")
-    assert specbench(*run)[0] == 0
-    path = tmp_path / "run" / "records.jsonl"
+    folder = tmp_path_factory.mktemp("drifting") / "run"
+    run = ["run", "--task", "mgsm", "--method", "sd", "--subset", "en,de", "--limit", "20", "--output", str(folder)]
+    run += ["--set", "generation.max_new_tokens=8"]
+    assert CliRunner().invoke(app, run).exit_code == 0
+    path = folder / "records.jsonl"
     records = read(path)
     assert all(each["measured_at"] > 1.7e9 for each in records), "seconds since 1970"
     for number, each in enumerate(records):
@@ -131,8 +135,14 @@ def drifted(specbench: Call, tmp_path: Path) -> Path:
             for passes in generation["passes"].values():
                 passes[:] = [[length, spent * scale] for length, spent in passes]
     path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
-    assert specbench(*run)[0] == 0
-    return tmp_path / "run"
+    assert CliRunner().invoke(app, run).exit_code == 0
+    return folder
+
+
+@pytest.fixture
+def drifted(drifting: Path, tmp_path: Path) -> Path:
+    """A copy that a test may alter."""
+    return Path(shutil.copytree(drifting, tmp_path / "run"))
 
 
 def read(path: Path) -> list[dict[str, Any]]:

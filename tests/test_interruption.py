@@ -1,20 +1,16 @@
 """A run that is killed at random points and finished has the same counts as one that was never interrupted."""
 
 import json
-import multiprocessing
 import os
 import random
 import signal
-import sys
 import time
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
-from specbench.cli import main
 from specbench.results.leaderboard import load
-from specbench.running import warm_up
+from tests.processes import started
 
 NUM_KILLS = 4
 COUNTED = ("new_tokens", "acceptance_rate", "acceptance_rate_pooled", "draft_efficiency", "mean_acceptance_length",
@@ -28,24 +24,6 @@ def arguments(pair: tuple[str, str], data: Path, output: Path) -> list[str]:
         "--target", pair[0], "--drafter", pair[1], "--data", str(data), "--output", str(output), "--repeats", "2",
         "--set", "generation.max_new_tokens=12", "--set", "generation.temperature=1.0", "--threads", "1",
     ]  # fmt: skip
-
-
-def main_with(argv: list[str]) -> None:
-    """The console script with these words, in silence, with short warm-ups."""
-    warm_up.NUM_NEW_TOKENS = 4
-    sys.argv = argv
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    main()
-
-
-def started(argv: list[str]) -> BaseProcess:
-    """A process of its own for the console script. All are forked from one that has imported what a run imports, which
-    takes longer than the run."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["specbench.cli", "specbench.execute", "transformers.models.llama.modeling_llama"])
-    process = context.Process(target=main_with, args=(argv,))
-    process.start()
-    return process
 
 
 def finish(argv: list[str]) -> None:

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +26,7 @@ from specbench.suite.jobs import Event, Finished, Job, Lost, Opening, Ready, Sai
 from specbench.suite.plan import planned
 from specbench.suite.process import MeasuringProcess
 from specbench.suite.run import line_of, run_suite, unknown
+from tests.processes import started
 from tests.test_leaderboard import row
 
 SUITE: dict[str, Any] = {
@@ -310,19 +309,21 @@ def test_interrupted_a_suite_says_how_to_go_on_and_its_process_ends(tmp_path: Pa
     path = written(tmp_path, pairs={"a": None}, methods=["sd"], temperatures=[0], seeds=[0], limit=24, exclude=...,
                    tasks=[{"task": "mgsm", "subsets": ["en"]}])  # fmt: skip
     records = tmp_path / "runs" / "suites" / "mine" / "a" / "mgsm" / "t0-s0" / "records.jsonl"
-    command = [sys.executable, "-c", "from specbench.cli import main; main()", "suite", str(path)]
+    errors = tmp_path / "errors.txt"
     for ending, expected in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
         known = len(records.read_bytes().splitlines()) if records.exists() else 0
-        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        process = started(["specbench", "suite", str(path)], tmp_path, errors)
         deadline = time.monotonic() + 100
         while (len(records.read_bytes().splitlines()) if records.exists() else 0) < known + 3:
-            assert time.monotonic() < deadline and process.poll() is None
+            assert time.monotonic() < deadline and process.is_alive()
             time.sleep(0.02)
+        assert process.pid is not None
         measuring = children(process.pid)
         assert measuring
-        process.send_signal(ending)
-        err = process.communicate(timeout=30)[1]
-        assert process.returncode == expected
+        os.kill(process.pid, ending)
+        process.join(30)
+        assert process.exitcode == expected
+        err = errors.read_text(encoding="utf-8")
         if ending == signal.SIGINT:
             folder = Path("runs/suites/mine")
             assert f"interrupted: everything measured is kept in {folder}; the same command resumes it" in err

@@ -1,0 +1,32 @@
+"""Processes of their own for the console script, to be interrupted and killed."""
+
+import multiprocessing
+import os
+import sys
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from specbench.cli import main
+from specbench.running import warm_up
+
+IMPORTED = ["specbench.cli", "specbench.execute", "transformers.models.llama.modeling_llama"]
+
+
+def started(argv: list[str], cwd: Path | None = None, stderr: Path | str = os.devnull) -> BaseProcess:
+    """The console script with these words, and short warm-ups. All processes are forked from one that has imported
+    what a run imports, which takes longer than the run."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    process = context.Process(target=_main_with, args=(argv, cwd, str(stderr)))
+    process.start()
+    return process
+
+
+def _main_with(argv: list[str], cwd: Path | None, stderr: str) -> None:
+    if cwd is not None:
+        os.chdir(cwd)
+    warm_up.NUM_NEW_TOKENS = 4
+    sys.argv = argv
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = open(stderr, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
+    main()

@@ -8,12 +8,13 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
+from specbench.checked import run_spec, runs_programs, say_what_is_not_plain
 from specbench.console import say
 from specbench.judge.judging import Judging
 from specbench.judge.recorded import with_recorded
 from specbench.leaderboards.adding import add_rows
 from specbench.leaderboards.machine import check_takes
-from specbench.request import Request, run_spec, runs_programs, say_what_is_not_plain
+from specbench.request import Request
 from specbench.resources import EMBEDDED
 from specbench.results import rows as results
 from specbench.results.environment import environment

@@ -6,8 +6,8 @@ from specbench.boards.catalogue import board_names, load_board
 from specbench.boards.cells import cells_of
 from specbench.boards.figures import FigureGroup, FigureTable
 from specbench.boards.spec import BoardSpec
+from specbench.checked import run_spec
 from specbench.grids.measurement import Asked
-from specbench.request import run_spec
 
 NUM_FIGURES = {
     "p0": {"§8.2": 4, "§6": 1, "§8.3": 2},

@@ -293,7 +293,7 @@ def test_set_without_a_method_that_has_the_key():
 
 
 def test_all_is_every_built_in_task_and_stands_alone() -> None:
-    from specbench.request import chosen_tasks
+    from specbench.checked import chosen_tasks
 
     assert chosen_tasks(["all"]) == catalogue.builtin_task_names()
     assert {"mgsm", "wmt", "humaneval"} <= set(catalogue.builtin_task_names())

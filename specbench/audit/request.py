@@ -17,11 +17,12 @@ from specbench.audit.subjects import (
 )
 from specbench.audit.verdict import Verdict
 from specbench.catalogue import load_method, method_names
+from specbench.checked import run_spec
 from specbench.data.examples import TaskData
 from specbench.decoding.sampling import Sampling
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
-from specbench.request import Request, run_spec
+from specbench.request import Request
 from specbench.resources import EMBEDDED
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row

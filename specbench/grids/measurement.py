@@ -4,17 +4,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specbench.catalogue import load_method, load_tasks, with_overrides
 from specbench.errors import ConfigError
+from specbench.request import Request
 from specbench.resources import EMBEDDED
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
 from specbench.specs import named
-
-if TYPE_CHECKING:
-    from specbench.request import Request
 
 DEFAULTS: dict[str, Any] = {
     "target_revision": None, "drafter_revision": None, "data": None, "limit": None, "subsets_per_task": None,
@@ -71,10 +69,8 @@ class Measurement:
         words += ["--allow-code-execution"] * self.allow_code_execution
         return shlex.join([*words, "--output", str(self.folder)])
 
-    def request(self) -> "Request":
+    def request(self) -> Request:
         """The same as `specbench run` is asked."""
-        from specbench.request import Request
-
         return Request(
             tasks=[self.task], methods=self.methods, subsets=self.subsets, overrides=self.overrides,
             target=self.target, drafter=self.drafter, threads=self.threads, output=self.folder, leaderboard=None,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -15,8 +16,10 @@ from specbench.judge.outcomes import with_judgements
 from specbench.judge.recorded import FILE, write_judgements
 from specbench.judge.requests import questions_of
 from specbench.judge.settings import JudgeSettings
-from specbench.running.plan import Cell
 from specbench.running.records import Record
+
+if TYPE_CHECKING:
+    from specbench.running.plan import Cell
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,11 @@ class Judging:
         if not self.is_dry_run:
             Client(self.settings)
 
-    def show(self, records: list[Record], cells: Sequence[Cell]) -> None:
+    def show(self, records: list[Record], cells: "Sequence[Cell]") -> None:
         """Print what would be asked."""
         show_requests(records, questions_of(cells), self.settings, stdout)
 
-    def judge(self, records: list[Record], cells: Sequence[Cell], folder: Path, console: Console) -> list[Record]:
+    def judge(self, records: list[Record], cells: "Sequence[Cell]", folder: Path, console: Console) -> list[Record]:
         """The records with the metric `judge_score`; the ratings are also written beside them.
 
         Raises ConfigError where the judge has replied to nothing at all.

@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 
 from specbench.catalogue import load_method
+from specbench.checked import run_spec
 from specbench.errors import ConfigError
 from specbench.models.loading import is_local
-from specbench.request import run_spec
 from specbench.resources import EMBEDDED
 from specbench.running.compose import unique
 from specbench.running.subsets import load_asked

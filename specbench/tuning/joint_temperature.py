@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.table import Table
 
+from specbench.checked import check_samples
 from specbench.console import say
 from specbench.errors import ConfigError
-from specbench.request import check_samples
 from specbench.results.bootstrap import Metric
 from specbench.results.row import Row
 from specbench.results.units import unit_of

@@ -8,10 +8,11 @@ from typing import Any
 
 from rich.console import Console
 
+from specbench.checked import run_spec
 from specbench.errors import ConfigError
 from specbench.execute import measure_into
 from specbench.models.causal_lm import CausalLM
-from specbench.request import Request, run_spec
+from specbench.request import Request
 from specbench.resources import EMBEDDED
 from specbench.results.bootstrap import Metric
 from specbench.results.environment import environment

@@ -21,7 +21,7 @@ from specbench.resources import PACKAGE
 from specbench.results.environment import commit, environment
 from specbench.results.leaderboard import load, write
 from specbench.suite import cluster, host, measuring
-from specbench.suite.jobs import Event, Finished, Opening, Planned, Ready, Recorded, Said
+from specbench.suite.jobs import Begun, Event, Finished, Opening, Ready, Recorded, Said
 from specbench.suite.machines import Machines
 from specbench.suite.watch import Watch
 from tests.test_leaderboard import row
@@ -198,7 +198,7 @@ def test_what_a_host_tells_speaks_of_the_asking_machines_folder(tmp_path: Path) 
         def events(self, job: Any) -> Any:
             assert (job.folder / "run.json").read_bytes() == b"{}"
             yield Said(f"measuring into {job.folder}")
-            yield Planned(1)
+            yield Begun(1)
             yield Finished(f"{job.folder}: broken")
 
     monkeypatch = pytest.MonkeyPatch()
@@ -207,5 +207,5 @@ def test_what_a_host_tells_speaks_of_the_asking_machines_folder(tmp_path: Path) 
     said, planned, finished = there.measure(job(), {"run.json": b"{}"})
     assert not there._scratch.exists()
     monkeypatch.undo()
-    assert said == Said("measuring into x") and planned == Planned(1, {"run.json": b"{}"})
+    assert said == Said("measuring into x") and planned == Begun(1, {"run.json": b"{}"})
     assert finished == Finished("x: broken")

@@ -12,7 +12,7 @@ from specbench.errors import ConfigError
 from specbench.files import write_bytes
 from specbench.running.records import RecordFile, record_key
 from specbench.suite.host import Host, files_of
-from specbench.suite.jobs import Event, Finished, Job, Lost, Opening, Planned, Ready, Recorded
+from specbench.suite.jobs import Begun, Event, Finished, Job, Lost, Opening, Ready, Recorded
 
 ANSWER_SECONDS = 10  # of a cluster's head
 START_SECONDS = 180  # until a worker is there: it starts Python and imports torch
@@ -55,7 +55,7 @@ class RayWorker:
                 if isinstance(event, Recorded) and record_key(event.record) not in known:
                     records.append(event.record)
                     known.add(record_key(event.record))
-                elif isinstance(event, Planned | Finished):
+                elif isinstance(event, Begun | Finished):
                     for name, content in (event.files or {}).items():
                         write_bytes(job.folder / name, content)
                 yield event

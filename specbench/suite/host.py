@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from specbench.suite.jobs import Event, Finished, Job, Lost, Opening, Planned, Ready, Said
+from specbench.suite.jobs import Begun, Event, Finished, Job, Lost, Opening, Ready, Said
 from specbench.suite.process import MeasuringProcess
 
 Files = dict[str, bytes]
@@ -40,7 +40,7 @@ class Host:
 
     def _seen_from_there(self, event: Event, folder: Path, job: Job) -> Event:
         """With the files of the folder, and with its name as who asked knows it."""
-        if isinstance(event, Planned):
+        if isinstance(event, Begun):
             return replace(event, files=files_of(folder))
         if isinstance(event, Said):
             return Said(event.line.replace(str(folder), str(job.folder)))

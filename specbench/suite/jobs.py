@@ -53,7 +53,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Planned:
+class Begun:
     """The models are loaded, and the blocks of the run are known. `files`: of its folder, by name, where the folder
     is the worker's own."""
 
@@ -88,4 +88,4 @@ class Lost:
     reason: str
 
 
-Event = Ready | Said | Planned | Recorded | Finished | Lost
+Event = Ready | Said | Begun | Recorded | Finished | Lost

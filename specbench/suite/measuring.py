@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from specbench import console
 from specbench.errors import ConfigError
-from specbench.suite.jobs import Event, Finished, Job, Opening, Planned, Ready, Recorded, Said
+from specbench.suite.jobs import Begun, Event, Finished, Job, Opening, Ready, Recorded, Said
 
 Send = Callable[[Event], None]
 
@@ -100,7 +100,7 @@ class Telling:
         self._send = send
 
     def __enter__(self) -> "Telling":
-        self._send(Planned(self._num_blocks))
+        self._send(Begun(self._num_blocks))
         return self
 
     def __exit__(

@@ -12,7 +12,7 @@ from specbench.console import say
 from specbench.running.progress import PLAIN_LINE_SECONDS
 from specbench.suite.evidence import generation_seconds
 from specbench.suite.forecast import Forecast, shown
-from specbench.suite.jobs import Event, Finished, Lost, Planned, Ready, Recorded, Said
+from specbench.suite.jobs import Begun, Event, Finished, Lost, Ready, Recorded, Said
 
 
 class Watch:
@@ -63,7 +63,7 @@ class Watch:
         name = self._forecast.plan[cell].cell.name
         if isinstance(event, Said):
             say(self._console, f"{name}: {event.line}" if self._num_workers > 1 else event.line)
-        elif isinstance(event, Planned):
+        elif isinstance(event, Begun):
             self._generating[cell] = 0.0
         elif isinstance(event, Recorded) and event.measured:
             self._forecast.add(cell, event.record)

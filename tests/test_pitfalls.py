@@ -33,7 +33,7 @@ Specbench = Callable[..., tuple[int, str, str]]
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("run")
-    words = ["run", "--task", "mgsm", "--method", "sd", "--limit", "2", "--subset", "en,te", "--output", str(folder)]
+    words = ["run", "--task", "mgsm", "--method", "sd", "--limit", "1", "--subset", "en,te", "--output", str(folder)]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in (folder / "records.jsonl").read_bytes().splitlines()]

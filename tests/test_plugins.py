@@ -93,23 +93,23 @@ def installed(tmp_path_factory):
     return target
 
 
-def python(code, *folders):
+def python(code, *folders, arguments=()):
     """What a program prints that has these folders on its path."""
     path = os.pathsep.join(map(str, [*folders, REPOSITORY]))
-    command = [sys.executable, "-W", "ignore", "-c", code]
+    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def test_the_method_loads_and_its_drafter_drafts(installed):
-    """Greedy decoding with the plug-in's method, loaded by name, gives what plain decoding gives, in fewer passes."""
-    code = """
+PROGRAM = """
+import sys
 import torch
 from specbench import catalogue
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
+from specbench.errors import ConfigError
 from specbench.registry import DRAFTERS, RULES
 from tests.toys import TableModel
 
@@ -129,8 +129,24 @@ def run(spec):
                   stop=StopRules(24), generator=torch.Generator().manual_seed(0))
 ours, plain = run(method), run(ar)
 print(ours.token_ids == plain.token_ids, len(plain.steps), len(ours.steps))
+try:
+    catalogue.load_method(sys.argv[1])
+except ConfigError as error:
+    print(error)
 """
-    first, second = python(code, installed).splitlines()
+
+
+@pytest.fixture(scope="module")
+def told(installed, tmp_path_factory):
+    """What a program says of the method and, in the last line, of one whose rule lacks something."""
+    bad = tmp_path_factory.mktemp("bad") / "bad.yaml"
+    bad.write_text(METHOD.replace("{rule: rejection}", "{rule: fuzzy, divergence: js, threshold: 0.1}"))
+    return python(PROGRAM, installed, arguments=[bad]).splitlines()
+
+
+def test_the_method_loads_and_its_drafter_drafts(told):
+    """Greedy decoding with the plug-in's method, loaded by name, gives what plain decoding gives, in fewer passes."""
+    first, second, _ = told
     assert first == "True False 2 {'count': 7}"
     same, num_plain, num_ours = second.split()
     assert same == "True"
@@ -150,22 +166,10 @@ except ConfigError as error:
     assert python(code).startswith("unknown method 'parrot': ")
 
 
-def test_an_illegal_method_of_a_plug_in_is_refused(installed, tmp_path):
+def test_an_illegal_method_of_a_plug_in_is_refused(told):
     """The plug-in's drafter gives no raw probabilities, which the fuzzy rule compares."""
-    (tmp_path / "bad.yaml").write_text(
-        METHOD.replace("{rule: rejection}", "{rule: fuzzy, divergence: js, threshold: 0.1}")
-    )
-    code = f"""
-from specbench import catalogue
-from specbench.errors import ConfigError
-try:
-    catalogue.load_method({str(tmp_path / "bad.yaml")!r})
-except ConfigError as error:
-    print(error)
-"""
-    text = python(code, installed)
-    assert "bad.yaml: verification.rule = 'fuzzy': needs raw_probs, which drafter 'parrot' lacks" in text
-    assert "a drafter that has it (model, ngram)" in text
+    assert "bad.yaml: verification.rule = 'fuzzy': needs raw_probs, which drafter 'parrot' lacks" in told[-1]
+    assert "a drafter that has it (model, ngram)" in told[-1]
 
 
 def test_a_broken_plug_in_is_named_in_one_line(tmp_path):

@@ -32,7 +32,7 @@ def chained(commands: list[str]) -> list[list[str]]:
 SHORT = ["--set", "generation.max_new_tokens=24"]
 SMALLER = {"run": ["--set", "generation.max_new_tokens=16"], "sweep": SHORT, "audit": [*SHORT, "--draws", "24"],
            "limit": ["--repeats", "1", "--context", "64"],
-           "suite": ["--limit", "1"],
+           "suite": ["--limit", "1"], "train": ["--set", "max_new_tokens=16"],
            "tune": ["--set", "generation.max_new_tokens=40", "--limit", "6", "--lengths", "5", "--step", "0.3",
                     "--output", "my.yaml"]}  # fmt: skip
 SHORTER = {"my-suite.yaml": "set: [generation.max_new_tokens=12]\n"}

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import sys
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -25,6 +26,7 @@ def started(argv: list[str], cwd: Path | None = None, stderr: Path | str = os.de
 def _main_with(argv: list[str], cwd: Path | None, stderr: str) -> None:
     if cwd is not None:
         os.chdir(cwd)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background of a shell ignores
     warm_up.NUM_NEW_TOKENS = 4
     sys.argv = argv
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115

@@ -40,7 +40,7 @@ def test_speedups_stand_beside_their_formulas() -> None:
         None: [generation(12, 0, 0, 12.0, 1.0)], 1.0: [generation(3, 3, 3, 6.0, 1.7)],
     }  # fmt: skip
     table = rates_table(found, Setting(24, 13, 1, 3, rates=(1.0,)))
-    assert str(table.title) == "synthetic, γ = 3: c = 0.100, v = 1.700 single passes"
+    assert str(table.title) == "synthetic, γ = 3: c = 0.100, v = 1.700 single passes; wanted: ÷ f from 0.9 to 1.1"
     assert cells(table) == [[each] for each in ("1", "1.000", "4.00", "4.00", "2.00", "3.08", "0.65", "2.00", "1.00")]
 
 

@@ -99,7 +99,12 @@ def test_every_row_has_a_line_and_a_page_named_by_its_digest(made):
     index = (folder / "index.html").read_text(encoding="utf-8")
     assert set(re.findall(r'href="rows/(\w+)\.html"', index)) == digests
     headings = re.findall(r'<th scope="col" data-key="(\w+)"', index)
-    assert headings == [column.key for column in COLUMNS] and {"task", "device", "temperature", "n"} <= set(headings)
+    assert headings == [column.key for column in COLUMNS if column.key != "engine"] and {
+        "task",
+        "device",
+        "temperature",
+        "n",
+    } <= set(headings)
 
 
 def test_pages_are_well_formed_and_link_to_what_is_there(made):
@@ -347,14 +352,14 @@ def test_the_own_bar_is_marked_and_the_baseline_has_no_verdict_of_its_own(made):
 
 
 def test_a_column_that_is_empty_everywhere_is_left_out(tmp_path):
-    found = row(subset="all", language=None), row(subset="en", language="en")
+    found = row(subset="all", language=None), row(subset="en", language="en", engine="compiled")
     for rows, is_there in ((found[:1], False), (found, True)):
         write(tmp_path / "board.json", rows)
         build([tmp_path / "board.json"], tmp_path / "site", "x")
         text = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-        assert ('data-key="language"' in text) is is_there
+        assert ('data-key="language"' in text) is ('data-key="engine"' in text) is is_there
         cells = re.search("<tbody>\n<tr.*</tr>", text)[0]
-        assert len(re.findall("<t[hd]", cells)) == text.count('<th scope="col"') == len(COLUMNS) - (not is_there)
+        assert len(re.findall("<t[hd]", cells)) == text.count('<th scope="col"') == len(COLUMNS) - 2 * (not is_there)
 
 
 def test_a_row_of_impossible_size_has_a_page(tmp_path):

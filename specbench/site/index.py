@@ -51,6 +51,7 @@ COLUMNS = (
     Column("language", "language"),
     Column("target", "target ← drafter"),
     Column("device", "device"),
+    Column("engine", "engine", help="how forward passes are run; rows of different engines do not compare"),
 )
 FILTERS = ("task", "method", "subset", "verdict")
 
@@ -69,8 +70,11 @@ def lines(entries: Entries) -> list[Line]:
 
 
 def columns_of(found: Sequence[Line]) -> list[Column]:
-    """Without the language where no row has one, as rows over whole tasks do not."""
-    return [column for column in COLUMNS if column.key != "language" or any(line.entry.row.language for line in found)]
+    """Without the language where no row has one, as rows over whole tasks do not; without the engine where all are
+    eager."""
+    rows = [line.entry.row for line in found]
+    told = {"language": any(row.language for row in rows), "engine": any(row.engine != "eager" for row in rows)}
+    return [column for column in COLUMNS if told.get(column.key, True)]
 
 
 def with_more(found: Sequence[Line]) -> set[str]:
@@ -105,6 +109,7 @@ def _line(entry: Entry) -> Line:
         "seed": Cell(str(row.seed)),
         "target": Cell(row.target, more=f"← {row.drafter}" if row.drafter else ""),
         "device": Cell(row.device),
+        "engine": Cell(row.engine),
     }
     return Line(entry, cells, (task_name(row), method_name(row), row.subset, verdict))
 

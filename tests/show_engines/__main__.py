@@ -51,10 +51,10 @@ LIMITS = """
 SYNTHETIC = """
 ## Measured and expected speed-up
 
-`python -m tests.bench_limit --small`: models of 16 layers of 256 and 2 of 64 with random weights, and a drafter that
-agrees with the target with probability α. f takes a verifying pass for one single-token pass, as the formula of
-arXiv:2211.17192 (theorem 3.8) does; f with v takes it as it is measured. On a CPU a pass over six tokens is no single
-pass: there only f with v can be met.
+`python -m tests.bench_limit --small`: models of 16 layers of 256 and 2 of 64 with random weights, compiled, and a
+drafter that agrees with the target with probability α. f takes a verifying pass for one single-token pass, as the
+formula of arXiv:2211.17192 (theorem 3.8) does; f with v takes it as it is measured. On a CPU a pass over six tokens is
+no single pass: there only f with v can be met.
 
 ```
 {text}

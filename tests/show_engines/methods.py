@@ -15,7 +15,7 @@ from specbench.models.loading import load_model
 from specbench.models.pair import ModelPair
 from specbench.running.compose import compose
 from specbench.running.models import Models
-from specbench.running.reserving import Need, needs
+from specbench.running.reserving import Need, needs, num_compilations
 from specbench.specs import MethodSpec
 from tests.bench_transformers import (
     GREEDY,
@@ -103,6 +103,7 @@ def lines(names: Sequence[str] = METHODS, per_language: int = PER_LANGUAGE, max_
     longest = max(map(len, prompts)) + max_new_tokens
     for need in needs(compiled, methods):
         reserve(need, longest)
+    num_compiled = num_compilations()
     stop = StopRules(max_new_tokens, eager.target.eos_token_ids)
     for method in methods:
         plain: list[Generation] = []
@@ -113,6 +114,7 @@ def lines(names: Sequence[str] = METHODS, per_language: int = PER_LANGUAGE, max_
         ]
         theirs = transformers_own(method.name, eager, max_new_tokens, stop)
         timed, num_equal = measure([*sides, *([theirs] if theirs else [])], prompts)
+        assert num_compilations() == num_compiled, f"passes were compiled while {method.name} was measured"
         yield Line(
             method.name, timed[0], timed[1], timed[2] if theirs else None, num_equal,
             (overhead(plain[1:]), overhead(made[1:])),

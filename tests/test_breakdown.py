@@ -89,6 +89,8 @@ def test_a_cost_ratio_that_is_not_what_drafting_took_is_told() -> None:
     text = " ".join(rendered([plain, other]).split())
     assert "sd: c = 0.100 is of medians, but its draft passes took 0.250 of a target pass on average" in text
     assert "of medians" not in rendered([plain, even]) and "of medians" not in rendered([other])
+    little = row("ngram", 1.1, 0.74, (0.01, 0.3, 0.05, 0.0, 0.0591), c=0.001, accepted_lengths=(10, 40))
+    assert "of medians" not in rendered([plain, little])
 
 
 def test_the_cost_of_verifying_is_told_where_the_expected_speed_up_leaves_it_out() -> None:

@@ -8,6 +8,7 @@ from specbench.results.row import Row
 from specbench.results.speed import expected_speedup
 
 UNEVEN = 1.5  # times c that the mean of draft passes may be before that is said
+LITTLE = 0.05  # passes of the baseline that a step may take longer for that, and nothing is said
 DEAR = 1.25  # passes of the baseline that a verifying pass may take before that is said
 
 
@@ -54,7 +55,7 @@ def uneven(row: Row, plain: float | None) -> str | None:
     if not (cost and whole and num_passes and plain) or value_of(row, "speedup_expected") is None:
         return None
     mean = whole / num_passes / plain
-    if mean < UNEVEN * cost:
+    if mean < UNEVEN * cost or row.num_draft_tokens * (mean - cost) < LITTLE:
         return None
     return (
         f"{name_of(row)}: c = {cost:.3f} is of medians, but its draft passes took {mean:.3f} of a target pass on "

@@ -15,7 +15,7 @@ def limit(
     target_revision: arguments.TargetRevision = None,
     drafter_revision: arguments.DrafterRevision = None,
     context: Annotated[int, typer.Option(help="Cached tokens behind which passes of every length are timed.")] = 256,
-    repeats: Annotated[int, typer.Option(help="Rounds, each with every pass of both models once.")] = 9,
+    repeats: Annotated[int, typer.Option(help="Rounds, each with every pass of both models.")] = 9,
     seed: Annotated[int, typer.Option(help="Seed of the random texts.")] = 0,
     dtype: arguments.Dtype = "auto",
     device: arguments.Device = "auto",
@@ -64,7 +64,10 @@ def limit(
     else:
         for table in tables(report):
             stdout.print(table)
+    told = stderr if as_json else stdout  # which holds nothing but the JSON
     if file is not None:
         write(file, report)
+        told.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)
     if picture is not None:
         draw(report, picture)
+        told.print(f"picture: {picture}", soft_wrap=True, markup=False, highlight=False)

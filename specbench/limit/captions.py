@@ -1,9 +1,8 @@
 """What was measured and on what, and how its figures are to be read, in words: a line each."""
 
 from specbench.limit.intervals import MIN_ROUNDS
-from specbench.limit.report import Described, LimitReport, Ratio
+from specbench.limit.report import Described, LimitReport
 from specbench.results.drafters import model_name
-from specbench.results.warnings import WIDE
 
 COMMIT_DIGITS = 10
 
@@ -20,7 +19,8 @@ def conditions(report: LimitReport) -> list[str]:
         f"drafter {named(report.drafter.model)}",
         f"on {known['device']}",
         ", ".join(versions),
-        f"{report.repeats} rounds, all in turn, seed {report.seed}; intervals of ratios: {intervals}",
+        f"{report.repeats} rounds, all in turn, seed {report.seed}",
+        f"ratios: medians of those in each round; intervals: {intervals}",
     ]
 
 
@@ -30,19 +30,10 @@ def named(model: Described) -> str:
 
 
 def explanations(report: LimitReport) -> list[str]:
-    """Why a share may be above 1, where one is; how wide intervals are, where one of those that the verdict rests on
-    is too wide."""
+    """Why a share may be above 1, where one is; and the warnings."""
     target, drafter = report.target, report.drafter
-    shares = [target.share_of_bound, drafter.share_of_bound, drafter.share_of_bound_drafting]
-    lines = []
+    shares = (target.share_of_bound, drafter.share_of_bound, drafter.share_of_bound_drafting)
+    lines = [f"warning: {warning.text}" for warning in report.warnings]
     if any(share.value > 1 for share in shares):
         lines.append("a share above 1: copies also write, a pass only reads (as sums do), or finds it in a cache")
-    verified = report.verification_cost[report.step.num_draft_tokens + 1]
-    widest = max(width(ratio) for ratio in (*shares, verified, report.cost_ratio))
-    if widest > WIDE:
-        lines.append(f"intervals up to × {widest:.2f} wide: is the machine at other work? or give more --repeats")
     return lines
-
-
-def width(ratio: Ratio) -> float:
-    return ratio.high / ratio.low if ratio.low and ratio.high else 1.0

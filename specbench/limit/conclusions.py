@@ -1,4 +1,4 @@
-"""Timings, work and rates → the report: medians over rounds, ratios of them with intervals, one sentence."""
+"""Timings, work and rates → the report: medians over rounds, of ratios too, which have intervals."""
 
 from collections.abc import Sequence
 from statistics import median, quantiles
@@ -20,6 +20,7 @@ from specbench.limit.report import (
     StepLimit,
 )
 from specbench.limit.timings import Measured, Steps, Timings
+from specbench.limit.verdict import verdict, warnings
 from specbench.limit.work import Work
 from specbench.results.resampling import Array
 
@@ -32,10 +33,10 @@ def conclude(
 ) -> LimitReport:  # fmt: skip
     """The report on a pair. `parts`: what was measured at the points; generations belong to the first."""
     draws, context, main = Draws(repeats, seed), points.context, parts[0]
-    single = draws.medians(main.target.passes[1, context])
+    single = main.target.passes[1, context]
     costs = Costs(
-        draws.medians(main.drafter.passes[1, context]) / single,
-        {length: draws.medians(main.target.passes[length, context]) / single for length in points.query_lengths},
+        draws.ratios(main.drafter.passes[1, context], single),
+        {length: draws.ratios(main.target.passes[length, context], single) for length in points.query_lengths},
     )
     report = LimitReport(
         environment=environment, seed=seed, repeats=repeats, context=context,
@@ -48,9 +49,9 @@ def conclude(
         cost_ratio=draws.ratio(costs.cost_ratio),
         verification_cost={length: draws.ratio(cost) for length, cost in costs.verifying.items()},
         best=[best_length(costs, rate, draws) for rate in RATES],
-        verdict="",
+        verdict="", warnings=[],
     )  # fmt: skip
-    return report.model_copy(update={"verdict": verdict(report)})
+    return report.model_copy(update={"verdict": verdict(report), "warnings": warnings(report)})
 
 
 def model_limit(subject: Subject, parts: Sequence[Timings], context: int, draws: Draws) -> ModelLimit:
@@ -62,7 +63,7 @@ def model_limit(subject: Subject, parts: Sequence[Timings], context: int, draws:
         read_bytes_per_second=spread([each.read_bytes_per_second for each in rates]),
         operations_per_second=spread([each.operations_per_second for each in rates]),
         per_token=spread(main.per_token), outside_passes=spread(main.outside_passes),
-        share_of_bound=draws.ratio(bound(work, main, context, draws) / draws.medians(main.per_token)),
+        share_of_bound=draws.ratio(draws.ratios(bounds(work, main, context), main.per_token)),
         points=sorted(
             (point for timings in parts for point in points_of(timings, work)),
             key=lambda point: (point.query_length, point.context),
@@ -71,19 +72,17 @@ def model_limit(subject: Subject, parts: Sequence[Timings], context: int, draws:
 
 
 def drafter_limit(subject: Subject, parts: Sequence[Timings], steps: Steps, context: int, draws: Draws) -> DrafterLimit:
-    share = bound(subject[1], parts[0], context, draws) / draws.medians(steps.per_draft_token)
+    share = draws.ratios(bounds(subject[1], parts[0], context), steps.per_draft_token)
     return DrafterLimit(
         **dict(model_limit(subject, parts, context, draws)),
         per_draft_token=spread(steps.per_draft_token), share_of_bound_drafting=draws.ratio(share),
     )  # fmt: skip
 
 
-def bound(work: Work, timings: Timings, context: int, draws: Draws) -> Array:
-    """Seconds of a pass over one token, by the rates of every draw of rounds."""
-    return np.maximum(
-        work.bytes_read(1, context) * draws.medians([1 / each.bytes_per_second for each in timings.rates]),
-        work.operations(1, context) * draws.medians([1 / each.operations_per_second for each in timings.rates]),
-    )
+def bounds(work: Work, timings: Timings, context: int) -> list[float]:
+    """Seconds of a pass over one token, by the rates of each round."""
+    num_bytes, operations = work.bytes_read(1, context), work.operations(1, context)
+    return [max(num_bytes / each.bytes_per_second, operations / each.operations_per_second) for each in timings.rates]
 
 
 def points_of(timings: Timings, work: Work) -> list[Point]:
@@ -118,15 +117,3 @@ def best_length(costs: Costs[Array], rate: float, draws: Draws) -> BestLength:
 def as_measured(costs: Costs[Array]) -> Costs[float]:
     """By the first draw, which has all rounds."""
     return Costs(float(costs.cost_ratio[0]), {length: float(cost[0]) for length, cost in costs.verifying.items()})
-
-
-def verdict(report: LimitReport) -> str:
-    """How near AR and drafting are to their bounds, and what verifying and drafting cost, in one sentence."""
-    ar, own = (model.at(1, report.context).bound_name for model in (report.target, report.drafter))
-    length = report.step.num_draft_tokens + 1
-    return (
-        f"AR runs at {report.target.share_of_bound.rounded} of the {ar}, "
-        f"drafting at {report.drafter.share_of_bound_drafting.rounded} of its {own}; "
-        f"verification of {length} tokens costs {report.verification_cost[length].rounded} single passes, "
-        f"a draft pass {report.cost_ratio.rounded}."
-    )

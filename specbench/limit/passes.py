@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from specbench.limit.decoding import TimedDrafter, time_decoding, time_steps
 from specbench.limit.machine import Gauge
 from specbench.limit.points import Points
+from specbench.limit.sweeps import TURNS, Sweeps
 from specbench.limit.timings import Measured, Timings
 from specbench.models.causal_lm import CausalLM
 
@@ -14,7 +15,7 @@ def measure(
     target: CausalLM, drafter: CausalLM, gauges: Sequence[Gauge], points: Points, *,
     repeats: int, seed: int, told: Callable[[], None] = lambda: None,
 ) -> Measured:  # fmt: skip
-    """After one unmeasured round, `repeats` rounds: each has every point of both models once, the rates of both gauges,
+    """After one unmeasured round, `repeats` rounds: each has every point of both models, the rates of both gauges,
     and one generation of each model and of the pair, in an order that alternates. `told` is called after each."""
     chance = random.Random(seed)
     models = (target, drafter)
@@ -24,8 +25,10 @@ def measure(
     for number in range(-1, repeats):
         into = found if number >= 0 else Measured()
         sides = list(zip(models, texts, gauges, (into.target, into.drafter), strict=True))
-        for model, ids, gauge, timings in sides if number % 2 == 0 else sides[::-1]:
-            time_passes(model, ids, points, timings, backwards=number % 2 == 1)
+        in_turn = sides if number % 2 == 0 else sides[::-1]
+        passing = [(model, ids, timings) for model, ids, _, timings in in_turn]
+        time_passes(passing, points, backwards=number % 2 == 1)
+        for model, ids, gauge, timings in in_turn:
             timings.rates.append(gauge.rates())
             if points.decodes:
                 time_decoding(model, ids[: points.context], timings)
@@ -35,20 +38,16 @@ def measure(
     return found
 
 
-def time_passes(model: CausalLM, ids: list[int], points: Points, into: Timings, *, backwards: bool) -> None:
-    """Every point once. Behind a context a pass reads just its own tokens: what was cached before stays."""
-    clock = model.passes.clock
-    model.reset()
+def time_passes(sides: Sequence[tuple[CausalLM, list[int], Timings]], points: Points, *, backwards: bool) -> None:
+    """The mean seconds of every point, of models that take turns: what is divided by one another was measured side by
+    side, whatever else the machine did meanwhile."""
+    for model, _, _ in sides:
+        model.reset()
     for context in points.every_context:
-        if model.compiled is None:
-            model.score(ids[:context], 1)
-        else:
-            model.compiled.fill(ids[:context])
-        lengths = points.behind(context)
-        for length in lengths[::-1] if backwards else lengths:
-            model.passes.clear()
-            model.score(ids[: context + length], length)
-            clock.now()
-            [(fed, seconds)] = model.passes.read()
-            assert fed == length
-            into.passes.setdefault((length, context), []).append(seconds)
+        sweeps = [Sweeps(model, ids, context, points.behind(context)) for model, ids, _ in sides]
+        for turn in range(1, TURNS + 1):
+            for each in sweeps:
+                each.take_turn(turn, backwards=backwards == (turn % 2 == 1))
+        for each, (_, _, timings) in zip(sweeps, sides, strict=True):
+            for length, seconds in each.means().items():
+                timings.passes.setdefault((length, context), []).append(seconds)

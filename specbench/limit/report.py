@@ -6,6 +6,7 @@ from pydantic import BaseModel, FiniteFloat
 
 from specbench.limit.drafting import Costs
 from specbench.results.bootstrap import Metric
+from specbench.results.row import Warning
 
 
 class Spread(BaseModel):
@@ -17,7 +18,7 @@ class Spread(BaseModel):
 
 
 class Ratio(Metric):
-    """Of medians, with its 95 % interval; of few rounds there is none."""
+    """A median over rounds, with its 95 % interval; of few rounds there is none."""
 
     value: FiniteFloat
 
@@ -29,6 +30,27 @@ class Ratio(Metric):
     @property
     def rounded(self) -> str:
         return f"{self.value:.{self.digits}f}"
+
+    @property
+    def text(self) -> str:
+        """The figure, with its interval where it has one."""
+        if self.low is None or self.high is None:
+            return self.rounded
+        return f"{self.rounded} [{self.low:.{self.digits}f}, {self.high:.{self.digits}f}]"
+
+    @property
+    def span(self) -> str:
+        """From where to where its interval reaches; it must have one."""
+        return f"{self.low:.{self.digits}f} to {self.high:.{self.digits}f}"
+
+    @property
+    def width(self) -> float:
+        """The end of the interval ÷ its start; 1 where there is none."""
+        return self.high / self.low if self.low and self.high else 1.0
+
+    def tells_from(self, value: float) -> bool:
+        """Whether the value lies outside of the interval; yes where there is none."""
+        return self.low is None or self.high is None or not self.low <= value <= self.high
 
 
 class Described(BaseModel):
@@ -43,8 +65,8 @@ class Described(BaseModel):
 
 
 class Point(BaseModel):
-    """Passes over `query_length` tokens behind `context` cached ones: measured, and the bounds: as many bytes copied,
-    as many operations of matrix products."""
+    """Passes over `query_length` tokens behind `context` cached ones: measured, the means of rounds, and the bounds:
+    as many bytes copied, as many operations of matrix products."""
 
     query_length: int
     context: int
@@ -109,7 +131,7 @@ class BestLength(BaseModel):
 
 class LimitReport(BaseModel):
     """Everything that `specbench limit` says of a pair, and what it was measured on; times in seconds.
-    `verification_cost`: of passes by query length, in single-token passes."""
+    `verification_cost`: of passes by query length, in single-token passes. `warnings`: of what the verdict rests on."""
 
     environment: dict[str, Any]
     seed: int
@@ -122,6 +144,7 @@ class LimitReport(BaseModel):
     verification_cost: dict[int, Ratio]
     best: list[BestLength]
     verdict: str
+    warnings: list[Warning]
 
     @property
     def costs(self) -> Costs[float]:

@@ -9,6 +9,7 @@ from specbench.limit.report import LimitReport, ModelLimit, Point, Ratio, Spread
 from specbench.results.cells import NULL
 
 MS, MEGA, GIGA = 1e3, 1e-6, 1e-9
+UNTOLD = "†"
 
 
 def tables(report: LimitReport) -> list[Table]:
@@ -32,9 +33,9 @@ def bounds_table(report: LimitReport) -> Table:
         ("bare pass, ms", *(spread(point.seconds) for point in points)),
         ("decoding alone, ms per token", *(spread(model.per_token) for model in models)),
         ("  overhead left, outside of bare passes", *(part(m.outside_passes, m.per_token) for m in models)),
-        ("  bound ÷ decoding [95 %]", *(ratio(model.share_of_bound) for model in models)),
+        ("  bound ÷ decoding [95 %]", *(model.share_of_bound.text for model in models)),
         ("drafting, ms per draft token", NULL, spread(report.drafter.per_draft_token)),
-        ("  bound ÷ drafting [95 %]", NULL, ratio(report.drafter.share_of_bound_drafting)),
+        ("  bound ÷ drafting [95 %]", NULL, report.drafter.share_of_bound_drafting.text),
         (f"a speculative step, γ = {step.num_draft_tokens}, ms", spread(step.seconds), NULL),
         ("  overhead left, outside of bare passes", part(step.outside_passes, step.seconds), NULL),
     ]
@@ -50,7 +51,7 @@ def lengths_table(report: LimitReport) -> Table:
     table = plain(f"passes behind {report.context} · ms", *heading)
     for point in report.target.points:
         if point.context == report.context:
-            single = ratio(report.verification_cost[point.query_length])
+            single = report.verification_cost[point.query_length].text
             add(table, str(point.query_length), spread(point.seconds), single, ms(point.bound_seconds),
                 *beside(report.drafter, point))  # fmt: skip
     return table
@@ -71,13 +72,20 @@ def drafts_table(report: LimitReport) -> Table:
     heading = ("α", "γ", "speed-up [95 %]", "γ, free\nverification", "speed-up [95 %],\nfree verification")
     table = plain("best draft length", *heading)
     for best in report.best:
-        add(table, f"{best.acceptance_rate:g}", str(best.num_draft_tokens), ratio(best.speedup),
-            str(best.free_num_draft_tokens), ratio(best.free_speedup))  # fmt: skip
+        add(table, f"{best.acceptance_rate:g}",
+            str(best.num_draft_tokens), speedup(best.num_draft_tokens, best.speedup),
+            str(best.free_num_draft_tokens), speedup(best.free_num_draft_tokens, best.free_speedup))  # fmt: skip
     table.caption = Text(
-        f"Σ α^k / (γc + v(γ+1)), c = {ratio(report.cost_ratio)},\n"
-        "v: single passes as measured above\nγ = 0: drafting does not pay"
+        f"Σ α^k / (γc + v(γ+1)), c = {report.cost_ratio.text},\n"
+        f"v: single passes as measured above\nγ = 0: drafting does not pay\n{UNTOLD} not told apart from 1"
     )
     return table
+
+
+def speedup(num_draft_tokens: int, found: Ratio) -> str:
+    """A mark in front where the interval includes 1; without drafting it is 1."""
+    is_told = num_draft_tokens == 0 or found.tells_from(1.0)
+    return found.text if is_told else f"{UNTOLD}{found.text}"
 
 
 def beside(model: ModelLimit, point: Point) -> tuple[str, str]:
@@ -101,12 +109,6 @@ def short(value: float) -> str:
 
 def part(inner: Spread, whole: Spread) -> str:
     return f"{inner.median / whole.median:.0%}"
-
-
-def ratio(found: Ratio) -> str:
-    if found.low is None or found.high is None:
-        return found.rounded
-    return f"{found.rounded} [{found.low:.{found.digits}f}, {found.high:.{found.digits}f}]"
 
 
 def plain(title: str, *columns: str) -> Table:

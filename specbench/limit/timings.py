@@ -7,8 +7,8 @@ from specbench.limit.machine import Rates
 
 @dataclass
 class Timings:
-    """Of one model: seconds of bare passes by (query length, context); of autoregressive decoding, per token, in all
-    and without its passes; what the machine copies, reads and multiplies beside it. `capacity`: the tokens of its
+    """Of one model: mean seconds of bare passes by (query length, context); of autoregressive decoding, per token, in
+    all and without its passes; what the machine copies, reads and multiplies beside it. `capacity`: the tokens of its
     static buffers, if it has such."""
 
     passes: dict[tuple[int, int], list[float]] = field(default_factory=dict)

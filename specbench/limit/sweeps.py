@@ -1,9 +1,9 @@
 """Sweeps of forward passes of several query lengths behind one context: a round takes the mean of each.
 
 A mean, because on a machine with other work a long pass is interrupted more often than a short one, so that medians and
-minima of passes tell how busy it was: with three processes beside the measurement on two cores, c fell from 0.047 to
-0.026 by the medians of rounds, and from 0.049 to 0.047 by their means; rounds that were hit harder than others are what
-medians over rounds are for.
+minima of passes tell how busy it was: of the embedded pair on two cores, c is 0.047, 0.044 and 0.049 by medians, minima
+and means of rounds, and with six processes beside the measurement it was 0.022, 0.025 and 0.054. Rounds that are hit
+harder than others are what medians over rounds are for.
 """
 
 from collections.abc import Sequence
@@ -37,11 +37,12 @@ class Sweeps:
             backwards = not backwards
 
     def _lacking(self, num_turns: int) -> list[int]:
-        """The query lengths that have fewer passes than turns, or too few seconds of them."""
+        """The query lengths that have too few passes for so many turns. By their fastest pass: if an interrupted one
+        ended a turn early, it would weigh more in the mean than it does in time."""
         return [
             length
             for length, seconds in self.seconds.items()
-            if len(seconds) < num_turns or sum(seconds) < num_turns * (SINGLE_SECONDS if length == 1 else TURN_SECONDS)
+            if len(seconds) < num_turns or len(seconds) * min(seconds) < num_turns * seconds_of_turn(length)
         ]
 
     def _sweep(self, lengths: Sequence[int]) -> None:
@@ -63,3 +64,7 @@ class Sweeps:
         [(fed, seconds)] = log.read()
         assert fed == length
         return seconds
+
+
+def seconds_of_turn(length: int) -> float:
+    return SINGLE_SECONDS if length == 1 else TURN_SECONDS

@@ -13,7 +13,7 @@ from specbench.models.causal_lm import CausalLM
 
 TURNS = 3  # of each model in a round; every query length has a pass in each
 TURN_SECONDS = 0.004  # of each query length, in a turn
-SINGLE_SECONDS = 0.012  # of the single token, by which the others are divided
+SINGLE_SECONDS = 0.012  # of the single token, where others are divided by it
 
 
 class Sweeps:
@@ -42,8 +42,11 @@ class Sweeps:
         return [
             length
             for length, seconds in self.seconds.items()
-            if len(seconds) < num_turns or len(seconds) * min(seconds) < num_turns * seconds_of_turn(length)
+            if len(seconds) < num_turns or len(seconds) * min(seconds) < num_turns * self._enough(length)
         ]
+
+    def _enough(self, length: int) -> float:
+        return SINGLE_SECONDS if length == 1 < len(self.seconds) else TURN_SECONDS
 
     def _sweep(self, lengths: Sequence[int]) -> None:
         """A pass of each length, and one of the single token in the middle, whether it lacks any or not."""
@@ -64,7 +67,3 @@ class Sweeps:
         [(fed, seconds)] = log.read()
         assert fed == length
         return seconds
-
-
-def seconds_of_turn(length: int) -> float:
-    return SINGLE_SECONDS if length == 1 else TURN_SECONDS

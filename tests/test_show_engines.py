@@ -10,10 +10,10 @@ SLOW, FAST = [(10, 1.0)] * 12, [(10, 0.25)] * 12
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Lines without compiling: both sides are eager."""
-    load, prompts = methods.load, methods.embedded_prompts
-    monkeypatch.setattr(methods, "load", lambda specs, engine: load(specs, "eager"))
-    monkeypatch.setattr(methods, "needs", lambda models, specs: [])
+    """Lines whose compiled passes are left as they are."""
+    prompts = methods.embedded_prompts
+    monkeypatch.setattr("specbench.models.graphs.compiled", lambda forward, name: forward)
+    monkeypatch.setattr("specbench.models.graphs.Graphs.trace", lambda self: None)
     monkeypatch.setattr(methods, "embedded_prompts", lambda *arguments: prompts(*arguments)[:3])
     return list(methods.lines(("ar", "sd", "fsd", "slem"), per_language=1, max_new_tokens=12))
 
@@ -47,4 +47,4 @@ def test_the_page_says_what_was_measured(monkeypatch):
 
 def test_a_command_that_fails_ends_the_script():
     with pytest.raises(script.subprocess.CalledProcessError):
-        script.said("specbench.cli", "limit", "--target", "embedded:none", "--drafter", "embedded:drafter")
+        script.said("specbench.cli", "validate", "missing.yaml")

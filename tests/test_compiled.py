@@ -518,6 +518,7 @@ def test_a_block_in_which_something_is_compiled_is_not_recorded(
 ) -> None:
     """A control: nothing is made ready, and the warm-up is left out."""
     monkeypatch.setattr(runner, "reserve", lambda *given: iter(()))
+    monkeypatch.setattr(runner, "make_room", lambda *given: iter(()))
     monkeypatch.setattr(runner, "warm_up_cell", lambda cell, chat: None)
     code, _, said = specbench(*RUN, "--target", tiny_pair[1], "--method", "ar", "--engine", "compiled")
     assert code == 2 and "passes were compiled while it was measured" in " ".join(said.split())

@@ -140,7 +140,7 @@ def run_audit(request: Request, num_draws: int, temperature: float, say: Progres
     if models.target.compiled is not None:
         subjects.append(eager_subject(spec.methods[0], models.target))
     prompts = make_prompts(spec, models, loaded)
-    reserve_for(models, fitting, max(len(prompt.ids) for prompt in prompts) + MAX_NEW_TOKENS, say)
+    reserve_for(models, fitting, MAX_NEW_TOKENS, say, [prompt.ids for prompt in prompts])
     findings = audit(subjects, prompts, bench, say)
     drafters = {name: model.name for name, model in models.drafters.items()}
     decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}

@@ -40,13 +40,14 @@ class CompiledSequence:
     @torch.inference_mode()
     def reserve(
         self, num_tokens: int, lengths: Sequence[int], packs: bool = False, *,
-        prompts: bool = True, told: Callable[[str], None] = lambda line: None,
+        prompts: bool = True, exactly: bool = True, told: Callable[[str], None] = lambda line: None,
     ) -> float:  # fmt: skip
         """Make room for `num_tokens` and compile every pass that they may need; returns the seconds that it took.
         Passes of `lengths` give the logits of all their tokens, those of CHUNKS only of the last. `packs`: whether
-        `score_batch` is needed too; `prompts`: whether CHUNKS are. `told` hears of every pass, and before the first."""
+        `score_batch` is needed too; `prompts`: whether CHUNKS are; `exactly`: whether buffers that are larger make way.
+        `told` hears of every pass, and before the first."""
         self._lengths = tuple(sorted({1, *lengths}))
-        self._ensure(num_tokens + (max(0, PACKED[-1] - self._lengths[-1]) if packs else 0), exactly=True)
+        self._ensure(num_tokens + (max(0, PACKED[-1] - self._lengths[-1]) if packs else 0), exactly)
         self.reset()
         graphs, before = self._graphs, self._graphs.compile_seconds
         passes: list[tuple[int, Kind]] = [(length, "all") for length in self._lengths]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from specbench.data.examples import Example
 from specbench.running.compose import Decoder
 from specbench.running.plan import Cell
+from specbench.running.prompts import Texts, conversation, shortened
 from specbench.running.records import Key
 from specbench.scoring.contract import Reference
 
@@ -36,6 +37,11 @@ class Block:
     def prompt_digest(self) -> str:
         """Of the user's texts up to this turn."""
         return prompt_digest(self.example, self.turn)
+
+    def texts(self, answers: Sequence[str], chat: str) -> Texts:
+        """The user's texts up to this turn and a method's own `answers` between them, cut where they are too long."""
+        whole = conversation(self.example, self.turn, answers)
+        return shortened(whole, self.cell.budgets, chat) if self.turn else whole
 
     @property
     def reference(self) -> Reference | None:

@@ -1,23 +1,28 @@
 """What compiled models need before a cell is measured: room for its longest conversation, and every pass compiled."""
 
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
-from specbench.models.chunks import PACKED
 from specbench.running.blocks import Block
-from specbench.running.models import Models, bridged, parts
+from specbench.running.models import Models
+from specbench.running.needs import Need as Need
+from specbench.running.needs import needs as needs
 from specbench.running.plan import Cell
-from specbench.running.prompts import encode
+from specbench.running.records import Record
+from specbench.running.warm_up import longest_conversation, text_ids, unanswered
 from specbench.specs import MethodSpec
 
 FILE = "compilations.jsonl"  # in the folder of a run: a line for each model of each cell that was compiled for
-SPARE = 1.5  # room for answers that a drafter of another vocabulary writes in more tokens than it writes the prompts
+
+Told = Callable[[str], None]
+
+
+def quiet(line: str) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True)
@@ -51,71 +56,52 @@ def check_nothing_compiled(since: int, block: Block) -> None:
         )
 
 
-def reserve(cell: Cell, chat: str, told: Callable[[str], None] = lambda line: None) -> Iterator[Compilation]:
+def reserve(cell: Cell, chat: str, told: Told = quiet) -> Iterator[Compilation]:
     """Make every compiled model ready for the longest conversation of a cell; `told` hears what is being compiled."""
+    yield from _reserved(cell, lambda need: longest(cell, need, chat), told, exactly=True)
+
+
+def make_room(block: Block, earlier: Sequence[Record], chat: str, told: Told = quiet) -> Iterator[Compilation]:
+    """Make every compiled model ready for a block, before it is measured: an earlier answer may be more tokens when it
+    is read again as text than when it was written. `earlier`: the records of the turns before. Mostly all is there."""
+    if block.cell.models.target.compiled is None:
+        return
+    names = [decoder.method.name for decoder in block.order]
+    read = {block.texts([record["methods"][name]["text"] for record in earlier], chat) for name in names}
+    num_new = block.cell.task.generation.max_new_tokens
+    yield from _reserved(block.cell, lambda need: max(need.room_for(texts, num_new, chat) for texts in read), told)
+
+
+def _reserved(cell: Cell, room: Callable[[Need], int], told: Told, exactly: bool = False) -> Iterator[Compilation]:
     for need in needs(cell.models, [decoder.method for decoder in cell.decoders]):
         sequence = need.model.compiled
         if sequence is None:
             continue
         before = num_compilations()
-        seconds = sequence.reserve(longest(cell, need, chat), sorted(need.lengths), need.packs, told=told)
+        seconds = sequence.reserve(room(need), sorted(need.lengths), need.packs, exactly=exactly, told=told)
         if number := num_compilations() - before:
             yield Compilation(cell.task.name, cell.subset, need.model.name, sequence.capacity, number, seconds)
 
 
-def reserve_for(models: Models, methods: Sequence[MethodSpec], num_tokens: int, told: Callable[[str], None]) -> None:
-    """The passes that a run compiles for methods, for conversations of `num_tokens` tokens of the target."""
+def reserve_for(
+    models: Models, methods: Sequence[MethodSpec], num_tokens: int, told: Told, prompts: Sequence[list[int]] = ([],)
+) -> None:
+    """The passes that a run compiles for methods, for `num_tokens` tokens of the target behind any of the `prompts`."""
     for need in needs(models, methods):
         if need.model.compiled is not None:
-            num_own = math.ceil(num_tokens * (SPARE if need.has_own_tokens else 1))
-            need.model.compiled.reserve(num_own, sorted(need.lengths), need.packs, told=told)
-
-
-@dataclass
-class Need:
-    """What methods ask of a model: the lengths of its passes, whether its tokens are others than the target's, and
-    whether it reads several continuations at once."""
-
-    model: CausalLM
-    lengths: set[int] = field(default_factory=lambda: {1})
-    has_own_tokens: bool = False
-    packs: bool = False
-
-
-def needs(models: Models, methods: Sequence[MethodSpec]) -> list[Need]:
-    """What methods ask of every model."""
-    found = {id(model): Need(model) for model in (models.target, *models.drafters.values())}
-    for part in parts(methods):
-        drafter = models.drafters.get(part.name)
-        if part.decodes_with != "target":
-            continue
-        verified = part.num_draft_tokens + 1
-        found[id(models.target)].lengths.add(verified)
-        if drafter is None:
-            continue
-        need = found[id(drafter)]
-        need.lengths.add(2)  # where all its tokens stood it has not read the last of them
-        if bridged(part):
-            need.has_own_tokens = True
-            need.lengths.add(verified)
-        if part.bridge.type == "string":  # walks along the bytes of a token, and along many beginnings of one
-            need.packs = True
-            need.lengths |= set(PACKED)
-    return list(found.values())
+            room = max(need.room(ids, num_tokens) for ids in prompts)
+            need.model.compiled.reserve(room, sorted(need.lengths), need.packs, told=told)
 
 
 def longest(cell: Cell, need: Need, chat: str) -> int:
-    """The tokens of the longest conversation of a cell, as a model reads it."""
-    model, target, num_new = need.model, cell.models.target, cell.task.generation.max_new_tokens
-    turns = [turn for example in cell.data.examples for turn in example.turns]
+    """The tokens of the longest conversation of a cell, or of the text that warms up for it, as a model reads it."""
+    num_new = cell.task.generation.max_new_tokens
+    most = max(need.room_for(texts, len(texts) // 2 * num_new + num_new, chat) for texts in unanswered(cell))
     if need.has_own_tokens:
-        own, others = (sum(len(encode(each, (turn,), chat)) for turn in turns) for each in (model, target))
-        num_new = math.ceil(num_new * max(SPARE, SPARE * own / max(others, 1)))
-    num_tokens = max(
-        sum(len(encode(model, (turn,), chat)) + num_new for turn in example.turns) for example in cell.data.examples
-    )
-    limits = [limit for limit in (model.context_limit, None if need.has_own_tokens else cell.context_limit) if limit]
-    return min([num_tokens, *limits])
+        num_tokens = longest_conversation(cell, need.target, chat)
+        ids = text_ids(need.target, num_tokens)
+        most = max(most, need.room(ids, num_tokens - len(ids)))
+    return most
 
 
 def note(folder: Path, compilation: Compilation) -> str:

@@ -13,12 +13,11 @@ from specbench.running.compose import Decoder, QueryInfo, stream_seed
 from specbench.running.identity import drafter_identity as drafter_identity
 from specbench.running.identity import identity as identity
 from specbench.running.identity import named as named
-from specbench.running.plan import Cell
-from specbench.running.prompts import conversation, encode, prompt_ids, shortened
+from specbench.running.prompts import conversation, encode
 from specbench.running.records import Key, Record
-from specbench.running.reserving import check_nothing_compiled, note, num_compilations, reserve
+from specbench.running.reserving import check_nothing_compiled, make_room, note, num_compilations, reserve
 from specbench.running.run_folder import RunFolder
-from specbench.running.warm_up import warm_up
+from specbench.running.warm_up import warm_up_cell
 from specbench.specs import RunSpec
 
 PROCESS = uuid.uuid4().hex[:12]
@@ -42,13 +41,17 @@ def run(
     cell = None  # the last that was warmed up
     for block in plan:
         old = done.get(block.key)
-        if old is None and block.cell is not cell:
-            cell = block.cell
-            for compilation in reserve(cell, spec.chat, say):
+        earlier = [records[key] for key in block.earlier_keys]
+        if old is None:
+            if block.cell is not cell:
+                cell = block.cell
+                for compilation in reserve(cell, spec.chat, say):
+                    say(note(folder.path, compilation))
+                warm_up_cell(cell, spec.chat)
+            for compilation in make_room(block, earlier, spec.chat, say):
                 say(note(folder.path, compilation))
-            warm_up_cell(cell, spec.chat)
         num_compiled = num_compilations()
-        record = old or measure(block, spec, [records[key] for key in block.earlier_keys])
+        record = old or measure(block, spec, earlier)
         if old is None:
             if spec.engine == "compiled":
                 check_nothing_compiled(num_compiled, block)
@@ -68,17 +71,6 @@ def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]
                 f"{folder.path}: {cell.task.name}/{cell.subset} example {block.example.id} was measured with another "
                 f"prompt or answer than {cell.data.location} holds now; choose another --output"
             )
-
-
-def warm_up_cell(cell: Cell, chat: str) -> None:
-    """Every method of a cell, on as many tokens as the cell's longest conversation."""
-    num_new = cell.task.generation.max_new_tokens
-    for decoder in cell.decoders:
-        num_tokens = max(
-            sum(len(encode(decoder.model, (turn,), chat)) + num_new for turn in example.turns)
-            for example in cell.data.examples
-        )
-        warm_up([decoder], num_tokens, cell.context_limit)
 
 
 def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict[str, Any]:
@@ -126,10 +118,7 @@ def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict
 def block_ids(block: Block, decoder: Decoder, answers: Sequence[str], chat: str) -> tuple[list[int], int]:
     """The prompt of a block with a method's own answers before it, and how many of the target's tokens a conversation
     that has grown too long has lost."""
-    if block.turn == 0:
-        return prompt_ids(decoder.model, block.example, chat), 0
-    whole = conversation(block.example, block.turn, answers)
-    kept = shortened(whole, block.cell.budgets, chat)
+    whole, kept = conversation(block.example, block.turn, answers), block.texts(answers, chat)
     target = block.cell.decoders[0].model
     num_cut = 0 if kept == whole else len(encode(target, whole, chat)) - len(encode(target, kept, chat))
     return encode(decoder.model, kept, chat), num_cut

@@ -1,0 +1,134 @@
+"""Room for what is measured: no block, no warm-up and no audit outgrows what was made ready for it.
+
+Passes are left uncompiled, and counted as torch would count them.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specbench.models import causal_lm, compiled
+from specbench.models.compiled import CompiledSequence
+from specbench.models.graphs import Graphs
+from specbench.running import reserving, runner
+from tests import tiny
+
+Outcome = tuple[int, str, str]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the passes that would be compiled."""
+    names: list[str] = []
+
+    def left(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
+        names.append(name)
+        return forward
+
+    monkeypatch.setattr("specbench.models.graphs.compiled", left)
+    monkeypatch.setattr(Graphs, "trace", lambda self: None)
+    for module in (reserving, runner):
+        monkeypatch.setattr(module, "num_compilations", lambda: len(names))
+    return names
+
+
+@pytest.fixture
+def capacities(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Of the buffers that are made, by model, beyond the least."""
+    found: list[tuple[str, int]] = []
+    make = CompiledSequence._made
+
+    def noted(self: CompiledSequence, capacity: int) -> Graphs:
+        if capacity > compiled.MIN_CAPACITY:
+            found.append((self.name, capacity))
+        return make(self, capacity)
+
+    monkeypatch.setattr(CompiledSequence, "_made", noted)
+    return found
+
+
+def test_a_conversation_that_grows_when_it_is_read_again_gets_room_before_it_is_measured(
+    specbench: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[str]
+) -> None:
+    """Random bytes are no text: of 150 that were written about 300 are read in the second turn."""
+    target = tiny.save(tmp_path / "target", num_hidden_layers=1)
+    monkeypatch.setattr(causal_lm, "eos_token_ids", lambda *given: frozenset())
+    asked = ("run", "--task", "mt_bench", "--subset", "writing", "--data", "sample", "--limit", "1", "--method", "pld",
+             "--target", str(target), "--set", "generation.max_new_tokens=150", "--engine", "compiled")  # fmt: skip
+    code, _, said = specbench(*asked, "--output", "here")
+    assert code == 0, said
+    first, second = map(json.loads, (tmp_path / "here" / "records.jsonl").read_text().splitlines())
+    lines = [json.loads(line) for line in (tmp_path / "here" / "compilations.jsonl").read_text().splitlines()]
+    assert [line["capacity"] for line in lines] == [384, 512] and sum(line["num_passes"] for line in lines) == len(made)
+    assert first["prompt_tokens"] + 150 < 384 < second["prompt_tokens"] + 150 <= 512
+    assert "for 512 tokens: " in said and "writing: compiled " in said
+
+    monkeypatch.setattr(runner, "make_room", lambda *given: iter(()))
+    code, _, said = specbench(*asked, "--output", "there")
+    assert code == 2 and "passes were compiled while it was measured" in " ".join(said.split())
+
+
+MGSM = ("--task", "mgsm", "--limit", "2", "--data", "sample", "--method", "slrs", "--target", "embedded:drafter",
+        "--drafter", "embedded:drafter-bytes", "--engine", "compiled")  # fmt: skip
+
+
+@pytest.mark.parametrize(("subset", "num_new"), [("zh", 20), ("sw", 12)])
+def test_a_warm_up_text_of_more_drafter_tokens_than_the_prompts_has_room(
+    subset: str, num_new: int, specbench: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    made: list[str], capacities: list[tuple[str, int]],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 16)
+    asked = ("run", *MGSM, "--subset", subset, "--set", f"generation.max_new_tokens={num_new}", "--output", "here")
+    code, _, said = specbench(*asked)
+    assert code == 0, said
+    lines = [json.loads(line) for line in (tmp_path / "here" / "compilations.jsonl").read_text().splitlines()]
+    assert {(line["model"], line["capacity"]) for line in lines} >= set(capacities) and len(lines) == 2
+    assert len(dict(capacities)) == len(capacities)  # once for each model
+    assert sum(line["num_passes"] for line in lines) == len(made)
+
+
+def test_a_block_that_fits_compiles_nothing_more(
+    specbench: Callable[..., Outcome], tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch, made: list[str]
+) -> None:
+    """Nor do buffers become smaller for a shorter one."""
+    numbers = []
+    make_room = runner.make_room
+
+    def noted(*given: Any) -> Any:
+        before = len(made)
+        assert list(make_room(*given)) == []
+        numbers.append((len(made) - before, given[0].cell.models.target.compiled.capacity))
+        return iter(())
+
+    monkeypatch.setattr(runner, "make_room", noted)
+    code, _, said = specbench(
+        "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "4", "--method", "sd", "--output",
+        "here", "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--engine", "compiled", "--set",
+        "generation.max_new_tokens=6",
+    )  # fmt: skip
+    assert code == 0, said
+    assert len(numbers) == 4 and len(set(numbers)) == 1 and numbers[0][0] == 0 < len(made)
+
+
+def test_an_audit_reserves_for_a_byte_drafter_by_its_own_count(
+    specbench: Callable[..., Outcome], made: list[str], capacities: list[tuple[str, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """What is made ready first is enough to the end; only the target then reads whole texts, to know its noise."""
+    numbers = []
+    reserve_for = reserving.reserve_for
+
+    def noted(*given: Any) -> None:
+        reserve_for(*given)
+        numbers.append((len(made), len(capacities)))
+
+    monkeypatch.setattr("specbench.audit.request.reserve_for", noted)
+    code, _, said = specbench("audit", *MGSM, "--subset", "ru", "--set", "generation.max_new_tokens=96", "--draws", "0")
+    assert code == 0, said
+    assert [name for name, _ in capacities] == ["embedded:drafter", "embedded:drafter-bytes"]
+    of_target = f"_{capacities[0][1]}"
+    assert [size for _, size in numbers] == [2] and all(name.endswith(of_target) for name in made[numbers[0][0] :])

@@ -47,7 +47,7 @@ class CompiledSequence:
         `score_batch` is needed too; `prompts`: whether CHUNKS are; `exactly`: whether buffers that are larger make way.
         `told` hears of every pass, and before the first."""
         self._lengths = tuple(sorted({1, *lengths}))
-        self._ensure(num_tokens + (max(0, PACKED[-1] - self._lengths[-1]) if packs else 0), exactly)
+        self._ensure(num_tokens + (PACKED[-1] if packs else 0), exactly)
         self.reset()
         graphs, before = self._graphs, self._graphs.compile_seconds
         passes: list[tuple[int, Kind]] = [(length, "all") for length in self._lengths]
@@ -72,8 +72,9 @@ class CompiledSequence:
         return self._graphs.capacity
 
     def _ensure(self, num_tokens: int, exactly: bool = False) -> None:
-        """Buffers for so many tokens; other ones are empty, so that the next pass reads all anew."""
-        capacity = capacity_for(num_tokens + self._lengths[-1])
+        """Buffers for so many tokens, whatever passes read them; other ones are empty, so that the next pass reads all
+        anew."""
+        capacity = capacity_for(max(num_tokens, self._lengths[-1]))
         if capacity > self._graphs.capacity or (exactly and capacity < self._graphs.capacity):
             self._graphs = self._made(capacity)
 
@@ -169,7 +170,7 @@ class CompiledSequence:
             rows = [self.score(ids + suffix, 1) for suffix in suffixes]
             self.rollback(len(ids))
             return torch.cat(rows)
-        self._ensure(len(ids) + PACKED[-1] - self._lengths[-1])
+        self._ensure(len(ids) + PACKED[-1])
         if common_prefix(self.cached_ids, ids) < len(ids):
             self.score(ids, 1)
         self.rollback(len(ids))

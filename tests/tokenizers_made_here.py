@@ -1,6 +1,7 @@
 """Small tokenizers of every kind, trained in memory on a few lines in several scripts; none comes from anywhere."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -85,7 +86,13 @@ def sentencepiece_json(dummy_prefix: bool, metaspace: bool) -> str:
     learner = Tokenizer(models.BPE())
     learner.normalizer = normalizers.Replace(" ", "▁")
     learner.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
-    trainer = trainers.BpeTrainer(vocab_size=420, limit_alphabet=70, show_progress=False)
+    counts = Counter("▁".join(["", *TEXTS]).replace(" ", "▁"))
+    alphabet = sorted(sorted(counts), key=lambda character: -counts[character])[
+        :70
+    ]  # ties by the character: always one
+    trainer = trainers.BpeTrainer(
+        vocab_size=420, limit_alphabet=len(alphabet), initial_alphabet=alphabet, show_progress=False
+    )
     learner.train_from_iterator(["▁" + text for text in TEXTS * 2], trainer)
     model = json.loads(learner.to_str())["model"]
     tokens = [UNKNOWN, BEGIN, END, *(f"<0x{byte:02X}>" for byte in range(256)), *model["vocab"]]

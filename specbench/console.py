@@ -2,7 +2,9 @@
 
 import os
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 
@@ -10,6 +12,7 @@ from specbench.errors import ConfigError
 
 INTERRUPTED = 130  # the exit code of a program that an interrupt ended
 CLOSED_PIPE = 141  # the exit code of a program that nobody reads any more
+SILENCE = 10.0  # seconds at least, between lines about where a command is
 
 
 class PlainConsole(Console):
@@ -31,6 +34,24 @@ stdout, stderr = PlainConsole(), PlainConsole(stderr=True)
 def say(console: Console, text: str) -> None:
     """One line as it is: names of users hold brackets and colons too."""
     console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def saying(what: str) -> Iterator[Callable[[str], None]]:
+    """Where a long command is: a line that changes on a terminal, a line now and then elsewhere."""
+    if stderr.is_terminal:
+        with stderr.status(what) as status:
+            yield status.update
+        return
+    said = time.monotonic()
+
+    def now_and_then(text: str) -> None:
+        nonlocal said
+        if time.monotonic() - said >= SILENCE:
+            say(stderr, text)
+            said = time.monotonic()
+
+    yield now_and_then
 
 
 def fail(error: ConfigError) -> int:

@@ -75,6 +75,8 @@ def written(folder: Path, **changes: Any) -> Path:
         ({"exclude": [{"pair": "othr"}]}, ["exclude.0.pair = 'othr'", "did you mean 'other'"]),
         ({"exclude": [{"temperature": 0.5}]}, ["exclude.0.temperature = '0.5'", "0.7"]),
         ({"exclude": [{}]}, ["exclude", "empty"]),
+        ({"methods": ["sd", "hf-sd"], "pairs": {"a": {"engine": "compiled"}}, "exclude": ...},
+         ["a · mgsm", "method 'hf-sd'", "engine = 'compiled'", "exclude it"]),
         ({"exclude": [{"pair": ["embedded", "other"]}]}, ["exclude", "nothing is left"]),
     ],
 )  # fmt: skip

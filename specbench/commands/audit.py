@@ -2,15 +2,13 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from specbench.commands import arguments
 from specbench.commands.arguments import flag, path, split
-from specbench.console import stderr, stdout
+from specbench.console import saying, stderr, stdout
 from specbench.errors import ConfigError
 
 
@@ -67,7 +65,7 @@ def audit(
     if board is not None:  # one that cannot take the verdicts is reported before anything is tried
         load(board)
         check_writable(board)
-    with saying() as say:
+    with saying("loading") as say:
         report = run_audit(request, draws, temperature, say, stderr)
     text = report.model_dump_json(indent=2)
     if file is not None:
@@ -82,10 +80,3 @@ def audit(
         stderr.print(f"{board}: {set_verdicts(board, report.verdict_of)} rows got a verdict", soft_wrap=True)
     if not report.as_declared:
         raise typer.Exit(1)
-
-
-@contextmanager
-def saying() -> Iterator[Callable[[str], None]]:
-    """Where the audit is: a line that changes on a terminal, nothing elsewhere."""
-    with stderr.status("loading") as status:
-        yield status.update

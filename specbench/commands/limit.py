@@ -6,7 +6,7 @@ import typer
 
 from specbench.commands import arguments
 from specbench.commands.arguments import flag, path
-from specbench.console import stderr, stdout
+from specbench.console import saying, stderr, stdout
 
 
 def limit(
@@ -57,8 +57,8 @@ def limit(
         "context": context, "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "engine": engine,
     })  # fmt: skip
     set_threads(threads, target.startswith(EMBEDDED))
-    with stderr.status("measuring") as status:
-        report = limits(asked, status.update)
+    with saying("measuring") as say:
+        report = limits(asked, say)
     if as_json:
         stdout.out(report.model_dump_json(indent=2))
     else:

@@ -98,6 +98,7 @@ def load_suite(path: Path) -> SuiteSpec:
         raise ConfigError(f"{path}: exclude: nothing is left of the grid: take an entry out")
     for cell in cells:
         with_prefix(f"{path}: {cell.name}: ", cell.measurement.names)
+        with_prefix(f"{path}: {cell.name}: ", lambda cell=cell: _check_engine(cell))
     return suite
 
 
@@ -113,6 +114,15 @@ def with_prefix(prefix: str, check: Any) -> None:
         check()
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error}") from error
+
+
+def _check_engine(cell: Cell) -> None:
+    own = [method for method in cell.methods if load_method(method).decoder is not None]
+    if own and cell.pair.engine == "compiled":
+        raise ConfigError(
+            f"method '{named(own[0])}' has passes of its own, which engine = 'compiled' does not reach: exclude it "
+            "there, or give a pair with the engine 'eager'"
+        )
 
 
 def _check_subsets(entry: TaskEntry) -> None:

@@ -1,6 +1,6 @@
 """`python -m tests.show_engines` measures both engines and transformers' own generation on the embedded family, and
 prints a table; `--write` also what compiling takes, the limits of both engines and the speed-up at a prescribed
-acceptance rate, and makes leaderboards/engines.md of it all. On two cores that takes about half an hour: nothing else
+acceptance rate, and makes leaderboards/engines.md of it all. On two cores that takes 20 minutes: nothing else
 should run."""
 
 import os
@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[2] / "leaderboards" / "engines.md"
 PAIR = ("--target", "embedded:target", "--drafter", "embedded:drafter")
 HEAD = """# The two engines, and what the hardware allows
 
-Written by `python -m tests.show_engines --write` on {device}, one thread, float32, torch {torch}, transformers
+Written by `python -m tests.show_engines --write` on {device}, float32, torch {torch}, transformers
 {transformers}. Nothing here was measured on a GPU: CUDA graphs, and what is wanted of them (AR at 0.75 of the bandwidth
 bound, drafting at 0.5 of its own), are untried. `python -m tests.bench_limit` measures that where there is one.
 

@@ -346,11 +346,11 @@ def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
     asked = ASKED.model_copy(update={"context": 70, "engine": "compiled"})
     report = limits_of(models[0], models[1], asked, said.append)
     sizes = [int(line.partition(" for ")[2].split()[0]) for line in said if line.startswith("compiling")]
-    assert sizes == [256, 256, 128, 128, 384, 384]  # 70 + 64 + 64; 64 + 1; 256 + 1
+    assert sizes == [192, 192, 128, 128, 384, 384]  # 70 + 64; 64 + 1; 256 + 1
     lengths = {point.query_length for point in report.target.points if point.context == 70}
     assert lengths == set(COMPILED_LENGTHS)
     assert {p.context for p in report.target.points if p.query_length == 1} == {64, 70, 256}
-    assert report.target.model.capacity == report.drafter.model.capacity == 256
+    assert report.target.model.capacity == report.drafter.model.capacity == 192
     assert all(len(report.drafter.points) == len(model.points) for model in (report.target, report.drafter))
 
 

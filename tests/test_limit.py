@@ -156,6 +156,10 @@ def test_a_share_above_one_is_explained() -> None:
     report = known_report(rates=[Rates(5e8, 2e9, 1e9)] * 3)
     assert report.target.share_of_bound.value == pytest.approx(1.42)
     assert "a share above 1: copies also write" in " ".join(printed(report).split())
+    by_arithmetic = known_report(rates=[Rates(1e9, 2e9, 5e8)] * 3)
+    assert by_arithmetic.drafter.at(1, 256).bound_name == "arithmetic bound"
+    assert by_arithmetic.drafter.share_of_bound.value == pytest.approx(1.6)
+    assert "a share above 1" not in printed(by_arithmetic)
 
 
 def test_a_figure_with_too_wide_an_interval_is_undecided_and_a_warning_says_so() -> None:
@@ -163,7 +167,7 @@ def test_a_figure_with_too_wide_an_interval_is_undecided_and_a_warning_says_so()
     report = known_report(9)
     assert report.verdict == (
         "AR runs at 0.71 [0.71, 0.71] of the bandwidth bound (of copies), drafting runs at 0.50 [0.50, 0.50] of its "
-        "arithmetic bound; what verifying 6 tokens costs is undecided (the machine was busy: 0.54 to 2.16), a draft "
+        "arithmetic bound; what verifying 6 tokens costs is undecided (rounds differ too much: 0.54 to 2.16), a draft "
         "pass costs 0.30 [0.30, 0.30]."
     )
     [warning] = json.loads(report.model_dump_json())["warnings"]

@@ -2,19 +2,16 @@
 
 from pathlib import Path
 
+from specbench import files
 from specbench.errors import ConfigError
-from specbench.files import temporary_path, write_atomically
+from specbench.files import write_atomically
 
 
 def check_place(path: Path, option: str = "--output") -> None:
     """Raise ConfigError where `write_report` could not write: asked before anything is computed."""
     path = path.resolve()
-    if path.is_dir():
-        raise _refused(option, path, "it is a folder")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary_path(path).open("w").close()
-        temporary_path(path).unlink()
+        files.check_place(path)
     except OSError as error:
         raise _refused(option, path, error.strerror) from error
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pydantic import BaseModel
 from rich.console import Console
 
+from specbench.audit.draws import NUM_TOKENS
 from specbench.audit.methods import Bench, Findings, Progress, Prompt, audit
 from specbench.audit.subjects import (
     GREEDY,
@@ -31,9 +32,9 @@ from specbench.running.models import Models, load_models
 from specbench.running.plan import Cell, check_prompts, load_data, where_asked
 from specbench.running.prompts import prompt_ids
 from specbench.running.reserving import reserve_for
-from specbench.running.runner import drafter_identity, named
+from specbench.running.runner import drafter_identity
 from specbench.running.subsets import present
-from specbench.specs import RunSpec, TaskSpec
+from specbench.specs import RunSpec, TaskSpec, named
 from specbench.specs.run import own_drafter
 from specbench.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.threads import set_threads
@@ -140,7 +141,7 @@ def run_audit(request: Request, num_draws: int, temperature: float, say: Progres
     if models.target.compiled is not None:
         subjects.append(eager_subject(spec.methods[0], models.target))
     prompts = make_prompts(spec, models, loaded)
-    reserve_for(models, fitting, MAX_NEW_TOKENS, say, [prompt.ids for prompt in prompts])
+    reserve_for(models, fitting, MAX_NEW_TOKENS + NUM_TOKENS, say, [prompt.ids for prompt in prompts])
     findings = audit(subjects, prompts, bench, say)
     drafters = {name: model.name for name, model in models.drafters.items()}
     decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}

@@ -30,10 +30,12 @@ def named(model: Described) -> str:
 
 
 def explanations(report: LimitReport) -> list[str]:
-    """Why a share may be above 1, where one is; and the warnings."""
+    """The warnings; and why a share of a bandwidth bound may be above 1, where one is."""
     target, drafter = report.target, report.drafter
-    shares = (target.share_of_bound, drafter.share_of_bound, drafter.share_of_bound_drafting)
+    shares = (
+        (target, target.share_of_bound), (drafter, drafter.share_of_bound), (drafter, drafter.share_of_bound_drafting)
+    )  # fmt: skip
     lines = [f"warning: {warning.text}" for warning in report.warnings]
-    if any(share.value > 1 for share in shares):
+    if any(share.value > 1 and model.at(1, report.context).is_by_memory for model, share in shares):
         lines.append("a share above 1: copies also write, a pass only reads (as sums do), or finds it in a cache")
     return lines

@@ -1,8 +1,7 @@
 """Medians of ratios over rounds, with 95 % intervals: both sides of a ratio were measured in the same round, which is
 drawn with everything that was measured in it, so that slow rounds slow both.
 
-Percentiles of resampled rounds, of a median of ratios, hold it in 93 to 95 % of 2,000 simulated measurements of 5,
-9 or 15 rounds, whether times are normal or log-normal with sigma 1. Fewer than MIN_ROUNDS have no interval.
+Intervals are percentiles of resampled rounds, of a median of ratios. Fewer than MIN_ROUNDS have no interval.
 """
 
 from collections.abc import Sequence

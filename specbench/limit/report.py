@@ -79,9 +79,12 @@ class Point(BaseModel):
         return max(self.bandwidth_seconds, self.arithmetic_seconds)
 
     @property
+    def is_by_memory(self) -> bool:
+        return self.bandwidth_seconds >= self.arithmetic_seconds
+
+    @property
     def bound_name(self) -> str:
-        is_memory = self.bandwidth_seconds >= self.arithmetic_seconds
-        return "bandwidth bound (of copies)" if is_memory else "arithmetic bound"
+        return "bandwidth bound (of copies)" if self.is_by_memory else "arithmetic bound"
 
 
 class ModelLimit(BaseModel):

@@ -32,7 +32,7 @@ def clause(said: str, subject: str, ratio: Ratio) -> str:
     """What is said of a figure with its interval; of one whose interval is too wide, that nothing can be."""
     if ratio.width <= TOO_WIDE:
         return said.format(ratio.text)
-    return f"{subject} is undecided (the machine was busy: {ratio.span})"
+    return f"{subject} is undecided (rounds differ too much: {ratio.span})"
 
 
 def warnings(report: LimitReport) -> list[Warning]:

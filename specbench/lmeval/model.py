@@ -17,8 +17,7 @@ from specbench.lmeval.engine import Answer, Engine, Query
 from specbench.lmeval.gen_kwargs import MAX_GEN_TOKS, generation_spec
 from specbench.resources import EMBEDDED
 from specbench.running.compose import unique
-from specbench.running.runner import named
-from specbench.specs import MethodSpec, RunSpec, TaskSpec, build
+from specbench.specs import MethodSpec, RunSpec, TaskSpec, build, named
 from specbench.threads import set_threads
 
 ARGUMENTS = (

@@ -64,7 +64,7 @@ def why(rows: Sequence[Row]) -> str | None:
         (slow, fast)
         for slow in known
         for fast in known
-        if _compare(slow, fast) and _accepts_more(slow, fast) and _is_slower(slow, fast)
+        if _comparable(slow, fast) and _accepts_more(slow, fast) and _is_slower(slow, fast)
     ]
     if beaten:
         slow, fast = max(
@@ -79,7 +79,7 @@ def _accepts_more(row: Row, other: Row) -> bool:
     return number_of(row, "acceptance_rate") > number_of(other, "acceptance_rate") + SAME
 
 
-def _compare(row: Row, other: Row) -> bool:
+def _comparable(row: Row, other: Row) -> bool:
     """Whether their α and their seconds are of one kind: the same bridge and engine."""
     return (_bridge(row), row.engine) == (_bridge(other), other.engine)
 

@@ -9,8 +9,7 @@ from specbench.running.models import Models
 from specbench.running.plan import Cell
 from specbench.running.routing import RoutedDecoder
 from specbench.sandbox import permission
-from specbench.specs import RunSpec
-from specbench.specs import named as named
+from specbench.specs import RunSpec, named
 
 Drafting = dict[str, str | None]  # name and revision
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from specbench.errors import ConfigError
 from specbench.running.blocks import Block
 from specbench.running.models import Models
-from specbench.running.needs import Need as Need
-from specbench.running.needs import needs as needs
+from specbench.running.needs import Need, needs
 from specbench.running.plan import Cell
 from specbench.running.records import Record
 from specbench.running.warm_up import longest_conversation, text_ids, unanswered
@@ -96,7 +95,7 @@ def reserve_for(
 def longest(cell: Cell, need: Need, chat: str) -> int:
     """The tokens of the longest conversation of a cell, or of the text that warms up for it, as a model reads it."""
     num_new = cell.task.generation.max_new_tokens
-    most = max(need.room_for(texts, len(texts) // 2 * num_new + num_new, chat) for texts in unanswered(cell))
+    most = max(need.room_for(texts, (len(texts) // 2 + 1) * num_new, chat) for texts in unanswered(cell))
     if need.has_own_tokens:
         num_tokens = longest_conversation(cell, need.target, chat)
         ids = text_ids(need.target, num_tokens)

@@ -12,7 +12,6 @@ from specbench.running.blocks import blocks as blocks
 from specbench.running.compose import Decoder, QueryInfo, stream_seed
 from specbench.running.identity import drafter_identity as drafter_identity
 from specbench.running.identity import identity as identity
-from specbench.running.identity import named as named
 from specbench.running.prompts import conversation, encode
 from specbench.running.records import Key, Record
 from specbench.running.reserving import check_nothing_compiled, make_room, note, num_compilations, reserve

@@ -13,7 +13,7 @@ import yaml
 from specbench import __version__
 from specbench.catalogue import load_file
 from specbench.errors import ConfigError
-from specbench.files import temporary_path, write_atomically
+from specbench.files import check_place, write_atomically
 from specbench.results.units import unit_of
 from specbench.specs import MethodSpec
 from specbench.specs.calibration import CalibrationSpec
@@ -40,9 +40,7 @@ def check_output(output: Path) -> None:
     if output.parent.exists() and not output.parent.is_dir():
         raise ConfigError(f"--output {output}: {output.parent} is no folder: choose another place")
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        temporary_path(output).open("w").close()
-        temporary_path(output).unlink()
+        check_place(output)
     except OSError as error:
         problem = f"cannot be written ({error.strerror or error}); nothing was measured"
         raise ConfigError(f"--output {output}: {problem}: choose another place") from error

@@ -15,7 +15,8 @@ from specbench.models.loading import load_model
 from specbench.models.pair import ModelPair
 from specbench.running.compose import compose
 from specbench.running.models import Models
-from specbench.running.reserving import Need, needs, num_compilations
+from specbench.running.needs import Need, needs
+from specbench.running.reserving import num_compilations
 from specbench.specs import MethodSpec
 from tests.bench_transformers import (
     GREEDY,

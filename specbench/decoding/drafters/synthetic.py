@@ -77,8 +77,8 @@ class SyntheticDrafter:
         if cue is None or (cue.num_tokens, cue.last_token) != (len(ids), ids[-1]):
             raise ConfigError(
                 f"drafter 'synthetic': what is measured left its rehearsal behind {len(ids) - self._num_prompt_tokens} "
-                "new tokens, because the same passes were rounded in two ways, so that its draft is not known: give "
-                "the same command again to go on, or --dtype float32 to a new run"
+                "new tokens, most likely because the same passes were rounded in two ways, so that its draft is not "
+                "known: give the same command again to go on, or --dtype float32 to a new run"
             )
         return cue.proposal
 

@@ -154,7 +154,8 @@ def _cells(row: Row, plain: float | None) -> list[str]:
 def _caption(rows: Sequence[Row]) -> str:
     told = "rule and sampling: rules, draws; tokenizer: cutting texts anew, stop strings; other: Python, caches"
     ratio = (
-        "c is of the median passes, and the times are of all: where passes were slow at times, these hold more of it"
+        "c is of the median passes, and the times are of all: where passes were slow at times, these hold more of it; "
+        "v: the mean verifying pass in mean passes of ar"
     )
     plain = token_pass(rows)
     return "\n".join([told, ratio, *filter(None, [dear(rows), why(rows), *(uneven(row, plain) for row in rows)])])

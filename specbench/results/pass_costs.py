@@ -36,9 +36,7 @@ def dear(rows: Sequence[Row]) -> str | None:
     ]
     if not told:
         return None
-    return (
-        f"v: a verifying pass in passes of ar, which the expected speed-up takes for 1; with v it is {', '.join(told)}"
-    )
+    return f"the expected speed-up takes a verifying pass for one pass of ar; with v it is {', '.join(told)}"
 
 
 def _expected(row: Row, cost: float) -> float:

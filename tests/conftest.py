@@ -27,6 +27,20 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(target), str(tiny.save(folder / "drafter", num_hidden_layers=1))
 
 
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Passes are left as they are, and not even traced: the names of those that would be compiled."""
+    names: list[str] = []
+
+    def left(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
+        names.append(name)
+        return forward
+
+    monkeypatch.setattr("specbench.models.graphs.compiled", left)
+    monkeypatch.setattr("specbench.models.graphs.Graphs.trace", lambda self: None)
+    return names
+
+
 Outcome = tuple[int, str, str]
 
 

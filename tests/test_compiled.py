@@ -130,20 +130,6 @@ def test_the_end_of_the_buffers_is_reached_by_long_passes(pairs: tuple[ModelPair
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-3)
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Passes are left as they are, and not even traced: the names of those that would be compiled."""
-    names: list[str] = []
-
-    def left(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
-        names.append(name)
-        return forward
-
-    monkeypatch.setattr("specbench.models.graphs.compiled", left)
-    monkeypatch.setattr(Graphs, "trace", lambda self: None)
-    return names
-
-
 def one_layer(kind: str = "llama") -> tuple[CausalLM, CausalLM, CompiledSequence]:
     eager, other = both(kind, num_hidden_layers=1)
     assert other.compiled is not None

@@ -9,11 +9,9 @@ SLOW, FAST = [(10, 1.0)] * 12, [(10, 0.25)] * 12
 
 
 @pytest.fixture
-def measured(monkeypatch):
+def measured(monkeypatch, made):
     """Lines whose compiled passes are left as they are."""
     prompts = methods.embedded_prompts
-    monkeypatch.setattr("specbench.models.graphs.compiled", lambda forward, name: forward)
-    monkeypatch.setattr("specbench.models.graphs.Graphs.trace", lambda self: None)
     monkeypatch.setattr(methods, "embedded_prompts", lambda *arguments: prompts(*arguments)[:3])
     return list(methods.lines(("ar", "sd", "fsd", "slem"), per_language=1, max_new_tokens=12))
 

@@ -40,9 +40,8 @@ def dear(rows: Sequence[Row]) -> str | None:
 
 
 def _expected(row: Row, cost: float) -> float:
-    """Σ α^k / (γc + v), k = 0 … γ."""
-    drafting = row.num_draft_tokens * number_of(row, "cost_ratio")
-    return expected_speedup(number_of(row, "acceptance_rate"), row.num_draft_tokens, 0.0) / (drafting + cost)
+    rate, cost_ratio = number_of(row, "acceptance_rate"), number_of(row, "cost_ratio")
+    return expected_speedup(rate, row.num_draft_tokens, cost_ratio, cost)
 
 
 def uneven(row: Row, plain: float | None) -> str | None:

@@ -75,13 +75,16 @@ def _parts_of_overhead(own: Sequence[Generation]) -> dict[str, Metric]:
     return {name: Metric(value=value) for name, value in (sums | {"other_seconds": other}).items()}
 
 
-def expected_speedup(acceptance_rate: float, num_draft_tokens: int, cost_ratio: float) -> float:
+def expected_speedup(
+    acceptance_rate: float, num_draft_tokens: int, cost_ratio: float, verifying_cost: float = 1.0
+) -> float:
     """f(α, γ, c) = (1 − α^{γ+1}) / ((1 − α)(γc + 1)) as the sum Σ_{k=0..γ} α^k / (γc + 1), which holds at α = 1 too.
 
-    It assumes that each of the γ draft tokens is a draft pass. arXiv:2211.17192, theorem 3.8.
+    It assumes that each of the γ draft tokens is a draft pass. arXiv:2211.17192, theorem 3.8; there a verifying pass
+    costs one pass over a single token, `verifying_cost` is what it costs instead.
     """
     tokens_per_step = sum(acceptance_rate**k for k in range(num_draft_tokens + 1))
-    return tokens_per_step / (num_draft_tokens * cost_ratio + 1)
+    return tokens_per_step / (num_draft_tokens * cost_ratio + verifying_cost)
 
 
 def _overhead_share(prompts: Prompts, generations: Sequence[Generation]) -> Metric:

@@ -117,8 +117,9 @@ def with_prefix(prefix: str, check: Any) -> None:
 
 
 def _check_engine(cell: Cell) -> None:
-    own = [method for method in cell.methods if load_method(method).decoder is not None]
-    if own and cell.pair.engine == "compiled":
+    if cell.pair.engine != "compiled":
+        return
+    if own := [method for method in cell.methods if load_method(method).decoder is not None]:
         raise ConfigError(
             f"method '{named(own[0])}' has passes of its own, which engine = 'compiled' does not reach: exclude it "
             "there, or give a pair with the engine 'eager'"

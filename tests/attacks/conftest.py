@@ -9,7 +9,7 @@ FOLDER = Path(__file__).parent
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """A group is a file of this folder: `test_yaml_files.py` is the group "yaml files". Skipped attacks are not tried."""
+    """Prints the table. A group is a file: `test_yaml_files.py` holds "yaml files". Skipped attacks are not tried."""
     held, tried = Counter[str](), Counter[str]()
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):

@@ -12,7 +12,7 @@ from specbench.catalogue import load_task
 from specbench.errors import ConfigError
 from specbench.registry import SCORERS
 from specbench.resources import builtin_dir
-from specbench.scoring.numbers import last_number
+from specbench.scoring.numbers import answered_number
 from specbench.scoring.of_task import make_scorer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -175,8 +175,8 @@ def test_the_phrases_are_a_list_of_texts(answer):
 
 
 def test_readings_are_in_order():
-    assert last_number("2.125") == [Decimal("2.125"), Decimal("2125")]
-    assert last_number("2,125") == [Decimal("2125"), Decimal("2.125")]
+    assert answered_number("2.125") == [Decimal("2.125"), Decimal("2125")]
+    assert answered_number("2,125") == [Decimal("2125"), Decimal("2.125")]
 
 
 def test_reference_without_a_number_is_an_error():
@@ -248,7 +248,7 @@ def test_verdicts_on_real_outputs():
     rows = [
         json.loads(line) for path in sorted((SHARED / "mcot").glob("*.jsonl")) for line in path.open(encoding="utf-8")
     ]
-    assert all(last_number(row["response"]) for row in rows)
+    assert all(answered_number(row["response"]) for row in rows)
     differ = [row for row in rows if bool(score(row["response"], str(row["answer"]))) != row["result"]]
     assert len(rows) == 480
     assert [("5,125" in row["response"]) for row in differ] == [True]

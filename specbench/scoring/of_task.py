@@ -1,13 +1,18 @@
 """The scorer that a task names."""
 
+from inspect import signature
+
 from specbench.registry import SCORERS
 from specbench.scoring.contract import Scorer
 from specbench.specs import TaskSpec
 
 
 def make_scorer(task: TaskSpec) -> Scorer | None:
-    """The scorer of a task that is merged with its subset."""
+    """The scorer of a task that is merged with its subset. A factory with a parameter `language` is given the task's."""
     if task.scorer is None:
         return None
-    made: Scorer = SCORERS.get(task.scorer.type)(**task.scorer.options)
+    factory, options = SCORERS.get(task.scorer.type), task.scorer.options
+    if "language" in signature(factory).parameters:
+        options = {"language": task.language, **options}
+    made: Scorer = factory(**options)
     return made

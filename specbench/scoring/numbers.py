@@ -12,7 +12,9 @@ from specbench.scoring.written_numbers import DECIMAL_COMMA, WrittenNumber, writ
 NEGATED = r"(?!\W*(?:not|nicht|не)\b)"  # "The answer is not 20 but 18"; other languages negate within the phrase
 SENTENCE = r"[\s:*]*(.*?)(?=[.!?][)*\"'”»]*(?:\s|$)|[。！？।\n]|$)"  # what follows, up to its end
 OPERATORS = "=≈+*/×·÷-"
-ASIDE = re.compile(rf"(?<![{OPERATORS}])(?<![{OPERATORS}] )[(,;:（，；：、—]")  # in "2 * (3 + 6)" it is a part of the sum
+ASIDE = re.compile(
+    rf"(?<![{OPERATORS}])(?<![{OPERATORS}] )[(,;:（，；：、—]"
+)  # in "2 * (3 + 6)" it is a part of the sum
 
 
 def answered_number(text: str, phrases: Sequence[str] = (), decimal_comma: bool = False) -> Decimal | None:
@@ -34,8 +36,8 @@ def _result(numbers: Sequence[WrittenNumber]) -> Decimal:
     """The first number, or where it begins an equation ("9 * 2 = 18") the one behind its last equals sign."""
     result = numbers[0].value
     for number in numbers[1:]:
-        gap = number.gap.replace("**", "")
-        if ASIDE.search(gap):
+        gap = number.gap.replace("**", "").strip()
+        if ASIDE.search(gap) and gap != ":":  # 10 : 2 = 5
             break
         if "=" in gap or "≈" in gap:
             result = number.value

@@ -6,9 +6,10 @@ from decimal import Decimal
 from typing import NamedTuple
 
 # Languages that write a decimal comma (CLDR's main territory of each): in them a point marks thousands.
-DECIMAL_COMMA = frozenset(
-    "be bg ca cs da de el es et fi fr gl hr hu id is it lt lv nb nl no pl pt ro ru sk sl sr sv tr uk vi".split()
-)
+DECIMAL_COMMA = frozenset({
+    "be", "bg", "ca", "cs", "da", "de", "el", "es", "et", "fi", "fr", "gl", "hr", "hu", "id", "is", "it", "lt", "lv",
+    "nb", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sr", "sv", "tr", "uk", "vi",
+})  # fmt: skip
 
 SPACES = "\u0020\u00a0\u2009\u202f"
 DIGITS = "一二三四五六七八九两兩"

@@ -5,6 +5,8 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specbench.catalogue import load_task
 from specbench.errors import ConfigError
@@ -200,6 +202,28 @@ def test_a_thousand_times_too_much_or_too_little_is_wrong():
 def test_the_phrases_are_a_list_of_texts(answer):
     with pytest.raises(ConfigError, match=r"scorer.answer = .*must be a list of texts"):
         SCORERS.get("number")(answer=answer)
+
+
+WRITTEN = st.text(alphabet="0123456789.,'-−$%/^{}()=*x eE十百千万億一九零½，０９๑ \\\u202f\n", max_size=40)
+
+
+@given(
+    WRITTEN
+    | st.lists(st.sampled_from(["The answer is ", "9", "=", "\\frac{1}{2}", "1" * 5000, "/", "万", "e9"])).map("".join)
+)
+def test_every_text_has_one_number_or_none(text):
+    for decimal_comma in (False, True):
+        found = answered_number(text, ["The answer is"], decimal_comma)
+        assert found is None or found.is_finite()
+
+
+@given(st.integers(min_value=-(10**9), max_value=10**9), st.booleans())
+def test_a_whole_number_is_read_as_it_was_written(number, decimal_comma):
+    marked = f"{number:,}"
+    forms = [str(number), *(marked.replace(",", mark) for mark in (",", " ", "\u202f", "'"))]
+    if decimal_comma or abs(number) >= 10**6:
+        forms.append(marked.replace(",", "."))
+    assert {answered_number(f"= {form}.", (), decimal_comma) for form in forms} == {number}
 
 
 def test_reference_without_a_number_is_an_error():

@@ -8,10 +8,7 @@ from specbench.specs import TaskSpec
 
 
 def make_scorer(task: TaskSpec) -> Scorer | None:
-    """The scorer of a task that is merged with its subset.
-
-    A factory with a parameter `language`, which need not be an option, is given the task's.
-    """
+    """The scorer of a task that is merged with its subset."""
     if task.scorer is None:
         return None
     factory, options = SCORERS.get(task.scorer.type), task.scorer.options

@@ -1,19 +1,20 @@
 """The scorer `number`: languages, digits, separators, signs."""
 
 import json
-import types
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
-import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specbench.catalogue import load_task
 from specbench.errors import ConfigError
 from specbench.registry import SCORERS
 from specbench.resources import builtin_dir
-from specbench.scoring.numbers import last_number
+from specbench.scoring.numbers import answered_number
 from specbench.scoring.of_task import make_scorer
+from tests.lm_eval_verdicts import GSM8K, INVALID, config, extracted, matches, mgsm
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 scorer = SCORERS.get("number")()
@@ -65,13 +66,16 @@ def test_native_digits(digits):
     [
         ("2,125", "2,125", 1.0),
         ("2125", "2,125", 1.0),
-        ("Die Antwort lautet 2.125.", "2,125", 1.0),
+        ("Die Antwort lautet 2.125.", "2,125", 0.0),
         ("The answer is 2.125.", "2.125", 1.0),
         ("The answer is 2125.", "2.125", 0.0),
         ("The answer is 2.125.", "2126", 0.0),
         ("10\u202f000 €", "10000", 1.0),
         ("10 000 евро", "10000", 1.0),
-        ("le lot de 5 100", "100", 1.0),
+        ("le lot de 5 100", "100", 0.0),
+        ("0 500", "500", 1.0),
+        ("2125,5", "2125.5", 1.0),
+        ("9.5 or 3.5", "3.5", 1.0),
         ("10'000 Franken", "10000", 1.0),
         ("10’000 Franken", "10000", 1.0),
         ("1.234.567", "1234567", 1.0),
@@ -159,13 +163,39 @@ def test_the_tasks_know_how_an_answer_begins_in_every_language(language):
         assert score(f"{text}\nPS: 5 + 2 = 7", "41") == 0
 
 
-def test_a_reference_with_a_decimal_comma_may_mean_thousands():
-    german = SCORERS.get("number")(decimal_comma=True)
-    for answer, right in (("2125", 1), ("2.125", 1), ("2,125", 1), ("2126", 0)):
-        assert german(answer, "Die Antwort lautet 2.125.").values == {"accuracy": right}
-    assert german("15", "1,5").values == {"accuracy": 0}
-    assert make_scorer(load_task("mcot").subset("de"))("2125", "2.125").values == {"accuracy": 1}
-    assert make_scorer(load_task("mcot").subset("en"))("2125", "2.125").values == {"accuracy": 0}
+@pytest.mark.parametrize("task", ["mgsm", "mcot", "msvamp"])
+@pytest.mark.parametrize("language", ["en", "de", "es", "fr", "ru", "zh"])
+def test_a_point_marks_thousands_in_the_languages_with_a_decimal_comma(task, language):
+    judge = make_scorer(load_task(task).subset(language))
+    thousands = language in ("de", "es", "fr", "ru")
+    for text, reference in (("2.125", "2125"), ("2125", "2.125"), ("2.125", "2,125"), ("70.000 $", "70000")):
+        assert judge(text, reference).values == {"accuracy": thousands}
+    for text, reference in (("2.125", "2.125"), ("2,125", "2125"), ("1,5", "1.5"), ("0.125", "0,125")):
+        assert judge(text, reference).values == {"accuracy": 1}
+    assert judge("70.000 $", "70").values == {"accuracy": not thousands}
+
+
+def test_a_task_of_another_language_says_that_it_has_a_decimal_comma():
+    for made in (SCORERS.get("number")(decimal_comma=True), SCORERS.get("number")("pt-BR")):
+        assert made("2.125", "2125").values == {"accuracy": 1}
+    assert SCORERS.get("number")("pa")("2.125", "2125").values == {"accuracy": 0}
+
+
+GSM8K_HEAD = SHARED / "gsm8k" / "test_head300.jsonl"
+
+
+@pytest.mark.skipif(not GSM8K_HEAD.is_file(), reason="the shared data is not here")
+def test_a_thousand_times_too_much_or_too_little_is_wrong():
+    judge = make_scorer(load_task("gsm8k").subset("default"))
+    answers = [json.loads(line)["answer"] for line in GSM8K_HEAD.open(encoding="utf-8")]
+    golds = [Decimal(answer.split("####")[-1].strip().replace(",", "")) for answer in answers]
+    assert len(golds) == 300
+    for gold in golds:
+        assert judge(f"The answer is {gold:,}.", str(gold)).values == {"accuracy": 1}
+        more, less = 1000 * gold, gold / 1000
+        for wrong in (f"{more}", f"{more:,}", f"${more:,}.00", f"{less:f}", f"{less:.3f}", f"{less:,.3f} km"):
+            found = judge(f"The answer is {wrong}.", str(gold)).values
+            assert found == {"accuracy": gold == 0}, (wrong, gold)
 
 
 @pytest.mark.parametrize("answer", ["The answer is", [" "], [5]])
@@ -174,9 +204,26 @@ def test_the_phrases_are_a_list_of_texts(answer):
         SCORERS.get("number")(answer=answer)
 
 
-def test_readings_are_in_order():
-    assert last_number("2.125") == [Decimal("2.125"), Decimal("2125")]
-    assert last_number("2,125") == [Decimal("2125"), Decimal("2.125")]
+WRITTEN = st.text(alphabet="0123456789.,'-−$%/^{}()=*x eE十百千万億一九零½，０９๑ \\\u202f\n", max_size=40)
+
+
+@given(
+    WRITTEN
+    | st.lists(st.sampled_from(["The answer is ", "9", "=", "\\frac{1}{2}", "1" * 5000, "/", "万", "e9"])).map("".join)
+)
+def test_every_text_has_one_number_or_none(text):
+    for decimal_comma in (False, True):
+        found = answered_number(text, ["The answer is"], decimal_comma)
+        assert found is None or found.is_finite()
+
+
+@given(st.integers(min_value=-(10**9), max_value=10**9), st.booleans())
+def test_a_whole_number_is_read_as_it_was_written(number, decimal_comma):
+    marked = f"{number:,}"
+    forms = [str(number), *(marked.replace(",", mark) for mark in (",", " ", "\u202f", "'"))]
+    if decimal_comma or abs(number) >= 10**6:
+        forms.append(marked.replace(",", "."))
+    assert {answered_number(f"= {form}.", (), decimal_comma) for form in forms} == {number}
 
 
 def test_reference_without_a_number_is_an_error():
@@ -248,45 +295,15 @@ def test_verdicts_on_real_outputs():
     rows = [
         json.loads(line) for path in sorted((SHARED / "mcot").glob("*.jsonl")) for line in path.open(encoding="utf-8")
     ]
-    assert all(last_number(row["response"]) for row in rows)
+    assert all(answered_number(row["response"]) is not None for row in rows)
     differ = [row for row in rows if bool(score(row["response"], str(row["answer"]))) != row["result"]]
     assert len(rows) == 480
     assert [("5,125" in row["response"]) for row in differ] == [True]
 
 
-def lm_eval_verdicts(task, filter_name, rows, ignoring=None):
-    """What lm-eval's own filter finds in each answer, and its metric's verdict on that."""
-    import lm_eval.tasks
-    from lm_eval.api.metrics import exact_match_fn
-    from lm_eval.filters import build_filter_ensemble
-
-    config = yaml.safe_load((Path(lm_eval.tasks.__file__).parent / task).read_text(encoding="utf-8"))
-    steps = next(each["filter"] for each in config["filter_list"] if each["name"] == filter_name)
-    options = ignoring or {
-        key: value for key, value in config["metric_list"][0].items() if key.startswith(("ignore", "regexes"))
-    }
-    parts = [(step["function"], {k: v for k, v in step.items() if k != "function"} or None) for step in steps]
-    asked = [types.SimpleNamespace(resps=[row["response"]], doc=row, filtered_resps={}) for row in rows]
-    build_filter_ensemble(filter_name, parts).apply(asked)
-    found = [each.filtered_resps[filter_name] for each in asked]
-    return [
-        (
-            answer,
-            bool(exact_match_fn(predictions=[answer], references=[f"{row['answer']:g}"], **options)["exact_match"]),
-        )
-        for answer, row in zip(found, rows, strict=True)
-    ]
-
-
-OF_MGSM = {"ignore_case": True, "ignore_punctuation": True}  # of cot_yaml, which the languages include
-
-
 @pytest.mark.parametrize("language", PATTERNS)
 def test_an_answer_begins_as_the_strict_filter_of_lm_eval_has_it(language):
-    import lm_eval.tasks
-
-    file = Path(lm_eval.tasks.__file__).parent / f"mgsm/native_cot/mgsm_native_cot_{language}.yaml"
-    filters = yaml.safe_load(file.read_text(encoding="utf-8"))["filter_list"]
+    filters = config(mgsm(language))["filter_list"]
     (strict,) = (each["filter"][0]["regex_pattern"] for each in filters if each["name"] == "strict-match")
     for task in ("mgsm", "mcot"):
         phrases = load_task(task).subset(language).scorer.options["answer"]
@@ -306,9 +323,10 @@ def test_agrees_with_the_filters_of_lm_eval(language):
         judge = make_scorer(load_task(name).subset(language))
         told = [judge(row["response"], f"{row['answer']:g}").values["accuracy"] for row in rows]
         assert list(map(bool, told)) == own
-    mgsm = f"mgsm/native_cot/mgsm_native_cot_{language}.yaml"
-    for task, ignoring in (("gsm8k/gsm8k.yaml", None), (mgsm, OF_MGSM)):
-        assert own == [right for _, right in lm_eval_verdicts(task, "flexible-extract", rows, ignoring)]
-    strict = lm_eval_verdicts(mgsm, "strict-match", rows, OF_MGSM)
-    told = [(mine, right) for mine, (answer, right) in zip(own, strict, strict=True) if answer != "[invalid]"]
-    assert told and all(mine == right for mine, right in told)
+    answers, references = [row["response"] for row in rows], [f"{row['answer']:g}" for row in rows]
+    for task in (GSM8K, mgsm(language)):
+        assert own == matches(task, extracted(task, "flexible-extract", answers), references)
+    strict = extracted(mgsm(language), "strict-match", answers)
+    right = matches(mgsm(language), strict, references)
+    told = [(mine, theirs) for mine, theirs, found in zip(own, right, strict, strict=True) if found != INVALID]
+    assert told and all(mine == theirs for mine, theirs in told)

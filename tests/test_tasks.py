@@ -14,7 +14,7 @@ from specbench.data.examples import load_examples
 from specbench.data.folders import subsets_with_files
 from specbench.errors import ConfigError
 from specbench.registry import READERS
-from specbench.scoring.numbers import last_number
+from specbench.scoring.numbers import answered_number
 from specbench.specs import TaskSpec, build
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "mgsm"
@@ -73,7 +73,7 @@ def test_the_bundled_sample_of_mgsm(language):
     assert (data.source, data.location) == ("sample", "mgsm.jsonl")
     assert len(data.examples) >= 16
     assert len({example.id for example in data.examples}) == len(data.examples)
-    assert all(last_number(example.reference) for example in data.examples)
+    assert all(answered_number(example.reference) is not None for example in data.examples)
     words = load_task("mgsm").subset(language).vars
     assert all(example.prompt.startswith(words["question_word"] + " ") for example in data.examples)
     assert all(example.prompt.endswith("\n" + words["step_by_step"]) for example in data.examples)

@@ -29,6 +29,7 @@ class Scorer(Protocol):
     """Judges answers. `names`: its metrics, the first of which stands for quality and is better when it is higher.
 
     A factory that needs no reference says so with an attribute `needs_reference = False`: it is asked with "".
+    A factory with a parameter `language` gets the language of the task, where that is not one of its own options.
     """
 
     @property

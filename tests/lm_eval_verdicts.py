@@ -1,0 +1,49 @@
+"""What lm-eval's own filters and metric make of answers, for tests that compare our verdicts with them."""
+
+import types
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import lm_eval.tasks
+from lm_eval.api.metrics import exact_match_fn
+from lm_eval.filters import build_filter_ensemble
+from lm_eval.tasks._yaml_loader import load_yaml
+
+INVALID = "[invalid]"  # what lm-eval's regex filter finds where there is no match
+GSM8K = "gsm8k/gsm8k-cot-zeroshot.yaml"
+
+
+def mgsm(language: str) -> str:
+    return f"mgsm/native_cot/mgsm_native_cot_{language}.yaml"
+
+
+@cache
+def config(task: str) -> dict[str, Any]:
+    """A task's YAML with what it includes. `task`: the path of the file below lm-eval's folder of tasks."""
+    read: dict[str, Any] = load_yaml(Path(lm_eval.tasks.__file__).parent / task, resolve_func=False)
+    return read
+
+
+def extracted(task: str, name: str, answers: Sequence[str]) -> list[str]:
+    """What the filter called `name` finds in each answer."""
+    steps = next(each["filter"] for each in config(task)["filter_list"] if each["name"] == name)
+    parts = [(step["function"], {k: v for k, v in step.items() if k != "function"} or None) for step in steps]
+    asked = [types.SimpleNamespace(resps=[answer], doc={}, filtered_resps={}) for answer in answers]
+    build_filter_ensemble(name, parts).apply(asked)
+    return [each.filtered_resps[name] for each in asked]
+
+
+def matches(task: str, found: Sequence[str], references: Sequence[str]) -> list[bool]:
+    """The task's metric on each pair."""
+    metric = config(task)["metric_list"][0]
+    options = {key: value for key, value in metric.items() if key.startswith(("ignore", "regexes"))}
+    pairs = zip(found, references, strict=True)
+    return [bool(exact_match_fn(predictions=[a], references=[b], **options)["exact_match"]) for a, b in pairs]
+
+
+def verdicts(task: str, answers: Sequence[str], references: Sequence[str]) -> list[bool]:
+    """lm-eval's verdicts: those of strict-match where it finds a number, else those of flexible-extract."""
+    both = zip(extracted(task, "strict-match", answers), extracted(task, "flexible-extract", answers), strict=True)
+    return matches(task, [strict if strict != INVALID else flexible for strict, flexible in both], references)

@@ -1,0 +1,218 @@
+"""A server with OpenAI's interface: a request has a deadline, a reply has a bound, and no reply tells the key."""
+
+import asyncio
+import json
+import logging
+import random
+import re
+import ssl
+import threading
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, Field
+from pydantic.dataclasses import dataclass
+
+from specbench.api_key import KEY_VARIABLE, ApiKey
+from specbench.errors import ConfigError
+
+MOST_BYTES = 4 * 2**20  # of the body of a reply; a judge writes some thousand
+MOST_SHOWN = 200  # characters of what a server says
+NO_CREDIT = "insufficient_quota"  # the code of an error that no waiting mends, although its status is 429
+MAX_WAIT_SECONDS = 60.0  # before another attempt, whatever the server asks for
+Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a model wrote. The counts, and why it ended there, are the server's own words; None where it tells none.
+
+    Raises ValueError (pydantic's ValidationError) for anything else.
+    """
+
+    text: str
+    num_prompt_tokens: Count | None
+    num_reply_tokens: Count | None
+    finish_reason: Annotated[str, Field(pattern=r"^[ -~]{0,40}$")] | None = None
+
+
+class RequestFailed(Exception):
+    """A request without a usable reply. The message is one printable line without the key.
+
+    `status`: of the reply, None where none came. `may_pass`: the same request may succeed later.
+    `retry_after`: the seconds that the server asks to be left alone, 0 where it does not say.
+    """
+
+    def __init__(
+        self, message: str, status: int | None, may_pass: bool, code: str | None = None, retry_after: float = 0.0
+    ) -> None:
+        super().__init__(message)
+        self.status, self.may_pass, self.code, self.retry_after = status, may_pass, code, retry_after
+
+    @property
+    def is_redirect(self) -> bool:
+        return self.status is not None and 300 <= self.status < 400
+
+
+class Completions:
+    """A server at `url`, which an error calls `setting`. Threads may share it.
+
+    Raises ConfigError where the environment has no key.
+    """
+
+    def __init__(
+        self, url: str, setting: str, timeout_seconds: float, num_retries: int, backoff_seconds: float = 1.0
+    ) -> None:
+        self._url, self._key = url.rstrip("/"), ApiKey.from_environment(setting)
+        self._timeout_seconds, self._num_retries, self._backoff_seconds = timeout_seconds, num_retries, backoff_seconds
+        self.stopped = threading.Event()
+        for name in ("httpx2", "httpcore2"):  # below this level they log headers, in which a server may echo the key
+            logging.getLogger(name).setLevel(logging.WARNING)
+
+    def ask(self, path: str, request: Mapping[str, Any]) -> Reply:
+        """The reply to a request, such as to `chat/completions`; asked again where that may help, until `stopped`.
+
+        An attempt takes at most `timeout_seconds`. Raises RequestFailed.
+        """
+        for attempt in range(self._num_retries + 1):
+            try:
+                return self._attempt(path, request)
+            except RequestFailed as error:
+                if not error.may_pass or attempt == self._num_retries:
+                    raise
+                wait = self._backoff_seconds * 2**attempt * random.uniform(0.75, 1.25)
+                if self.stopped.wait(min(MAX_WAIT_SECONDS, max(wait, error.retry_after))):
+                    raise
+        raise AssertionError
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:  # which takes longer to make than a request
+        import httpx2
+
+        return httpx2.create_ssl_context()
+
+    def _attempt(self, path: str, request: Mapping[str, Any]) -> Reply:
+        import httpx2
+
+        try:
+            answer = asyncio.run(self._post(path, request))
+        except TimeoutError:
+            raise RequestFailed(f"timed out: no whole reply within {self._timeout_seconds:g} s", None, True) from None
+        except (httpx2.HTTPError, OSError) as error:
+            raise RequestFailed(self._line(f"{type(error).__name__}: {error}"), None, True) from None
+        except (httpx2.InvalidURL, ImportError, ValueError) as error:  # an address or a proxy that cannot be
+            raise RequestFailed(self._line(f"{type(error).__name__}: {error}"), None, False) from None
+        if answer.status >= 300:
+            raise self._refusal(answer)
+        try:
+            return _reply(self._key.hide(json.loads(answer.body)))
+        except (ValueError, RecursionError):
+            raise RequestFailed("what came is no completion: check the URL", answer.status, False) from None
+
+    async def _post(self, path: str, request: Mapping[str, Any]) -> "_Answer":
+        """Redirects are not followed, for they would take the prompts elsewhere; nothing is decompressed."""
+        import httpx2
+
+        headers = {**self._key.header, "Accept-Encoding": "identity"}
+        async with (
+            asyncio.timeout(self._timeout_seconds),
+            httpx2.AsyncClient(timeout=None, verify=self._tls) as client,
+            client.stream("POST", f"{self._url}/{path}", json=dict(request), headers=headers) as response,
+        ):
+            body = bytearray()
+            if response.headers.get("content-encoding", "identity").lower() != "identity":
+                raise RequestFailed("what came is compressed, which was not asked for", response.status_code, False)
+            async for part in response.aiter_raw():
+                body += part
+                if len(body) > MOST_BYTES:
+                    message = f"more than {MOST_BYTES:,} bytes came"
+                    raise RequestFailed(message, response.status_code, False)
+        return _Answer(response.status_code, dict(response.headers), body.decode("utf-8", "replace"))
+
+    def _refusal(self, answer: "_Answer") -> RequestFailed:
+        """What a status other than success says."""
+        message, code = _said(answer.body)
+        if answer.status < 400:
+            message = f"redirects to {answer.headers.get('location')}, where nothing is sent: name that URL to trust it"
+        may_pass = (answer.status >= 500 or answer.status in (408, 409, 429)) and code != NO_CREDIT
+        line = f"{answer.status}: {self._line(message) or 'no message'}"
+        return RequestFailed(line, answer.status, may_pass, code, answer.retry_after)
+
+    def _line(self, said: object) -> str:
+        """One printable line without the key."""
+        text = "".join(each if each.isprintable() else " " for each in self._key.hide(str(said)))
+        return " ".join(text.split())[:MOST_SHOWN]
+
+
+class _Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: str
+
+    @property
+    def retry_after(self) -> float:
+        try:
+            seconds = float(self.headers.get("retry-after", 0))
+        except ValueError:  # a date
+            return 0.0
+        return seconds if seconds > 0 else 0.0  # not a number is not
+
+
+class _Message(BaseModel):
+    content: str | None = None
+
+
+class _Choice(BaseModel):
+    """Of a chat a message, else a text."""
+
+    message: _Message | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+
+
+class _Completion(BaseModel):
+    choices: Annotated[list[_Choice], Field(min_length=1)]
+    usage: _Usage | None = None
+
+
+def _said(body: str) -> tuple[str, str | None]:
+    """The message and the code of an error: `{"error": {"message": …, "code": …}}`, or `{"detail": …}`, or any text."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return body, None
+    error = content.get("error", content) if isinstance(content, dict) else content
+    fields = error if isinstance(error, dict) else {}
+    texts = [error, fields.get("message"), fields.get("detail"), body]
+    return next(text for text in texts if isinstance(text, str)), fields.get("code")
+
+
+def _reply(content: object) -> Reply:
+    """Raises ValueError for what is no completion."""
+    completion = _Completion.model_validate(content)
+    choice, usage = completion.choices[0], completion.usage or _Usage()
+    if choice.message is None and choice.text is None:
+        raise ValueError("neither a message nor a text")
+    text = choice.message.content if choice.message else choice.text
+    reason = choice.finish_reason and re.sub(r"[^ -~]", "?", choice.finish_reason)[:40]
+    return Reply(text or "", usage.prompt_tokens, usage.completion_tokens, reason)
+
+
+def check_url(url: str, setting: str) -> None:
+    """Raise ConfigError, which begins with `setting`, for what is no address of a server or has secrets in it."""
+    if "@" in url or "?" in url:  # which would be in every log of a request
+        raise ConfigError(f"{setting}: has a user or a query: leave them out, and set {KEY_VARIABLE}")
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number or too large
+        is_address = False
+    if not is_address:
+        raise ConfigError(f"{setting} {url}: no URL: write it as http://localhost:8000/v1")

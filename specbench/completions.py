@@ -8,11 +8,11 @@ import re
 import ssl
 import threading
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from specbench.api_key import KEY_VARIABLE, ApiKey
@@ -25,7 +25,7 @@ MAX_WAIT_SECONDS = 60.0  # before another attempt, whatever the server asks for
 Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Reply:
     """What a model wrote. The counts, and why it ended there, are the server's own words; None where it tells none.
 
@@ -87,12 +87,6 @@ class Completions:
                     raise
         raise AssertionError
 
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:  # which takes longer to make than a request
-        import httpx2
-
-        return httpx2.create_ssl_context()
-
     def _attempt(self, path: str, request: Mapping[str, Any]) -> Reply:
         import httpx2
 
@@ -118,25 +112,26 @@ class Completions:
         headers = {**self._key.header, "Accept-Encoding": "identity"}
         async with (
             asyncio.timeout(self._timeout_seconds),
-            httpx2.AsyncClient(timeout=None, verify=self._tls) as client,
+            httpx2.AsyncClient(timeout=None, verify=_tls()) as client,
             client.stream("POST", f"{self._url}/{path}", json=dict(request), headers=headers) as response,
         ):
-            body = bytearray()
+            status, body = response.status_code, bytearray()
             if response.headers.get("content-encoding", "identity").lower() != "identity":
-                raise RequestFailed("what came is compressed, which was not asked for", response.status_code, False)
+                message = f"{status}: what came is compressed, which was not asked for"
+                raise RequestFailed(message, status, _may_pass(status))
             async for part in response.aiter_raw():
                 body += part
                 if len(body) > MOST_BYTES:
-                    message = f"more than {MOST_BYTES:,} bytes came"
-                    raise RequestFailed(message, response.status_code, False)
-        return _Answer(response.status_code, dict(response.headers), body.decode("utf-8", "replace"))
+                    raise RequestFailed(f"{status}: more than {MOST_BYTES:,} bytes came", status, _may_pass(status))
+        return _Answer(status, dict(response.headers), body.decode("utf-8", "replace"))
 
     def _refusal(self, answer: "_Answer") -> RequestFailed:
         """What a status other than success says."""
         message, code = _said(answer.body)
         if answer.status < 400:
-            message = f"redirects to {answer.headers.get('location')}, where nothing is sent: name that URL to trust it"
-        may_pass = (answer.status >= 500 or answer.status in (408, 409, 429)) and code != NO_CREDIT
+            place = answer.headers.get("location", "nowhere")
+            message = f"redirects to {place}, where nothing is sent: name that URL to trust it"
+        may_pass = _may_pass(answer.status) and code != NO_CREDIT
         line = f"{answer.status}: {self._line(message) or 'no message'}"
         return RequestFailed(line, answer.status, may_pass, code, answer.retry_after)
 
@@ -144,6 +139,14 @@ class Completions:
         """One printable line without the key."""
         text = "".join(each if each.isprintable() else " " for each in self._key.hide(str(said)))
         return " ".join(text.split())[:MOST_SHOWN]
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Whose certificates are trusted; it takes longer to make than a request."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 class _Answer(NamedTuple):
@@ -158,6 +161,11 @@ class _Answer(NamedTuple):
         except ValueError:  # a date
             return 0.0
         return seconds if seconds > 0 else 0.0  # not a number is not
+
+
+def _may_pass(status: int) -> bool:
+    """Whether the same request may succeed later."""
+    return status >= 500 or status in (408, 409, 429)
 
 
 class _Message(BaseModel):

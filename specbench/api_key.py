@@ -5,7 +5,6 @@ import html
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from specbench.errors import ConfigError
 
@@ -45,19 +44,10 @@ class ApiKey:
         """The HTTP header that carries the key."""
         return {"Authorization": f"Bearer {self._text}"}
 
-    def hide(self, value: Any) -> Any:
-        """A JSON value without the key and without halves of surrogate pairs, which no file can hold.
-
-        Raises RecursionError for a value that is nested too deeply.
-        """
-        if isinstance(value, str):
-            text = value.encode("utf-8", "replace").decode()
-            return self._pattern.sub(HIDDEN, text) if self._pattern else text
-        if isinstance(value, dict):
-            return {self.hide(name): self.hide(each) for name, each in value.items()}
-        if isinstance(value, list):
-            return [self.hide(each) for each in value]
-        return HIDDEN if self._pattern and self._text in str(value) else value
+    def hide(self, text: str) -> str:
+        """A text without the key, and without halves of surrogate pairs, which no file can hold."""
+        text = text.encode("utf-8", "replace").decode()
+        return self._pattern.sub(HIDDEN, text) if self._pattern else text
 
 
 def _forms(key: str) -> Iterator[str]:

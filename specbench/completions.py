@@ -12,17 +12,17 @@ from functools import cache
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationInfo
 from pydantic.dataclasses import dataclass
 
 from specbench.api_key import KEY_VARIABLE, ApiKey
 from specbench.errors import ConfigError
 
-MOST_BYTES = 4 * 2**20  # of the body of a reply; a judge writes some thousand
+MOST_BYTES = 2 * 2**20  # of the body of a reply; a judge writes some thousand
 MOST_SHOWN = 200  # characters of what a server says
 NO_CREDIT = "insufficient_quota"  # the code of an error that no waiting mends, although its status is 429
 MAX_WAIT_SECONDS = 60.0  # before another attempt, whatever the server asks for
-Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+Count = Annotated[int, Field(ge=0, lt=10**7, strict=True)]  # fewer digits than a key that is hidden has characters
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -101,7 +101,7 @@ class Completions:
         if answer.status >= 300:
             raise self._refusal(answer)
         try:
-            return _reply(self._key.hide(json.loads(answer.body)))
+            return _reply(_Completion.model_validate(json.loads(answer.body), context=self._key))
         except (ValueError, RecursionError):
             raise RequestFailed("what came is no completion: check the URL", answer.status, False) from None
 
@@ -135,9 +135,9 @@ class Completions:
         line = f"{answer.status}: {self._line(message) or 'no message'}"
         return RequestFailed(line, answer.status, may_pass, code, answer.retry_after)
 
-    def _line(self, said: object) -> str:
+    def _line(self, said: str) -> str:
         """One printable line without the key."""
-        text = "".join(each if each.isprintable() else " " for each in self._key.hide(str(said)))
+        text = "".join(each if each.isprintable() else " " for each in self._key.hide(said))
         return " ".join(text.split())[:MOST_SHOWN]
 
 
@@ -168,16 +168,23 @@ def _may_pass(status: int) -> bool:
     return status >= 500 or status in (408, 409, 429)
 
 
+def _without_key(value: Any, info: ValidationInfo[ApiKey]) -> Any:
+    return info.context.hide(value) if isinstance(value, str) else value
+
+
+Text = Annotated[str, BeforeValidator(_without_key)]  # the only texts of a reply that are read
+
+
 class _Message(BaseModel):
-    content: str | None = None
+    content: Text | None = None
 
 
 class _Choice(BaseModel):
     """Of a chat a message, else a text."""
 
     message: _Message | None = None
-    text: str | None = None
-    finish_reason: str | None = None
+    text: Text | None = None
+    finish_reason: Text | None = None
 
 
 class _Usage(BaseModel):
@@ -186,7 +193,7 @@ class _Usage(BaseModel):
 
 
 class _Completion(BaseModel):
-    choices: Annotated[list[_Choice], Field(min_length=1)]
+    choices: Annotated[list[_Choice], Field(min_length=1, max_length=100), FailFast()]
     usage: _Usage | None = None
 
 
@@ -202,9 +209,8 @@ def _said(body: str) -> tuple[str, str | None]:
     return next(text for text in texts if isinstance(text, str)), fields.get("code")
 
 
-def _reply(content: object) -> Reply:
-    """Raises ValueError for what is no completion."""
-    completion = _Completion.model_validate(content)
+def _reply(completion: _Completion) -> Reply:
+    """The first choice. Raises ValueError where it holds no text."""
     choice, usage = completion.choices[0], completion.usage or _Usage()
     if choice.message is None and choice.text is None:
         raise ValueError("neither a message nor a text")

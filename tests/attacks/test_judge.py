@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import time
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -13,7 +14,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from specbench.completions import MOST_BYTES
+from specbench import completions
 from specbench.errors import ConfigError
 from specbench.judge import cache
 from specbench.judge.judgements import judge_records
@@ -32,6 +33,7 @@ RECORD = {
 QUESTIONS = {("t", "s", 0): Question(("Why?",))}
 TIMEOUT_SECONDS = 0.4
 GENEROUS_SECONDS = 10.0
+GENEROUS_KILOBYTES = 400_000
 SOCKET_BYTES = 16 * 2**20  # more than the system holds between two sockets
 
 
@@ -52,7 +54,12 @@ def settings_of(server: HostileServer, folder: Path, **changes: Any) -> JudgeSet
     # A connection in the time-out is a matter of milliseconds; attacks that do not wait need more on a busy machine.
     waits = "drip" in server.attack or server.attack.get("endless") == "hints"
     seconds = TIMEOUT_SECONDS if waits else GENEROUS_SECONDS
-    chosen: dict[str, Any] = {"timeout_seconds": seconds, "num_retries": 0, "backoff_seconds": 0.01, **changes}
+    chosen: dict[str, Any] = {
+        "timeout_seconds": seconds,
+        "num_retries": server.attack.get("retries", 0),
+        "backoff_seconds": 0.01,
+        **changes,
+    }
     return JudgeSettings("m", server.address + "/v1", cache=folder / "cache", **chosen)
 
 
@@ -81,6 +88,11 @@ def trained(settings: JudgeSettings, monkeypatch: pytest.MonkeyPatch) -> str:
     return json.dumps(answer)
 
 
+def peak_kilobytes() -> int:
+    """The most memory that this process has had so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def written(folder: Path) -> str:
     return "\n".join(str(path) + path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file())
 
@@ -94,16 +106,18 @@ def test_a_reply(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("DEBUG")
-    start = time.monotonic()
+    monkeypatch.setattr(completions, "MAX_WAIT_SECONDS", 0.05)
+    start, peak = time.monotonic(), peak_kilobytes()
     server, other = servers
     server.play(attack, other.address)
     settings = settings_of(server, tmp_path)
     score, lines = judged(settings, tmp_path)
     text = trained(settings, monkeypatch)
-    assert server.num_requests == 2 and other.num_requests == 0, "nothing goes elsewhere"
+    assert server.num_requests == 2 + attack.get("retries", 0) and other.num_requests == 0, "nothing goes elsewhere"
     if attack.get("endless") != "hints":
-        assert server.num_bytes < 2 * (MOST_BYTES + SOCKET_BYTES)
+        assert server.num_bytes < 2 * (completions.MOST_BYTES + SOCKET_BYTES)
     assert time.monotonic() - start < GENEROUS_SECONDS
+    assert peak_kilobytes() - peak < GENEROUS_KILOBYTES
     assert score == attack.get("score")
     assert len(lines) == 2 and all(line.isprintable() and len(line) < 1000 for line in lines), lines
     assert lines[-1].startswith("error: ") == ("fatal" in attack)

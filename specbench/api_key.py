@@ -40,9 +40,9 @@ class ApiKey:
         return cls(text)
 
     @property
-    def header(self) -> dict[str, str]:
-        """The HTTP header that carries the key."""
-        return {"Authorization": f"Bearer {self._text}"}
+    def value(self) -> str:
+        """The key itself, for the client that sends it."""
+        return self._text
 
     def hide(self, text: str) -> str:
         """A text without the key, and without halves of surrogate pairs, which no file can hold."""

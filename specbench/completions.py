@@ -5,10 +5,8 @@ import json
 import logging
 import random
 import re
-import ssl
 import threading
 from collections.abc import Mapping
-from functools import cache
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -68,7 +66,11 @@ class Completions:
         self._url, self._key = url.rstrip("/"), ApiKey.from_environment(setting)
         self._timeout_seconds, self._num_retries, self._backoff_seconds = timeout_seconds, num_retries, backoff_seconds
         self.stopped = threading.Event()
-        for name in ("httpx2", "httpcore2"):  # below this level they log headers, in which a server may echo the key
+        for name in (
+            "openai",
+            "httpx2",
+            "httpcore2",
+        ):  # below this level they log headers, in which a server may echo the key
             logging.getLogger(name).setLevel(logging.WARNING)
 
     def ask(self, path: str, request: Mapping[str, Any]) -> Reply:
@@ -89,15 +91,16 @@ class Completions:
 
     def _attempt(self, path: str, request: Mapping[str, Any]) -> Reply:
         import httpx2
+        import openai
+
+        from specbench.bounded_client import Unbounded
 
         try:
             answer = asyncio.run(self._post(path, request))
         except TimeoutError:
             raise RequestFailed(f"timed out: no whole reply within {self._timeout_seconds:g} s", None, True) from None
-        except (httpx2.HTTPError, OSError) as error:
-            raise RequestFailed(self._line(f"{type(error).__name__}: {error}"), None, True) from None
-        except (httpx2.InvalidURL, ImportError, ValueError) as error:  # an address or a proxy that cannot be
-            raise RequestFailed(self._line(f"{type(error).__name__}: {error}"), None, False) from None
+        except (openai.OpenAIError, httpx2.HTTPError, Unbounded, OSError, ImportError, ValueError) as error:
+            raise self._no_answer(error) from None
         if answer.status >= 300:
             raise self._refusal(answer)
         try:
@@ -106,24 +109,33 @@ class Completions:
             raise RequestFailed("what came is no completion: check the URL", answer.status, False) from None
 
     async def _post(self, path: str, request: Mapping[str, Any]) -> "_Answer":
-        """Redirects are not followed, for they would take the prompts elsewhere; nothing is decompressed."""
+        """Sends a request and reads its whole reply. Raises what stood in the way of a reply."""
+        import httpx2
+        import openai
+
+        from specbench.bounded_client import BoundedClient
+
+        async with asyncio.timeout(self._timeout_seconds), BoundedClient(MOST_BYTES) as http_client:
+            client = openai.AsyncOpenAI(
+                api_key=self._key.value, base_url=self._url, timeout=None, max_retries=0, http_client=http_client
+            )
+            try:
+                reply = await client.post(f"/{path}", cast_to=httpx2.Response, body=dict(request))
+            except openai.APIStatusError as error:
+                reply = error.response
+        return _Answer(reply.status_code, dict(reply.headers), reply.content.decode("utf-8", "replace"))
+
+    def _no_answer(self, error: Exception) -> RequestFailed:
+        """The failure of a request to which no whole reply came. An address or a proxy that cannot be fails again."""
+        from specbench.bounded_client import Unbounded
+
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        if isinstance(cause, Unbounded):
+            return RequestFailed(f"{cause.status}: {cause}", cause.status, _may_pass(cause.status))
         import httpx2
 
-        headers = {**self._key.header, "Accept-Encoding": "identity"}
-        async with (
-            asyncio.timeout(self._timeout_seconds),
-            httpx2.AsyncClient(timeout=None, verify=_tls()) as client,
-            client.stream("POST", f"{self._url}/{path}", json=dict(request), headers=headers) as response,
-        ):
-            status, body = response.status_code, bytearray()
-            if response.headers.get("content-encoding", "identity").lower() != "identity":
-                message = f"{status}: what came is compressed, which was not asked for"
-                raise RequestFailed(message, status, _may_pass(status))
-            async for part in response.aiter_raw():
-                body += part
-                if len(body) > MOST_BYTES:
-                    raise RequestFailed(f"{status}: more than {MOST_BYTES:,} bytes came", status, _may_pass(status))
-        return _Answer(status, dict(response.headers), body.decode("utf-8", "replace"))
+        may_pass = isinstance(cause, (httpx2.HTTPError, OSError))
+        return RequestFailed(self._line(f"{type(cause).__name__}: {cause}"), None, may_pass)
 
     def _refusal(self, answer: "_Answer") -> RequestFailed:
         """What a status other than success says."""
@@ -139,14 +151,6 @@ class Completions:
         """One printable line without the key."""
         text = "".join(each if each.isprintable() else " " for each in self._key.hide(said))
         return " ".join(text.split())[:MOST_SHOWN]
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """Whose certificates are trusted; it takes longer to make than a request."""
-    import httpx2
-
-    return httpx2.create_ssl_context()
 
 
 class _Answer(NamedTuple):

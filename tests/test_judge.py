@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from specbench.catalogue import load_task
+from specbench.completions import Reply
 from specbench.data.examples import load_examples
 from specbench.data.local import read_rows
 from specbench.errors import ConfigError
-from specbench.judge.cache import Cache, Reply
+from specbench.judge.cache import Cache
 from specbench.judge.dry_run import show_requests
 from specbench.judge.judgements import judge_records
 from specbench.judge.outcomes import with_judgements
@@ -23,7 +24,6 @@ from specbench.judge.requests import Question, questions_of, requests_of
 from specbench.judge.settings import JudgeSettings
 from tests.judge_server import KEY, Server, serving  # noqa: F401  # a fixture
 
-pytest.importorskip("openai")
 PROMPTS = Path(__file__).resolve().parents[2] / "shared/data/mt_bench/judge_prompts.jsonl"
 
 
@@ -303,7 +303,7 @@ def test_a_page_is_no_reply(server, settings):
     server.plan = {"Question 0": [(200, "html")], "Question 1": [(200, "half")]}
     found, _ = judged([record({"ar": "x"}), record({"ar": "x"}, 1)], settings)
     for each in found.values():
-        assert each.score is None and "no chat completion" in each.problem
+        assert each.score is None and "no completion: check the URL" in each.problem
     assert not list(settings.cache.rglob("*.json"))
 
 
@@ -335,7 +335,7 @@ def test_a_missing_key_is_said(server, settings, monkeypatch):
 @pytest.mark.parametrize("key", ["ключ-от-судьи", "sk-a\nkey", "sk-“quoted”"])
 def test_a_key_that_cannot_be_sent_is_said(server, settings, monkeypatch, key):
     monkeypatch.setenv("OPENAI_API_KEY", key)
-    with pytest.raises(ConfigError, match="OPENAI_API_KEY: holds a character that no key has") as error:
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY holds a character that no key has") as error:
         judged([record({"ar": "x"})], settings)
     assert key not in str(error.value) and server.requests == []
 
@@ -364,7 +364,6 @@ def test_the_key_is_written_nowhere(server, tmp_path, caplog):
     assert len(files) == 2
     for text in [*(path.read_text() for path in files), told, caplog.text]:
         assert KEY not in text
-    assert "chat/completions" in caplog.text
     assert sorted(str(each.score) for each in found.values()) == ["6.0", "None"]
 
 

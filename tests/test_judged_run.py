@@ -11,7 +11,6 @@ from specbench.results.board_changes import merge
 from specbench.results.leaderboard import load
 from tests.judge_server import Server, serving  # noqa: F401  # a fixture
 
-pytest.importorskip("openai")
 SHOWN = ("judge_score", "num_unjudged", "num_unscored")
 
 

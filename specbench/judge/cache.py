@@ -3,26 +3,18 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from specbench.completions import Reply
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
 from specbench.judge.prompts import Message
 from specbench.judge.settings import JudgeSettings
 
 TEMPERATURE = 0.0
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What a judge wrote. The counts, and why it ended there, are the server's own words; None where it tells none."""
-
-    text: str
-    num_prompt_tokens: int | None
-    num_reply_tokens: int | None
-    finish_reason: str | None = None
+MOST_BYTES = 64 * 2**20  # of a file: a reply is bounded, and its request has a few answers
 
 
 def request_of(settings: JudgeSettings, messages: Sequence[Message]) -> dict[str, Any]:
@@ -46,10 +38,10 @@ class Cache:
     def get(self, request: Mapping[str, Any]) -> Reply | None:
         """The reply to a request; None where there is none, or its file is damaged."""
         try:
-            content = json.loads(self.path(request).read_text(encoding="utf-8"))
+            content = json.loads(_text(self.path(request)))
             reply = Reply(**content["reply"])
-            return reply if content["request"] == request and isinstance(reply.text, str) else None
-        except (OSError, ValueError, KeyError, TypeError):
+            return reply if content["request"] == request else None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def put(self, request: Mapping[str, Any], reply: Reply) -> None:
@@ -67,3 +59,10 @@ class Cache:
         """The file of the reply to a request."""
         name = digest(request)
         return self.folder / name[:2] / f"{name}.json"
+
+
+def _text(path: Path) -> str:
+    """Raises OSError for a file that is too large, and for what is none, such as a pipe: it would be waited for."""
+    if not path.is_file() or path.stat().st_size > MOST_BYTES:
+        raise OSError(f"{path}: no reply")
+    return path.read_text(encoding="utf-8")

@@ -7,8 +7,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
+from specbench.completions import Reply
 from specbench.errors import ConfigError
-from specbench.judge.cache import Cache, Reply, digest
+from specbench.judge.cache import Cache, digest
 from specbench.judge.client import Client, NoReply
 from specbench.judge.outcomes import Judgement, summary
 from specbench.judge.prompts import rating

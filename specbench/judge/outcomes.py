@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.judge.cache import Reply
+from specbench.completions import Reply
 from specbench.judge.requests import JudgementKey
 from specbench.judge.settings import JudgeSettings
 from specbench.results.quality import JUDGED

@@ -3,26 +3,55 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+from pydantic import BaseModel, Field, ValidationError
 from rich.console import Console
 
+from specbench.completions import Reply, check_url
 from specbench.console import say
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
-from specbench.judge.cache import Reply, digest
+from specbench.judge.cache import digest
 from specbench.judge.outcomes import Judgement, with_judgements
+from specbench.judge.prompts import HIGHEST, LOWEST
 from specbench.judge.requests import JudgementKey, questions_of, requests_of
 from specbench.judge.settings import JudgeSettings
-from specbench.running.records import Record, record_key
+from specbench.registry import first_problem
+from specbench.running.records import Key, Record, record_key
 
 if TYPE_CHECKING:
     from specbench.running.plan import Cell
 
 FILE = "judgements.jsonl"
-KEY = ("task", "subset", "example", "repeat", "turn")  # of a record
-Line = dict[str, Any]
 Rated = tuple[list[Record], str | None]  # the records, and the signature of the judge whose ratings they have
+
+
+class Line(BaseModel, extra="allow", strict=True):
+    """A line of the file: what is read of it again. The rest stays as it was written."""
+
+    task: str
+    subset: str
+    example: int
+    repeat: int
+    turn: int
+    method: str
+    judge: Annotated[str, Field(pattern=r"\S")]
+    url: Annotated[str, Field(min_length=1)]
+    score: Annotated[float, Field(ge=LOWEST, le=HIGHEST)] | None
+    request: str
+
+    @property
+    def key(self) -> JudgementKey:
+        return (self.task, self.subset, self.example, self.repeat, self.turn), self.method
+
+    @property
+    def settings(self) -> JudgeSettings:
+        return JudgeSettings(self.judge, self.url)
+
+    @property
+    def identity(self) -> tuple[JudgementKey, str, str]:
+        return self.key, self.judge, self.url
 
 
 def with_recorded(records: list[Record], cells: "Sequence[Cell]", folder: Path, console: Console) -> Rated:
@@ -35,8 +64,8 @@ def with_recorded(records: list[Record], cells: "Sequence[Cell]", folder: Path, 
     lines = _read(path)
     if not lines:
         return records, None
-    settings = JudgeSettings(lines[-1]["judge"], lines[-1]["url"])
-    scores = {line["request"]: line["score"] for line in lines}
+    settings = lines[-1].settings
+    scores = {line.request: line.score for line in lines}
     names = {key: digest(each) for key, each in requests_of(records, questions_of(cells), settings).items()}
     found = {key: Judgement(scores.get(name), None, None, name, True) for key, name in names.items()}
     num_rated = sum(each.score is not None for each in found.values())
@@ -49,10 +78,7 @@ def with_recorded(records: list[Record], cells: "Sequence[Cell]", folder: Path, 
 
 def ratings(folder: Path, signature: str, records: Sequence[Record]) -> dict[JudgementKey, Judgement]:
     """What the judge with this signature has rated the answers of the records; without a score where it has not."""
-    found = {}
-    for line in _read(folder / FILE):
-        if JudgeSettings(line["judge"], line["url"]).signature == signature:
-            found[tuple(line[name] for name in KEY), line["method"]] = line["score"]
+    found = {line.key: line.score for line in _read(folder / FILE) if line.settings.signature == signature}
     return {
         (record_key(record), method): Judgement(found.get((record_key(record), method)), None, None, "", True)
         for record in records
@@ -66,42 +92,46 @@ def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], s
     Raises ConfigError when the file is damaged or the disk refuses.
     """
     new = [_line(*key, judgement, settings) for key, judgement in judgements.items()]
-    replaced = {_identity(line) for line in new}
-    kept = [line for line in _read(path) if _identity(line) not in replaced]
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept + new)
+    replaced = {line.identity for line in new}
+    kept = [line for line in _read(path) if line.identity not in replaced]
+    text = "".join(json.dumps(line.model_dump(), ensure_ascii=False) + "\n" for line in kept + new)
     try:
         write_atomically(path, text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot write the judgements ({error.strerror or error})") from error
 
 
-def _line(key: tuple[Any, ...], method: str, judgement: Judgement, settings: JudgeSettings) -> Line:
+def _line(key: Key, method: str, judgement: Judgement, settings: JudgeSettings) -> Line:
+    task, subset, example, repeat, turn = key
     reply = judgement.reply or Reply("", None, None)
-    return {
-        **dict(zip(KEY, key, strict=True)), "method": method, "judge": settings.model, "url": settings.url,
-        "score": judgement.score, "problem": judgement.problem, "reply": judgement.reply and reply.text,
+    rest = {
+        "problem": judgement.problem, "reply": judgement.reply and reply.text,
         "prompt_tokens": reply.num_prompt_tokens, "reply_tokens": reply.num_reply_tokens,
-        "request": judgement.request, "cached": judgement.was_cached,
-        "cost_usd": settings.cost(reply.num_prompt_tokens, reply.num_reply_tokens),
+        "cached": judgement.was_cached, "cost_usd": settings.cost(reply.num_prompt_tokens, reply.num_reply_tokens),
     }  # fmt: skip
-
-
-def _identity(line: Line) -> tuple[Any, ...]:
-    return tuple(line[name] for name in (*KEY, "method", "judge", "url"))
+    return Line(
+        task=task, subset=subset, example=example, repeat=repeat, turn=turn, method=method, judge=settings.model,
+        url=settings.url, score=judgement.score, request=judgement.request, **rest,
+    )  # fmt: skip
 
 
 def _read(path: Path) -> list[Line]:
-    """The lines of the file; none where there is no file."""
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
-        for line in lines:
-            hash((_identity(line), line["request"]))
-            line["score"] = None if line["score"] is None else float(line["score"])
-    except FileNotFoundError:
+    """The lines of the file; none where there is no file. Raises ConfigError for a file with any other line."""
+    if not path.exists():
         return []
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    lines, place = [], ""
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            raise OSError("it is no file")
+        for number, text in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+            place = f"line {number}: "
+            if text.strip():
+                lines.append(Line.model_validate_json(text))
+                check_url(lines[-1].url, "url")
+    except (OSError, ValueError, ConfigError) as error:
+        said = first_problem(error, Line, remedy="") if isinstance(error, ValidationError) else str(error)
         raise ConfigError(
-            f"{path}: cannot read the ratings ({type(error).__name__}: {error}): delete the file, and give --judge "
-            "again for new ones (what was paid for is in the cache)"
+            f"{path}: cannot read the ratings ({place}{said}): delete the file, and give --judge again for new ones "
+            "(what was paid for is in the cache)"
         ) from error
     return lines

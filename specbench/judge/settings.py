@@ -4,11 +4,10 @@ import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from specbench.completions import check_url
 from specbench.errors import ConfigError
 
-KEY_VARIABLE = "OPENAI_API_KEY"
 URL_VARIABLE = "OPENAI_BASE_URL"
 DEFAULT_URL = "https://api.openai.com/v1"
 
@@ -30,7 +29,7 @@ class JudgeSettings:
     prices: tuple[float, float] | None = None
     max_tokens: int = 2048  # of a reply, as FastChat's judge has it
     concurrency: int = 4
-    timeout_seconds: float = 120.0  # of one request
+    timeout_seconds: float = 120.0  # of one attempt, from the connection to the last byte
     num_retries: int = 6
     backoff_seconds: float = 1.0  # before the first retry; doubled from one to the next
     cache: Path = field(default_factory=default_cache)
@@ -38,7 +37,7 @@ class JudgeSettings:
     def __post_init__(self) -> None:
         if not self.model.strip():
             raise ConfigError("--judge: no model is named: give one that the server has, such as --judge gpt-4o")
-        check_url(self.url)
+        check_url(self.url, "--judge-base-url")
         if self.prices is not None and not all(0 <= price < math.inf for price in self.prices):
             raise ConfigError(f"--judge-prices {self.prices[0]:g},{self.prices[1]:g}: must be finite and not negative")
         if min(self.concurrency, self.timeout_seconds) <= 0 or self.num_retries < 0:
@@ -58,16 +57,3 @@ class JudgeSettings:
         if self.prices is None or num_prompt_tokens is None or num_reply_tokens is None:
             return None
         return (num_prompt_tokens * self.prices[0] + num_reply_tokens * self.prices[1]) / 1e6
-
-
-def check_url(url: str) -> None:
-    """Raise ConfigError for what is no address of a server, and for one with secrets in it."""
-    if "@" in url or "?" in url:  # which would be in every log of a request
-        raise ConfigError(f"--judge-base-url: has a user or a query: leave them out, and set {KEY_VARIABLE}")
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets that do not close, a port that is no number or too large
-        is_address = False
-    if not is_address:
-        raise ConfigError(f"--judge-base-url {url}: no URL: write it as http://localhost:8000/v1")

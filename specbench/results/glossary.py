@@ -28,8 +28,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "speedup_e2e": ("ratio", "the same with prefill: Σ new tokens ÷ Σ (time to first token + decode seconds)"),
     "speedup_expected": (
         "ratio",
-        "f(α, γ, c) = (1 − α^(γ+1)) / ((1 − α)(γc + 1)), arXiv:2211.17192 theorem 3.8; null where a judged token is not "
-        "one draft pass (drafted text in tokens of the target: slem, slrs; prompt lookup; external decoders), or c is null",
+        "f(α, γ, c) = (1 − α^(γ+1)) / ((1 − α)(γc + 1)), arXiv:2211.17192 theorem 3.8; null where a judged token is no "
+        "single draft pass (slem, slrs: drafted text; pld; external decoders), or c is null",
     ),
     "ttft_seconds": ("s, median", "prompt tokens in → first emitted token, both prefills included"),
     "draft_prefill_seconds": ("s, median", "the drafter's prefill, part of ttft_seconds"),

@@ -77,8 +77,8 @@ def test_subsets_that_are_sampled_in_different_ways_are_told_apart():
     ("changed", "said"),
     [
         ({}, None),
-        ({"speedup_expected": Metric(), "cost_ratio": Metric(value=0.1)}, "takes each judged token for one draft pass"),
-        ({"speedup_expected": Metric(), "cost_ratio": Metric()}, "it needs one cost ratio c"),
+        ({"speedup_expected": Metric(), "cost_ratio": Metric(value=0.1)}, "assumes one draft pass per judged token"),
+        ({"speedup_expected": Metric(), "cost_ratio": Metric()}, "its formula needs one cost ratio c"),
         ({"speedup_expected": Metric(), "acceptance_rate": Metric()}, None),
     ],
 )

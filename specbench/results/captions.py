@@ -59,8 +59,8 @@ def no_forecast(row: Row) -> str | None:
     if rate is None or expected is not None or is_baseline(row):
         return None
     if cost is None:
-        return "it needs one cost ratio c, and these records give none"
-    return "f(α, γ, c) takes each judged token for one draft pass; text that is cut anew and copies have other numbers"
+        return "its formula needs one cost ratio c, and these records have none"
+    return "its formula assumes one draft pass per judged token, which drafted text and copies do not have"
 
 
 def is_baseline(row: Row) -> bool:

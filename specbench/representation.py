@@ -1,6 +1,8 @@
 """How well a drafter knows each language: the languages of texts that it writes on an empty prompt, ranked.
 
 arXiv:2510.02128, section 8.2: the rank by the share of K such texts is beside the acceptance rates of the languages.
+There K is 100,000, the prompt is a space, and NLTK's classifier of languages identifies them. K and the prompt can be
+given; languages are identified by lingua, because NLTK's classifier (TextCat) needs a corpus that has to be downloaded.
 """
 
 from collections import Counter
@@ -35,13 +37,14 @@ class Share(BaseModel):
 
 
 class Representation(BaseModel):
-    """What a model writes on an empty prompt. `num_unknown`: texts without words, or between two languages."""
+    """What a model writes on an empty prompt, or on one that was given. `num_unknown`: texts without words, or between
+    two languages."""
 
     model_config = ConfigDict(frozen=True)
 
     model: str
     revision: str | None
-    prompt: str  # the special token that an empty prompt is
+    prompt: str  # what its tokens write; of an empty prompt the special token that begins a text
     num_texts: int
     num_unknown: int
     max_new_tokens: int
@@ -57,13 +60,15 @@ def representation(
     max_new_tokens: int,
     temperature: float,
     seed: int,
+    prompt: str = "",
     languages: Sequence[str] = (),
 ) -> Representation:
-    """Sample the texts, identify the language of each (`languages`: others than the common ones, ISO 639), rank them.
+    """Sample the texts behind `prompt`, identify the language of each (`languages`: others than the common ones, ISO
+    639), rank them.
 
-    Raises ConfigError for a model that cannot begin a text without a prompt.
+    Raises ConfigError for a prompt that has no token, as where a model cannot begin a text without one.
     """
-    prompt_ids = empty_prompt(model)
+    prompt_ids = prompt_tokens(model, prompt)
     drawn = sample(model, prompt_ids, num_texts, max_new_tokens, temperature, seed)
     found = [language_of(model.decode_text(ids), *languages) for ids in drawn]
     return Representation(
@@ -87,14 +92,15 @@ def ranked(found: Sequence[str | None]) -> list[Share]:
     return shares
 
 
-def empty_prompt(model: CausalLM) -> list[int]:
-    """The tokens of an empty text: those that the tokenizer puts before any, else its first-token or end-token, which
-    stands between the documents that models are trained on. Raises ConfigError where there is none of them."""
-    ids = model.encode_prompt("", chat=False)
+def prompt_tokens(model: CausalLM, prompt: str) -> list[int]:
+    """The tokens of a prompt, with those that the tokenizer puts before any text. Where that is none: the token that
+    begins a text, else the one that ends it, which stands between the documents that models are trained on. Raises
+    ConfigError where there is none of them."""
+    ids = model.encode_prompt(prompt, chat=False)
     special = (model.tokenizer.bos_token_id, model.tokenizer.eos_token_id)
     start = ids or [token for token in special if token is not None][:1]
     if not start:
-        raise ConfigError(f"model '{model.name}' has no token that begins a text: an empty prompt would hold no token")
+        raise ConfigError(f"model '{model.name}' has no token for the prompt {prompt!r}: give another with --prompt")
     return start
 
 

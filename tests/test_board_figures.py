@@ -7,6 +7,7 @@ from specbench.boards.cells import cells_of
 from specbench.boards.figures import FigureGroup, FigureTable
 from specbench.boards.spec import BoardSpec
 from specbench.checked import run_spec
+from specbench.commands.train import NUM_STEPS
 from specbench.grids.measurement import Asked
 
 NUM_FIGURES = {
@@ -14,7 +15,7 @@ NUM_FIGURES = {
     "p1": {"§4": 24},
     "p2": {"1": 24, "2": 18 * 12 - 3 * 2 * 4, "3": 36},
     "p3": {"1": 6 * 12 - 6, "3": 4, "5": 11, "6": 6, "7": 4},
-    "p4": {"1": 35 * 4, "2": 25 * 4, "6": 90 * 4, "7": 90 * 4, "9": 12, "10": 109, "11": 5},
+    "p4": {"1": 35 * 4, "2": 25 * 4, "5": 14, "6": 90 * 4, "7": 90 * 4, "8": 8, "9": 12, "10": 109, "11": 5},
 }
 BOARDS = {name: load_board(name) for name in NUM_FIGURES}
 
@@ -122,12 +123,29 @@ def test_p4_repeats_its_short_tables_in_the_full_ones(short: str, full: str) -> 
 
 
 def test_p4_counts_shared_tokens() -> None:
-    sizes = {"Llama-3.1-70B": 128256, "Gemma-2-9b": 256000, "Mixtral-8x22B-Instruct-v0.1": 32768,
-             "Phi-3-medium-128k-instruct": 32011, "CodeLlama-13b-Instruct-hf": 32016}  # fmt: skip
+    targets, drafters = (values(group) for group in table("p4", "8").groups)
+    assert {label: size for label, (size,) in (targets | drafters).items()} == {
+        "Llama-3.1-70B": 128256, "Gemma-2-9b": 256000, "Mixtral-8x22B-Instruct-v0.1": 32768,
+        "Phi-3-medium-128k-instruct": 32011, "CodeLlama-13b-Instruct-hf": 32016, "Qwen2-0.5B-Instruct": 151646,
+        "tiny_starcoder_py": 49152, "vicuna-68m": 32000,
+    }  # fmt: skip
     for label, (shared, ratio) in values(table("p4", "9").groups[0]).items():
-        assert shared and shared / sizes[label.partition(" · ")[0]] == pytest.approx(ratio, abs=0.0052)
+        target, drafter = label.split(" · ")
+        (size,), (other,) = targets[target], drafters[drafter]
+        assert shared and size and other and shared <= min(size, other)
+        assert shared / size == pytest.approx(ratio, abs=0.0052)  # table 9 of table 8
     assert all(0.7 < share <= 1 for group in table("p4", "10").groups for row in values(group).values()
                for share in row if share is not None)  # fmt: skip
+
+
+def test_p4_joins_no_token_in_more_ways_than_lemma_3_1_allows() -> None:
+    found = values(table("p4", "5").groups[0])
+    assert found["mean"] == [6.21, 144.31] and found["standard deviation"] == [2.87, 880.98]  # as appendix C says
+    assert (found["median"][1], found["75 %"][1], found["maximum"][1]) == (15, 56, 65536)
+    for label in ("minimum", "25 %", "median", "75 %", "maximum"):
+        length, number = found[label]
+        assert length and number and number <= 2 ** (length - 1)
+    assert found["maximum"][1] == 2 ** ((found["maximum"][0] or 0) - 1)
 
 
 def test_p4_measures_a_method_on_a_pair_only_where_the_paper_has_it() -> None:
@@ -137,6 +155,14 @@ def test_p4_measures_a_method_on_a_pair_only_where_the_paper_has_it() -> None:
             if place.pair is not None and "codellama-7b" not in place.pair:
                 assert board.pairs[place.pair].methods.get(str(place.method), "measured") is not None
                 assert board.pairs[place.pair].target == place.target
+
+
+def test_p0_says_how_its_representation_and_its_updates_are_read() -> None:
+    """Both are in its text: the commands that it names give them."""
+    text = " ".join(" ".join(each.differs) for each in BOARDS["p0"].published)
+    for said in ("K = 100,000", '--prompt " " --samples 100000', "NLTK's classifier", "lingua", "--num-steps 250"):
+        assert said in text
+    assert NUM_STEPS["scdf"].startswith("250 of 4 passes")
 
 
 @pytest.mark.parametrize("name", board_names())

@@ -225,6 +225,69 @@ def test_tli_accepts_at_least_as_much_as_union(seed: int) -> None:
     assert overlaps["tli"] >= overlaps["union"] - 1e-6
 
 
+P = (0.5, 0.3, 0.2)  # of a, b, ba
+Q = (0.25, 0.5, 0.125, 0.125)  # of b, the end, a, aa
+# Given no end: tli draws b and a with 2/3 and 1/3, union b, a and aa with 1/2, 1/4 and 1/4; P(end) is 4/7 and 1/2.
+GIVEN_NO_END = {"tli": 1 / 3 + 0.3, "union": 0.25 + 0.3}
+ATTEMPTED = {"tli": 3 / 7 * (1 / 3 + 0.3), "union": 1 / 2 * (0.25 + 0.3)}
+
+
+def with_ends(late: bool = False) -> tuple[TextModel, TextModel]:
+    """The same distributions, P and Q, at every position."""
+    target, draft = (read_late if late else models)("the drafter ends texts", 0)
+    target.table[:], draft.table[:] = torch.tensor(P).log(), torch.tensor(Q).log()
+    return target, draft
+
+
+def one(
+    method: str,
+    gamma: int,
+    late: bool,
+    temperature: float = 1.0,
+    draft_temperature: float | None = None,
+    num_tokens: int = 40,
+) -> Generation:
+    target, draft = with_ends(late)
+    sampling = Sampling(temperature)
+    drafter = drafter_of(method, target, draft, sampling, draft_temperature)
+    return decode(target, drafter, rejection, PROMPT, num_draft_tokens=gamma, sampling=sampling,
+                  stop=StopRules(num_tokens), generator=torch.Generator().manual_seed(gamma))  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "late"), [("tli", False), ("tli", True), ("union", False)])
+@pytest.mark.parametrize("gamma", [1, 3])
+def test_the_chance_of_a_draft_token_counts_the_ends_that_are_drafted(method: str, late: bool, gamma: int) -> None:
+    """Σ min(p, q) of what is judged is given no end. Per position where a token was to be drawn as many are accepted as
+    the unconditional number says; the conditional one, the control, is far off."""
+    found = one(method, gamma, late, num_tokens=1_000)
+    assert found.attempted is not None and found.positions["overlap"] is not None
+    assert found.attempted == pytest.approx([ATTEMPTED[method]] * len(found.attempted), abs=1e-6)
+    judged = sum(step.num_judged for step in found.steps)
+    assert found.positions["overlap"] == pytest.approx([GIVEN_NO_END[method]] * judged, abs=1e-6)
+    num_ends = len(found.attempted) - judged
+    accepted = sum(step.num_accepted for step in found.steps)
+    error = (ATTEMPTED[method] * (1 - ATTEMPTED[method]) / len(found.attempted)) ** 0.5
+    assert num_ends > 150 and accepted / len(found.attempted) == pytest.approx(ATTEMPTED[method], abs=4 * error)
+    assert accepted / len(found.attempted) < GIVEN_NO_END[method] - 6 * error
+
+
+@pytest.mark.parametrize(("method", "chance"), [("tli", 1 / 7), ("union", 1 / 8)])
+def test_a_greedy_target_accepts_its_best_token_as_often_as_it_is_drawn(method: str, chance: float) -> None:
+    found = one(method, 2, late=False, temperature=0.0, draft_temperature=1.0)
+    assert found.attempted == pytest.approx([chance] * len(found.attempted or []), abs=1e-6)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_greedy_draft_that_ends_at_once_has_no_chance(late: bool) -> None:
+    found = one("tli", 2, late, temperature=0.0)
+    assert found.attempted == [0.0] * (len(found.steps) - 1)  # the last token leaves no room for a draft
+    assert found.positions["overlap"] is None and {step.num_judged for step in found.steps} == {0}
+
+
+def test_only_drafts_whose_end_is_not_proposed_have_another_chance() -> None:
+    assert one("slem", 2, late=False).attempted is None
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_exact_match_accepts_less_than_rejection(seed: int) -> None:
     """With the target as its own drafter rejection accepts everything, and exact match Σ p² of what is judged, at the

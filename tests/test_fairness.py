@@ -165,9 +165,11 @@ def test_before_and_after(folder, worse):
 def test_numbers_reach_the_leaderboard_and_can_be_read_again(specbench, folder, tmp_path):
     board = tmp_path / "board.json"
     shutil.copy(folder.parent / "board.json", board)
-    code, out, err = specbench("fairness", folder, "--samples", "20", "--leaderboard", board, "--json")
+    code, out, err = specbench("fairness", folder, "--samples", "20", "--prompt", " ", "--leaderboard", board,
+                               "--json")  # fmt: skip
     assert code == 0 and f"{board}: 8 rows got fairness numbers\n" in err
     report = json.loads(out)
+    assert report["drafters"][0]["prompt_represented"].endswith(" ")
     by_place = {(method_name(row), row.subset): row.fairness for row in load(board)}
     assert by_place["ngram", "all"].excluded["en"] == by_place["ngram", "en"].forced.excluded > 0
     assert isinstance(by_place["sd", "sw"], GroupNumbers) and isinstance(by_place["ngram", "all"], Family)

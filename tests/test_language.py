@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from specbench.catalogue import load_task
 from specbench.commands.languages import languages
 from specbench.errors import ConfigError
-from specbench.representation import empty_prompt, ranked, sample
+from specbench.representation import prompt_tokens, ranked, sample
 from specbench.resources import builtin_dir
 from specbench.scoring.language import COMMON, known, language_of
 from tests import tiny
@@ -102,10 +102,10 @@ def test_a_text_ends_at_its_end_token():
 def test_an_empty_prompt_is_the_token_that_begins_a_text():
     model = tiny.causal_lm("llama")
     model.tokenizer.add_special_tokens({"bos_token": "A"})
-    assert empty_prompt(model) == [model.tokenizer.convert_tokens_to_ids("A")]
+    assert prompt_tokens(model, "") == [model.tokenizer.convert_tokens_to_ids("A")]
     model.tokenizer.bos_token = model.tokenizer.eos_token = None
-    with pytest.raises(ConfigError, match="no token that begins a text"):
-        empty_prompt(model)
+    with pytest.raises(ConfigError, match="has no token for the prompt ''"):
+        prompt_tokens(model, "")
 
 
 app = typer.Typer()
@@ -119,6 +119,9 @@ def test_the_command_ranks_the_languages_of_the_embedded_drafter():
     assert runs[0] == runs[1] and found["prompt"] == "<|start|>" and len(found["languages"]) >= 3
     assert sum(each["num_texts"] for each in found["languages"]) + found["num_unknown"] == 40
     table = CliRunner().invoke(app, ["--samples", "5"]).stdout
+    space = json.loads(CliRunner().invoke(app, [*options, "--prompt", " "]).stdout)  # the paper's
+    assert space["prompt"].endswith(" ") and space["prompt"] != found["prompt"]
+    assert space["languages"] != found["languages"]
     assert "languages of embedded:drafter-bpe" in table.replace("\n", "") and "95 % interval" in table
 
 

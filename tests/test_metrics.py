@@ -338,6 +338,18 @@ def test_no_speedup_is_expected_where_a_draft_token_is_no_draft_pass():
     assert other["speedup_expected"].value is None
 
 
+def test_a_rate_that_counts_drafted_ends_is_of_records_that_have_it():
+    """Of 3 + 2 positions, at 1 of which the drafter ended the text; records without them leave no trace."""
+    steps = [[2, 2, 1, 2], [0, 0, 0, 1]]
+    first = generation(steps, overlap=[0.5, 0.8]) | {"attempted": [0.4, 0.2, 0.1]}
+    second = generation([[2, 2, 2, 3]], overlap=[0.9, 0.7]) | {"attempted": [0.9, 0.6]}
+    both = [record(number, autoregressive(5), own) for number, own in enumerate((first, second))]
+    found = summarize(both, "m", num_draft_tokens=2, verification={"rule": "rejection"})
+    assert found["acceptance_rate_unconditional"].value == pytest.approx(2.2 / 5)
+    assert found["acceptance_rate_expected"].value == pytest.approx(2.9 / 4)
+    assert "acceptance_rate_unconditional" not in summarize([FIRST], "m", num_draft_tokens=3, verification=FUZZY)
+
+
 def test_a_method_is_measured_by_what_its_file_says():
     named = {name: [{**r, "methods": {**r["methods"], name: r["methods"]["m"]}} for r in (FIRST, SECOND)]
              for name in ("fsd", "sd", "slem", "pld")}  # fmt: skip

@@ -131,8 +131,10 @@ def test_after_a_half_failed_write_the_same_object_mends_the_file_first(written,
     assert json.loads(lines[-1]) == {"example": 5} and len(lines) == len(RECORDS) + 1
 
 
-def record(steps, num_new_tokens, positions=None):
-    generation = {"token_ids": [0] * num_new_tokens, "steps": steps, "positions": positions or {"overlap": None}}
+def record(steps, num_new_tokens, positions=None, **others):
+    generation = {
+        "token_ids": [0] * num_new_tokens, "steps": steps, "positions": positions or {"overlap": None}, **others,
+    }  # fmt: skip
     return {"task": "t", "subset": "ja", "example": 7, "repeat": 1, "methods": {"sd": generation}}
 
 
@@ -143,6 +145,7 @@ def test_sound_counts_pass():
     check_counts(record(SOUND, 7), "sd", 3)
     check_counts(record([], 1), "sd", 0)
     check_counts(record(SOUND, 7, {"overlap": [0.5] * 5, "divergence": None}), "sd", 3)
+    check_counts(record(SOUND, 7, attempted=[0.5] * 6), "sd", 3)  # one of them drew the end of a text
 
 
 @pytest.mark.parametrize(
@@ -156,6 +159,8 @@ def test_sound_counts_pass():
         (record([[3, 3, 1, 3]], 4), 3),  # more emitted than accepted and one
         (record([[3, 2, -1, 0]], 1), 3),
         (record(SOUND, 7, {"overlap": [0.5] * 4}), 3),
+        (record(SOUND, 7, attempted=[0.5] * 4), 3),  # fewer than judged
+        (record(SOUND, 7, attempted=[0.5] * 7), 3),  # more than emitted in steps
     ],
 )
 def test_counts_that_contradict_each_other_name_the_record(broken, num_draft_tokens):

@@ -73,6 +73,23 @@ def test_subsets_that_are_sampled_in_different_ways_are_told_apart():
     assert "greedy in en; temperature 0.8 in ja, th; float32 on" in rendered(mixed)
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, None),
+        ({"speedup_expected": Metric(), "cost_ratio": Metric(value=0.1)}, "assumes one draft pass per judged token"),
+        ({"speedup_expected": Metric(), "cost_ratio": Metric()}, "its formula needs one cost ratio c"),
+        ({"speedup_expected": Metric(), "acceptance_rate": Metric()}, None),
+    ],
+)
+def test_a_caption_says_why_no_speed_up_is_expected(changed, said):
+    text = " ".join(rendered([row(subset="en", metrics=METRICS | changed)]).split())
+    assert ("no expected speed-up: " in text) == (said is not None)
+    assert said is None or said in text
+    baseline = rendered([row(subset="en", method="ar@1:0123", metrics=METRICS | changed)])
+    assert "no expected speed-up" not in baseline
+
+
 def test_many_data_files_are_counted():
     several = [row(subset=s, metrics=METRICS, data_location=f"data/mgsm_{s}.tsv") for s in SUBSETS]
     assert "data: sample (data/mgsm_bn.tsv and 10 more)" in rendered(several)

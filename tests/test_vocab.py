@@ -255,6 +255,35 @@ def test_the_value_of_sd_is_the_mean_overlap_of_the_two_models() -> None:
     assert values(models, "sd")["sd"] == pytest.approx(float(np.mean(overlaps)), abs=1e-5)
 
 
+@pytest.mark.usefixtures("few_tokens")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_value_of_a_token_bridge_is_that_of_the_models_whatever_is_drawn(seed: int) -> None:
+    """Also where the drafter draws the end of a text: (1 − P(end)) · Σ min(p, q given no end), without noise."""
+    models = ModelPair(model(made.bytes_only(), 0), model(made.bytes_only(), 1))
+    assert models.drafter is not None
+    ends = [models.drafter.text_vocabulary.id_of[letter] for letter in (b"a", b"e", b"n")]
+    models.drafter.eos_token_ids = frozenset(ends)
+    head = models.drafter.model.lm_head
+    models.drafter.model.lm_head = torch.nn.Linear(head.in_features, head.out_features)
+    models.drafter.model.lm_head.weight = head.weight
+    bias = torch.zeros(head.out_features)
+    bias[ends] = 5.0  # so that ends are drawn often
+    models.drafter.model.lm_head.bias = torch.nn.Parameter(bias)
+    reference = accepted.Reference(models.target, made.TEXTS[:6], seed)
+    chances, given_no_end = [], []
+    for prompt_ids, new_ids in zip(reference.prompts, reference.continued, strict=True):
+        ids = (prompt_ids + new_ids)[:-1]
+        rows = [process(each.score(ids, len(new_ids)), accepted.SAMPLING) for each in (models.target, models.drafter)]
+        end = rows[1][:, ends].sum(dim=-1)
+        shared = [token for token in models.target.text_vocabulary.id_of.values() if token not in ends]
+        overlap = torch.minimum(rows[0], rows[1] / (1 - end)[:, None])[:, shared].sum(dim=-1)
+        given_no_end += overlap.tolist()
+        chances += ((1 - end) * overlap).tolist()
+    found = values(models, "union", seed=seed)["union"]
+    assert found == pytest.approx(float(np.mean(chances)), abs=1e-4)
+    assert found < float(np.mean(given_no_end)) - 0.04
+
+
 class DrawnOnly:
     """What slrs knows of its draft: ψ of the tokens that were drawn, and no sum over the vocabulary."""
 

@@ -20,6 +20,12 @@ Limit = Annotated[int | None, typer.Option(help="Examples per subset.")]
 Repeats = Annotated[int, typer.Option(help="Times that every example is measured.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a key: verification.threshold=0.3")]
 Seed = Annotated[int, typer.Option(help="Seed of every random stream.")]
+SamplePrompt = Annotated[
+    str,
+    typer.Option(
+        "--prompt", help="Text that sampled texts go on from; empty: the token that begins a text; the paper: ' '."
+    ),
+]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
 Engine = Annotated[

@@ -24,6 +24,7 @@ def fairness(
     samples: Annotated[
         int, typer.Option(help="Texts sampled from each drafter to rank languages; 0 for none; the paper: 100000.")
     ] = 1000,
+    prompt: arguments.SamplePrompt = "",
     task: Annotated[str | None, typer.Option(help="Tasks of the runs, separated by commas; all when absent.")] = None,
     subset: arguments.Subset = None,
     data: Annotated[str | None, typer.Option(help="Folder or file of the runs' rows, if it was moved.")] = None,
@@ -50,8 +51,8 @@ def fairness(
 
     request = Request(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
-        samples=samples, tasks=split(task or ""), subsets=split(subset or ""), data=data, seed=seed, dtype=dtype,
-        device=device, threads=threads,
+        samples=samples, prompt=prompt, tasks=split(task or ""), subsets=split(subset or ""), data=data, seed=seed,
+        dtype=dtype, device=device, threads=threads,
     )  # fmt: skip
     check(request)
     picture, board = path("--plot", plot), path("--leaderboard", leaderboard)

@@ -14,6 +14,7 @@ def languages(
     drafter: Annotated[str, typer.Option(help="Model: hub id, folder, or embedded:NAME.")] = "embedded:drafter-bpe",
     drafter_revision: arguments.DrafterRevision = None,
     samples: Annotated[int, typer.Option(help="Texts to sample; arXiv:2510.02128 takes 100000.")] = 1000,
+    prompt: arguments.SamplePrompt = "",
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of a text, at most.")] = 64,
     temperature: Annotated[float, typer.Option(help="Temperature of the sampling, above 0.")] = 1.0,
     also: Annotated[
@@ -24,7 +25,10 @@ def languages(
     device: arguments.Device = "auto",
     as_json: Annotated[bool, flag("--json", help="Print the ranking as JSON instead of a table.")] = False,
 ) -> None:
-    """Rank the languages of texts that a model writes on an empty prompt: which it knows best (arXiv:2510.02128)."""
+    """Rank the languages of texts that a model writes on an empty prompt: which it knows best (arXiv:2510.02128).
+
+    Languages are identified by lingua; the paper has NLTK's classifier, whose shares may differ.
+    """
     from specbench.scoring.language import known
 
     for option, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
@@ -41,7 +45,7 @@ def languages(
         model = load_model(drafter, revision=drafter_revision, dtype=dtype, device=device)
         found = representation(
             model, samples, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
-            languages=split(also or ""),
+            prompt=prompt, languages=split(also or ""),
         )  # fmt: skip
     if as_json:
         stdout.out(found.model_dump_json(indent=2))

@@ -42,6 +42,11 @@ class DeferredProposal(Proposal):
         """Until the tokens are read those behind the end count too."""
         return len(self.tokens) if self._all_ids is None else len(self._token_ids)
 
+    @property
+    def ended(self) -> bool:
+        """Known when the tokens are read: the source proposes its end token, and this proposal does not."""
+        return self._source is not None and self._source.num_drafted > self.num_drafted
+
     def _read_ids(self) -> list[int]:
         if self._all_ids is None:
             self.read()

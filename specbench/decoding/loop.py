@@ -32,7 +32,8 @@ class Generation:
 
     `rule_seconds` are of rules and draws, without the passes that a rule makes; `tokenizer_seconds` of bridges that cut
     texts anew and of the search for stop strings. `positions` holds, per judged draft token, p(x), q(x), Σ min(p, q)
-    and the rule's divergence; None where undefined.
+    and the rule's divergence; None where undefined. `attempted` is the column of that name of all verdicts, None where
+    no draft has it.
     Only an external decoder has `external`; its prefills may be unknown (None), its steps and passes empty, and of its
     decode seconds no parts are known.
     """
@@ -49,6 +50,7 @@ class Generation:
     rule_seconds: float | None = None
     tokenizer_seconds: float | None = None
     external: ExternalCounts | None = None
+    attempted: list[float] | None = None
 
 
 @torch.inference_mode()
@@ -103,6 +105,7 @@ def decode(
         finish=ledger.finish,
         steps=ledger.steps,
         positions={name: judged_column(name, verdicts, ledger.steps) for name in POSITION_COLUMNS},
+        attempted=attempted_column(verdicts, ledger.steps),
         target_passes=target.passes.read(),
         draft_passes=drafted,
         ttft_seconds=first_token_seconds - start_seconds,
@@ -139,5 +142,21 @@ def judged_column(name: str, verdicts: list[Verdict], steps: list[Step]) -> list
             continue
         if column is None:
             return None
-        values += (column.tolist() if isinstance(column, torch.Tensor) else column)[: step.num_judged]
+        values += listed(column)[: step.num_judged]
     return values or None
+
+
+def attempted_column(verdicts: list[Verdict], steps: list[Step]) -> list[float] | None:
+    """`Verdict.attempted` over all positions at which a draft token was to be drawn and that were reached: those of the
+    emitted tokens. None when a draft has none."""
+    values: list[float] = []
+    for verdict, step in zip(verdicts, steps, strict=True):
+        if verdict.attempted is not None:
+            values += listed(verdict.attempted)[: step.num_emitted]
+        elif step.num_judged:
+            return None
+    return values or None
+
+
+def listed(column: torch.Tensor | list[float]) -> list[float]:
+    return column.tolist() if isinstance(column, torch.Tensor) else column

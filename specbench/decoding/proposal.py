@@ -70,12 +70,16 @@ class PointMass:
 class Proposal:
     """Draft tokens and what they were drawn from. An empty proposal is plain autoregressive decoding.
 
-    Only the last token may be FOREIGN: what would follow it is never judged.
+    Only the last token may be FOREIGN: what would follow it is never judged. `ended`: whether the drafter drew the end
+    of a text behind these tokens, which is not proposed.
     """
 
-    def __init__(self, token_ids: list[int] | None = None, probs: DraftProbs | None = None) -> None:
+    def __init__(
+        self, token_ids: list[int] | None = None, probs: DraftProbs | None = None, ended: bool = False
+    ) -> None:
         self._token_ids = token_ids or []
         self.probs = probs
+        self._ended = ended
 
     @property
     def token_ids(self) -> list[int]:
@@ -84,6 +88,10 @@ class Proposal:
     @property
     def num_drafted(self) -> int:
         return len(self._token_ids)
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
 
     @property
     def scored_ids(self) -> list[int]:
@@ -122,7 +130,11 @@ Column = torch.Tensor | list[float] | None
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule decided, with its evidence per draft token (None where a quantity does not exist)."""
+    """What a rule decided, with its evidence per draft token (None where a quantity does not exist).
+
+    `attempted`: the probability that a draft token is drawn and accepted, per position at which one was to be drawn;
+    only of drafts whose end is not proposed, and one longer than the others where the drafter drew it.
+    """
 
     num_accepted: int
     next_token: int
@@ -130,6 +142,7 @@ class Verdict:
     draft_prob: Column = None
     overlap: Column = None
     divergence: Column = None
+    attempted: Column = None
 
 
 @dataclass(frozen=True)

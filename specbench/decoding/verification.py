@@ -9,7 +9,7 @@ from typing import cast
 
 import torch
 
-from specbench.decoding.proposal import Column, KnownProbs, Proposal, Verdict, at_tokens, is_certain
+from specbench.decoding.proposal import Column, DraftProbs, KnownProbs, Proposal, Verdict, at_tokens, is_certain
 from specbench.decoding.sampling import Distributions, draw, draw_rows
 from specbench.registry import RULES, Factory
 
@@ -37,7 +37,8 @@ def rejection_rule() -> Rule:
 def rejection(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
     """The rejection rule; an empty proposal leaves only the next token to draw."""
     if proposal.num_drafted == 0:
-        return Verdict(0, target.draw(0, generator))
+        attempted = _attempted(proposal, [], target) if proposal.ended else None
+        return Verdict(0, target.draw(0, generator), attempted=attempted)
     if target.sampling.greedy:
         return _greedy_rejection(proposal, target)
     assert proposal.probs is not None
@@ -48,7 +49,20 @@ def rejection(proposal: Proposal, target: Distributions, generator: torch.Genera
     uniform = torch.rand(len(token_ids), generator=generator, device=judged_probs.device)
     place, are_all = proposal.standing(uniform * draft_prob < target_prob)
     num_accepted, next_token = _next_token(proposal, target, place, are_all, generator)
-    return Verdict(num_accepted, next_token, target_prob, draft_prob, proposal.probs.overlap(judged_probs))
+    overlap = proposal.probs.overlap(judged_probs)
+    attempted = _attempted(proposal, overlap, target)
+    return Verdict(num_accepted, next_token, target_prob, draft_prob, overlap, attempted=attempted)
+
+
+def _attempted(proposal: Proposal, overlap: Column, target: Distributions) -> Column:
+    """The column `attempted` of a verdict, given its column `overlap`; None where the draft has none."""
+    draft = proposal.probs
+    if (attempted := getattr(draft, "attempted", None)) is None:
+        return None
+    if target.sampling.greedy and is_certain(cast(DraftProbs, draft)):  # the end was drawn, or it was not
+        return [*cast(list[float], overlap), *[0.0] * proposal.ended]
+    column = overlap if isinstance(overlap, torch.Tensor) else target.logits.new_zeros(0, dtype=torch.float32)
+    return cast(torch.Tensor, attempted(column, target))
 
 
 def _next_token(
@@ -76,10 +90,14 @@ def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verdict:
     if draft is None:  # a drafter that knows no probabilities where none are needed
         return Verdict(num_accepted, best[num_accepted], target_prob)
     if is_certain(draft):
-        return Verdict(num_accepted, best[num_accepted], target_prob, [1.0] * len(matches), target_prob)
+        attempted = _attempted(proposal, target_prob, target)
+        certain = [1.0] * len(matches)
+        return Verdict(num_accepted, best[num_accepted], target_prob, certain, target_prob, attempted=attempted)
     token_ids = proposal.on(target.logits.device)
     overlap = draft.token_probs(target.best[: len(token_ids)])
-    return Verdict(num_accepted, best[num_accepted], target_prob, draft.token_probs(token_ids), overlap)
+    attempted = _attempted(proposal, overlap, target)
+    draft_prob = draft.token_probs(token_ids)
+    return Verdict(num_accepted, best[num_accepted], target_prob, draft_prob, overlap, attempted=attempted)
 
 
 @rule("exact_match", lossless=True, requires=frozenset())

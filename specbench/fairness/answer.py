@@ -71,7 +71,7 @@ def represented(request: Request, shared: Common, entries: Sequence[Entry], say:
         say(f"sampling {request.samples} texts from {model.name}")
         found[name] = representation(
             model, request.samples, max_new_tokens=REPRESENTATION_TOKENS, temperature=1.0, seed=request.seed,
-            languages=languages,
+            prompt=request.prompt, languages=languages,
         )  # fmt: skip
     return found
 

@@ -49,7 +49,8 @@ def measured_caption(drafter: DrafterReport) -> str:
     if found is not None:
         lines.append(f"Spearman's ρ of representation share and α: {with_interval(found, 2)}")
     if drafter.num_texts_represented:
-        lines.append(f"rank: of {drafter.num_texts_represented} texts on an empty prompt; 1 is the best represented")
+        texts = f"{drafter.num_texts_represented} texts behind {drafter.prompt_represented!r}, language by lingua"
+        lines.append(f"rank: of {texts}; 1 is the best represented")
     if drafter.problem is not None:
         lines.append(f"no teacher-forced numbers: {drafter.problem}")
     return "\n".join(lines)

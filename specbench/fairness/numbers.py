@@ -100,6 +100,7 @@ class DrafterReport(Frozen):
     cost_ratio: float | None
     problem: str | None
     num_texts_represented: int | None = None
+    prompt_represented: str | None = None  # what these texts go on from, as representation.Representation
     groups: dict[str, GroupNumbers]
     family: Family
 

@@ -122,6 +122,7 @@ def drafter_report(
         cost_ratio=costs.pop() if len(costs) == 1 else None,
         problem=entry.problem,
         num_texts_represented=found.num_texts if found else None,
+        prompt_represented=found.prompt if found else None,
         groups=groups,
         family=family_of(subject.columns, groups, subject.step_costs, seed),
     )

@@ -13,7 +13,7 @@ Side = tuple[Run, str]  # a run and one of its methods
 @dataclass(frozen=True)
 class Request:
     """What a user asked for, as it was said. `runs`, `before`, `after`: RUN or RUN:METHOD; `samples`: texts for the
-    representation of languages, 0 for none."""
+    representation of languages, 0 for none; `prompt`: what they go on from."""
 
     runs: Sequence[str]
     before: str | None
@@ -21,6 +21,7 @@ class Request:
     drafters: Sequence[str]
     reference: Reference
     samples: int
+    prompt: str = ""
     tasks: Sequence[str] = ()
     subsets: Sequence[str] = ()
     data: str | None = None

@@ -29,6 +29,7 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
         "acceptance_rate": prompts.mean([a / j if j else None for a, j in zip(accepted, judged, strict=True)], SHARE),
         "acceptance_rate_pooled": prompts.ratio(accepted, judged, bounds=SHARE),
         "acceptance_rate_expected": per_position("overlap", SHARE),
+        **_unconditional(prompts, own),
         "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)], SHARE),
         "mean_acceptance_length": prompts.ratio([tokens for tokens, _ in verified], [n for _, n in verified]),
         "accepted_length": prompts.ratio(accepted, num_steps) if any_judged else Metric(),
@@ -41,6 +42,15 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
         "divergence_bound": Metric() if threshold is None else prompts.mean([a * threshold for a in accepted]),
         "mean_divergence": per_position("divergence"),
     }
+
+
+def _unconditional(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
+    """Only of drafts whose end is not proposed: of all others it is `acceptance_rate_expected`."""
+    if not any("attempted" in g for g in own):
+        return {}
+    lists = [g.get("attempted") or [] for g in own]
+    rate = prompts.ratio([sum(values) for values in lists], [len(values) for values in lists], bounds=SHARE)
+    return {"acceptance_rate_unconditional": rate}
 
 
 def accepted_lengths(own: Sequence[Generation], num_draft_tokens: int) -> tuple[int, ...] | None:

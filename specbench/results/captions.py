@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from specbench.results.bootstrap import SMALL_SAMPLE
+from specbench.results.bootstrap import SMALL_SAMPLE, Metric
 from specbench.results.drafters import decodes_alone, draft_length, drafter_of, model_name, prescribed
 from specbench.results.row import Evidence, Row
 
 FEW = f"numbers rest on few prompts: less than {SMALL_SAMPLE}"
+FORECAST = ("acceptance_rate", "cost_ratio", "speedup_expected")
 MANY_CUT = 0.1  # a larger share of answers that ended at the limit makes the accuracy one of cut answers
 SOURCES = {
     "greedy equal": "this run's outputs are AR's",
@@ -35,6 +36,9 @@ def caption(rows: Sequence[Row]) -> str:
     cut = [r.subset for r in rows if _value(r, "share_cut_by_length") > MANY_CUT]
     if cut:
         sentences.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")
+    reason = next(filter(None, map(no_forecast, rows)), None)
+    if reason is not None:
+        sentences.append(f"no expected speed-up: {reason}")
     small = [r.subset if num_timed(r) == r.n else f"{r.subset} ({num_timed(r)} of {r.n} with a speed)"
              for r in rows if rests_on_few(r)]  # fmt: skip
     if small:
@@ -47,6 +51,16 @@ def rests_on_few(row: Row) -> bool:
     the baseline, whose speed-up over itself is exact."""
     speedup = row.metrics.get("speedup")
     return speedup is not None and speedup.value is not None and num_timed(row) < SMALL_SAMPLE and not is_baseline(row)
+
+
+def no_forecast(row: Row) -> str | None:
+    """Why the expected speed-up of a row is null though its acceptance rate is known; else None."""
+    rate, cost, expected = (row.metrics.get(name, Metric()).value for name in FORECAST)
+    if rate is None or expected is not None or is_baseline(row):
+        return None
+    if cost is None:
+        return "its formula needs one cost ratio c, and these records have none"
+    return "its formula assumes one draft pass per judged token, which drafted text and copies do not have"
 
 
 def is_baseline(row: Row) -> bool:

@@ -28,8 +28,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "speedup_e2e": ("ratio", "the same with prefill: Σ new tokens ÷ Σ (time to first token + decode seconds)"),
     "speedup_expected": (
         "ratio",
-        "f(α, γ, c) = (1 − α^(γ+1)) / ((1 − α)(γc + 1)), arXiv:2211.17192 theorem 3.8; null where a draft token is not "
-        "one draft pass (drafts as text, prompt lookup, external decoders), or c is null",
+        "f(α, γ, c) = (1 − α^(γ+1)) / ((1 − α)(γc + 1)), arXiv:2211.17192 theorem 3.8; null where a judged token is no "
+        "single draft pass (slem, slrs: drafted text; pld; external decoders), or c is null",
     ),
     "ttft_seconds": ("s, median", "prompt tokens in → first emitted token, both prefills included"),
     "draft_prefill_seconds": ("s, median", "the drafter's prefill, part of ttft_seconds"),
@@ -54,7 +54,13 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "acceptance_rate_expected": (
         "share",
         "per judged token: Σ min(p, q) where rejection judges, p(x) where drafts are matched or certain, the "
-        "probability of random-accept; null for fuzzy rules and where ψ is not known in full (slrs)",
+        "probability of random-accept; null for fuzzy rules and where ψ is not known in full (slrs); of union and tli "
+        "given that the drafter did not draw the end of a text, which is not judged",
+    ),
+    "acceptance_rate_unconditional": (
+        "share",
+        "union and tli: (1 − P(end)) · Σ min(p, q given no end), per position where a draft token was to be drawn: the "
+        "probability that one is drawn and accepted",
     ),
     "draft_efficiency": ("share", f"accepted ÷ drafted tokens, {MEAN}"),
     "mean_acceptance_length": (

@@ -11,11 +11,11 @@ def representation_table(found: Representation) -> Table:
     """A line per language, the best represented first."""
     caption = (
         f"{found.num_texts} texts of up to {found.max_new_tokens} tokens at temperature {found.temperature:g} behind "
-        f"{found.prompt}, seed {found.seed}; language by lingua, {found.num_unknown} in none. Short and garbled "
+        f"{found.prompt!r}, seed {found.seed}; language by lingua, {found.num_unknown} in none. Short and garbled "
         "texts are often taken for another language."
     )
     table = Table(
-        title=Text(f"languages of {found.model} on an empty prompt"), caption=Text(caption), caption_justify="left",
+        title=Text(f"languages of {found.model}"), caption=Text(caption), caption_justify="left",
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
     for header in ("rank", "language", "texts", "share %\n95 % interval"):

@@ -43,6 +43,7 @@ class GenerationShape(Strict):
     finish: Literal["eos", "stop", "length", "context"]
     steps: list[Step]
     positions: dict[str, Values]
+    attempted: list[Finite] | None = None  # only of drafts whose end is not proposed
     passes: Passes
     ttft_seconds: Seconds | None
     draft_prefill_seconds: Seconds | None
@@ -122,6 +123,12 @@ def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
     for key, values in generation["positions"].items():
         if values is not None and len(values) != step_sum(generation, JUDGED):
             problems.append(f"{len(values)} {key} values for {step_sum(generation, JUDGED)} judged tokens")
+    attempted = generation.get("attempted")
+    if attempted is not None and not step_sum(generation, JUDGED) <= len(attempted) <= step_sum(generation, EMITTED):
+        problems.append(
+            f"{len(attempted)} attempted values for {step_sum(generation, JUDGED)} judged and "
+            f"{step_sum(generation, EMITTED)} emitted tokens"
+        )
     if problems:
         raise ValueError(f"record of {name}: {method}: {'; '.join(problems)}")
 

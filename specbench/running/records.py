@@ -5,6 +5,8 @@
 token_ids, text, finish     the answer, and why it ended: eos, stop, length or context
 steps                       [drafted, judged, accepted, emitted] per target pass; the first token is in no step
 positions                   per judged draft token p(x), q(x), Σ min(p, q), the rule's divergence; null where undefined
+attempted                   union and tli: (1 − P(end)) · Σ min(p, q given no end), per position where a draft token was
+                            to be drawn, those where the drafter drew the end of a text included
 passes                      of target and draft: [query length, seconds]; c: median draft pass ÷ AR's of one token
 ttft_seconds, draft_prefill_seconds
 decode_seconds              starts after the first token

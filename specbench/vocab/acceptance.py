@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from specbench.catalogue import load_method
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.proposal import FOREIGN, Proposal
-from specbench.decoding.sampling import Sampling, process
+from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.pair import ModelPair
@@ -62,8 +62,9 @@ def expected_acceptance(
 ) -> list[Acceptance]:
     """For each method, by its own drafter and bridge, teacher-forced on what the target wrote at temperature 1.
 
-    Methods that know Σ min(p, q) give it (union, tli, sd); of the others one draft per position is judged: p(x) for an
-    exact match, which is Σ p ψ on average, and min(1, p(x) / ψ(x)) for slrs, which is Σ min(p, ψ) on average.
+    Methods that know Σ min(p, q) give it (sd), union and tli times the probability that the drafter does not draw the
+    end of a text, which they do not propose; of the others one draft per position is judged: p(x) for an exact match,
+    which is Σ p ψ on average, and min(1, p(x) / ψ(x)) for slrs, which is Σ min(p, ψ) on average.
     """
     reference = Reference(models.target, prompts, seed)
     found = []
@@ -99,6 +100,8 @@ def _of_method(method: MethodSpec, models: ModelPair, reference: Reference, seed
 
 def _judged(proposal: Proposal, target_probs: torch.Tensor) -> float:
     """How probable it is that the first draft token is accepted, given p as [vocab]."""
+    if (attempted := getattr(proposal.probs, "attempted", None)) is not None:
+        return float(attempted(target_probs[:0], Distributions(target_probs.log()[None], SAMPLING))[0])
     if proposal.probs is None or not proposal.token_ids:
         return 0.0
     drafted = proposal.on(target_probs.device)

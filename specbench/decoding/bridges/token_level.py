@@ -12,7 +12,7 @@ from specbench.decoding.deferred import DeferredProposal
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ScoringModel, deferring, end_table
 from specbench.decoding.proposal import FOREIGN, DenseProbs, Proposal, is_certain
-from specbench.decoding.sampling import Sampling, residual
+from specbench.decoding.sampling import Distributions, Sampling, residual
 from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.pair import ModelPair
@@ -68,6 +68,7 @@ class Common:
         self.target_size = target.vocab_size
         self.ends = draft.eos_token_ids
         self.is_end = end_table(self.ends, draft.vocab_size, target.device)  # [draft_vocab]
+        self.end_ids = self.is_end.nonzero()[:, 0]
         foreign = torch.full((draft.vocab_size,), FOREIGN, device=target.device)
         self.targets = foreign.index_copy(0, self.draft_ids, self.target_ids)  # of each draft token: [draft_vocab]
 
@@ -80,7 +81,10 @@ class Common:
 
 class CarriedProbs:
     """Draft distributions in the target's vocabulary, each given that the drafter did not end the text. Rows sum to
-    less than 1 by what the drafter gave to tokens that the target has not."""
+    less than 1 by what the drafter gave to tokens that the target has not.
+
+    `draft` may have one row more than the `num_rows` that are proposed: the one from which it drew the end.
+    """
 
     def __init__(self, draft: DenseProbs, num_rows: int, common: Common) -> None:
         self._draft = draft
@@ -90,14 +94,14 @@ class CarriedProbs:
 
     @cached_property
     def probs(self) -> torch.Tensor:
-        return self._carry(self._draft.probs)
+        return self._carry(self._draft.probs[: self._num_rows])
 
     @cached_property
     def raw_probs(self) -> torch.Tensor:
-        return self._carry(self._draft.raw_probs)
+        return self._carry(self._draft.raw_probs[: self._num_rows])
 
     def _carry(self, draft_probs: torch.Tensor) -> torch.Tensor:
-        rows = draft_probs[: self._num_rows].masked_fill(self._common.is_end, 0.0)
+        rows = draft_probs.masked_fill(self._common.is_end, 0.0)
         carried = rows.new_zeros((len(rows), self._common.target_size))
         carried[:, self._common.target_ids] = rows[:, self._common.draft_ids]
         return carried / rows.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
@@ -108,6 +112,16 @@ class CarriedProbs:
 
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
         return torch.minimum(self.probs, target_probs).sum(dim=-1)
+
+    def attempted(self, overlap: torch.Tensor, target: Distributions) -> torch.Tensor:
+        """(1 − P(end)) · Σ min(p, q given no end): the probability that a draft token is drawn and accepted, per row of
+        `draft`: [num_rows] → [num_drawn]."""
+        drawn = self._draft.probs
+        if len(drawn) > len(overlap):
+            behind = slice(len(overlap), len(drawn))
+            carried = self._carry(drawn[behind])
+            overlap = torch.cat([overlap, torch.minimum(carried, target.probs[behind]).sum(dim=-1)])
+        return overlap * (1.0 - drawn.index_select(1, self._common.end_ids).sum(dim=-1)).clamp_min(0.0)
 
     def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
         return residual(target_probs, self.probs.index_select(0, index)[0])
@@ -135,10 +149,11 @@ class TokenBridge:
         drafted = self._drafter.propose(draft_ids, num_draft_tokens, generator)
         if isinstance(drafted, DeferredProposal):
             return self._carried_unread(drafted)
-        token_ids = self._carried(drafted.token_ids)
-        if not token_ids:
+        if not drafted.token_ids:
             return Proposal()
-        return Proposal(token_ids, CarriedProbs(cast(DenseProbs, drafted.probs), len(token_ids), self._common))
+        token_ids = self._carried(drafted.token_ids)
+        probs = CarriedProbs(cast(DenseProbs, drafted.probs), len(token_ids), self._common)
+        return Proposal(token_ids, probs, ended=len(token_ids) < drafted.num_drafted)
 
     def _carried_unread(self, drafted: DeferredProposal) -> DeferredProposal:
         """The same of tokens that only the device knows: found in a table there, and read with the step's outcome."""

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -19,12 +18,12 @@ from specbench.leaderboards.runs import RecordedRun
 from specbench.leaderboards.schema import BoardFile, schema
 from specbench.leaderboards.validation import validate
 from specbench.results.board_changes import set_verdicts
-from specbench.results.board_format import FORMAT, HISTORY, sealed
+from specbench.results.board_format import FORMAT, sealed
 from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Evidence, Row, Sampling, Shots
 from tests.test_fairness import run_into
-from tests.test_leaderboard import of_format_1, row
+from tests.test_leaderboard import row
 
 EVIDENCE = Evidence(task="mgsm", subsets=("en",), num_prompts=4, num_draws=9, temperature=1, p_value=0.5)
 
@@ -190,22 +189,6 @@ def test_a_row_that_is_not_that_of_its_records_is_refused_even_with_a_new_digest
     assert len(found.problems) == 12 and all(field.strip() in problem for problem in found.problems)
 
 
-def test_a_row_cannot_pass_for_one_of_an_older_format_to_lose_its_trust_signals(folder, board):
-    """What is older the records tell, which say when they were measured."""
-
-    def strip(each):
-        each.update(shots=None, warnings=[], accepted_lengths=[0, 0, 0, 0, 0, 99])
-        for name in ("ar_drift", "rule_seconds", "tokenizer_seconds", "other_seconds"):
-            each["metrics"].pop(name, None)
-
-    edited(board, strip)
-    problems = validate(board, with_records=True).problems
-    assert len(problems) == 12 and all("_seconds = 'absent'" in problem for problem in problems)
-    run = RecordedRun(folder)
-    found = [mismatches(each.model_copy(update={"shots": None}), run) for each in run.rows]
-    assert all([mismatch.field for mismatch in each] == ["shots"] for each in found)
-
-
 def test_a_verdict_that_only_an_audit_gives_needs_its_evidence(folder):
     """And a lossy rule, or outputs that differ, leave none of it."""
     run = RecordedRun(folder)
@@ -280,7 +263,7 @@ def test_rows_that_do_not_go_together_are_refused_with_both_values(tmp_path):
 
 APART = {
     "intervals = .*methods of intervals": (
-        {"intervals": INTERVALS}, {"subset": "en", "intervals": INTERVALS.model_copy(update={"resamples": 9})}
+        {}, {"subset": "en", "intervals": INTERVALS.model_copy(update={"resamples": 9})}
     ),
     r"versions\.transformers = 5\.22": ({}, {"versions": {"torch": "2.13.0", "transformers": "5.22.0"}}),
     "drafter_revision = b+": ({"drafter_revision": "a" * 40}, {"subset": "en", "drafter_revision": "b" * 40}),
@@ -318,22 +301,6 @@ def test_every_field_that_a_run_tells_is_compared_with_it(folder):
     for field, value in edits.items():
         found = mismatches(honest.model_copy(update={field: value}), run)
         assert field in {each.field for each in found}, field
-
-
-def test_a_row_of_today_cannot_pass_for_an_older_one(folder, board):
-    """Without its signs of trust, under a digest that fits; records tell that they are of today."""
-
-    def strip(each):
-        each.update(shots=None, warnings=[], accepted_lengths=[0, 0, 0, 0, 0, 99])
-        for name in ("ar_drift", "rule_seconds", "tokenizer_seconds", "other_seconds"):
-            del each["metrics"][name]
-
-    edited(board, strip)
-    problems = validate(board, with_records=True).problems
-    assert len(problems) == 12 and all("= 'absent'" in problem for problem in problems)
-    run = RecordedRun(folder)
-    found = mismatches(run.rows[0].model_copy(update={"shots": None}), run)
-    assert [each.field for each in found] == ["shots"]
 
 
 def test_a_verdict_is_one_that_rule_and_outputs_allow(folder):
@@ -429,12 +396,14 @@ def test_verdicts_that_come_at_once_lose_none(tmp_path):
 
 
 def test_what_must_match_is_told_with_both_values_and_may_be_ignored():
-    first = row(intervals=INTERVALS)
-    assert differences(first, row(intervals=INTERVALS, method="sd@1:0", drafter="x", num_draft_tokens=2)) == []
-    other = row(sampling={"temperature": 0.5}, versions={"torch": "2.12.0", "transformers": "5.23.0"}, dtype="float16")
+    first = row()
+    assert differences(first, row(method="sd@1:0", drafter="x", num_draft_tokens=2)) == []
+    versions = {"torch": "2.12.0", "transformers": "5.23.0"}
+    level = INTERVALS.model_copy(update={"level": 0.9})
+    other = row(sampling={"temperature": 0.5}, versions=versions, dtype="float16", intervals=level)
     found = differences(first, other)
     assert [each.field for each in found] == [
-        "sampling.temperature", "dtype", "versions.torch", "intervals.method", "intervals.level", "intervals.resamples",
+        "sampling.temperature", "dtype", "versions.torch", "intervals.level",
     ]  # fmt: skip
     assert found[0] == Difference("sampling.temperature", 0.0, 0.5) and str(found[1]) == "dtype: float32 ≠ float16"
     assert differences(first, other, ignore=("sampling", "versions.torch", "intervals", "dtype")) == []
@@ -445,50 +414,16 @@ def test_what_must_match_is_told_with_both_values_and_may_be_ignored():
 
 
 def test_other_worked_examples_are_other_conditions_and_another_result():
-    """Rows of earlier formats do not say theirs: they compare as they did."""
     shots = [Shots(num=2, source="local", location="dev", digest=each, num_checked=16) for each in "ab"]
     first, second = (row(shots=each) for each in shots)
     assert [each.field for each in differences(first, second)] == ["shots.digest"]
-    assert differences(first, row()) == [] == differences(first, first)
-    assert conditions(row(shots=Shots(num=0))) == conditions(row()), "they share a table"
-    assert len({first.key, second.key, row().key}) == 3 and row(shots=Shots(num=0)).key == row().key
-
-
-def test_a_run_of_the_version_before_is_validated_with_what_its_rows_have(folder, tmp_path):
-    """Rows of format 3, and records that do not say when they were measured."""
-    old = tmp_path / "old"
-    shutil.copytree(folder, old)
-    content = json.loads((old / "leaderboard.json").read_text(encoding="utf-8"))
-    for each in content["rows"]:
-        for name in ("engine", "shots", "warnings", "accepted_lengths", "digest"):
-            del each[name]
-        del each["metrics"]["ar_drift"]
-        each["format"] = 3
-    content = {"format": 3, "rows": [sealed(each) for each in content["rows"]]}
-    (old / "leaderboard.json").write_text(json.dumps(content), encoding="utf-8")
-    records = [json.loads(line) for line in (old / "records.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert all(each.pop("measured_at") for each in records)
-    (old / "records.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
-    assert not validate(old / "leaderboard.json", with_records=True).problems
-    assert {each.engine for each in load(old / "leaderboard.json")} == {"eager"}
-
-
-def test_a_file_without_digests_is_said_to_be_one_and_gets_them_by_a_merge(specbench, tmp_path):
-    (tmp_path / "old.json").write_text(of_format_1([row(), row(subset="en")]), encoding="utf-8")
-    code, out, err = specbench("leaderboard", "validate", "old.json")
-    assert code == 0 and out.startswith("ok: old.json (2 rows)") and "format 1, whose rows carry no digest" in err
-    command = re.search(r"`specbench (leaderboard merge \S+ --to \S+)`", err.replace("\n", " "))[1]
-    before = load(tmp_path / "old.json")
-    assert specbench(*command.split())[0] == 0 and load(tmp_path / "old.json") == before
-    code, out, err = specbench("leaderboard", "validate", "old.json")
-    assert code == 0 and "digest" not in err
-    edited(tmp_path / "old.json", lambda each: each.update(n=99), seal=False)
-    assert "edited by hand" in specbench("leaderboard", "validate", "old.json")[2]
+    assert [each.field for each in differences(first, row())] == ["shots.digest"] and not differences(first, first)
+    assert len({first.key, second.key, row().key}) == 3
 
 
 def test_the_schema_takes_what_is_written_and_nothing_else(board, folder):
     made = schema()
-    assert made["x-format"] == FORMAT == max(HISTORY) and list(made["x-history"]) == [str(n) for n in HISTORY]
+    assert made["x-format"] == FORMAT
     assert made["properties"]["format"]["const"] == FORMAT == Row.model_fields["format"].default
     for path in (board, folder / "leaderboard.json"):
         content = json.loads(path.read_text(encoding="utf-8"))

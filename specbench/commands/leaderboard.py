@@ -75,8 +75,6 @@ def validate(
             found = validated(file, records, run or [])
         for problem in found.problems:
             fail(ConfigError(problem))
-        for note in found.notes:
-            stderr.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
         wrong |= bool(found.problems)
         if not found.problems:
             told = f", all {found.num_recomputed} recomputed from their records" if records else ""

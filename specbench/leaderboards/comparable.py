@@ -53,8 +53,8 @@ def _parts(field: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"versions.{name}", value.get(name)) for name in VERSIONS]
     if field == "signatures":
         return [(f"signatures.{name}", text) for name, text in value.items()]
-    if field == "shots":  # how many there are is part of the task; rows that do not say them compare with all
-        return [] if value is None or value.digest is None else [("shots.digest", value.digest)]
-    if field == "intervals":  # rows that do not say how theirs were computed differ from those that do
-        return [(f"intervals.{name}", value and getattr(value, name)) for name in ("method", "level", "resamples")]
+    if field == "shots":  # how many there are is part of the task
+        return [("shots.digest", value.digest)]
+    if field == "intervals":
+        return [(f"intervals.{name}", getattr(value, name)) for name in ("method", "level", "resamples")]
     return [(field, value)]

@@ -1,6 +1,5 @@
 """One board file → what is wrong with it, all of it where that can be told apart, else the first."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 from specbench.errors import ConfigError
 from specbench.leaderboards.runs import RecordedRun, Runs, place_of
 from specbench.leaderboards.together import check_together
-from specbench.results.board_format import FIRST_WITH_DIGESTS
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
 
@@ -17,12 +15,11 @@ NAMED = 3  # fields of a row in a message
 
 @dataclass(frozen=True)
 class Validity:
-    """`problems`: one line each; none where the file is sound. `notes`: what the file is too old to tell."""
+    """`problems`: one line each; none where the file is sound."""
 
     num_rows: int
     num_recomputed: int
     problems: tuple[str, ...]
-    notes: tuple[str, ...] = ()
 
 
 def validate(file: Path, with_records: bool, folders: Sequence[Path] = ()) -> Validity:
@@ -33,23 +30,12 @@ def validate(file: Path, with_records: bool, folders: Sequence[Path] = ()) -> Va
         check_together([(f"{file}: rows.{number}", row) for number, row in enumerate(rows)])
     except ConfigError as error:
         return Validity(0, 0, (str(error),))
-    notes = _notes(file)
     if not with_records:
-        return Validity(len(rows), 0, (), notes)
+        return Validity(len(rows), 0, ())
     runs = Runs()
     found = [(number, _problem(row, file, rows, runs, folders)) for number, row in enumerate(rows)]
     problems = [f"{file}: rows.{number} ({rows[number].place}): {problem}" for number, problem in found if problem]
-    return Validity(len(rows), len(rows) - len(problems), tuple(problems), notes)
-
-
-def _notes(file: Path) -> tuple[str, ...]:
-    version = json.loads(file.read_text(encoding="utf-8"))["format"]
-    if version >= FIRST_WITH_DIGESTS:
-        return ()
-    return (
-        f"{file}: is of format {version}, whose rows carry no digest: whether one was edited, only its records tell "
-        f"(--records); `specbench leaderboard merge {file} --to {file}` writes them with digests from now on",
-    )
+    return Validity(len(rows), len(rows) - len(problems), tuple(problems))
 
 
 def _problem(row: Row, file: Path, rows: Sequence[Row], runs: Runs, folders: Sequence[Path]) -> str | None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, 
 
 from specbench.fairness.numbers import Family, GroupNumbers
 from specbench.results.board_format import FORMAT
-from specbench.results.bootstrap import Intervals, Metric
+from specbench.results.bootstrap import INTERVALS, Intervals, Metric
 from specbench.specs.components import Engine
 
 # "compiled target": the target's passes are compiled, and those of a drafter cannot be.
@@ -76,7 +76,7 @@ class Warning(Part):
 class Row(Part):
     """One method on one subset (or on "all"), paired to AR in the same process. Times in seconds, rates in tokens/s."""
 
-    format: Literal[4] = FORMAT
+    format: Literal[1] = FORMAT
     task: str  # name@version:digest
     subset: str
     language: str | None
@@ -109,9 +109,9 @@ class Row(Part):
     evidence: Evidence | None = None  # of an audit that gave the verdict; null where the row's own outputs did
     quality: str | None = None  # the metric that stands for it; null where nothing is scored, or by several
     signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough
-    intervals: Intervals | None = None  # how those of the metrics were computed; null in rows that do not say it
+    intervals: Intervals = INTERVALS  # how those of the metrics were computed
     fairness: GroupNumbers | Family | None = None  # of `specbench fairness`: of a subset, or in "all" of all subsets
-    shots: Shots | None = None  # null in rows of earlier formats, which do not say it
+    shots: Shots = Shots(num=0)
     warnings: tuple[Warning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
     accepted_lengths: tuple[NonNegativeInt, ...] | None = None
@@ -131,7 +131,7 @@ class Row(Part):
     def key(self) -> str:
         """What identifies the result: every field but the metrics, the date and the command line; and the judge, and
         the worked examples before the prompts."""
-        told = {"judge": self.signatures.get("judge_score"), "shots": self.shots and self.shots.digest}
+        told = {"judge": self.signatures.get("judge_score"), "shots": self.shots.digest}
         also = {name: value for name, value in told.items() if value is not None}
         return json.dumps(self.model_dump(mode="json", exclude=set(RESULT_FIELDS)) | also, sort_keys=True)
 

@@ -83,7 +83,7 @@ def test_merge_replaces_the_same_result_and_keeps_the_others(tmp_path):
 
 
 def test_the_key_is_everything_but_the_outcome():
-    assert set(json.loads(row().key)) == set(FIELDS) - {"metrics", "created", "command"} | {"format", "engine"}
+    assert set(json.loads(row().key)) == set(FIELDS) - {"metrics", "created", "command"} | {"format", "engine", "subsets"}
     assert row(quality="bleu", signatures={"bleu": "tok:zh"}).key == row().key
     other = INTERVALS.model_copy(update={"level": 0.9})
     assert row(intervals=other).key == row().key, "other intervals are of the same result"

@@ -1,10 +1,14 @@
 """The report as a file."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specbench import files
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
+
+if TYPE_CHECKING:
+    from specbench.audit.request import Audit
 
 
 def check_place(path: Path, option: str = "--output") -> None:
@@ -26,3 +30,14 @@ def write_report(path: Path, text: str, option: str = "--output") -> None:
 
 def _refused(option: str, path: Path, problem: str | None) -> ConfigError:
     return ConfigError(f"{option} {path}: cannot write the report: {problem}: name another file")
+
+
+def read_report(path: Path) -> "Audit":
+    """Returns the report of an audit. Raises ConfigError for a file that is none."""
+    from specbench.audit.request import Audit
+
+    try:
+        return Audit.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        problem = str(error).replace("\n", " ")
+        raise ConfigError(f"{path}: not the report of an audit ({problem:.200}): restore it from a copy") from error

@@ -13,9 +13,8 @@ from specbench.gate.outcome import OUTPUTS, output_finding, verdict_finding
 from specbench.gate.outputs import Outputs, compare_outputs
 from specbench.gate.pairing import Pair, rounding
 from specbench.gate.pending import Pending
-from specbench.gate.sides import BASELINE, Side, by_key
+from specbench.gate.sides import BASELINE, Side, by_key, records_of_row
 from specbench.gate.speed import LENGTH, SPEEDUP, Measured, Sides, lengths, speed_of_baseline, speedups
-from specbench.leaderboards.row_records import records_of_subset
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.running.records import Key, Record
 
@@ -84,7 +83,7 @@ class ByRecords:
     def _part(self, compared: Compared, pair: Pair) -> list[Part]:
         """Nothing, and a problem, where the two sides have read other prompts."""
         before, now = (
-            by_key(records_of_subset(row, run.records))
+            by_key(records_of_row(row, run.records))
             for run, row in zip(self.runs, (pair.baseline, pair.candidate), strict=True)
         )
         subset = pair.candidate.subset

@@ -3,9 +3,9 @@
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, field_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, field_validator, model_validator
 
 from specbench.fairness.numbers import Family, GroupNumbers
 from specbench.results.board_format import FORMAT
@@ -16,7 +16,23 @@ from specbench.specs.components import Engine
 RowEngine = Literal[Engine, "compiled target"]
 
 ALL = "all"  # the subset of a row over all subsets of its task
-# Everything else says which result it is.
+# Where the fields of a row come from. COMPUTED: from the records and specs in its run's folder. NOTED: the run noted them
+# there. STATED: they were added later, or only the file has them; nothing in the folder tells whether they are true.
+COMPUTED = frozenset(
+    {
+        "format", "task", "subset", "language", "method", "num_draft_tokens", "options", "sampling", "n", "subsets",
+        "repeats", "created", "lossless", "verdict", "quality", "signatures", "intervals", "warnings",
+        "accepted_lengths", "metrics",
+    }
+)  # fmt: skip
+NOTED = frozenset(
+    {
+        "target", "target_revision", "drafter", "drafter_revision", "dtype", "device", "attention", "engine",
+        "versions", "commit", "command", "data_source", "data_location", "data_revision", "chat", "seed", "shots",
+    }
+)  # fmt: skip
+STATED = frozenset({"evidence", "fairness", "run"})
+# Everything but these fields says which result a row is.
 RESULT_FIELDS = frozenset(
     {
         "metrics", "accepted_lengths", "warnings", "shots", "quality", "signatures", "verdict", "evidence", "fairness",
@@ -48,6 +64,13 @@ class Evidence(Part):
     num_draws: int | None
     temperature: FiniteFloat | None  # of the draws
     p_value: FiniteFloat | None
+    report: str | None = None  # file of the audit, from the file's folder; null: it was not kept
+
+    @model_validator(mode="after")
+    def _draws_are_told_whole(self) -> Self:
+        if len({value is None for value in (self.num_draws, self.temperature, self.p_value)}) > 1:
+            raise ValueError("num_draws, temperature and p_value are all null, or none of them is")
+        return self
 
 
 class Shots(Part):
@@ -101,6 +124,7 @@ class Row(Part):
     chat: bool | str
     seed: int
     n: int = Field(ge=0)  # examples
+    subsets: dict[str, NonNegativeInt] = Field(default_factory=dict)  # of a row over all: its subsets, each with its n
     repeats: int = Field(ge=1)
     created: str
     run: str | None = None  # the folder of the records, from the file's folder; null: the file's folder, or unknown
@@ -121,6 +145,17 @@ class Row(Part):
     @classmethod
     def _infinity_as_word(cls, options: dict[str, Any]) -> dict[str, Any]:
         return {name: writable(value) for name, value in options.items()}  # JSON has no infinity; a threshold may be
+
+    @model_validator(mode="after")
+    def _is_of_its_subsets(self) -> Self:
+        if self.subsets and (self.subset != ALL or sum(self.subsets.values()) != self.n):
+            raise ValueError(f"subsets: a row of '{ALL}' names them, and their examples make n")
+        return self
+
+    @property
+    def examples(self) -> dict[str, int]:
+        """By subset how many examples the row is of: the first ones of its data."""
+        return self.subsets or {self.subset: self.n}
 
     @property
     def place(self) -> str:

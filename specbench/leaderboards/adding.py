@@ -37,7 +37,7 @@ def add_runs(runs: Sequence[Path], file: Path) -> Added:
     return put(
         file,
         [
-            (f"{path / ROWS}: rows.{number}", _moved(row, path / ROWS, file))
+            (f"{path / ROWS}: rows.{number}", _with_place(_moved(row, path / ROWS, file), path, file))
             for path in runs for number, row in enumerate(finished(path))
         ],
     )  # fmt: skip

@@ -537,4 +537,4 @@ def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench, tiny_pair: 
     code, _, err = specbench("audit", "--method", "all,sd", *common)
     assert code == 2 and "'all' is every method" in err
     code, _, err = specbench("audit", "--method", "sd", *common, "--leaderboard", "none.json")
-    assert code == 2 and err.startswith("error: none.json: cannot read the leaderboard")
+    assert code == 2 and err.startswith("error: none.json: cannot be read")

@@ -1,10 +1,10 @@
 """One board file → what is wrong with it, all of it where that can be told apart, else the first."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench import bounded
 from specbench.errors import ConfigError
 from specbench.leaderboards.runs import RecordedRun, Runs, place_of
 from specbench.leaderboards.together import check_together
@@ -43,7 +43,7 @@ def validate(file: Path, with_records: bool, folders: Sequence[Path] = ()) -> Va
 
 
 def _notes(file: Path) -> tuple[str, ...]:
-    version = json.loads(file.read_text(encoding="utf-8"))["format"]
+    version = bounded.read_json(file, "restore it")["format"]
     if version >= FIRST_WITH_DIGESTS:
         return ()
     return (

@@ -18,8 +18,7 @@ from specbench.audit.draws import NUM_TOKENS, accept_everything, draw_many
 from specbench.audit.exact import exact_rows
 from specbench.audit.methods import Bench, Findings, Prompt, Subject, audit
 from specbench.audit.noise import measure_noise
-from specbench.audit.outputs import Answer
-from specbench.audit.outputs import different
+from specbench.audit.outputs import Answer, different
 from specbench.audit.records import ties_of_records
 from specbench.audit.request import Audit, Identity
 from specbench.audit.verdict import Distribution, Greedy, Verdict, declaration, verdict_of_records
@@ -543,4 +542,4 @@ def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench, tiny_pair: 
     code, _, err = specbench("audit", "--method", "all,sd", *common)
     assert code == 2 and "'all' is every method" in err
     code, _, err = specbench("audit", "--method", "sd", *common, "--leaderboard", "none.json")
-    assert code == 2 and err.startswith("error: none.json: cannot read the leaderboard")
+    assert code == 2 and err.startswith("error: none.json: cannot be read")

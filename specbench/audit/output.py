@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench import files
+from pydantic import ValidationError
+
+from specbench import bounded, files
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
 
@@ -37,7 +39,10 @@ def read_report(path: Path) -> "Audit":
     from specbench.audit.request import Audit
 
     try:
-        return Audit.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        problem = str(error).replace("\n", " ")
-        raise ConfigError(f"{path}: not the report of an audit ({problem:.200}): restore it from a copy") from error
+        return Audit.model_validate(bounded.read_json(path, "restore it from a copy"))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise ConfigError(
+            f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}: not the report of an audit"
+        ) from error

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from specbench import bounded
 from specbench.errors import ConfigError
 from specbench.files import check_place, write_atomically
 from specbench.results.board_format import DIGEST, FORMAT, digest_of, sealed
@@ -16,12 +17,7 @@ from specbench.results.row import Row
 def load(path: Path | str) -> list[Row]:
     """The rows of a leaderboard file. Raises ConfigError for anything else than a whole file of this format."""
     path = Path(path)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_a_number)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read the leaderboard: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a leaderboard (broken JSON: {error}); {_REMEDY}") from error
+    content = bounded.read_json(path, _REMEDY)
     if (
         not isinstance(content, dict)
         or not isinstance(content.get("rows"), list)
@@ -99,10 +95,6 @@ def _check_each_once(path: Path, rows: Sequence[Row]) -> None:
                 f"{path}: rows.{number} ({row.place}) is the same configuration as rows.{first}, created "
                 f"{row.created} and {rows[first].created}: take one of the two out"
             )
-
-
-def _not_a_number(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def not_written(path: Path, error: OSError) -> ConfigError:

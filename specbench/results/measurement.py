@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 
+from specbench import bounded
 from specbench.data.shots import Worked
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
@@ -77,15 +78,11 @@ def read_measurements(folder: Path) -> tuple[Measurement, ...]:
     """Returns what the commands measured, the first one first. Raises ConfigError for an absent or broken file."""
     path = folder / FILE
     try:
-        return _File.model_validate(json.loads(path.read_text(encoding="utf-8"))).measurements
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such file: {REMEDY}") from error
+        return _File.model_validate(bounded.read_json(path, REMEDY)).measurements
     except ValidationError as error:
         problem: Any = error.errors()[0]
         key = ".".join(map(str, problem["loc"]))
         raise ConfigError(f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}: {REMEDY}") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}): {REMEDY}") from error
 
 
 def add_measurement(folder: Path, measurement: Measurement) -> None:

@@ -16,8 +16,8 @@ from specbench.specs.components import Engine
 RowEngine = Literal[Engine, "compiled target"]
 
 ALL = "all"  # the subset of a row over all subsets of its task
-# Where the fields of a row come from. COMPUTED: from the records and specs in its run's folder. NOTED: the run noted them
-# there. STATED: they were added later, or only the file has them; nothing in the folder tells whether they are true.
+# Where the fields of a row come from. COMPUTED: from the records and specs in its run's folder. NOTED: the run noted
+# them there. STATED: they were added later, or only the file has them; nothing in the folder tells whether they are true.
 COMPUTED = frozenset(
     {
         "format", "task", "subset", "language", "method", "num_draft_tokens", "options", "sampling", "n", "subsets",

@@ -56,7 +56,7 @@ def validate(file: Path, with_records: bool, folders: Sequence[Path] = ()) -> Va
             problem: str | None = f"cannot be recomputed: {error}"
         else:
             problem = _problem(found)
-            stated.update(found.stated)
+            stated.update(() if problem else found.stated)
         if problem is not None:
             problems.append(f"{file}: rows.{number} ({row.place}): {problem}")
     return Validity(len(rows), len(rows) - len(problems), tuple(problems), stated)

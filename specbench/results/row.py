@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, field_validator, model_validator
 
@@ -14,6 +14,8 @@ from specbench.specs.components import Engine
 
 # "compiled target": the target's passes are compiled, and those of a drafter cannot be.
 RowEngine = Literal[Engine, "compiled target"]
+
+Place = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # of a file or folder; no control characters
 
 ALL = "all"  # the subset of a row over all subsets of its task
 # Where the fields of a row come from. COMPUTED: from the records and specs in its run's folder. NOTED: the run noted
@@ -64,7 +66,7 @@ class Evidence(Part):
     num_draws: int | None
     temperature: FiniteFloat | None  # of the draws
     p_value: FiniteFloat | None
-    report: str | None = None  # file of the audit, from the file's folder; null: it was not kept
+    report: Place | None = None  # file of the audit, from the file's folder; null: it was not kept
 
     @model_validator(mode="after")
     def _draws_are_told_whole(self) -> Self:
@@ -127,7 +129,7 @@ class Row(Part):
     subsets: dict[str, NonNegativeInt] = Field(default_factory=dict)  # of a row over all: its subsets, each with its n
     repeats: int = Field(ge=1)
     created: str
-    run: str | None = None  # the folder of the records, from the file's folder; null: the file's folder, or unknown
+    run: Place | None = None  # the folder of the records, from the file's folder; null: the file's folder, or unknown
     lossless: bool  # what the rule, or the author of external code, claims
     verdict: str = "not audited"  # what the outputs say: specbench.audit.records
     evidence: Evidence | None = None  # of an audit that gave the verdict; null where the row's own outputs did

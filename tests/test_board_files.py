@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -446,7 +447,7 @@ def test_the_commands_say_what_they_did_and_what_is_wrong(specbench, folder, boa
     (tmp_path / "half.json").write_text(board.read_text()[:5000])
     edited(board, EDITS["speedup.value"], seal=False)
     code, out, err = specbench("leaderboard", "validate", "new.json", "half.json", board)
-    assert code == 2 and out.startswith("ok: new.json") and "half.json, line 191: not valid JSON" in err
+    assert code == 2 and out.startswith("ok: new.json") and re.search(r"half\.json, line \d+: not valid JSON", err)
     assert "edited by hand" in err and "Traceback" not in err
     for arguments, told in (
         (("add", tmp_path / "none", "--to", "new.json"), "no such folder"),

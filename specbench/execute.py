@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console
 
@@ -16,23 +16,26 @@ from specbench.leaderboards.adding import add_rows
 from specbench.leaderboards.machine import check_takes
 from specbench.request import Request
 from specbench.resources import EMBEDDED
-from specbench.results import rows as results
 from specbench.results.environment import environment
 from specbench.results.leaderboard import check_writable, write
+from specbench.results.measured import measurement_of
+from specbench.results.measurement import add_measurement
 from specbench.results.notes import why_unscored
 from specbench.results.plots import check_plot, draw
+from specbench.results.quality import Asked
 from specbench.results.row import Row
+from specbench.results.rows import MeasuredRun
 from specbench.running import runner
 from specbench.running.blocks import what_blocks_are
 from specbench.running.models import Models, load_models
 from specbench.running.naming import default_folder
 from specbench.running.plan import Cell, make_cells
 from specbench.running.progress import RunProgress, announce, saying_what_is_kept
-from specbench.running.records import Record
+from specbench.running.records import Record, record_key
 from specbench.running.run_folder import Key, RunFolder
 from specbench.running.specs_file import write_specs
 from specbench.running.subsets import load_asked
-from specbench.specs import RunSpec
+from specbench.specs import RunSpec, TaskSpec
 from specbench.threads import set_threads
 from specbench.tuning.calibration import without_calibration
 
@@ -98,9 +101,7 @@ def execute(
         say(console, "--allow-code-execution: no effect, no answer of these tasks is run")
     path = request.output or default_folder(spec, identity)
     folder = RunFolder(path, identity, named_by_digest=request.output is None)
-    records, rows = measure_into(
-        folder, spec, cells, models, conditions, request.command, console, request.judging, make_progress
-    )
+    records, rows = measure_into(folder, spec, cells, models, request.command, console, request.judging, make_progress)
     if reason := why_unscored(records):
         say(console, reason)
     if request.leaderboard is not None:
@@ -112,8 +113,8 @@ def execute(
 
 
 def measure_into(
-    folder: RunFolder, spec: RunSpec, cells: Sequence[Cell], models: Models, conditions: Mapping[str, Any],
-    command: str, console: Console, judging: Judging | None = None, make_progress: MakeProgress = RunProgress,
+    folder: RunFolder, spec: RunSpec, cells: Sequence[Cell], models: Models, command: str, console: Console,
+    judging: Judging | None = None, make_progress: MakeProgress = RunProgress,
 ) -> tuple[list[Record], list[Row]]:  # fmt: skip
     """Measure what the folder does not hold yet; its leaderboard then holds this run alone, and no rows of another."""
     with folder.open({method.name: method.most_draft_tokens for method in spec.methods}) as done:
@@ -121,17 +122,32 @@ def measure_into(
         if judging is not None and any(block.key not in done for block in runner.blocks(cells, spec.repeats)):
             judging.check()
         measured = measure(spec, cells, folder, done, console, make_progress)
-        write_specs(folder.path, spec, cells)
+        write_specs(folder.path, spec)
+        measurement = measurement_of(spec, cells, models, measured, command)
+        add_measurement(folder.path, measurement)
+
+        def rows_of(records: Sequence[Record], judge: str | None) -> list[Row]:
+            known = {record_key(record): record for record in records}
+            return MeasuredRun(
+                folder.identity, spec.tasks, spec.methods, measurement, known, judge, asked_of_cells(cells)
+            ).rows()
+
         records, judge = with_recorded(measured, cells, folder.path, console)
-        rows = results.rows(spec, cells, models, records, conditions, command, judge)
+        rows = rows_of(records, judge)
         write(folder.leaderboard, rows)  # whatever becomes of a judge that is asked now
         if judging is not None and judging.is_dry_run:
             judging.show(measured, cells)
         elif judging is not None:
             records = judging.judge(measured, cells, folder.path, console)
-            rows = results.rows(spec, cells, models, records, conditions, command, judging.settings.signature)
+            rows = rows_of(records, judging.settings.signature)
             write(folder.leaderboard, rows)
     return records, rows
+
+
+def asked_of_cells(cells: Sequence[Cell]) -> Callable[[TaskSpec, str], Asked]:
+    """Gives what the answers of a task's subset are judged by, with the scorers that are made already."""
+    found = {(cell.task.name, cell.subset): Asked(cell.scorer, cell.task.language) for cell in cells}
+    return lambda task, subset: found[task.name, subset]
 
 
 def measure(

@@ -18,10 +18,10 @@ from specbench.audit.draws import NUM_TOKENS, accept_everything, draw_many
 from specbench.audit.exact import exact_rows
 from specbench.audit.methods import Bench, Findings, Prompt, Subject, audit
 from specbench.audit.noise import measure_noise
-from specbench.audit.outputs import Answer
-from specbench.audit.records import verdict_of_records
+from specbench.audit.outputs import Answer, different
+from specbench.audit.records import ties_of_records
 from specbench.audit.request import Audit, Identity
-from specbench.audit.verdict import Distribution, Greedy, Verdict
+from specbench.audit.verdict import Distribution, Greedy, Verdict, declaration, verdict_of_records
 from specbench.catalogue import load_method
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.none import NoDrafter
@@ -366,7 +366,12 @@ def test_verdicts_from_records(target: TableModel) -> None:
 
     def say(records: list[dict], model: TableModel = target, greedy: bool = True, method: str = "sd") -> str:
         spec = sd if method == "sd" else load_method(method)
-        return verdict_of_records(records, spec, model, lambda _: [0, 1], greedy=greedy)
+        ties = ties_of_records(records, spec, model, lambda _: [0, 1]) if greedy else None
+        num_different, num_near_ties, _ = ties or (0, 0, 0.0)
+        assert declaration(spec) is False or not greedy or num_different == len(different(records, spec.name))
+        return verdict_of_records(
+            spec, greedy=greedy, num_records=len(records), num_different=num_different, num_near_ties=num_near_ties
+        )
 
     num_passes = len(target.query_lengths)
     assert say([record(own, own)] * 3) == "greedy equal"
@@ -498,10 +503,11 @@ def test_rows_of_another_dtype_engine_or_model_keep_their_verdict() -> None:
     assert own.dtype == "float32" and found is not None and found[0] == "lossless"
     assert found[1].model_dump() == {
         "task": "mgsm", "subsets": ("en", "ja"), "num_prompts": 8, "num_draws": 600, "temperature": 1.0,
-        "p_value": 0.25,
+        "p_value": 0.25, "report": None,
     }  # fmt: skip
     audited = own.model_copy(update={"verdict": found[0], "evidence": found[1]})
     said = "lossless, by an audit: greedy on 8 prompts, 600 draws at temperature 1, p = 0.25 (mgsm: en, ja)"
+    said += "; stated: its report was not kept"
     assert verdict_of(audited) == said and audited.key == own.key
     warm = own.model_copy(update={"sampling": Sampled(temperature=0.7)})
     assert report.verdict_of(warm) is not None
@@ -537,4 +543,4 @@ def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench, tiny_pair: 
     code, _, err = specbench("audit", "--method", "all,sd", *common)
     assert code == 2 and "'all' is every method" in err
     code, _, err = specbench("audit", "--method", "sd", *common, "--leaderboard", "none.json")
-    assert code == 2 and err.startswith("error: none.json: cannot read the leaderboard")
+    assert code == 2 and err.startswith("error: none.json: cannot be read")

@@ -9,7 +9,7 @@ from specbench.boards.cells import Cell, cells_of
 from specbench.boards.measured import cell_of_row
 from specbench.demo.family import source_of
 from specbench.grids.measurement import Asked
-from specbench.leaderboards.recompute import mismatches
+from specbench.leaderboards.recompute import compare_with_run
 from specbench.leaderboards.runs import Runs, place_of
 from specbench.leaderboards.validation import validate
 from specbench.models.revisions import identified
@@ -44,6 +44,6 @@ def test_its_rows_are_what_the_records_beside_it_give() -> None:
     assert len(chosen) == 16
     for row in chosen:
         folder = place_of(row, FILE)
-        assert folder is not None and not mismatches(row, runs.at(folder), rows), row.place
+        assert folder is not None and not compare_with_run(row, runs.at(folder), FILE).mismatches, row.place
     changed = chosen[1].model_copy(update={"accepted_lengths": (1,)})
-    assert mismatches(changed, runs.at(place_of(changed, FILE) or FILE), rows)
+    assert compare_with_run(changed, runs.at(place_of(changed, FILE) or FILE), FILE).mismatches

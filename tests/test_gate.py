@@ -444,7 +444,6 @@ def test_the_report_in_three_forms(specbench, base, strict, tmp_path):
 
 MISTAKES = {
     "no such folder or file": ["--baseline", "nowhere", "--candidate", "{run}"],
-    "are the same run": ["--baseline", "{run}", "--candidate", "{run}"],
     "has no rows of method 'sdd': did you mean 'sd'?": ["--baseline", "{run}:sdd", "--candidate", "{run}"],
     "no such folder: give the folder of a run": ["--baseline", "{run}", "--candidate", "nowhere"],
     "is a file: give the folder of a run": ["--baseline", "{run}", "--candidate", "{run}/leaderboard.json"],

@@ -10,7 +10,7 @@ from specbench.results.board_changes import merge
 from specbench.results.board_format import sealed
 from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.leaderboard import check_writable, load, write
-from specbench.results.row import Row, Shots, Warning
+from specbench.results.row import Row
 
 FIELDS = {
     "task": "mgsm@1:0123456789ab",
@@ -52,7 +52,7 @@ def test_rows_survive_the_file(tmp_path):
     write(tmp_path / "board.json", rows)
     assert load(tmp_path / "board.json") == rows
     content = json.loads((tmp_path / "board.json").read_text(encoding="utf-8"))
-    assert content["format"] == 4 and content["rows"][0]["metrics"]["speedup"]["low"] == 1.25
+    assert content["format"] == 1 and content["rows"][0]["metrics"]["speedup"]["low"] == 1.25
     assert [path.name for path in tmp_path.iterdir()] == ["board.json"]
 
 
@@ -83,70 +83,39 @@ def test_merge_replaces_the_same_result_and_keeps_the_others(tmp_path):
 
 
 def test_the_key_is_everything_but_the_outcome():
-    assert set(json.loads(row().key)) == set(FIELDS) - {"metrics", "created", "command"} | {"format", "engine"}
+    told = set(FIELDS) - {"metrics", "created", "command"} | {"format", "engine", "subsets"}
+    assert set(json.loads(row().key)) == told
     assert row(quality="bleu", signatures={"bleu": "tok:zh"}).key == row().key
-    assert row(intervals=INTERVALS).key == row().key, "other intervals are of the same result"
+    other = INTERVALS.model_copy(update={"level": 0.9})
+    assert row(intervals=other).key == row().key, "other intervals are of the same result"
 
 
 def test_a_row_says_how_its_intervals_were_computed(tmp_path):
-    write(tmp_path / "board.json", [row(intervals=INTERVALS), row(subset="en")])
-    assert [each.intervals for each in load(tmp_path / "board.json")] == [INTERVALS, None]
+    write(tmp_path / "board.json", [row()])
+    assert [each.intervals for each in load(tmp_path / "board.json")] == [INTERVALS]
     said = json.loads((tmp_path / "board.json").read_text(encoding="utf-8"))["rows"][0]["intervals"]
     assert (said["level"], said["resamples"]) == (0.95, 2000) and "bootstrap-t" in said["method"]["ratios of sums"]
 
 
-SINCE_FORMAT_1 = {"quality", "signatures", "run", "engine", "shots", "warnings", "accepted_lengths"}
-
-
-def of_format_1(rows):
-    """A file as it was written when accuracy was the only score."""
-    written = [{**json.loads(r.model_dump_json(exclude=SINCE_FORMAT_1)), "format": 1} for r in rows]
-    return json.dumps({"format": 1, "rows": written})
-
-
-def test_rows_of_format_1_are_read_and_replaced_by_those_of_now(tmp_path):
-    accuracy = {name: Metric(value=0.5) for name in ("accuracy", "accuracy_ar", "accuracy_difference")}
-    scored, unscored = row(metrics=accuracy), row(subset="en", metrics=dict.fromkeys(accuracy, Metric()))
-    (tmp_path / "board.json").write_text(of_format_1([scored, unscored]), encoding="utf-8")
-    assert load(tmp_path / "board.json") == [row(metrics=accuracy, quality="accuracy"), row(subset="en", metrics={})]
-    again = row(metrics={**accuracy, "num_unscored": Metric(value=0)}, quality="accuracy")
-    assert merge(tmp_path / "board.json", [again]) == [again, row(subset="en", metrics={})]
-    assert json.loads((tmp_path / "board.json").read_text(encoding="utf-8"))["format"] == 4
-
-
-def test_rows_of_format_3_ran_eagerly_and_say_nothing_else_that_is_new(tmp_path):
-    """Their digest is of what they say, and what they do not say is no other result."""
-    written = json.loads(row().model_dump_json(exclude={"engine", "shots", "warnings", "accepted_lengths"}))
-    content = {"format": 3, "rows": [sealed({**written, "format": 3})]}
-    (tmp_path / "board.json").write_text(json.dumps(content), encoding="utf-8")
-    assert load(tmp_path / "board.json") == [row(engine="eager", shots=None, warnings=(), accepted_lengths=None)]
-    again = row(accepted_lengths=(3, 4), warnings=(Warning(code="few_prompts", text="few"),), shots=Shots(num=0))
-    other = row(engine="compiled")
-    assert merge(tmp_path / "board.json", [again, other]) == [again, other] == load(tmp_path / "board.json")
-
-
-def test_a_broken_row_of_format_1_is_a_user_error(tmp_path):
-    for text in ('{"format": 1, "rows": [{"format": 1}]}', '{"format": 1, "rows": [{"format": 1, "metrics": 3}]}'):
-        (tmp_path / "board.json").write_text(text, encoding="utf-8")
-        with pytest.raises(ConfigError, match=r"board.json: rows\.0\."):
-            load(tmp_path / "board.json")
-
-
-WHOLE = json.dumps({"format": 4, "rows": [sealed(row().model_dump(mode="json"))]})
+WHOLE = json.dumps({"format": 1, "rows": [sealed(row().model_dump(mode="json"))]})
 BROKEN = {
     "empty": "",
     "half-written": WHOLE[: len(WHOLE) // 2],
     "a list": "[]",
-    "no rows": '{"format": 4}',
-    "another format": WHOLE.replace('"format": 4, "rows"', '"format": 5, "rows"'),
+    "no rows": '{"format": 1}',
+    "another format": WHOLE.replace('"format": 1, "rows"', '"format": 4, "rows"'),
+    "a row of another format": WHOLE.replace('{"format": 1, "task"', '{"format": 4, "task"'),
+    "a format that is no number": WHOLE.replace('"format": 1, "rows"', '"format": true, "rows"'),
+    "a row without a key": WHOLE.replace('"run": null, ', ""),
+    "no intervals": json.dumps({"format": 1, "rows": [sealed({**row().model_dump(mode="json"), "intervals": None})]}),
     "unknown field": WHOLE.replace('"subset"', '"subsett"'),
     "wrong type": WHOLE.replace('"n": 16', '"n": "many"'),
     "not a number": WHOLE.replace("1.25", "NaN"),
     "more beside the rows": WHOLE[:-1] + ', "x": 1}',
     "deep": "[" * 100_000,
-    "a row that is none": '{"format": 4, "rows": [3]}',
+    "a row that is none": '{"format": 1, "rows": [3]}',
     "edited by hand": WHOLE.replace('"value": 1.5', '"value": 2.5'),
-    "twice": WHOLE[:-2] + ", " + WHOLE[len('{"format": 4, "rows": [') :],
+    "twice": WHOLE[:-2] + ", " + WHOLE[len('{"format": 1, "rows": [') :],
 }
 
 
@@ -157,7 +126,7 @@ def test_a_broken_file_is_a_user_error_and_stays_as_it_is(tmp_path, content):
     for action in (load, lambda path: merge(path, [row()])):
         with pytest.raises(ConfigError) as raised:
             action(path)
-        assert str(raised.value).startswith(f"{path}: ") and "\n" not in str(raised.value)
+        assert str(raised.value).startswith((f"{path}: ", f"{path}, line 1: ")) and "\n" not in str(raised.value)
     assert path.read_text(encoding="utf-8") == content
 
 
@@ -167,9 +136,9 @@ def test_errors_name_the_place_the_value_and_the_remedy(tmp_path):
     with pytest.raises(ConfigError, match=r"rows\.0\.n = 'many': .*recomputed from the records"):
         load(path)
     path.write_text(BROKEN["another format"], encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"format = 5.*reads formats 1, 2, 3, 4"):
+    with pytest.raises(ConfigError, match=r"format = 4.*reads format 1 only"):
         load(path)
-    with pytest.raises(ConfigError, match=r"none\.json: cannot read"):
+    with pytest.raises(ConfigError, match=r"none\.json: cannot be read"):
         load(tmp_path / "none.json")
 
 

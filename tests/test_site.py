@@ -21,13 +21,15 @@ from specbench.leaderboards.ranks import ranked
 from specbench.leaderboards.side import Side
 from specbench.results.board_format import digest_of
 from specbench.results.bootstrap import Metric
+from specbench.results.captions import verdict_of
 from specbench.results.leaderboard import load, write
-from specbench.results.row import Row
+from specbench.results.row import Evidence, Row
 from specbench.running.file_lock import locked
 from specbench.site.bars import LABELS, WIDTH, bars_of, columns_of
 from specbench.site.breakdown import breakdown_of
 from specbench.site.build import build
 from specbench.site.entries import read
+from specbench.site.facts import facts
 from specbench.site.folder import MARK, lock_of
 from specbench.site.histogram import Histogram, histogram_of
 from specbench.site.index import COLUMNS, signed
@@ -458,7 +460,7 @@ def test_files_without_rows_are_refused(specbench, tmp_path):
     code, _, err = specbench("site", "empty.json", "--out", "site")
     assert code == 2 and "no rows" in err and not (tmp_path / "site").exists()
     code, _, err = specbench("site", "absent.json", "--out", "site")
-    assert code == 2 and "cannot read the leaderboard" in err
+    assert code == 2 and "cannot be read" in err
 
 
 def test_two_builds_of_one_site_do_not_mix(board, tmp_path):
@@ -525,3 +527,13 @@ def test_published_figures_stand_beside_rows_of_their_board(tmp_path):
         assert float(line.ratio) == pytest.approx(float(line.ours) / float(line.published.split()[0]), abs=0.006)
     write(tmp_path / "board.json", others)
     assert published(read([tmp_path / "board.json"])) == []
+
+
+def test_what_nothing_compares_is_shown_as_stated():
+    evidence = Evidence(task="mgsm", subsets=("en",), num_prompts=8, num_draws=600, temperature=1, p_value=0.25)
+    shown = dict(facts(row(evidence=evidence, verdict="lossless"), "0" * 16))
+    (stated,) = (text for heading, text in shown.items() if heading.startswith("Stated"))
+    assert "evidence.p_value" in stated and ">fairness<" in stated and ">run<" in stated
+    assert not any("evidence" in text for heading, text in shown.items() if not heading.startswith("Stated"))
+    page = verdict_of(row(evidence=evidence, verdict="lossless", sampling={"temperature": 0.0}))
+    assert page.endswith("stated: its report was not kept")

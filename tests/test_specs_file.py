@@ -17,15 +17,13 @@ def test_every_task_and_method_has_its_digest_when_it_is_read_back(tmp_path):
     endless = load_method("fsd").model_copy(update={"name": "endless"})
     endless.verification.options["threshold"] = float("inf")
     methods.append(endless)
-    cells = [SimpleNamespace(task=task, subset=name) for task in tasks for name in task.subset_names]
-    write_specs(tmp_path, SimpleNamespace(tasks=tasks, methods=methods), cells)
+    write_specs(tmp_path, SimpleNamespace(tasks=tasks, methods=methods))
     found = read_specs(tmp_path)
     assert [named(each) for each in (*found.tasks, *found.methods)] == [named(each) for each in (*tasks, *methods)]
     assert str(builtin_dir("tasks")) not in (tmp_path / "specs.json").read_text(), "of which machine it is, is not told"
-    assert found.subsets("mgsm") == list(load_task("mgsm").subset_names)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"tasks": [3], "methods": [], "cells": []}'])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"tasks": [3], "methods": []}'])
 def test_a_broken_file_is_a_user_error(tmp_path, content):
     (tmp_path / "specs.json").write_text(content)
     with pytest.raises(ConfigError, match=r"specs\.json"):

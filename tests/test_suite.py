@@ -137,7 +137,7 @@ def test_a_leaderboard_that_cannot_take_what_is_measured_is_one_error(tmp_path: 
     with pytest.raises(ConfigError, match=r"device = Some CPU, 1 thread, but .*Other"):
         run_suite(forecast, [], board, console)
     board.write_text('{"format"', encoding="utf-8")
-    with pytest.raises(ConfigError, match="broken JSON"):
+    with pytest.raises(ConfigError, match="not valid JSON"):
         run_suite(forecast, [], board, console)
     board.unlink()
     assert [outcome.failure for outcome in run_suite(forecast, [], board, console).outcomes] == [None]

@@ -1,10 +1,16 @@
 """The report as a file."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from specbench import files
+from pydantic import ValidationError
+
+from specbench import bounded, files
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
+
+if TYPE_CHECKING:
+    from specbench.audit.request import Audit
 
 
 def check_place(path: Path, option: str = "--output") -> None:
@@ -26,3 +32,17 @@ def write_report(path: Path, text: str, option: str = "--output") -> None:
 
 def _refused(option: str, path: Path, problem: str | None) -> ConfigError:
     return ConfigError(f"{option} {path}: cannot write the report: {problem}: name another file")
+
+
+def read_report(path: Path) -> "Audit":
+    """Returns the report of an audit. Raises ConfigError for a file that is none."""
+    from specbench.audit.request import Audit
+
+    try:
+        return Audit.model_validate(bounded.read_json(path, "restore it from a copy"))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise ConfigError(
+            f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}: not the report of an audit"
+        ) from error

@@ -1,7 +1,8 @@
 """Outputs, token by token."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -19,3 +20,9 @@ def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
         return None
     pairs = zip(first, second, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+
+
+def different(records: Sequence[Mapping[str, Any]], method: str) -> list[Mapping[str, Any]]:
+    """Returns the records in which a method's answer is not AR's."""
+    pairs = ((record, (record["methods"][name]["token_ids"] for name in ("ar", method))) for record in records)
+    return [record for record, (own, other) in pairs if first_difference(own, other) is not None]

@@ -94,6 +94,15 @@ class Audit(Findings):
                 return (verdict.verdict, self._evidence(verdict)) if self._covers(verdict, row) else None
         return None
 
+    def with_place(self, report: str | None) -> Callable[[Row], tuple[str, RowEvidence] | None]:
+        """Gives `verdict_of`, whose evidence names the report's file."""
+
+        def verdict_of(row: Row) -> tuple[str, RowEvidence] | None:
+            found = self.verdict_of(row)
+            return None if found is None else (found[0], found[1].model_copy(update={"report": report}))
+
+        return verdict_of
+
     def _covers(self, verdict: Verdict, row: Row) -> bool:
         """Greedy outputs speak of greedy rows; draws of all that are drawn with the same truncation, at any
         temperature. Of neither does the subset matter."""

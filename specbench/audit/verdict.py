@@ -9,6 +9,7 @@ from specbench.specs import MethodSpec
 VerdictName = Literal[
     "lossless", "greedy equal", "near-tie only", "diverged", "lossy by design", "undecided", "not run"
 ]
+RecordVerdict = Literal["greedy equal", "near-tie only", "diverged", "lossy by design", "not audited"]
 FALSE_ALARM = 1e-3  # the distribution test of a correct method fails with a smaller probability
 FAILS_BELOW = FALSE_ALARM / 2  # its p-value is an approximation: this leaves room
 
@@ -170,3 +171,20 @@ def decide(
         method=method, verdict=name, declared_lossless=declared_lossless,
         reason="; ".join([*reasons, *([note] if note else [])]) or None, greedy=greedy, distribution=distribution,
     )  # fmt: skip
+
+
+def verdict_of_records(
+    method: MethodSpec, *, greedy: bool, num_records: int, num_different: int, num_near_ties: int
+) -> RecordVerdict:
+    """Returns what the answers of a run say of a method.
+
+    Equal answers are "greedy equal": that a method is lossless at a temperature, only the audit's draws can say. Draws
+    in records prove nothing one by one, so a sampled run is "not audited", and so is one without records.
+    """
+    if declaration(method) is False:
+        return "lossy by design"
+    if not greedy or not num_records:
+        return "not audited"
+    if not num_different:
+        return "greedy equal"
+    return "near-tie only" if num_near_ties == num_different else "diverged"

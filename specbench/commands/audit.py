@@ -43,6 +43,7 @@ def audit(
     from specbench.audit.output import check_place, write_report
     from specbench.audit.report import audit_table, paragraphs
     from specbench.audit.request import run_audit
+    from specbench.leaderboards.adding import relative
     from specbench.request import Request
     from specbench.results.board_changes import set_verdicts
     from specbench.results.leaderboard import check_writable, load
@@ -77,6 +78,9 @@ def audit(
         for paragraph in paragraphs(report):
             stdout.print(paragraph)
     if board is not None:
-        stderr.print(f"{board}: {set_verdicts(board, report.verdict_of)} rows got a verdict", soft_wrap=True)
+        kept = None if file is None else relative(file, board)
+        stderr.print(f"{board}: {set_verdicts(board, report.with_place(kept))} rows got a verdict", soft_wrap=True)
+        if kept is None:
+            stderr.print("the evidence names no report, so that validate says 'stated': give --output to keep one")
     if not report.as_declared:
         raise typer.Exit(1)

@@ -22,7 +22,8 @@ def check(
 ) -> None:
     """Say whether a run is worse than a baseline; exit code 0: no, 1: yes, 2: they cannot be compared.
 
-    Of the same outputs, more target or draft passes per token or a lower τ or α is a regression, however small.
+    Of the same outputs, more target or draft passes per token or a lower τ or α is a regression, however small, and so
+    is another text, finish or score of the same tokens. A run beside itself is identical, with exit code 0.
 
     Outputs of lossless methods must be the baseline's, near-ties apart; of others τ is judged like a speed-up.
 

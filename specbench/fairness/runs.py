@@ -104,7 +104,7 @@ def read_run(text: str) -> tuple[Run, list[str]]:
         if not (path / name).is_file():
             raise ConfigError(f"run '{path}': has no {name}: {HOW}")
     rows = load(path / "leaderboard.json")
-    run = Run(path, tuple(rows), records_of(path, most_draft_tokens(rows)), _routes(path))
+    run = Run(path, tuple(rows), read_records(path, most_draft_tokens(rows)), _routes(path))
     if not run.drafting:
         raise ConfigError(f"run '{path}': none of its methods drafts: run one with a drafter, such as --method sd")
     if method is not None and method not in run.drafting:
@@ -129,7 +129,7 @@ def _routes(path: Path) -> Mapping[str, Mapping[str, Mapping[str, str | None]]]:
     return dict(found)
 
 
-def records_of(path: Path, methods: Mapping[str, int]) -> dict[Key, Record]:
+def read_records(path: Path, methods: Mapping[str, int]) -> dict[Key, Record]:
     """The records of a folder in which nothing is measured now; one that cannot be locked is read as it is."""
     with ExitStack() as held:
         try:

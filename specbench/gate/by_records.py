@@ -1,6 +1,6 @@
 """A baseline that is a run: everything is compared prompt by prompt, from the records of both."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 from specbench.errors import ConfigError
 from specbench.gate.control import Control
 from specbench.gate.counts import cells, compare_counts, counts_of, generations
-from specbench.gate.findings import Compared
-from specbench.gate.outcome import OUTPUTS, output_finding, verdict_finding
-from specbench.gate.outputs import Outputs, compare_outputs
+from specbench.gate.findings import Compared, Finding
+from specbench.gate.outcome import OUTPUTS, changed_finding, output_finding, verdict_finding
+from specbench.gate.outputs import FOLLOWS, Outputs, changed_with_equal_tokens, compare_outputs
 from specbench.gate.pairing import Pair, rounding
 from specbench.gate.pending import Pending
-from specbench.gate.sides import BASELINE, Side, by_key
+from specbench.gate.sides import BASELINE, Side, by_key, records_of_row
 from specbench.gate.speed import LENGTH, SPEEDUP, Measured, Sides, lengths, speed_of_baseline, speedups
-from specbench.leaderboards.row_records import records_of_subset
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.running.records import Key, Record
 
@@ -84,7 +83,7 @@ class ByRecords:
     def _part(self, compared: Compared, pair: Pair) -> list[Part]:
         """Nothing, and a problem, where the two sides have read other prompts."""
         before, now = (
-            by_key(records_of_subset(row, run.records))
+            by_key(records_of_row(row, run.records))
             for run, row in zip(self.runs, (pair.baseline, pair.candidate), strict=True)
         )
         subset = pair.candidate.subset
@@ -106,7 +105,7 @@ class ByRecords:
 
     def _compare_part(self, compared: Compared, part: Part) -> None:
         outputs = part.outputs
-        compared.findings += verdict_finding(part.pair)
+        compared.findings += [*verdict_finding(part.pair), *_changed(part, compared.method)]
         found = []
         if outputs.different and part.is_exact:
             self.say(f"asking the target about {len(outputs.different)} outputs of {compared.name} {part.subset}")
@@ -130,6 +129,17 @@ class ByRecords:
         sides = part.sides(outputs.equal)
         before, now = (counts_of(generations(side, part.pair.candidate)) for side in sides)
         compared.findings += compare_counts(part.subset, before, now, detail)
+
+
+def _changed(part: Part, method: str) -> Iterator[Finding]:
+    """What follows from the token ids, and changed where they are equal."""
+    found = changed_with_equal_tokens(part.baseline, part.candidate, part.outputs, method)
+    for what, keys in found.items():
+        pair = [side[keys[0]]["methods"][method] for side in (part.baseline, part.candidate)]
+        name = next(name for name in FOLLOWS[what] if pair[0].get(name) != pair[1].get(name))
+        before, now = (f"{generation.get(name)!r:.60}" for generation in pair)
+        first = f"prompt {part.baseline[keys[0]]['id']}: {before} before, {now} now"
+        yield changed_finding(part.subset, what, len(keys), len(part.outputs.equal), first)
 
 
 def _pending(compared: Compared, subset: str, parts: Sequence[Part]) -> list[Pending]:

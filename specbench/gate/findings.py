@@ -5,8 +5,8 @@ from typing import Literal
 
 from specbench.results.bootstrap import Metric
 
-Verdict = Literal["fine", "regressed", "cannot compare"]
-EXIT_CODES: dict[Verdict, int] = {"fine": 0, "regressed": 1, "cannot compare": 2}
+Verdict = Literal["identical", "fine", "regressed", "cannot compare"]
+EXIT_CODES: dict[Verdict, int] = {"identical": 0, "fine": 0, "regressed": 1, "cannot compare": 2}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Compared:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole check. `widening`: of the intervals of the tolerant tier, for `num_tolerant` of them at once."""
+    """The whole check. `widening`: of the intervals of the tolerant tier, for `num_tolerant` of them at once.
+    `identical`: both sides hold the same rows and the same records, so there is nothing to compare."""
 
     baseline: str
     candidate: str
@@ -70,10 +71,13 @@ class Report:
     compared: tuple[Compared, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
+    identical: bool = False
 
     @property
     def verdict(self) -> Verdict:
         """A regression counts for more than what could not be compared beside it."""
+        if self.identical:
+            return "identical"
         verdicts = {each.verdict for each in self.compared}
         if "regressed" in verdicts:
             return "regressed"

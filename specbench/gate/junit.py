@@ -8,8 +8,10 @@ SUITE = "specbench check"
 
 
 def junit(report: Report) -> str:
-    """A test case for each finding, for each problem (an error), and for what was not compared (skipped)."""
+    """Returns a test case for each finding, for each problem (an error), and for what was not compared (skipped)."""
     suite = ElementTree.Element("testsuite", name=SUITE)
+    if report.identical:
+        _case(suite, SUITE, "identical", None, "")
     for problem in report.problems:
         _case(suite, SUITE, "comparable", "error", problem)
     for each in report.compared:

@@ -22,6 +22,8 @@ def headline(report: Report) -> str:
         return f"regressed: {num_regressions} of {num_findings} comparisons"
     if report.verdict == "cannot compare":
         return "cannot compare: the two were not measured alike"
+    if report.verdict == "identical":
+        return "identical: both sides hold the same rows and the same records"
     return f"fine: {num_findings} comparisons, nothing is worse"
 
 

@@ -32,6 +32,12 @@ def output_finding(subset: str, num_equal: int, num_different: int, found: Seque
     return Finding(OUTPUTS, subset, before, now, bool(serious), _first(serious))
 
 
+def changed_finding(subset: str, what: str, num_changed: int, num_equal: int, first: str) -> Finding:
+    """A text, finish or score that changed although the token ids are equal; `first`: the first such prompt."""
+    before, now = f"of {num_equal} with equal tokens", f"{num_changed} changed"
+    return Finding(what, subset, before, now, regressed=True, detail=first)
+
+
 def _first(serious: Sequence[Difference]) -> str:
     """The first difference that the target does not excuse."""
     if not serious:

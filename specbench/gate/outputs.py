@@ -1,4 +1,4 @@
-"""The token ids of both sides, prompt by prompt."""
+"""The token ids of both sides, prompt by prompt, and what follows from them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,3 +30,19 @@ def compare_outputs(baseline: Mapping[Key, Record], candidate: Mapping[Key, Reco
             parted.add(place)
             found.different.append(key)
     return found
+
+
+FOLLOWS = {"text": ("text",), "finish": ("finish",), "scores": ("score", "scores", "statistics")}
+
+
+def changed_with_equal_tokens(
+    baseline: Mapping[Key, Record], candidate: Mapping[Key, Record], outputs: Outputs, method: str
+) -> dict[str, list[Key]]:
+    """Returns by text, finish and scores the records in which it changed although the token ids are equal. All three
+    follow from the token ids: a change is one of the decoding of text, the stop rules or the scorer, or an edit."""
+    sides = {key: [side[key]["methods"][method] for side in (baseline, candidate)] for key in outputs.equal}
+    found = {
+        what: [key for key, (first, second) in sides.items() if any(first.get(n) != second.get(n) for n in names)]
+        for what, names in FOLLOWS.items()
+    }
+    return {what: keys for what, keys in found.items() if keys}

@@ -1,17 +1,16 @@
 """The two sides of a check, read: rows, and where they are those of a run, its records."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.errors import ConfigError
-from specbench.fairness.runs import Run, method_name, most_draft_tokens, records_of, split, task_name
+from specbench.fairness.runs import Run, method_name, most_draft_tokens, read_records, split, task_name
 from specbench.leaderboards.adding import finished
 from specbench.leaderboards.choosing import known_method
-from specbench.leaderboards.row_records import records_of_subset
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
-from specbench.running.records import Key, Record, record_key
+from specbench.running.records import Key, Record, record_key, records_of
 
 BASELINE = "ar"
 Place = tuple[str, str, str]  # task, subset and method, by their names
@@ -51,9 +50,9 @@ def read_candidate(text: str) -> Side:
 
 def _of_run(text: str, path: Path, method: str | None) -> Side:
     rows = finished(path)
-    run = Run(path, tuple(rows), records_of(path, most_draft_tokens(rows)), {})
+    run = Run(path, tuple(rows), read_records(path, most_draft_tokens(rows)), {})
     for row in rows:
-        num_found = len({record["example"] for record in records_of_subset(row, run.records)})
+        num_found = len({record["example"] for record in records_of_row(row, run.records)})
         if row.subset != "all" and method_name(row) == BASELINE and num_found != row.n:
             raise ConfigError(
                 f"{text}: {task_name(row)}/{row.subset} has a row of n = {row.n} and records of {num_found}: repeat "
@@ -68,6 +67,11 @@ def _chosen(text: str, rows: Sequence[Row], method: str | None) -> tuple[Row, ..
         return tuple(rows)
     known_method(text, rows, method)
     return tuple(row for row in rows if method_name(row) in (method, BASELINE))
+
+
+def records_of_row(row: Row, records: Mapping[Key, Record]) -> list[Record]:
+    """The records of a row; fewer than it says where the folder has no more."""
+    return records_of(records, task_name(row), row.examples, row.repeats)
 
 
 def by_key(records: Sequence[Record]) -> dict[Key, Record]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specbench.errors import ConfigError
 from specbench.leaderboards.additions import with_added
-from specbench.leaderboards.runs import ROWS, RecordedRun
+from specbench.leaderboards.runs import ROWS, RecordedRun, place_of
 from specbench.leaderboards.together import Sourced, check_together
 from specbench.results.board_changes import merge
 from specbench.results.leaderboard import load
@@ -37,7 +37,7 @@ def add_runs(runs: Sequence[Path], file: Path) -> Added:
     return put(
         file,
         [
-            (f"{path / ROWS}: rows.{number}", _with_place(row, path, file))
+            (f"{path / ROWS}: rows.{number}", _with_place(_moved(row, path / ROWS, file), path, file))
             for path in runs for number, row in enumerate(finished(path))
         ],
     )  # fmt: skip
@@ -132,10 +132,12 @@ def _with_place(row: Row, folder: Path, file: Path) -> Row:
 
 
 def _moved(row: Row, file: Path, to: Path) -> Row:
-    """The row of a file as it stands in another: the place of its records seen from there."""
-    if row.run is None and (file.parent / "records.jsonl").is_file():
-        return _with_place(row, file.parent, to)
-    return row if row.run is None else _with_place(row, file.parent / row.run, to)
+    """The row of a file as it stands in another: the places of its run and of its audit's report seen from there."""
+    if row.evidence is not None and row.evidence.report is not None:
+        report = relative(file.parent / row.evidence.report, to)
+        row = row.model_copy(update={"evidence": row.evidence.model_copy(update={"report": report})})
+    place = place_of(row, file)
+    return row if place is None else _with_place(row, place, to)
 
 
 def relative(folder: Path, file: Path) -> str:

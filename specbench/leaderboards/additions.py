@@ -1,7 +1,7 @@
 """What is added to a row after its run: an audit's verdict with its evidence, and the numbers of languages."""
 
 from specbench.errors import ConfigError
-from specbench.leaderboards.verdicts import OF_AUDITS
+from specbench.leaderboards.recompute import OF_AUDITS
 from specbench.results.row import Row
 
 

@@ -13,7 +13,8 @@ from specbench.results.row import Row
 
 FIELDS = (
     "task", "subset", "target", "target_revision", "sampling", "dtype", "device", "attention", "engine", "versions",
-    "data_source", "data_revision", "shots", "chat", "seed", "n", "repeats", "intervals", "signatures",
+    "data_source", "data_revision", "shots", "chat", "seed", "n", "subsets", "repeats",
+    "intervals", "signatures",
 )  # fmt: skip
 VERSIONS = ("torch", "transformers")  # those that decide about speed
 
@@ -51,10 +52,12 @@ def _parts(field: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"sampling.{name}", part) for name, part in value]
     if field == "versions":
         return [(f"versions.{name}", value.get(name)) for name in VERSIONS]
+    if field == "subsets":  # how many examples they have is in n
+        return [("subsets", ", ".join(value))]
     if field == "signatures":
         return [(f"signatures.{name}", text) for name, text in value.items()]
-    if field == "shots":  # how many there are is part of the task; rows that do not say them compare with all
-        return [] if value is None or value.digest is None else [("shots.digest", value.digest)]
-    if field == "intervals":  # rows that do not say how theirs were computed differ from those that do
-        return [(f"intervals.{name}", value and getattr(value, name)) for name in ("method", "level", "resamples")]
+    if field == "shots":  # how many there are is part of the task
+        return [("shots.digest", value.digest)]
+    if field == "intervals":
+        return [(f"intervals.{name}", getattr(value, name)) for name in ("method", "level", "resamples")]
     return [(field, value)]

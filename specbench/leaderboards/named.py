@@ -20,19 +20,17 @@ HOW = "give a run or a board file, as PATH, PATH:METHOD or FILE:NUMBER of a row"
 
 @dataclass(frozen=True)
 class Named:
-    """One of the two, as it was named, with the rows of one method: one for each task and subset. `beside`: all rows of
-    the file."""
+    """One of the two, as it was named, with the rows of one method: one for each task and subset."""
 
     text: str
     file: Path
     rows: tuple[Row, ...]
-    beside: tuple[Row, ...]
 
     def places(self) -> dict[tuple[str, str], Row]:
         return {(task_name(row), row.subset): row for row in self.rows}
 
     def side(self, row: Row, runs: Runs) -> Side:
-        return runs.side(row, self.file, self.beside)
+        return runs.side(row, self.file)
 
 
 def read_side(text: str, filters: Sequence[str] = ()) -> Named:
@@ -41,18 +39,18 @@ def read_side(text: str, filters: Sequence[str] = ()) -> Named:
     if not path.exists():
         raise ConfigError(f"'{text}': no such folder or file: {HOW}")
     file, rows = (path / ROWS, finished(path)) if path.is_dir() else (path, load(path))
-    beside, methods = tuple(rows), list(dict.fromkeys(map(method_name, rows)))
+    methods = list(dict.fromkeys(map(method_name, rows)))
     if detail is not None and detail not in methods and (found := NUMBER.fullmatch(detail)):
         number = int(found[1])
         if number >= len(rows):
             raise ConfigError(f"{text}: {file} has no row {number}: the last one is {len(rows) - 1}")
-        return Named(text, file, (rows[number],), beside)
+        return Named(text, file, (rows[number],))
     if detail is not None:
         known_method(text, rows, detail)
     if filters:
         rows = filtered(rows, filters)
     method = detail or only_method(text, rows)
-    return Named(text, file, tuple(one_each(text, [row for row in rows if method_name(row) == method])), beside)
+    return Named(text, file, tuple(one_each(text, [row for row in rows if method_name(row) == method])))
 
 
 def only_method(text: str, rows: Sequence[Row]) -> str:

@@ -1,33 +1,29 @@
-"""Whether a row is what its records give: every metric with its interval, and all else that the run's folder tells.
+"""Whether a row of a file is the row that its run's folder gives.
 
-Not told there, and so not checked: the command, the date, the place of the data, the digest of local data, whether
-`--chat auto` found a chat template, the fairness numbers (which need the models), whether outputs that differ are
-near-ties (which needs the target), an audit's evidence, and whether the drafter was trained on the measured prompts
-(which its own folder tells).
+Everything is compared but what is added after the run (`row.STATED`): an audit's evidence, and the verdict that rests
+on it, are compared with the audit's report where the row names it; the numbers of `specbench fairness` need the models.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from specbench.audit.verdict import FAILS_BELOW
+from specbench.errors import ConfigError
 from specbench.leaderboards.runs import RecordedRun
-from specbench.leaderboards.told import data_revision, from_records, from_run, from_task
-from specbench.leaderboards.verdicts import possible_verdicts
-from specbench.results.bootstrap import INTERVALS, Metric
-from specbench.results.metrics import accepted_lengths_of, metrics_of
-from specbench.results.row import Row
-from specbench.results.warnings import warnings_of
-from specbench.running.records import Record
-from specbench.specs import MethodSpec, TaskSpec
+from specbench.results.row import STATED, Evidence, Row
 
 ROUNDING = 1e-12  # relative: sums of another machine's processor
-METRICS_OF_FORMAT_4 = frozenset({"ar_drift", "rule_seconds", "tokenizer_seconds", "other_seconds"})
+OF_AUDITS = ("lossless", "undecided")  # verdicts that records cannot give
+CLEAN = ("lossless", "greedy equal")
+ABSENT = "absent"
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A field of a row with its value and the one that the run gives."""
+    """A field of a row with its value and the one that the run gives. `field` is dotted where it has parts."""
 
     field: str
     said: Any
@@ -37,98 +33,83 @@ class Mismatch:
         return f"{self.field} = {self.said!r:.80}, but its run gives {self.found!r:.80}"
 
 
-def mismatches(row: Row, run: RecordedRun, beside: Sequence[Row] = ()) -> list[Mismatch]:
-    """What of a row its run does not give, metrics first. `beside`: the rows of its file.
+@dataclass(frozen=True)
+class Comparison:
+    """`mismatches`: none where the row is that of its run. `stated`: its fields that nothing was compared with."""
 
-    Raises ConfigError where the row cannot be recomputed.
-    """
-    side = run.side(row, beside)
-    records, method, asked = side.records, side.method, side.asked or {}
-    assert method is not None
-    metrics = metrics_of(records, method, row.seed, asked)
-    if method.decodes_with == "drafter" and _is_null(row, "speedup"):
-        # a drafter with tokens of its own has no speed-up, and records do not tell whose tokens they are
-        metrics |= {name: Metric() for name in ("speedup", "speedup_e2e", "speedup_expected")}
-    older = is_older(row, records)
-    return [
-        *_of_metrics(row.metrics, _of_its_format(row, metrics) if older else metrics),
-        *_differing(row, {} if older else _since_format_4(row, records, method, metrics)),
-        *_differing(row, from_records(row, records, method, asked, metrics)),
-        *_differing(row, from_task(row, run.task_of(row), [record["subset"] for record in records])),
-        *([] if older else _of_shots(row, run.task_of(row), records)),
-        *_differing(row, from_run(row, run)),
-        *_differing(row, data_revision(row, run, [record["subset"] for record in records])),
-        *_of_verdict(row, possible_verdicts(row, records, method, older)),
-    ]
+    mismatches: tuple[Mismatch, ...]
+    stated: tuple[str, ...]
 
 
-def is_older(row: Row, records: Sequence[Record]) -> bool:
-    """Whether a row is of a format before 4, which has no shots. Records tell it too: those of today say when they were
-    measured, so that a row of theirs cannot pass for an older one."""
-    return row.shots is None and all(record.get("measured_at") is None for record in records)
+def compare_with_run(row: Row, run: RecordedRun, file: Path) -> Comparison:
+    """Compare a row of a file with its run. Raises ConfigError where the row cannot be recomputed."""
+    own = run.row_like(row)
+    found, stated = list(_differing(row, own)), ["fairness"] if row.fairness is not None else []
+    if row.evidence is not None:
+        found = [each for each in found if each.field != "verdict"]
+        report = _report_of(row.evidence, file)
+        if report is None:
+            stated = ["verdict", "evidence", *stated]
+            expected = _audited(row, own)
+            found += [Mismatch("verdict", row.verdict, expected)] if expected != row.verdict else []
+        else:
+            found += _of_report(row, own, report)
+    return Comparison(tuple(found), tuple(stated))
 
 
-def _of_its_format(row: Row, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
-    """The metrics without those that a row of an older format lacks."""
-    left_out = METRICS_OF_FORMAT_4 - set(row.metrics)
-    return {name: metric for name, metric in metrics.items() if name not in left_out}
+def _differing(row: Row, own: Row) -> Iterator[Mismatch]:
+    said, found = (dict(_leaves(each.model_dump(mode="json", exclude=set(STATED)), "")) for each in (row, own))
+    for name in dict.fromkeys([*found, *said]):
+        mine, other = said.get(name, ABSENT), found.get(name, ABSENT)
+        if not _same(mine, other):
+            yield Mismatch(name, mine, other)
 
 
-def _since_format_4(
-    row: Row, records: Sequence[Record], method: MethodSpec, metrics: dict[str, Metric]
-) -> dict[str, Any]:
-    warnings = warnings_of(row.model_copy(update={"metrics": metrics}), records)
-    of_drafter = tuple(warning for warning in row.warnings if warning.code == "trained_on_test")  # by its own record
-    return {"accepted_lengths": accepted_lengths_of(records, method), "warnings": (*warnings, *of_drafter)}
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Every value that has no parts, under its dotted name; of an empty mapping or list itself."""
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    if not items or not value:
+        yield name, value
+        return
+    for key, part in items:
+        yield from _leaves(part, f"{name}.{key}" if name else str(key))
 
 
-def _is_null(row: Row, name: str) -> bool:
-    return row.metrics.get(name, Metric()).value is None
+def _same(mine: Any, other: Any) -> bool:
+    if isinstance(mine, float) and isinstance(other, float):
+        return math.isclose(mine, other, rel_tol=ROUNDING, abs_tol=1e-15)
+    return type(mine) is type(other) and bool(mine == other)
 
 
-def _of_metrics(said: Mapping[str, Metric], found: Mapping[str, Metric]) -> list[Mismatch]:
-    wrong = []
-    for name in dict.fromkeys([*said, *found]):
-        if name not in said or name not in found:
-            wrong.append(
-                Mismatch(f"metrics.{name}", *("there" if name in side else "absent" for side in (said, found)))
-            )
-            continue
-        for part in Metric.model_fields:
-            mine, other = getattr(said[name], part), getattr(found[name], part)
-            if not _same(mine, other):
-                wrong.append(Mismatch(f"metrics.{name}.{part}", mine, other))
-    return wrong
+def _audited(row: Row, own: Row) -> str:
+    """The verdict that a row with this evidence may have, its own where nothing speaks against it: a rule that is lossy
+    by design is never called anything else, and outputs that differ are never clean, whatever an audit found."""
+    if own.verdict == "lossy by design" or (own.verdict in ("near-tie only", "diverged") and row.verdict in CLEAN):
+        return own.verdict
+    if row.verdict == "lossless" and row.evidence is not None and not _proves(row.evidence):
+        return "undecided"
+    return row.verdict
 
 
-def _same(mine: float | None, other: float | None) -> bool:
-    if mine is None or other is None:
-        return mine is other
-    return math.isclose(mine, other, rel_tol=ROUNDING, abs_tol=1e-15)
+def _proves(evidence: Evidence) -> bool:
+    """Whether it holds both halves of what "lossless" takes: greedy outputs, and draws that the test let pass."""
+    passed = evidence.p_value is not None and evidence.p_value >= FAILS_BELOW
+    return bool(evidence.num_prompts and evidence.num_draws and passed)
 
 
-def _of_shots(row: Row, task: TaskSpec, records: Sequence[Record]) -> list[Mismatch]:
-    """How many worked examples the task asks for, and how many measured examples were beside them; those of lm-eval
-    are known to lm-eval alone."""
-    if row.shots is None:
-        return [Mismatch("shots", None, "worked examples before each prompt, or that there are none")]
-    specs = [task.subset(name) for name in dict.fromkeys(record["subset"] for record in records)]
-    if any(spec.scorer is not None and hasattr(spec.scorer.factory, "examples") for spec in specs):
-        return []
-    num = max(spec.fewshot.num_shots if spec.fewshot else 0 for spec in specs)
-    found = {"num": num, "num_checked": row.n if num else None}
-    return [Mismatch(f"shots.{name}", getattr(row.shots, name), value) for name, value in found.items()
-            if getattr(row.shots, name) != value]  # fmt: skip
+def _report_of(evidence: Evidence, file: Path) -> Path | None:
+    path = None if evidence.report is None else file.parent / evidence.report
+    return path if path is not None and path.is_file() else None
 
 
-def _differing(row: Row, found: Mapping[str, Any]) -> list[Mismatch]:
-    said = {name: getattr(row, name) for name in found}
-    if said.get("intervals", INTERVALS) is None:
-        said["intervals"] = INTERVALS  # rows of earlier versions do not say it; their metrics tell
-    return [Mismatch(name, said[name], found[name]) for name in found if said[name] != found[name]]
+def _of_report(row: Row, own: Row, path: Path) -> list[Mismatch]:
+    """What the audit's report says otherwise."""
+    from specbench.audit.output import read_report
 
-
-def _of_verdict(row: Row, possible: tuple[str, ...] | None) -> list[Mismatch]:
-    if possible is None or row.verdict in possible:
-        return []
-    return [Mismatch("verdict", row.verdict, " or ".join(possible))]
+    said = read_report(path).verdict_of(own)
+    if said is None:
+        raise ConfigError(f"evidence.report = {path}: has no verdict on this row: name the report of its audit")
+    verdict, evidence = said
+    evidence = evidence.model_copy(update={"report": row.evidence and row.evidence.report})
+    pairs = (("verdict", row.verdict, verdict), ("evidence", row.evidence, evidence))
+    return [Mismatch(name, mine, other) for name, mine, other in pairs if mine != other]

@@ -1,10 +1,10 @@
-"""The JSON Schema of a leaderboard file, with the number of its format and what each number changed."""
+"""The JSON Schema of a leaderboard file, with the number of its format."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.results.board_format import FORMAT, HISTORY
+from specbench.results.board_format import FORMAT
 from specbench.results.row import Row
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -23,15 +23,14 @@ class BoardFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", title="specbench leaderboard")
 
-    format: Literal[4] = Field(description="Number of the format; x-history says what each changed.")
+    format: Literal[1] = Field(description="Number of the format.")
     rows: list[WrittenRow]
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of the files that this version writes. It reads all formats of `x-history`."""
+    """JSON Schema (draft 2020-12) of the files that this version reads and writes."""
     made = BoardFile.model_json_schema(mode="serialization")
     rows = made["$defs"]["WrittenRow"]
     rows["properties"]["metrics"]["description"] = METRICS
     rows["required"] = sorted(rows["properties"])
-    history = {str(number): text for number, text in HISTORY.items()}
-    return {"$schema": DIALECT, "x-format": FORMAT, "x-history": history, **made}
+    return {"$schema": DIALECT, "x-format": FORMAT, **made}

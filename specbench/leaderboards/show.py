@@ -26,9 +26,8 @@ def show(
     if format_ not in FORMATS:
         raise ConfigError(f"--format {format_}: {nearest(format_, FORMATS)}")
     places: dict[tuple[str, str], tuple[Row, Path, str]] = {}  # of each row, once: its file and its name
-    contents = {file: load(file) for file in files}
     for number, file in enumerate(files):
-        for place, row in enumerate(contents[file]):
+        for place, row in enumerate(load(file)):
             name = f"{number + 1}:{place}" if len(files) > 1 else str(place)
             places.setdefault((row.key, row.created), (row, file, name))
     rows = [row for row, _, _ in places.values()]
@@ -39,7 +38,7 @@ def show(
     chosen = of_subsets(filtered(rows, filters), subsets)
     check_metric(chosen, metric)
     runs, keys = Runs(), {(row.key, row.created) for row in chosen}
-    shown = [Numbered(name, runs.side(row, file, contents[file]))
+    shown = [Numbered(name, runs.side(row, file))
              for key, (row, file, name) in places.items() if key in keys]  # fmt: skip
     legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if len(files) > 1 else []
     comment = "% " if format_ == "latex" else ""

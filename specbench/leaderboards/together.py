@@ -35,8 +35,7 @@ def facts(row: Row) -> Iterator[Fact]:
     yield "device", "", row.device
     for name in VERSIONS:
         yield f"versions.{name}", "", row.versions.get(name)
-    if row.intervals is not None:
-        yield "intervals", "", row.intervals.model_dump_json()
+    yield "intervals", "", row.intervals.model_dump_json()
     for field in ("task", "method"):
         name, _, version = short(getattr(row, field)).partition("@")
         yield f"{field} {name}: version", name, version

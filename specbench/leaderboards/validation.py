@@ -1,68 +1,79 @@
-"""One board file → what is wrong with it, all of it where that can be told apart, else the first."""
+"""One leaderboard file → what is wrong with it, all of it where that can be told apart, else the first."""
 
-import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specbench.errors import ConfigError
 from specbench.leaderboards.runs import RecordedRun, Runs, place_of
 from specbench.leaderboards.together import check_together
-from specbench.results.board_format import FIRST_WITH_DIGESTS
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
+
+if TYPE_CHECKING:
+    from specbench.leaderboards.recompute import Comparison
 
 NAMED = 3  # fields of a row in a message
 
 
 @dataclass(frozen=True)
 class Validity:
-    """`problems`: one line each; none where the file is sound. `notes`: what the file is too old to tell."""
+    """`problems`: one line each; none where the file is sound. `stated`: by field in how many rows nothing was compared
+    with it."""
 
     num_rows: int
     num_recomputed: int
     problems: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    stated: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        """What was checked of a sound file."""
+        rows = f"{self.num_rows} rows"
+        if not self.num_recomputed:
+            return f"{rows}: their digests are right; nothing was recomputed"
+        told = f"{rows}, all recomputed from the folders of their runs"
+        fields = ", ".join(f"{name} of {num} {'row' if num == 1 else 'rows'}" for name, num in self.stated.items())
+        return told + (f"; stated, not recomputed: {fields}" if fields else "")
 
 
 def validate(file: Path, with_records: bool, folders: Sequence[Path] = ()) -> Validity:
-    """Check schema, digests, duplicates, and that the rows go together; `with_records`: that they are what their
-    records give. `folders`: of runs in which rows are looked for that do not say where theirs is."""
+    """Check schema, digests, duplicates, and that the rows go together; `with_records`: that they are what the folders
+    of their runs give. `folders`: of runs in which rows are looked for that do not say where theirs is."""
     try:
         rows = load(file)
         check_together([(f"{file}: rows.{number}", row) for number, row in enumerate(rows)])
     except ConfigError as error:
         return Validity(0, 0, (str(error),))
-    notes = _notes(file)
     if not with_records:
-        return Validity(len(rows), 0, (), notes)
-    runs = Runs()
-    found = [(number, _problem(row, file, rows, runs, folders)) for number, row in enumerate(rows)]
-    problems = [f"{file}: rows.{number} ({rows[number].place}): {problem}" for number, problem in found if problem]
-    return Validity(len(rows), len(rows) - len(problems), tuple(problems), notes)
+        return Validity(len(rows), 0, ())
+    runs, problems, stated = Runs(), [], Counter[str]()
+    for number, row in enumerate(rows):
+        try:
+            found = _compared(row, file, runs, folders)
+        except (ConfigError, ValueError) as error:
+            problem: str | None = f"cannot be recomputed: {error}"
+        else:
+            problem = _problem(found)
+            stated.update(() if problem else found.stated)
+        if problem is not None:
+            problems.append(f"{file}: rows.{number} ({row.place}): {problem}")
+    return Validity(len(rows), len(rows) - len(problems), tuple(problems), stated)
 
 
-def _notes(file: Path) -> tuple[str, ...]:
-    version = json.loads(file.read_text(encoding="utf-8"))["format"]
-    if version >= FIRST_WITH_DIGESTS:
-        return ()
-    return (
-        f"{file}: is of format {version}, whose rows carry no digest: whether one was edited, only its records tell "
-        f"(--records); `specbench leaderboard merge {file} --to {file}` writes them with digests from now on",
-    )
+def _compared(row: Row, file: Path, runs: Runs, folders: Sequence[Path]) -> "Comparison":
+    from specbench.leaderboards.recompute import compare_with_run
+
+    return compare_with_run(row, _run_of(row, file, runs, folders), file)
 
 
-def _problem(row: Row, file: Path, rows: Sequence[Row], runs: Runs, folders: Sequence[Path]) -> str | None:
-    from specbench.leaderboards.recompute import mismatches
-
-    try:
-        wrong = mismatches(row, _run_of(row, file, runs, folders), rows)
-    except (ConfigError, ValueError) as error:
-        return f"cannot be recomputed: {error}"
+def _problem(found: "Comparison") -> str | None:
+    wrong = found.mismatches
     if not wrong:
         return None
     more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
-    return f"{'; '.join(map(str, wrong[:NAMED]))}{more}: the row is not that of its records: add its run again"
+    return f"{'; '.join(map(str, wrong[:NAMED]))}{more}: the row is not that of its run: add its run again"
 
 
 def _run_of(row: Row, file: Path, runs: Runs, folders: Sequence[Path]) -> RecordedRun:

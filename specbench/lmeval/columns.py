@@ -7,7 +7,8 @@ from specbench.lmeval.engine import Answer
 from specbench.results.acceptance import acceptance
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.counts import with_own_passes
-from specbench.results.rows import other_tokens
+from specbench.results.measured import has_other_vocabulary
+from specbench.results.rows import NOT_MULTIPLES
 from specbench.results.speed import speeds
 from specbench.running.models import Models
 from specbench.specs import MethodSpec
@@ -26,7 +27,7 @@ def metrics(answers: Sequence[Answer], method: MethodSpec, models: Models) -> di
     found = {
         **acceptance(prompts, own, method.verification.model_dump()),
         **speeds(prompts, own, baseline if has_baseline else own, is_baseline=False),
-        **other_tokens(method, models),
+        **({name: Metric() for name in NOT_MULTIPLES} if has_other_vocabulary(method, models) else {}),
     }
     return {name: found[name] for name in (*COLUMNS, *(WITH_BASELINE if has_baseline else ()))}
 

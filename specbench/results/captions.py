@@ -9,9 +9,9 @@ from specbench.results.row import Evidence, Row
 FEW = f"numbers rest on few prompts: less than {SMALL_SAMPLE}"
 FORECAST = ("acceptance_rate", "cost_ratio", "speedup_expected")
 MANY_CUT = 0.1  # a larger share of answers that ended at the limit makes the accuracy one of cut answers
+OWN_OUTPUTS = "by this run's outputs beside AR's"
 SOURCES = {
     "greedy equal": "this run's outputs are AR's",
-    "lossless": "by an audit's greedy outputs and draws",
     "lossy by design": "as its rule declares",
 }
 
@@ -78,14 +78,15 @@ def num_timed(row: Row) -> int:
 
 
 def verdict_of(row: Row) -> str:
-    """The verdict and what it rests on. A row does not say whether an audit has replaced the verdict of the run's own
-    outputs: where both can say the same, only a sampled run, whose outputs say nothing, tells them apart."""
+    """Returns the verdict and what it rests on: an audit with its evidence, the rule, or the run's own outputs. These
+    never say "lossless", and of a sampled run nothing."""
     if row.verdict == "not audited":
         return row.verdict
     if row.evidence is not None:
         return f"{row.verdict}, by an audit: {_evidence(row.evidence)}"
-    either = "by an audit" if row.sampling.temperature else "by this run's outputs beside AR's, or by an audit"
-    return f"{row.verdict}, {SOURCES.get(row.verdict, either)}"
+    if row.verdict not in SOURCES and (row.verdict in ("lossless", "undecided") or row.sampling.temperature):
+        return f"{row.verdict}, stated without evidence"
+    return f"{row.verdict}, {SOURCES.get(row.verdict, OWN_OUTPUTS)}"
 
 
 def _evidence(found: Evidence) -> str:
@@ -94,7 +95,8 @@ def _evidence(found: Evidence) -> str:
         *([f"greedy on {found.num_prompts} prompts"] if found.num_prompts is not None else []),
         *([draws] if found.num_draws is not None else []),
     ]
-    return f"{', '.join(parts)} ({found.task}: {', '.join(found.subsets)})"
+    report = "stated: its report was not kept" if found.report is None else f"its report: {found.report}"
+    return f"{', '.join(parts)} ({found.task}: {', '.join(found.subsets)}); {report}"
 
 
 def lossless_word(row: Row) -> str:

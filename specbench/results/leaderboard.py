@@ -7,33 +7,25 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from specbench import bounded
 from specbench.errors import ConfigError
 from specbench.files import check_place, write_atomically
-from specbench.results.board_format import DIGEST, FIRST_WITH_DIGESTS, FORMAT, HISTORY, digest_of, sealed, upgraded
+from specbench.results.board_format import DIGEST, FORMAT, digest_of, sealed
 from specbench.results.row import Row
 
 
 def load(path: Path | str) -> list[Row]:
     """The rows of a leaderboard file. Raises ConfigError for anything else than a whole file of this format."""
     path = Path(path)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_a_number)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read the leaderboard: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a leaderboard (broken JSON: {error}); {_REMEDY}") from error
+    content = bounded.read_json(path, _REMEDY)
     if (
         not isinstance(content, dict)
         or not isinstance(content.get("rows"), list)
         or content.keys() != {"format", "rows"}
     ):
         raise ConfigError(f'{path}: not a leaderboard: expected {{"format": {FORMAT}, "rows": […]}}; {_REMEDY}')
-    if content["format"] not in tuple(HISTORY):
-        raise ConfigError(
-            f"{path}: format = {content['format']!r}, but this version of specbench reads formats "
-            f"{', '.join(map(str, HISTORY))}; use the version that wrote the file or choose another file"
-        )
-    rows = [_row(path, number, row, content["format"]) for number, row in enumerate(content["rows"])]
+    _check_format(path, "format", content["format"])
+    rows = [_row(path, number, row) for number, row in enumerate(content["rows"])]
     _check_each_once(path, rows)
     return rows
 
@@ -62,20 +54,29 @@ def check_writable(path: Path | str) -> None:
 _REMEDY = "restore it from a copy, or move it away and run again: the rows are recomputed from the records"
 
 
-def _row(path: Path, number: int, content: Any, version: int) -> Row:
+def _check_format(path: Path, key: str, found: Any) -> None:
+    if type(found) is not int or found != FORMAT:
+        raise ConfigError(
+            f"{path}: {key} = {found!r:.60}, but this version of specbench reads format {FORMAT} only: read the file "
+            "with the version that wrote it, or measure its rows again"
+        )
+
+
+def _row(path: Path, number: int, content: Any) -> Row:
     place = f"rows.{number}"
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: {place} = {content!r:.60}: Input should be a row; {_REMEDY}")
-    fields = upgraded(
-        {name: value for name, value in content.items() if version < FIRST_WITH_DIGESTS or name != DIGEST}, version
-    )
+    _check_format(path, f"{place}.format", content.get("format"))
+    absent = [name for name in Row.model_fields if name not in content]
+    if absent:
+        raise ConfigError(f"{path}: {place}.{absent[0]}: every row has this key, and this one lacks it; {_REMEDY}")
     try:
-        row = Row.model_validate(fields)
+        row = Row.model_validate({name: value for name, value in content.items() if name != DIGEST})
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(map(str, (place, *problem["loc"])))
         raise ConfigError(f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}; {_REMEDY}") from error
-    if version >= FIRST_WITH_DIGESTS and content.get(DIGEST) != digest_of(content):
+    if content.get(DIGEST) != digest_of(content):
         raise ConfigError(
             f"{path}: {place} ({row.place}): {DIGEST} = {content.get(DIGEST)!r:.60} is not that of its content "
             f"({digest_of(content)}): the row was edited by hand; restore the file from a copy, or take the row out "
@@ -94,10 +95,6 @@ def _check_each_once(path: Path, rows: Sequence[Row]) -> None:
                 f"{path}: rows.{number} ({row.place}) is the same configuration as rows.{first}, created "
                 f"{row.created} and {rows[first].created}: take one of the two out"
             )
-
-
-def _not_a_number(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def not_written(path: Path, error: OSError) -> ConfigError:

@@ -3,20 +3,39 @@
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, field_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, field_validator, model_validator
 
 from specbench.fairness.numbers import Family, GroupNumbers
 from specbench.results.board_format import FORMAT
-from specbench.results.bootstrap import Intervals, Metric
+from specbench.results.bootstrap import INTERVALS, Intervals, Metric
 from specbench.specs.components import Engine
 
 # "compiled target": the target's passes are compiled, and those of a drafter cannot be.
 RowEngine = Literal[Engine, "compiled target"]
 
+Place = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # of a file or folder; no control characters
+
 ALL = "all"  # the subset of a row over all subsets of its task
-# Everything else says which result it is.
+# Where the fields of a row come from. COMPUTED: from the records and specs in its run's folder. NOTED: from what the run
+# noted there. STATED: they were added later, or only the file has them, so nothing in the folder shows whether they are
+# true.
+COMPUTED = frozenset(
+    {
+        "format", "task", "subset", "language", "method", "num_draft_tokens", "options", "sampling", "n", "subsets",
+        "repeats", "created", "lossless", "verdict", "quality", "signatures", "intervals", "warnings",
+        "accepted_lengths", "metrics",
+    }
+)  # fmt: skip
+NOTED = frozenset(
+    {
+        "target", "target_revision", "drafter", "drafter_revision", "dtype", "device", "attention", "engine",
+        "versions", "commit", "command", "data_source", "data_location", "data_revision", "chat", "seed", "shots",
+    }
+)  # fmt: skip
+STATED = frozenset({"evidence", "fairness", "run"})
+# Everything but these fields says which result a row is.
 RESULT_FIELDS = frozenset(
     {
         "metrics", "accepted_lengths", "warnings", "shots", "quality", "signatures", "verdict", "evidence", "fairness",
@@ -48,6 +67,13 @@ class Evidence(Part):
     num_draws: int | None
     temperature: FiniteFloat | None  # of the draws
     p_value: FiniteFloat | None
+    report: Place | None = None  # file of the audit, from the file's folder; null: it was not kept
+
+    @model_validator(mode="after")
+    def _draws_are_told_whole(self) -> Self:
+        if len({value is None for value in (self.num_draws, self.temperature, self.p_value)}) > 1:
+            raise ValueError("num_draws, temperature and p_value are all null, or none of them is")
+        return self
 
 
 class Shots(Part):
@@ -76,7 +102,7 @@ class Warning(Part):
 class Row(Part):
     """One method on one subset (or on "all"), paired to AR in the same process. Times in seconds, rates in tokens/s."""
 
-    format: Literal[4] = FORMAT
+    format: Literal[1] = FORMAT
     task: str  # name@version:digest
     subset: str
     language: str | None
@@ -101,17 +127,18 @@ class Row(Part):
     chat: bool | str
     seed: int
     n: int = Field(ge=0)  # examples
+    subsets: dict[str, NonNegativeInt] = Field(default_factory=dict)  # of a row over all: its subsets, each with its n
     repeats: int = Field(ge=1)
     created: str
-    run: str | None = None  # the folder of the records, from the file's folder; null: the file's folder, or unknown
+    run: Place | None = None  # the folder of the records, from the file's folder; null: the file's folder, or unknown
     lossless: bool  # what the rule, or the author of external code, claims
     verdict: str = "not audited"  # what the outputs say: specbench.audit.records
     evidence: Evidence | None = None  # of an audit that gave the verdict; null where the row's own outputs did
     quality: str | None = None  # the metric that stands for it; null where nothing is scored, or by several
     signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough
-    intervals: Intervals | None = None  # how those of the metrics were computed; null in rows that do not say it
+    intervals: Intervals = INTERVALS  # how those of the metrics were computed
     fairness: GroupNumbers | Family | None = None  # of `specbench fairness`: of a subset, or in "all" of all subsets
-    shots: Shots | None = None  # null in rows of earlier formats, which do not say it
+    shots: Shots = Shots(num=0)
     warnings: tuple[Warning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
     accepted_lengths: tuple[NonNegativeInt, ...] | None = None
@@ -122,6 +149,17 @@ class Row(Part):
     def _infinity_as_word(cls, options: dict[str, Any]) -> dict[str, Any]:
         return {name: writable(value) for name, value in options.items()}  # JSON has no infinity; a threshold may be
 
+    @model_validator(mode="after")
+    def _is_of_its_subsets(self) -> Self:
+        if self.subsets and (self.subset != ALL or sum(self.subsets.values()) != self.n):
+            raise ValueError(f"subsets: a row of '{ALL}' names them, and their examples make n")
+        return self
+
+    @property
+    def examples(self) -> dict[str, int]:
+        """By subset how many examples the row is of: the first ones of its data."""
+        return self.subsets or {self.subset: self.n}
+
     @property
     def place(self) -> str:
         """Task, subset and method, by which a message names a row."""
@@ -131,7 +169,7 @@ class Row(Part):
     def key(self) -> str:
         """What identifies the result: every field but the metrics, the date and the command line; and the judge, and
         the worked examples before the prompts."""
-        told = {"judge": self.signatures.get("judge_score"), "shots": self.shots and self.shots.digest}
+        told = {"judge": self.signatures.get("judge_score"), "shots": self.shots.digest}
         also = {name: value for name, value in told.items() if value is not None}
         return json.dumps(self.model_dump(mode="json", exclude=set(RESULT_FIELDS)) | also, sort_keys=True)
 

@@ -1,89 +1,186 @@
-"""Records of a run → leaderboard rows: one per subset and method, and one over all subsets of a task."""
+"""A run's folder → leaderboard rows: one per subset and method, and one over all subsets of a task.
+
+The rows are a function of the folder alone, so that `specbench run` and `specbench leaderboard validate --records` make
+the same ones.
+"""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from specbench.audit.records import verdict_of_records
-from specbench.external.decoder import ExternalDecoder
-from specbench.results.bootstrap import INTERVALS, Metric
+from specbench.audit.outputs import different
+from specbench.audit.verdict import declaration, verdict_of_records
+from specbench.errors import ConfigError, nearest
+from specbench.results.bootstrap import Metric
+from specbench.results.measurement import FILE, REMEDY, MeasuredSubset, Measurement
 from specbench.results.metrics import accepted_lengths_of, metrics_of, routes_taken
-from specbench.results.quality import JUDGED, asked_of, main_metric, signatures
+from specbench.results.quality import JUDGED, Asked, main_metric, signatures
 from specbench.results.row import ALL, Row, Sampling, Shots
 from specbench.results.warnings import warnings_of
-from specbench.running.compose import Decoder, unique
-from specbench.running.models import Models
-from specbench.running.plan import Cell
-from specbench.running.prompts import record_prompts, uses_chat
-from specbench.running.records import Record, with_the_same_history
-from specbench.running.runner import drafter_identity
-from specbench.running.trained_on import num_trained_on
-from specbench.specs import MethodSpec, RunSpec, named
+from specbench.running.records import Key, Record, records_of, with_the_same_history
+from specbench.scoring.of_task import make_scorer
+from specbench.specs import MethodSpec, TaskSpec, named
 from specbench.specs.run import own_drafter
 
+NOT_MULTIPLES = ("speedup", "speedup_e2e", "speedup_expected")  # of tokens that are not the target's
 
-def rows(
-    spec: RunSpec,
-    cells: Sequence[Cell],
-    models: Models,
-    records: Sequence[Record],
-    environment: Mapping[str, Any],
-    command: str,
-    judge: str | None = None,
-) -> list[Row]:
-    """Every row of a run, methods in the order given, subsets in the task's order, `all` last. `judge`: the signature
-    of the judge whose ratings the records have.
 
-    Subsets that are sampled in different ways have no `all`: it would be of no one way.
+def asked_of_subset(task: TaskSpec, subset: str) -> Asked:
+    """Returns what the answers of a subset are judged by."""
+    spec = task.subset(subset)
+    return Asked(make_scorer(spec), spec.language)
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What the rows of one command are made of; all of it is in the run's folder.
+
+    `identity`: run.json. `judge`: the signature of the judge whose ratings the records have. `asked`: gives what the
+    answers of a task's subset are judged by.
     """
-    made = []
-    for task_name in unique([cell.task.name for cell in cells]):
-        task_cells = [cell for cell in cells if cell.task.name == task_name]
-        groups = [[cell] for cell in task_cells]
-        if len(task_cells) > 1 and len({sampling(cell) for cell in task_cells}) == 1:
-            groups.append(task_cells)
-        for method in spec.methods:
-            for group in groups:
-                subsets = {cell.subset for cell in group}
-                chosen = [r for r in records if r["task"] == task_name and r["subset"] in subsets]
-                made.append(_row(spec, method, group, models, chosen, environment, command, judge))
-    return made
+
+    identity: Mapping[str, Any]
+    tasks: Sequence[TaskSpec]
+    methods: Sequence[MethodSpec]
+    measurement: Measurement
+    records: Mapping[Key, Record]
+    judge: str | None = None
+    asked: Callable[[TaskSpec, str], Asked] = asked_of_subset
+
+    def rows(self) -> list[Row]:
+        """Returns every row, methods in the order given, subsets in the task's order, the row over all last.
+
+        Subsets that are sampled in different ways have no row over all: it would be of no one way.
+        """
+        return [
+            self.row(task, subset, method)
+            for task in self.tasks for method in self.methods for subset in self.subsets_of(task)
+        ]  # fmt: skip
+
+    def subsets_of(self, task: TaskSpec) -> list[str]:
+        """Returns the subsets of a task that have rows."""
+        names = [part.subset for part in self.measurement.of_task(task.name)]
+        is_whole = len(names) > 1 and len({sampling_of(task, name) for name in names}) == 1
+        return [*names, *([ALL] if is_whole else [])]
+
+    def row(self, task: TaskSpec, subset: str, method: MethodSpec) -> Row:
+        """Returns the row of a method on a subset, or on all. Raises ConfigError where the folder has no such row, or
+        its files contradict each other."""
+        known = self.subsets_of(task)
+        if subset not in known:
+            raise ConfigError(f"the run has no row of {task.name} {subset}: {nearest(subset, known)}")
+        try:
+            return self._row(task, subset, method)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"run.json: is not whole ({type(error).__name__}: {error}): restore it from a copy, or measure again"
+            ) from error
+
+    def _row(self, task: TaskSpec, subset: str, method: MethodSpec) -> Row:
+        parts = [part for part in self.measurement.of_task(task.name) if subset in (ALL, part.subset)]
+        first, records = parts[0], self._records(parts)
+        asked = {part.subset: self.asked(task, part.subset) for part in parts}
+        metrics = metrics_of(records, method, self.identity["seed"], asked) | self._without_multiples(method)
+        taken = routes_taken(records, method)
+        routes = [method.route(name) for name in taken] or [method]
+        conditions, target = self.identity["environment"], self.identity["target"]
+        drafter = self.identity["drafters"].get(method.name, {"name": None, "revision": None})
+        sampling = sampling_of(task, first.subset)
+        row = Row(
+            task=named(task),
+            subset=subset,
+            language=None if subset == ALL else task.subset(subset).language,
+            method=named(method),
+            num_draft_tokens=max(route.num_draft_tokens for route in routes),
+            options=self._options(method) | ({"taken": taken} if taken else {}),
+            target=target["name"],
+            target_revision=target["revision"],
+            drafter=drafter["name"],
+            drafter_revision=drafter["revision"],
+            sampling=sampling,
+            dtype=conditions["dtype"],
+            device=conditions["device"],
+            attention=conditions["attention"],
+            engine=self.identity.get("engines", {}).get(method.name, conditions["engine"]),
+            versions=conditions["versions"],
+            commit=conditions["commit"],
+            command=self.measurement.command,
+            data_source=first.source,
+            data_location=", ".join(dict.fromkeys(part.location for part in parts)),
+            data_revision=revision_of({part.subset: part.revision for part in parts}),
+            chat=self.measurement.chat,
+            seed=self.identity["seed"],
+            n=sum(part.num_examples for part in parts),
+            subsets={part.subset: part.num_examples for part in parts} if subset == ALL else {},
+            repeats=self.measurement.repeats,
+            created=_measured_at(records),
+            lossless=method.lossless,
+            verdict=self._verdict(method, parts, records, greedy=sampling.temperature == 0),
+            quality=main_metric(asked, metrics),
+            signatures=signatures(asked, records) | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
+            shots=shots_of(parts),
+            accepted_lengths=accepted_lengths_of(records, method),
+            metrics=metrics,
+        )
+        return row.model_copy(update={"warnings": warnings_of(row, records, self._num_trained_on(method, records))})
+
+    def _records(self, parts: Sequence[MeasuredSubset]) -> list[Record]:
+        examples, repeats = {part.subset: part.num_examples for part in parts}, self.measurement.repeats
+        found = records_of(self.records, parts[0].task, examples, repeats)
+        num_found = len({(record["subset"], record["example"], record["repeat"]) for record in found})
+        if num_found != sum(examples.values()) * repeats:
+            raise ConfigError(
+                f"the folder has records of {num_found} answers to {parts[0].task}/{', '.join(examples)}, but its "
+                f"command measured {sum(examples.values()) * repeats}: repeat the command: {self.measurement.command}"
+            )
+        return found
+
+    def _without_multiples(self, method: MethodSpec) -> dict[str, Metric]:
+        is_other = method.name in self.measurement.other_vocabulary
+        return {name: Metric() for name in NOT_MULTIPLES} if is_other else {}
+
+    def _options(self, method: MethodSpec) -> dict[str, Any]:
+        """What a method is made of: its parts, or the external code with the digest that identifies it."""
+        if method.decoder is not None:
+            return {"decoder": {**method.decoder.model_dump(), "revision": self.identity["code"][method.name]}}
+        return method_options(method, self.identity["target"]["name"])
+
+    def _verdict(
+        self, method: MethodSpec, parts: Sequence[MeasuredSubset], records: Sequence[Record], *, greedy: bool
+    ) -> str:
+        task, subsets = parts[0].task, {part.subset for part in parts}
+        ties = [
+            each for each in self.measurement.ties
+            if (each.task, each.method) == (task, method.name) and each.subset in subsets
+        ]  # fmt: skip
+        num_noted = sum(each.num_different for each in ties)
+        num_different = len(different(with_the_same_history(records, method.name), method.name)) if greedy else 0
+        if declaration(method) is not False and num_noted != num_different:
+            raise ConfigError(
+                f"{FILE}: ties: {num_noted} answers of {method.name} in {task} are not AR's, but the records hold "
+                f"{num_different}: {REMEDY}"
+            )
+        return verdict_of_records(
+            method, greedy=greedy, num_records=len(records), num_different=num_different,
+            num_near_ties=sum(each.num_near_ties for each in ties),
+        )  # fmt: skip
+
+    def _num_trained_on(self, method: MethodSpec, records: Sequence[Record]) -> int:
+        trained = set(self.measurement.trained_on.get(method.name, ()))
+        first = [record for record in records if not record.get("turn")]
+        return len({(record["subset"], record["example"]) for record in first if record["prompt"] in trained})
 
 
-def sampling(cell: Cell) -> Sampling:
-    """How the tokens of a cell are drawn."""
-    generation = cell.task.generation
+def sampling_of(task: TaskSpec, subset: str) -> Sampling:
+    """Returns how the tokens of a subset are drawn."""
+    generation = task.subset(subset).generation
     return Sampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p)
 
 
-def prompts(
-    group: Sequence[Cell], models: Models, records: Sequence[Record], chat: str
-) -> Callable[[Mapping[str, Any]], list[int]]:
-    """The target's prompt ids of a record of these cells, AR's answers in the earlier turns included."""
-    examples = {(cell.subset, example.index): example for cell in group for example in cell.data.examples}
-    ids = record_prompts(examples, {cell.subset: cell.budgets for cell in group}, records, models.target, chat)
-    return lambda record: ids(dict(record))
-
-
-def other_tokens(method: MethodSpec, models: Models) -> dict[str, Metric]:
-    """Where the drafter decodes alone in tokens of its own, its tokens/s are no multiple of the target's."""
-    alone = models.drafters.get(method.name) if method.decodes_with == "drafter" else None
-    if alone is None or alone.vocabulary == models.target.vocabulary:
-        return {}
-    return {name: Metric() for name in ("speedup", "speedup_e2e", "speedup_expected")}
-
-
-def options(decoder: Decoder, target: str) -> dict[str, Any]:
-    """What a method is made of: its parts, or the external code with what identifies it. `target`: as it was given."""
-    method = decoder.method
-    if isinstance(decoder, ExternalDecoder) and method.decoder is not None:
-        return {"decoder": {**method.decoder.model_dump(), "revision": decoder.revision}}
-    return method_options(method, target)
-
-
 def method_options(method: MethodSpec, target: str) -> dict[str, Any]:
-    """The parts of a method without external code."""
+    """Returns the parts of a method without external code."""
     if method.routes is not None:
         whole = method.model_dump()
         routes = {
@@ -101,97 +198,41 @@ def method_options(method: MethodSpec, target: str) -> dict[str, Any]:
 
 
 def drafter_options(part: MethodSpec, target: str) -> dict[str, Any]:
-    """The drafter with its options. One that the method names, and that the one given with --drafter stands in for, is
-    no checkpoint of the row: `replaces` tells which."""
+    """Returns the drafter with its options. A drafter that the method names, and that --drafter stands in for, is no
+    checkpoint of the row: `replaces` says which it was."""
     found = part.drafter.model_dump()
     if part.checkpoint is None or own_drafter(part, target) is not None:
         return found
     return {**found, "checkpoint": None, "replaces": part.checkpoint}
 
 
-def revision(group: Sequence[Cell]) -> str | None:
-    """The revision of the data; of several subsets' a digest of them all, where they are not the same."""
-    return revision_of({cell.subset: cell.data.revision for cell in group})
-
-
 def revision_of(revisions: Mapping[str, str | None]) -> str | None:
-    """By subset → the one that they share, else a digest of them all."""
+    """Returns the revision that all subsets share, else a digest of them all. `revisions`: by subset."""
     if len(set(revisions.values())) == 1:
         return next(iter(revisions.values()))
     text = "\n".join(f"{subset} {found}" for subset, found in revisions.items())
     return f"all-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def shots_of(group: Sequence[Cell]) -> Shots:
-    """The worked examples of cells: the most before a prompt of any, and of several subsets a digest of them all."""
-    found = {cell.subset: cell.data.worked for cell in group}
-    used = [worked for worked in found.values() if worked.num]
+def shots_of(parts: Sequence[MeasuredSubset]) -> Shots:
+    """Returns the worked examples of subsets: the most before a prompt of any, and of several subsets a digest of them
+    all."""
+    used = [part.worked for part in parts if part.worked.num]
     if not used:
         return Shots(num=0)
     return Shots(
         num=max(worked.num for worked in used),
         source=used[0].source,
-        location=", ".join(unique([f"{worked.location}" for worked in used])),
-        digest=revision_of({subset: worked.digest for subset, worked in found.items()}),
-        num_checked=sum(len(cell.data.examples) for cell in group) if all(w.checked for w in used) else None,
+        location=", ".join(dict.fromkeys(f"{worked.location}" for worked in used)),
+        digest=revision_of({part.subset: part.worked.digest for part in parts}),
+        num_checked=sum(part.num_examples for part in parts) if all(worked.checked for worked in used) else None,
     )
 
 
-def _row(
-    spec: RunSpec,
-    method: MethodSpec,
-    group: Sequence[Cell],
-    models: Models,
-    records: Sequence[Record],
-    environment: Mapping[str, Any],
-    command: str,
-    judge: str | None,
-) -> Row:
-    cell = group[0]
-    task = next(task for task in spec.tasks if task.name == cell.task.name)
-    decoder = next(decoder for decoder in cell.decoders if decoder.method.name == method.name)
-    drafter = drafter_identity(decoder, models)
-    asked = asked_of(group)
-    metrics = metrics_of(records, method, spec.seed, asked) | other_tokens(method, models)
-    taken = routes_taken(records, method)
-    parts = [method.route(name) for name in taken] or [method]
-    row = Row(
-        task=named(task),
-        subset=cell.subset if len(group) == 1 else ALL,
-        language=cell.task.language if len(group) == 1 else None,
-        method=named(method),
-        num_draft_tokens=max(part.num_draft_tokens for part in parts),
-        options=options(decoder, spec.target) | ({"taken": taken} if taken else {}),
-        target=models.target.name,
-        target_revision=models.target.revision,
-        drafter=drafter["name"],
-        drafter_revision=drafter["revision"],
-        sampling=sampling(cell),
-        dtype=environment["dtype"],
-        device=environment["device"],
-        attention=environment["attention"],
-        engine=models.engine(method),
-        versions=environment["versions"],
-        commit=environment["commit"],
-        command=command,
-        data_source=cell.data.source,
-        data_location=", ".join(unique([each.data.location for each in group])),
-        data_revision=revision(group),
-        chat=uses_chat(models.target, spec.chat),
-        seed=spec.seed,
-        n=len({(record["subset"], record["example"]) for record in records}),
-        repeats=spec.repeats,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        lossless=method.lossless,
-        verdict=verdict_of_records(
-            with_the_same_history(records, method.name), method, models.target,
-            prompts(group, models, records, spec.chat), greedy=sampling(cell).temperature == 0,
-        ),
-        quality=main_metric(asked, metrics),
-        signatures=signatures(asked, records) | ({JUDGED: judge} if judge and JUDGED in metrics else {}),
-        intervals=INTERVALS,
-        shots=shots_of(group),
-        accepted_lengths=accepted_lengths_of(records, method),
-        metrics=metrics,
-    )  # fmt: skip
-    return row.model_copy(update={"warnings": warnings_of(row, records, num_trained_on(spec, method, records))})
+def _measured_at(records: Sequence[Record]) -> str:
+    """When the last of the records was measured."""
+    times = [record.get("measured_at") for record in records]
+    try:
+        return datetime.fromtimestamp(max(times), UTC).isoformat(timespec="seconds")  # type: ignore[type-var, arg-type]
+    except (TypeError, ValueError, OverflowError, OSError) as error:
+        raise ConfigError(f"records.jsonl: measured_at: not the time of every record ({error})") from error

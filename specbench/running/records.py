@@ -18,7 +18,7 @@ decoded_by                  which model decoded alone, where one did
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,18 @@ Key = tuple[str, str, int, int, int]
 def record_key(record: Record) -> Key:
     """What a record is of: (task, subset, example, repeat, turn)."""
     return record["task"], record["subset"], record["example"], record["repeat"], record.get("turn", 0)
+
+
+def records_of(
+    records: Mapping[Key, Record], task: str, examples: Mapping[str, int], repeats: int
+) -> list[Record]:  # fmt: skip
+    """Returns the records of the first examples of some subsets, in the order in which a run measures them.
+
+    `examples`: by subset how many. There may be fewer records than are asked for.
+    """
+    order = {subset: number for number, subset in enumerate(examples)}
+    chosen = [key for key in records if key[0] == task and key[2] < examples.get(key[1], 0) and key[3] < repeats]
+    return [records[key] for key in sorted(chosen, key=lambda key: (order[key[1]], key[3], key[2], key[4]))]
 
 
 def with_the_same_history(records: Sequence[Record], method: str, other: str = "ar") -> list[Record]:

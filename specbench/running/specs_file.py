@@ -1,17 +1,13 @@
-"""specs.json in the folder of a run: the tasks and methods that its rows are of, so that rows can be recomputed."""
+"""specs.json in the folder of a run: the tasks and methods that its rows are of."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
 from specbench.specs import MethodSpec, RunSpec, TaskSpec, build
-
-if TYPE_CHECKING:
-    from specbench.running.plan import Cell
 
 FILE = "specs.json"
 REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
@@ -19,22 +15,17 @@ REMEDY = "repeat the command of the run, which writes it again and measures noth
 
 @dataclass(frozen=True)
 class SpecsFile:
-    """`cells`: the names of task and subset, in the order in which the run measures them."""
+    """The specs of a run, in the order in which it was asked for them."""
 
     tasks: tuple[TaskSpec, ...]
     methods: tuple[MethodSpec, ...]
-    cells: tuple[tuple[str, str], ...]
-
-    def subsets(self, task: str) -> list[str]:
-        return [subset for name, subset in self.cells if name == task]
 
 
-def write_specs(folder: Path, spec: RunSpec, cells: "Sequence[Cell]") -> None:
+def write_specs(folder: Path, spec: RunSpec) -> None:
     """Write what the rows of this run are of. Raises ConfigError where the disk refuses."""
     content = {
         "tasks": [_without_places(task.model_dump()) for task in spec.tasks],
         "methods": [method.model_dump() for method in spec.methods],
-        "cells": [[cell.task.name, cell.subset] for cell in cells],
     }
     try:
         write_atomically(folder / FILE, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
@@ -62,7 +53,6 @@ def read_specs(folder: Path) -> SpecsFile:
         return SpecsFile(
             tuple(build(TaskSpec, task, prefix=f"{path}: ") for task in content["tasks"]),
             tuple(build(MethodSpec, method, prefix=f"{path}: ") for method in content["methods"]),
-            tuple((task, subset) for task, subset in content["cells"]),
         )
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file: {REMEDY}") from error

@@ -1,24 +1,20 @@
 """What a drafter was trained on, by the record in its folder, and whether it is measured now."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.files import TRAINING_RECORD
-from specbench.running.records import Record
 from specbench.specs import MethodSpec, RunSpec
 
 
-def num_trained_on(spec: RunSpec, method: MethodSpec, records: Sequence[Record]) -> int:
-    """Of how many measured examples a drafter of the method saw the prompt in its training; 0 where its folder has no
-    record that lists prompts. Prompts are known by their digest: another layout of the same question is not seen."""
+def training_prompts(spec: RunSpec, method: MethodSpec) -> set[str]:
+    """Returns the digests of the prompts that the drafters of a method were trained on; none where their folders have
+    no record that lists prompts. Another layout of the same question has another digest, so it is not seen."""
     folders = {
         part.drafter.options.get("path") or (spec.drafter_of(part) if part.needs_drafter else None)
         for part in method.parts
     }
-    trained = set().union(*(prompts_of(Path(folder)) for folder in folders if folder))
-    first = [record for record in records if not record.get("turn")]
-    return len({(record["subset"], record["example"]) for record in first if record["prompt"] in trained})
+    return set().union(*(prompts_of(Path(folder)) for folder in folders if folder))
 
 
 def prompts_of(folder: Path) -> set[str]:

@@ -69,10 +69,9 @@ def read(files: Sequence[Path]) -> Entries:
     there are no rows."""
     runs, sides = Runs(), {}
     for file in files:
-        rows = load(file)
-        for row in rows:
+        for row in load(file):
             if (row.key, row.created) not in sides:
-                sides[row.key, row.created] = runs.side(row, file, rows)
+                sides[row.key, row.created] = runs.side(row, file)
     if not sides:
         raise ConfigError(
             f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --to FILE`"

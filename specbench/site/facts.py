@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from specbench.leaderboards.choosing import leaves
 from specbench.results.captions import sampling_of
-from specbench.results.row import Row
+from specbench.results.row import STATED, Row
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Models": ("target", "target_revision", "drafter", "drafter_revision", "dtype", "attention", "engine", "chat"),
@@ -16,7 +16,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
                       "data_revision", "shots"),
     "Sampling": ("sampling",),
     "Machine and software": ("device", "versions", "commit"),
-    "Result": ("digest", "created", "run", "quality", "signatures", "intervals", "format"),
+    "Result": ("digest", "created", "quality", "signatures", "intervals", "format"),
+    "Stated: nothing in the run's folder tells whether it is true": tuple(sorted(STATED)),
 }  # fmt: skip
 
 

@@ -89,8 +89,6 @@ def _claims(row: Row) -> tuple[str, str]:
 
 def guard_of(row: Row) -> str:
     """The worked examples before each prompt, and whether one of them could be among those that are measured."""
-    if row.shots is None:
-        return "not known: the row is of an earlier format, which does not say what stands before its prompts"
     if not row.shots.num:
         return "none: no worked example stands before a prompt"
     source = " ".join(filter(None, (row.shots.source, row.shots.location)))

@@ -104,7 +104,7 @@ class Trials:
         folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": keep} if keep else {})})
         if keep is not None:
             cells, folder.records = keep_evidence(cells, keep, folder)
-        records, rows = measure_into(folder, spec, cells, models, self.conditions, self.command, self.console)
+        records, rows = measure_into(folder, spec, cells, models, self.command, self.console)
         return Measured(folder.path, spec.methods, cells, records, rows, spec.seed)
 
     def drafters(self, methods: Sequence[MethodSpec]) -> dict[str, CausalLM]:

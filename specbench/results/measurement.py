@@ -1,0 +1,104 @@
+"""measurements.json in the folder of a run: what each command measured, beside the records, that its rows need.
+
+Rows are made from the folder alone: run.json says on what, specs.json says what, records.jsonl holds the answers, and
+this file the rest.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
+
+from specbench import bounded
+from specbench.data.shots import Worked
+from specbench.errors import ConfigError
+from specbench.files import write_atomically
+
+FILE = "measurements.json"
+REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
+
+
+class Noted(BaseModel):
+    """A part of the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MeasuredSubset(Noted):
+    """The first `num_examples` examples of a subset, and where its data and worked examples came from."""
+
+    task: str
+    subset: str
+    num_examples: NonNegativeInt
+    source: Literal["hub", "local", "sample"]
+    location: str
+    revision: str | None
+    worked: Worked
+
+
+class Ties(Noted):
+    """How many greedy answers of a method are not AR's, and at how many of these the target is undecided: both logits
+    within `tolerance` of the highest (`specbench.audit.noise`)."""
+
+    task: str
+    subset: str
+    method: str
+    num_different: PositiveInt
+    num_near_ties: NonNegativeInt
+    tolerance: FiniteFloat
+
+
+class Measurement(Noted):
+    """What one command measured. `chat`: whether prompts went through the chat template.
+
+    `other_vocabulary`: the methods whose drafter decodes alone in tokens that are not the target's. `trained_on`: by
+    method the digests of the measured prompts that its drafter was trained on.
+    """
+
+    command: str
+    repeats: PositiveInt
+    chat: bool
+    subsets: tuple[MeasuredSubset, ...]
+    other_vocabulary: tuple[str, ...] = ()
+    trained_on: dict[str, tuple[str, ...]] = {}
+    ties: tuple[Ties, ...] = ()
+
+    def of_task(self, task: str) -> list[MeasuredSubset]:
+        """Returns the subsets of a task in the order in which they were measured."""
+        return [part for part in self.subsets if part.task == task]
+
+
+class _File(Noted):
+    measurements: tuple[Measurement, ...]
+
+
+def read_measurements(folder: Path) -> tuple[Measurement, ...]:
+    """Returns what the commands measured, the first one first. Raises ConfigError for an absent or broken file."""
+    path = folder / FILE
+    try:
+        return _File.model_validate(bounded.read_json(path, REMEDY)).measurements
+    except ValidationError as error:
+        problem: Any = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise ConfigError(f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}: {REMEDY}") from error
+
+
+def add_measurement(folder: Path, measurement: Measurement) -> None:
+    """Put a measurement behind those of earlier commands; one that is there already stays where it is.
+
+    Raises ConfigError where the disk refuses. A broken file is replaced.
+    """
+    path = folder / FILE
+    try:
+        known: Sequence[Measurement] = read_measurements(folder)
+    except ConfigError:
+        known = ()
+    if measurement in known:
+        return
+    content = _File(measurements=(*known, measurement)).model_dump(mode="json")
+    try:
+        write_atomically(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot write it ({error.strerror or error})") from error

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench import bounded
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
 from specbench.judge.prompts import Message
@@ -46,10 +47,10 @@ class Cache:
     def get(self, request: Mapping[str, Any]) -> Reply | None:
         """The reply to a request; None where there is none, or its file is damaged."""
         try:
-            content = json.loads(self.path(request).read_text(encoding="utf-8"))
+            content = bounded.read_json(self.path(request), "delete it")
             reply = Reply(**content["reply"])
             return reply if content["request"] == request and isinstance(reply.text, str) else None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ConfigError, KeyError, TypeError):
             return None
 
     def put(self, request: Mapping[str, Any], reply: Reply) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from specbench import bounded
 from specbench.console import say
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from specbench.running.plan import Cell
 
 FILE = "judgements.jsonl"
+REMEDY = "delete the file, and give --judge again for new ones (what was paid for is in the cache)"
 KEY = ("task", "subset", "example", "repeat", "turn")  # of a record
 Line = dict[str, Any]
 Rated = tuple[list[Record], str | None]  # the records, and the signature of the judge whose ratings they have
@@ -92,16 +94,14 @@ def _identity(line: Line) -> tuple[Any, ...]:
 
 def _read(path: Path) -> list[Line]:
     """The lines of the file; none where there is no file."""
+    if not path.exists():
+        return []
+    text = bounded.read_text(path, REMEDY, 4 * bounded.MAX_BYTES).split("\n")
+    lines = [bounded.parse_json(line, path, REMEDY, number) for number, line in enumerate(text, 1) if line.strip()]
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
         for line in lines:
             hash((_identity(line), line["request"]))
             line["score"] = None if line["score"] is None else float(line["score"])
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{path}: cannot read the ratings ({type(error).__name__}: {error}): delete the file, and give --judge "
-            "again for new ones (what was paid for is in the cache)"
-        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: cannot read the ratings ({type(error).__name__}: {error}): {REMEDY}") from error
     return lines

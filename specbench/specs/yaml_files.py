@@ -35,25 +35,24 @@ class Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """A node within the bounds: an alias is as large as what it stands for."""
         event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
-        start = event.start_mark
         if len(getattr(event, "tag", None) or "") > MAX_TAG:
-            raise yaml.composer.ComposerError(None, None, f"a tag of more than {MAX_TAG} characters", start)
+            raise yaml.composer.ComposerError(None, None, f"a tag of more than {MAX_TAG} characters", _mark(event))
         self._depth += 1
-        self._check(Size(len(self._sizes), 0, self._depth), start)
+        self._check(Size(len(self._sizes), 0, self._depth), event)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if node is not None:
             size = self._sizes.get(id(node)) or _size_of(node, self._sizes)
-            self._check(size._replace(depth=self._depth + size.depth), start)
+            self._check(size._replace(depth=self._depth + size.depth), event)
             self._sizes[id(node)] = size
         return node
 
-    def _check(self, size: Size, mark: yaml.Mark) -> None:
+    def _check(self, size: Size, event: yaml.Event) -> None:
         bounds = (MAX_NODES, "keys and values"), (MAX_CHARACTERS, "characters"), (bounded.MAX_DEPTH, "levels of depth")
         for found, (most, what) in zip(size, bounds, strict=True):
             if found > most:
                 problem = f"more than {most:,} {what}, aliases expanded: these are the most that are read"
-                raise yaml.composer.ComposerError(None, None, problem, mark)
+                raise yaml.composer.ComposerError(None, None, problem, _mark(event))
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Always deep, so that an anchor inside its own value is an error. An error of a value has its line."""
@@ -88,6 +87,10 @@ Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool" or first in "tTfF"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+
+
+def _mark(event: yaml.Event) -> Any:
+    return event.start_mark
 
 
 def _size_of(node: yaml.Node, sizes: dict[int, Size]) -> Size:

@@ -252,7 +252,7 @@ def test_set_values_are_yaml_except_for_texts():
         ("num_draft_tokens=2024-13-45", "line 1: not valid YAML: '2024-13-45' is not a valid timestamp"),
         (
             "generation.temperature=1e-38",
-            "generation.temperature = '1e-38': input should be 0 (greedy) or at least 0.01",
+            "generation.temperature = 1e-38: input should be 0 (greedy) or at least 0.01",
         ),
         ("prompt=null", "--set prompt=null: prompt = None: input should be a valid string"),
         (

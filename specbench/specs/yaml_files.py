@@ -1,6 +1,7 @@
 """YAML as specbench reads it: duplicate keys are errors, only true and false are booleans (no and on are words), and
 the size is bounded, with every alias counted as a copy of what it stands for."""
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,6 +88,9 @@ Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool" or first in "tTfF"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+Loader.add_implicit_resolver(  # YAML 1.1 takes 1e-4 and inf for texts
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$|[-+]?inf$"), list("-+0123456789i")
+)
 
 
 def _mark(event: yaml.Event) -> Any:

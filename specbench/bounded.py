@@ -3,6 +3,7 @@
 Without bounds a few bytes can take all memory: nested brackets, numbers of a million digits, lines without an end.
 """
 
+import errno
 import json
 import math
 import re
@@ -13,7 +14,7 @@ from typing import IO, Any
 from specbench.errors import ConfigError
 
 MAX_BYTES = 64 * 2**20  # of a file that is read as a whole, and of a line
-MAX_VALUES = 4_000_000  # of a JSON text
+MAX_MEMORY = 512 * 2**20  # bytes that the values of a JSON text may take
 MAX_DEPTH = 64  # of lists and mappings inside each other
 MAX_DIGITS = 300  # of a number; one of 309 digits is beyond a float
 MAX_LINES = 10_000_000
@@ -31,6 +32,8 @@ class OutOfBounds(ValueError):
 def read_bytes(path: Path, remedy: str, max_bytes: int = MAX_BYTES) -> bytes:
     """The content of a file. Raises ConfigError when it cannot be read or has more than `max_bytes`."""
     try:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "it is a folder or a device, not a file")  # a pipe would be waited for
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
     except (OSError, ValueError) as error:  # ValueError: NUL in the path
@@ -48,15 +51,21 @@ def read_text(path: Path, remedy: str, max_bytes: int = MAX_BYTES) -> str:
         raise ConfigError(f"{path}: cannot be read: it is not UTF-8 text: {remedy}") from error
 
 
-def read_json(path: Path, remedy: str) -> Any:
+def read_json(path: Path, remedy: str, strict: bool = True) -> Any:
     """The value in a JSON file. Raises ConfigError "PATH: problem: remedy" when the file cannot be read, does not
     parse, exceeds a bound, has a key twice in one mapping, or holds a number or a text that JSON does not allow."""
-    return parse_json(read_text(path, remedy), path, remedy)
+    return parse_json(read_text(path, remedy), path, remedy, strict=strict)
 
 
-def parse_json(
-    text: str | bytes, place: Path | str, remedy: str, line: int | None = None, strict: bool = True
-) -> Any:  # fmt: skip
+def read_mapping(path: Path, remedy: str, strict: bool = True) -> dict[str, Any]:
+    """The mapping in a JSON file. Raises ConfigError as `read_json`, and for any other value."""
+    value = read_json(path, remedy, strict)
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: holds no mapping of keys to values: {remedy}")
+    return value
+
+
+def parse_json(text: str, place: object, remedy: str, line: int | None = None, strict: bool = True) -> Any:
     """The value of a JSON text; `place` names it in errors, and `line` is the number of its first line in a file.
 
     Not `strict`: NaN, infinite numbers and halves of surrogate pairs are allowed. Raises ConfigError.
@@ -67,20 +76,16 @@ def parse_json(
     except json.JSONDecodeError as error:
         first = line or 1
         raise ConfigError(f"{place}, line {first + error.lineno - 1}: not valid JSON: {error.msg}: {remedy}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{at}: not UTF-8 text: {remedy}") from error
     except OutOfBounds as error:
         raise ConfigError(f"{at}: {error}: {remedy}") from error
 
 
-def json_value(text: str | bytes, strict: bool = True) -> Any:
-    """The value of a JSON text. Raises ValueError: OutOfBounds, JSONDecodeError or UnicodeDecodeError."""
-    if len(text) > MAX_BYTES:
-        raise OutOfBounds(f"has more than {MAX_BYTES:,} bytes, the most that are read")
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "strict" if strict else "surrogatepass")
-    if _num_values(text) > MAX_VALUES and _num_values(STRING.sub("", text)) > MAX_VALUES:
-        raise OutOfBounds(f"has more than {MAX_VALUES:,} values, the most that are read")
+def json_value(text: str, strict: bool = True, max_characters: int = MAX_BYTES) -> Any:
+    """The value of a JSON text, as `parse_json` reads it. Raises OutOfBounds or JSONDecodeError."""
+    if len(text) > max_characters:
+        raise OutOfBounds(f"has more than {max_characters:,} characters, the most that are read")
+    if _memory(text) > MAX_MEMORY and _memory(STRING.sub('""', text)) > MAX_MEMORY:
+        raise OutOfBounds(f"has values that take more than {MAX_MEMORY:,} bytes of memory, the most that is read")
     try:
         value = json.loads(
             text, object_pairs_hook=_mapping, parse_int=_int, parse_float=_finite if strict else float,
@@ -151,9 +156,10 @@ def too_large(place: object) -> ConfigError:
     )
 
 
-def _num_values(text: str) -> int:
-    """How many values there are at most: each is the first of a list or mapping, or follows a comma."""
-    return text.count(",") + text.count("[") + text.count("{") + 1
+def _memory(text: str) -> int:
+    """About how many bytes Python takes for the values: for a number 32, a text 64 or more, a list 64, a mapping 128
+    and 32 for each key."""
+    return 32 * (text.count(",") + text.count('"')) + 64 * text.count("[") + 128 * text.count("{")
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

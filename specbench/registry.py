@@ -11,7 +11,8 @@ from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, create_model
+from pydantic_core import CoreSchema
 
 from specbench.errors import ConfigError, nearest
 
@@ -83,6 +84,33 @@ class Registry:
             raise ConfigError(first_problem(error, model, place or f"{self.kind} '{name}'")) from error
 
 
+def _make_strict(schema: Any) -> None:
+    for part in schema if isinstance(schema, list | tuple) else ():
+        _make_strict(part)
+    if not isinstance(schema, dict):
+        return
+    if schema.get("type") in ("int", "float", "bool"):
+        schema["strict"] = True
+    if schema.get("type") == "int" and "lt" not in schema:
+        schema.setdefault("le", 2**63 - 1)
+    for key, part in schema.items():
+        if key not in ("default", "keys_schema", "metadata", "serialization"):
+            _make_strict(part)
+
+
+class Strict(BaseModel):
+    """A model whose numbers and booleans are no texts and no each other's: only a whole number may stand for a float.
+
+    pydantic's own strict mode would refuse lists for tuples too.
+    """
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _make_strict(schema)
+        return schema
+
+
 def _options_model(name: str, factory: Factory) -> type[BaseModel]:
     parameters = inspect.signature(factory, eval_str=True).parameters.values()
     fields: dict[str, Any] = {
@@ -90,7 +118,11 @@ def _options_model(name: str, factory: Factory) -> type[BaseModel]:
         for p in parameters
         if p.kind is p.KEYWORD_ONLY
     }
-    return create_model(f"{name} options", __config__=ConfigDict(extra="forbid", frozen=True), **fields)
+    return create_model(f"{name} options", __base__=_Options, **fields)
+
+
+class _Options(Strict):
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def first_problem(error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = ": correct it") -> str:

@@ -144,4 +144,4 @@ def test_damaged_ratings_are_said(run, server, tmp_path):
     for damage in ("{", json.dumps({"request": "x"}), "[]"):
         (tmp_path / "out" / "judgements.jsonl").write_text(damage)
         code, _, err = run()
-        assert code == 2 and "cannot read the ratings" in err and "delete the file" in err
+        assert code == 2 and "judgements.jsonl" in err and "delete the file" in err

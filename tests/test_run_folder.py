@@ -68,7 +68,7 @@ def test_a_lost_configuration_is_written_again_where_the_name_is_its_digest(tmp_
         folder.records.append(whole())
     written = (tmp_path / "run.json").read_text()
     (tmp_path / "run.json").write_text(written[:-9])
-    with pytest.raises(ConfigError, match=r"not valid JSON .*; delete it and repeat the command, or choose another"):
+    with pytest.raises(ConfigError, match=r"not valid JSON: .*: delete it and repeat the command, or choose another"):
         open_and_close(folder)
     (tmp_path / "run.json").unlink()
     assert open_and_close(folder) == [("t", "en", 0, 0, 0)]
@@ -84,7 +84,7 @@ def test_a_place_that_is_no_folder_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"{", b'{"seed": "\xff"}', b"[" * 100_000])
 def test_a_configuration_that_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(ConfigError, match="not valid JSON"):
+    with pytest.raises(ConfigError, match=r"not valid JSON|not UTF-8|nested deeper"):
         open_and_close(RunFolder(tmp_path, IDENTITY))
 
 

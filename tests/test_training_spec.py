@@ -115,12 +115,12 @@ def test_numbers_written_as_powers_are_numbers() -> None:
     ("content", "overrides", "problem"),
     [
         ("num_steps: 0\n", [], "{file}: num_steps = 0: input should be greater than or equal to 1: correct it"),
-        ("seed: 1\n", ["learning_rate=[1e-4, abc]"], "unable to parse string as a number: correct it"),
+        ("seed: 1\n", ["learning_rate=[1e-4, abc]"], "input should be a valid number: correct it"),
         ("seed: 1\n", ["num_steps=0"], "--set num_steps=0: num_steps = 0"),
         ("seed: 1\n", ["scdf.nothing=0"], "--set scdf.nothing=0: scdf.nothing: unknown key"),
         ("seed: 1\n", ["num_steps"], "--set 'num_steps': write it as key=value, such as --set scdf.estimator=sampled"),
         ("kind: distill\n", [], "kind = 'distill', and the command is `train scdf`"),
-        ("- 1\n", [], "holds no keys"),
+        ("- 1\n", [], "holds no mapping of keys"),
         ("seed: [\n", [], "not valid YAML"),
     ],
 )

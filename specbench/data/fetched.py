@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from specbench import bounded
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
 from specbench.specs import DatasetSpec
@@ -26,8 +27,8 @@ def key(dataset: DatasetSpec) -> str:
 def read_note(dataset: DatasetSpec) -> Note | None:
     """What was fetched of a dataset at its revision, be it `main`; None when nothing was."""
     try:
-        return Note(**json.loads(_note_path(dataset).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return Note(**bounded.read_json(_note_path(dataset), "fetch it again"))
+    except (ConfigError, TypeError):
         return None
 
 

@@ -3,8 +3,6 @@
 import csv
 import gzip
 import io
-import json
-import sys
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+from specbench import bounded
 from specbench.data.remote import RemoteFile
 from specbench.errors import ConfigError
 
@@ -53,14 +52,15 @@ def read_rows(path: File, *, headerless: Sequence[str] = (), columns: Iterable[s
             yield from _parquet_rows(path)
             return
         with _open_text(path) as file:
+            lines = bounded.lines(file, path, _num_packed_bytes(path))
             if form == "jsonl":
-                yield from _jsonl_rows(path, file)
+                yield from _jsonl_rows(path, lines)
             elif form == "json":
-                yield from _json_rows(path, file)
+                yield from _json_rows(path, lines)
             elif form == "txt":
-                yield from ({"text": text} for line in file if (text := line.rstrip("\r\n")).strip())
+                yield from ({"text": text} for line in lines if (text := line.rstrip("\r\n")).strip())
             else:
-                yield from _table_rows(path, file, form, headerless, columns)
+                yield from _table_rows(path, lines, form, headerless, columns)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text: convert it") from error
     except (OSError, EOFError, zlib.error) as error:
@@ -75,30 +75,52 @@ def _open_text(path: File) -> IO[str]:
     return opened
 
 
+def _num_packed_bytes(path: File) -> int | None:
+    """The size of a packed file; None where it is not packed, or on the hub."""
+    if isinstance(path, zipfile.Path):
+        return path.root.getinfo(path.at).compress_size
+    return path.stat().st_size if isinstance(path, Path) and path.suffix == ".gz" else None
+
+
 def _parquet_rows(path: Path) -> Iterator[Row]:
     from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
 
     try:
-        source = io.BytesIO(gzip.decompress(path.read_bytes())) if path.suffix == ".gz" else path
-        for batch in ParquetFile(source).iter_batches(batch_size=256):
+        source = io.BytesIO(_unpacked(path)) if path.suffix == ".gz" else path
+        file = ParquetFile(source)
+        groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+        sizes = [group.column(index).total_uncompressed_size for group in groups for index in range(group.num_columns)]
+        if sum(sizes) > bounded.expanded_bound(path.stat().st_size):
+            raise bounded.too_large(path)
+        # A cell may be as large as its column, and a dictionary may repeat it in every row.
+        for batch in file.iter_batches(batch_size=max(1, min(256, bounded.MAX_BYTES // max(sizes, default=1)))):
             yield from batch.to_pylist()
     except ArrowException as error:
         raise ConfigError(f"{path}: not a parquet file: {error}: check the file") from error
 
 
-def _jsonl_rows(path: File, file: Iterable[str]) -> Iterator[Row]:
-    for number, line in enumerate(file, start=1):
+def _unpacked(path: Path) -> bytes:
+    most = bounded.expanded_bound(path.stat().st_size)
+    with gzip.open(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise bounded.too_large(path)
+    return content
+
+
+def _jsonl_rows(path: File, lines: Iterable[str]) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             yield _mapping(_json(path, line.rstrip(), number), f"{path}, line {number}")
 
 
-def _json_rows(path: File, file: IO[str]) -> Iterator[Row]:
-    first, second = file.readline(), file.readline()
+def _json_rows(path: File, lines: Iterator[str]) -> Iterator[Row]:
+    first, second = next(lines, ""), next(lines, "")
     if _is_row(first) and _is_row(second):  # one row a line: many a .json on the hub is
-        yield from _jsonl_rows(path, chain([first, second], file))
+        yield from _jsonl_rows(path, chain([first, second], lines))
         return
-    data = _json(path, first + second + file.read(), 1)
+    data = _json(path, _joined(path, chain([first, second], lines)), 1)
     rows = data.get("data") if isinstance(data, dict) else data
     if not isinstance(rows, list):
         raise ConfigError(f'{path}: holds no rows: write a list of rows, or {{"data": [rows]}}')
@@ -106,22 +128,30 @@ def _json_rows(path: File, file: IO[str]) -> Iterator[Row]:
         yield _mapping(row, f"{path}, row {number}")
 
 
+def _joined(path: File, lines: Iterable[str]) -> str:
+    """The text of a file that is read as a whole."""
+    found, size = [], 0
+    for line in lines:
+        found.append(line)
+        size += len(line)
+        if size > bounded.MAX_BYTES:
+            raise ConfigError(
+                f"{path}: has more than {bounded.MAX_BYTES:,} characters, the most that are read as one value: write "
+                "one row a line (.jsonl)"
+            )
+    return "".join(found)
+
+
 def _is_row(line: str) -> bool:
     """Whether a line is a row by itself."""
     try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
+        return isinstance(bounded.json_value(line, strict=False), dict)
+    except ValueError:
         return False
 
 
 def _json(path: File, text: str, first_line: int) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        line = first_line + error.lineno - 1
-        raise ConfigError(f"{path}, line {line}: not valid JSON: {error.msg}: correct it") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
-        raise ConfigError(f"{path}, from line {first_line}: not JSON that can be read: {error}: correct it") from error
+    return bounded.parse_json(text, path, "correct it", first_line, strict=False)
 
 
 def _mapping(row: Any, place: str) -> Row:
@@ -131,11 +161,13 @@ def _mapping(row: Any, place: str) -> Row:
 
 
 def _table_rows(
-    path: File, file: IO[str], form: str, headerless: Sequence[str], columns: Iterable[str]
+    path: File, lines: Iterable[str], form: str, headerless: Sequence[str], columns: Iterable[str]
 ) -> Iterator[Row]:
-    csv.field_size_limit(sys.maxsize)
+    csv.field_size_limit(bounded.MAX_BYTES)
     # Tab-separated files hold quotation marks as they are; a comma needs quoting.
-    table = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if form == "tsv" else csv.reader(file, strict=True)
+    table = (
+        csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if form == "tsv" else csv.reader(lines, strict=True)
+    )
     names: list[str] = []
     try:
         for cells in table:

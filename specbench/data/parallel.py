@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from specbench import bounded
 from specbench.data.local import Row
 from specbench.errors import ConfigError
 
@@ -52,7 +53,7 @@ def parallel_rows(files: Files) -> Iterator[tuple[str, Row]]:
 def _lines(path: Path) -> list[str]:
     """Only a line feed ends a line: other characters that could may stand inside a text."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = bounded.read_bytes(path, "divide it").decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text: convert it") from error
     lines = text.split("\n")

@@ -1,12 +1,12 @@
 """Folders of runs, read for their drafting methods and records."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench import bounded
 from specbench.errors import ConfigError, nearest
 from specbench.results.cells import short
 from specbench.results.leaderboard import load
@@ -122,11 +122,10 @@ def most_draft_tokens(rows: Sequence[Row]) -> dict[str, int]:
 
 def _routes(path: Path) -> Mapping[str, Mapping[str, Mapping[str, str | None]]]:
     """The routes that run.json tells of."""
-    try:
-        found = json.loads((path / "run.json").read_text(encoding="utf-8")).get("routes", {})
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"run '{path}': its run.json cannot be read ({error}): {HOW}") from error
-    return dict(found)
+    found = bounded.read_mapping(path / "run.json", HOW, strict=False).get("routes", {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path / 'run.json'}: routes = {found!r:.60}: is no mapping: {HOW}")
+    return found
 
 
 def read_records(path: Path, methods: Mapping[str, int]) -> dict[Key, Record]:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from specbench import bounded
 from specbench.completions import Reply
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
@@ -14,7 +15,6 @@ from specbench.judge.prompts import Message
 from specbench.judge.settings import JudgeSettings
 
 TEMPERATURE = 0.0
-MOST_BYTES = 64 * 2**20  # of a file: a reply is bounded, and its request has a few answers
 
 
 def request_of(settings: JudgeSettings, messages: Sequence[Message]) -> dict[str, Any]:
@@ -38,10 +38,10 @@ class Cache:
     def get(self, request: Mapping[str, Any]) -> Reply | None:
         """The reply to a request; None where there is none, or its file is damaged."""
         try:
-            content = json.loads(_text(self.path(request)))
+            content = bounded.read_json(self.path(request), "delete it")
             reply = Reply(**content["reply"])
             return reply if content["request"] == request else None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (ConfigError, ValueError, KeyError, TypeError):
             return None
 
     def put(self, request: Mapping[str, Any], reply: Reply) -> None:
@@ -59,10 +59,3 @@ class Cache:
         """The file of the reply to a request."""
         name = digest(request)
         return self.folder / name[:2] / f"{name}.json"
-
-
-def _text(path: Path) -> str:
-    """Raises OSError for a file that is too large, and for what is none, such as a pipe: it would be waited for."""
-    if not path.is_file() or path.stat().st_size > MOST_BYTES:
-        raise OSError(f"{path}: no reply")
-    return path.read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, Field, ValidationError
 from rich.console import Console
 
+from specbench import bounded
 from specbench.completions import Reply, check_url
 from specbench.console import say
 from specbench.errors import ConfigError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from specbench.running.plan import Cell
 
 FILE = "judgements.jsonl"
+REMEDY = "delete the file, and give --judge again for new ones (what was paid for is in the cache)"
 Rated = tuple[list[Record], str | None]  # the records, and the signature of the judge whose ratings they have
 
 
@@ -116,22 +118,17 @@ def _line(key: Key, method: str, judgement: Judgement, settings: JudgeSettings) 
 
 
 def _read(path: Path) -> list[Line]:
-    """The lines of the file; none where there is no file. Raises ConfigError for a file with any other line."""
+    """Returns the lines of the file, none where there is no file. Raises ConfigError for a file with any other line."""
     if not path.exists():
         return []
-    lines, place = [], ""
-    try:
-        if not path.is_file():  # a pipe would be waited for
-            raise OSError("it is no file")
-        for number, text in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
-            place = f"line {number}: "
-            if text.strip():
-                lines.append(Line.model_validate_json(text))
-                check_url(lines[-1].url, "url")
-    except (OSError, ValueError, ConfigError) as error:
-        said = first_problem(error, Line, remedy="") if isinstance(error, ValidationError) else str(error)
-        raise ConfigError(
-            f"{path}: cannot read the ratings ({place}{said}): delete the file, and give --judge again for new ones "
-            "(what was paid for is in the cache)"
-        ) from error
+    lines = []
+    for number, text in enumerate(bounded.read_text(path, REMEDY, 4 * bounded.MAX_BYTES).split("\n"), start=1):
+        if not text.strip():
+            continue
+        try:
+            lines.append(Line.model_validate(bounded.parse_json(text, path, REMEDY, number)))
+            check_url(lines[-1].url, "url")
+        except (ValidationError, ConfigError) as error:
+            said = first_problem(error, Line, remedy="") if isinstance(error, ValidationError) else str(error)
+            raise ConfigError(f"{path}: cannot read the ratings (line {number}: {said}): {REMEDY}") from error
     return lines

@@ -1,12 +1,12 @@
 """The folder of a run, read: what its rows are made of."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from specbench import bounded
 from specbench.errors import ConfigError
 from specbench.fairness.runs import read_records, task_name
 from specbench.judge.outcomes import with_judgements
@@ -44,12 +44,7 @@ class RecordedRun:
     @cached_property
     def identity(self) -> Mapping[str, Any]:
         """What run.json says."""
-        path = self.path / "run.json"
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return found if isinstance(found, dict) else {}
-        except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}: cannot be read ({error}): restore it from a copy, or measure again") from error
+        return bounded.read_mapping(self.path / "run.json", "restore it from a copy, or measure again", strict=False)
 
     @cached_property
     def records(self) -> Mapping[Key, Record]:

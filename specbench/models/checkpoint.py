@@ -1,10 +1,12 @@
 """What is wrong with a checkpoint that could not be loaded: asked only when it could not."""
 
-import json
 from pathlib import Path
 from textwrap import shorten
 
 from safetensors import SafetensorError, safe_open
+
+from specbench import bounded
+from specbench.errors import ConfigError
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 MAX_SHOWN = 8  # folders named beside one that is not there
@@ -27,8 +29,8 @@ def defect(folder: Path) -> str | None:
     """The first file of a folder that cannot be read, or what it lacks; None where nothing is seen."""
     for path in sorted(folder.glob("*.json")):
         try:
-            json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            bounded.json_value(bounded.read_text(path, "fetch it again"), strict=False)
+        except (ConfigError, ValueError) as error:
             return f"{path.name} is not valid JSON ({error})"
     for path in sorted(folder.glob("*.safetensors")):
         try:

@@ -14,6 +14,7 @@ from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoint import told, why_not
 from specbench.models.compilable import CannotCompile, check_compiler, same_logits
+from specbench.models.config_check import check_readable, check_sizes, check_weights
 from specbench.models.memory import is_out_of_memory
 from specbench.models.revisions import identified
 
@@ -76,14 +77,19 @@ def load_model(
 
 def without_weights(source: str, hub: dict[str, Any]) -> Any:
     """The network as its configuration describes it. Raises ConfigError as `causal_config` does."""
-    config = causal_config(source, hub)
+    return described(causal_config(source, hub))
+
+
+def described(config: Any) -> Any:
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config)
 
 
 def causal_config(source: str, hub: dict[str, Any]) -> Any:
-    """The configuration. Raises ConfigError when the checkpoint is of another kind."""
+    """The configuration. Raises ConfigError when the checkpoint is of another kind, or no network has its sizes."""
+    check_readable(source)
     config = AutoConfig.from_pretrained(source, **hub)
+    check_sizes(config)
     if config.is_encoder_decoder or getattr(config, "is_decoder", None) is False:
         kind = "encoder-decoder" if config.is_encoder_decoder else "encoder"
         raise ConfigError(f"it is an {kind}; specbench measures causal language models")
@@ -91,8 +97,10 @@ def causal_config(source: str, hub: dict[str, Any]) -> Any:
 
 
 def load_weights(source: str, dtype: Any, hub: dict[str, Any]) -> Any:
-    """The network. Raises ConfigError when the checkpoint is of another kind or lacks tensors."""
-    causal_config(source, hub)
+    """The network. Raises ConfigError when the checkpoint is of another kind, lacks tensors, or is too small for what
+    its configuration describes."""
+    config = causal_config(source, hub)
+    check_weights(source, config, described(config))
     transformers_logging.disable_progress_bar()
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()

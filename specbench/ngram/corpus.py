@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from specbench import bounded
 from specbench.errors import ConfigError
 
 KINDS = (".txt", ".jsonl")
@@ -37,25 +38,23 @@ class Corpus:
                     for number, line in enumerate(lines, start=1):
                         self.num_bytes_read = finished + raw.tell()
                         if line.strip():
-                            yield self._document(line, kind_of(path), f"{path}, line {number}", number == 1)
+                            yield self._document(line, path, number)
             except (OSError, EOFError, zlib.error) as error:
                 raise ConfigError(
                     f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}: check the file"
                 ) from error
             finished += path.stat().st_size
 
-    def _document(self, line: bytes, kind: str, place: str, is_first: bool) -> str:
+    def _document(self, line: bytes, path: Path, number: int) -> str:
         try:
-            text = line.decode("utf-8-sig" if is_first else "utf-8").rstrip("\r\n")
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{place}: not UTF-8 text: convert the file") from error
-        return text if kind == ".txt" else self._cell(text, place)
+            raise ConfigError(f"{path}, line {number}: not UTF-8 text: convert the file") from error
+        return text if kind_of(path) == ".txt" else self._cell(text, path, number)
 
-    def _cell(self, text: str, place: str) -> str:
-        try:
-            row = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{place}: not valid JSON: {error}: correct it") from error
+    def _cell(self, text: str, path: Path, number: int) -> str:
+        row = bounded.parse_json(text, path, "correct it", number, strict=False)
+        place = f"{path}, line {number}"
         if not isinstance(row, dict) or self.column not in row:
             raise ConfigError(f"{place}: has no column '{self.column}' {instead(row)}")
         cell = row[self.column]

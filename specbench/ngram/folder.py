@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from specbench import bounded
 from specbench.errors import ConfigError
 from specbench.files import TRAINING_RECORD, write_atomically
 from specbench.registry import first_problem
@@ -84,13 +85,10 @@ def expected_lengths(manifest: Manifest) -> dict[str, int]:
 def read_manifest(folder: Path) -> Manifest:
     """The checked manifest of a model whose arrays have the sizes it says; otherwise a ConfigError in one line."""
     path = folder / MANIFEST
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"{folder}: no n-gram model ({MANIFEST} is missing): {TRAIN}") from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}: {TRAIN}") from error
-    version = data.get("format") if isinstance(data, dict) else None
+    if not path.exists():
+        raise ConfigError(f"{folder}: no n-gram model ({MANIFEST} is missing): {TRAIN}")
+    data = bounded.read_mapping(path, TRAIN)
+    version = data.get("format")
     if version != FORMAT:
         raise ConfigError(f"{path}: format = {version!r}: this version of specbench reads format {FORMAT}: {TRAIN}")
     try:

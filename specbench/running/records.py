@@ -22,11 +22,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from specbench import bounded
 from specbench.errors import ConfigError
 
 Record = dict[str, Any]
 Generation = dict[str, Any]
 Key = tuple[str, str, int, int, int]
+MAX_LINE = 2 * bounded.MAX_BYTES  # characters: ten methods with 32,000 tokens each
 
 
 def record_key(record: Record) -> Key:
@@ -107,7 +109,10 @@ class RecordFile:
         records = []
         num_good_bytes = 0
         for number, line in enumerate(content.splitlines(keepends=True), start=1):
-            record = _record(line)
+            try:
+                record = _record(line)
+            except bounded.OutOfBounds as error:  # no half of a line: it is not cut off
+                raise self._damaged(number, str(error)) from error
             end = num_good_bytes + len(line)
             if record is None and line.strip():
                 if content[end:].strip():
@@ -152,9 +157,14 @@ class RecordFile:
 
 
 def _record(line: bytes) -> Record | None:
+    """The record of a line; None where the line is cut off or is none. Raises OutOfBounds for a whole line."""
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):  # also bytes that are not UTF-8: a line cut inside a character
+        value = bounded.json_value(line.decode("utf-8", "surrogatepass"), strict=False, max_characters=MAX_LINE)
+    except bounded.OutOfBounds:
+        if line.endswith(b"\n"):
+            raise
+        return None
+    except ValueError:  # also bytes that are not UTF-8: a line cut inside a character
         return None
     return value if isinstance(value, dict) else None
 

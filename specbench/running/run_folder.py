@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from specbench import bounded
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
 from specbench.running.file_lock import locked
@@ -63,12 +64,8 @@ class RunFolder:
         """Write what the run is into a new folder; compare it with what an old one says."""
         config = self.path / "run.json"
         if config.exists():
-            try:
-                old = json.loads(config.read_text(encoding="utf-8"))
-            except (ValueError, RecursionError) as error:
-                repair = "delete it and repeat the command" if self.named_by_digest else "restore it from a copy"
-                problem = f"{config}: not valid JSON ({error})"
-                raise ConfigError(f"{problem}; {repair}, or choose another --output") from error
+            repair = "delete it and repeat the command" if self.named_by_digest else "restore it from a copy"
+            old = bounded.read_mapping(config, f"{repair}, or choose another --output", strict=False)
             self._compare(old)
             self._add_revisions(config, old)
         elif self.records.path.exists() and not self.named_by_digest:

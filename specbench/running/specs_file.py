@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench import bounded
 from specbench.errors import ConfigError
 from specbench.files import write_atomically
 from specbench.specs import MethodSpec, RunSpec, TaskSpec, build
@@ -48,13 +49,11 @@ def _without_places(data: dict[str, Any]) -> dict[str, Any]:
 def read_specs(folder: Path) -> SpecsFile:
     """Raises ConfigError for a file that is absent or broken."""
     path = folder / FILE
+    content = bounded.read_json(path, REMEDY, strict=False)  # a threshold may be infinite
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
         return SpecsFile(
             tuple(build(TaskSpec, task, prefix=f"{path}: ") for task in content["tasks"]),
             tuple(build(MethodSpec, method, prefix=f"{path}: ") for method in content["methods"]),
         )
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such file: {REMEDY}") from error
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: cannot be read ({type(error).__name__}: {error}): {REMEDY}") from error

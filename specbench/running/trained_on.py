@@ -1,8 +1,9 @@
 """What a drafter was trained on, by the record in its folder, and whether it is measured now."""
 
-import json
 from pathlib import Path
 
+from specbench import bounded
+from specbench.errors import ConfigError
 from specbench.files import TRAINING_RECORD
 from specbench.specs import MethodSpec, RunSpec
 
@@ -20,7 +21,7 @@ def training_prompts(spec: RunSpec, method: MethodSpec) -> set[str]:
 def prompts_of(folder: Path) -> set[str]:
     """The digests of the prompts that a training lists."""
     try:
-        data = json.loads((folder / TRAINING_RECORD).read_text(encoding="utf-8"))["data"]
+        data = bounded.read_json(folder / TRAINING_RECORD, "train it again", strict=False)["data"]
         return set(data.get("prompts") or ())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ConfigError, KeyError, TypeError, AttributeError):
         return set()

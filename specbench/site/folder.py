@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from specbench import bounded
 from specbench.errors import ConfigError
 from specbench.running.file_lock import locked
 
@@ -67,8 +68,8 @@ def _is_folder(path: Path) -> bool:
 def _files_of_site(folder: Path) -> set[str]:
     """The files that an earlier site says it has; none where there is no such site."""
     try:
-        mark = json.loads((folder / MARK).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        mark = bounded.read_json(folder / MARK, "name another folder")
+    except ConfigError:
         return set()
     is_site = isinstance(mark, dict) and mark.get("kind") == KIND and isinstance(mark.get("files"), list)
     return {name for name in mark["files"] if isinstance(name, str)} if is_site else set()

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_serializer, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_serializer, model_validator
 
 from specbench.errors import ConfigError
-from specbench.registry import BRIDGES, DRAFTERS, RULES, SCORERS, Factory, Registry, first_problem
+from specbench.registry import BRIDGES, DRAFTERS, RULES, SCORERS, Factory, Registry, Strict, first_problem
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -16,7 +16,7 @@ Engine = Literal["eager", "compiled"]  # how the models' passes are run
 Chat = Literal["auto", "always", "never"]
 
 
-class Spec(BaseModel):
+class Spec(Strict):
     """Frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

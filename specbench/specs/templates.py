@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 from jinja2 import StrictUndefined, Template, TemplateSyntaxError, Undefined, UndefinedError, meta, nodes
-from jinja2.sandbox import SandboxedEnvironment
 
 from specbench.errors import ConfigError, nearest
+from specbench.specs.template_bounds import BoundedEnvironment, Budget, budget, charge
 
 NAMES = ("row", "vars")
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -48,10 +48,11 @@ def _refuse_nothing(value: Any) -> Any:
         raise UndefinedError(f"{type(value).__name__} is no text: write a value")
     if isinstance(value, (list, tuple, dict, set, bytes)):
         raise UndefinedError(f"a {type(value).__name__} is no text: write one of its values")
+    charge(len(value) if isinstance(value, str) else 1)
     return value
 
 
-ENVIRONMENT = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True, finalize=_refuse_nothing)
+ENVIRONMENT = BoundedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True, finalize=_refuse_nothing)
 
 
 @lru_cache(maxsize=256)
@@ -60,8 +61,14 @@ def _compiled(source: str) -> Template:
 
 
 def render(source: str, row: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
-    """The text. When the row does not fit, whatever the expressions of the template raise, even RecursionError."""
-    text = _compiled(source).render(row=Values(row), vars=Values(variables))
+    """The text. Raises TooMuch where the template takes more than `template_bounds` allow; when the row does not fit,
+    whatever its expressions raise, even RecursionError."""
+    template = _compiled(source)
+    token = budget.set(Budget())
+    try:
+        text = template.render(row=Values(row), vars=Values(variables))
+    finally:
+        budget.reset(token)
     if SURROGATE.search(text):
         raise ValueError("the text is not valid Unicode (half of a surrogate pair)")
     return text

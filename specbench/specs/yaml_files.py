@@ -1,24 +1,68 @@
-"""YAML as specbench reads it: duplicate keys are errors, and only true and false are booleans (no and on are words)."""
+"""YAML as specbench reads it: duplicate keys are errors, only true and false are booleans (no and on are words), and
+the size is bounded, with every alias counted as a copy of what it stands for."""
 
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
+from specbench import bounded
 from specbench.errors import ConfigError
+
+MAX_BYTES = 2**20  # of a file
+MAX_NODES = 20_000  # keys, values, lists and mappings
+MAX_CHARACTERS = 4 * 2**20  # of all keys and values
+MAX_TAG = 100  # characters; %TAG lets a few stand for many
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+class Size(NamedTuple):
+    """Of a node with all that it holds, aliases expanded."""
+
+    nodes: int
+    characters: int
+    depth: int
 
 
 class Loader(yaml.SafeLoader):
     """YAML 1.1 takes the language code `no` for False; YAML 1.2 does not, and neither does this loader."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._sizes: dict[int, Size] = {}  # by id of node: all nodes live as long as the first
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A node within the bounds: an alias is as large as what it stands for."""
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+        if len(getattr(event, "tag", None) or "") > MAX_TAG:
+            raise yaml.composer.ComposerError(None, None, f"a tag of more than {MAX_TAG} characters", _mark(event))
+        self._depth += 1
+        self._check(Size(len(self._sizes), 0, self._depth), event)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is not None:
+            size = self._sizes.get(id(node)) or _size_of(node, self._sizes)
+            self._check(size._replace(depth=self._depth + size.depth), event)
+            self._sizes[id(node)] = size
+        return node
+
+    def _check(self, size: Size, event: yaml.Event) -> None:
+        bounds = (MAX_NODES, "keys and values"), (MAX_CHARACTERS, "characters"), (bounded.MAX_DEPTH, "levels of depth")
+        for found, (most, what) in zip(size, bounds, strict=True):
+            if found > most:
+                problem = f"more than {most:,} {what}, aliases expanded: these are the most that are read"
+                raise yaml.composer.ComposerError(None, None, problem, _mark(event))
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Always deep, so that an anchor inside its own value is an error. An error of a value has its line."""
         try:
             if isinstance(node, yaml.ScalarNode):
                 node.value.encode()  # "\ud800" is half a character
+                if node.tag in NUMBERS and len(node.value) > bounded.MAX_DIGITS:
+                    raise ValueError("1:1:1:… takes time that grows with the square of its length")
             value = super().construct_object(node, deep=True)
-            if isinstance(value, int):
-                str(value)  # 0xfff… may have more digits than Python writes
         except (yaml.YAMLError, RecursionError):
             raise
         except Exception as error:  # int(), date() and the loader's own look-ups raise what they like
@@ -44,30 +88,45 @@ Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool" or first in "tTfF"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+Loader.add_implicit_resolver(  # YAML 1.1 takes 1e-4 and inf for texts
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$|[-+]?inf$"), list("-+0123456789i")
+)
+
+
+def _mark(event: yaml.Event) -> Any:
+    return event.start_mark
+
+
+def _size_of(node: yaml.Node, sizes: dict[int, Size]) -> Size:
+    """The size by those of the nodes in it; a node inside itself, which is refused later, counts as nothing there."""
+    if isinstance(node, yaml.ScalarNode):
+        return Size(1, len(node.value), 1)
+    children = [child for pair in node.value for child in (pair if isinstance(pair, tuple) else (pair,))]
+    inside = [sizes[id(child)] for child in children if id(child) in sizes]
+    return Size(
+        1 + sum(size.nodes for size in inside),
+        sum(size.characters for size in inside),
+        1 + max((size.depth for size in inside), default=0),
+    )
 
 
 def parse(text: str, place: str) -> Any:
-    """The value of a YAML text. Raises ConfigError naming `place` and the line."""
+    """The value of a YAML text. Raises ConfigError naming `place` and the line, and the bound where one is exceeded."""
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"{place}: has more than {MAX_BYTES:,} characters, the most that are read: shorten it")
     try:
         return yaml.load(text, Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{place}{line}: not valid YAML: {error.problem or error.context}: correct it") from error
-    except RecursionError as error:
-        raise ConfigError(f"{place}: not valid YAML: nested too deeply: correct it") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{place}: not valid YAML: {error}: correct it") from error
 
 
 def read(path: Path) -> dict[str, Any]:
     """The mapping in a file. Raises ConfigError when it cannot be read, does not parse or holds no mapping."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise ConfigError(f"{path}: cannot be read: {reason}: check the path and the file") from error
-    data = parse(text, str(path))
+    data = parse(bounded.read_text(path, "check the path and the file", MAX_BYTES), str(path))
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: holds no mapping of keys to values: write `name: …` and the other keys")
     return data

@@ -1,12 +1,12 @@
 """How long a method took for an example, from records; what an estimate rests on."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specbench.running.records import Generation, Record
+from specbench import bounded
+from specbench.running.records import MAX_LINE, Generation, Record
 
 
 @dataclass
@@ -80,9 +80,9 @@ def records_in(folder: Path) -> Iterator[Record]:
     if not path.is_file():
         return
     with path.open(encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
+        while line := lines.readline(MAX_LINE + 1):
             try:
-                record = json.loads(line)
+                record = bounded.json_value(line, strict=False, max_characters=MAX_LINE)
                 generation_seconds(record)
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue

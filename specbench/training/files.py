@@ -12,6 +12,7 @@ from typing import Any
 from rich.filesize import decimal
 from safetensors import SafetensorError
 
+from specbench import bounded
 from specbench.errors import ConfigError
 from specbench.files import TRAINING_RECORD, write_atomically
 from specbench.running.file_lock import locked
@@ -104,10 +105,7 @@ class OutputFolder:
         if not path.exists():
             write_atomically(path, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
             return
-        try:
-            changed = differences(json.loads(path.read_text(encoding="utf-8")), identity)
-        except (ValueError, RecursionError, AttributeError) as error:
-            raise ConfigError(f"{path}: not valid JSON ({error}): delete {self.work} to begin anew") from error
+        changed = differences(bounded.read_mapping(path, f"delete {self.work} to begin anew", strict=False), identity)
         if changed:
             raise ConfigError(
                 f"--output {self.path}: an unfinished training with other settings is there ({changed}): repeat its "

@@ -1,11 +1,11 @@
 """A finished training: whether it is the one that is asked for again, and the command that measures its drafter."""
 
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from specbench import bounded
 from specbench.demo.family import source_of
 from specbench.errors import ConfigError
 from specbench.files import TRAINING_RECORD
@@ -20,10 +20,10 @@ def is_finished(spec: TrainSpec) -> bool:
     """Whether the output folder holds what these settings, data and models give. Raises ConfigError, with what differs,
     where it holds another training of the same kind; of anything else the answer is no."""
     try:
-        record = json.loads((Path(spec.output) / TRAINING_RECORD).read_text(encoding="utf-8"))
+        record = bounded.read_json(Path(spec.output) / TRAINING_RECORD, "train it again", strict=False)
         made, kind, digest = record["settings"], record["settings"]["kind"], record["data"]["digest"]
         revisions = {name: record["models"][name]["revision"] for name in ("target", "drafter")}
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (ConfigError, LookupError, TypeError):
         return False
     if kind != spec.kind:
         return False

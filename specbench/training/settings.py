@@ -48,18 +48,12 @@ def read_settings(
 
 def read(config: Path, kind: str) -> dict[str, Any]:
     """The keys of a file. Raises ConfigError for one that cannot be read, or that is of another kind."""
-    try:
-        data = yaml_files.parse(config.read_text(encoding="utf-8"), str(config))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise ConfigError(f"--config {config}: cannot be read: {reason}: check the path") from error
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"--config {config}: holds no keys: write lines such as num_steps: 100")
+    data = yaml_files.read(config)
     if data.get("kind", kind) != kind:
         raise ConfigError(
             f"{config}: kind = {data['kind']!r}, and the command is `train {kind}`: {nearest(kind, KINDS)}"
         )
-    return dict(data)
+    return data
 
 
 def place(problem: str, config: Path | None, file: Mapping[str, Any], overrides: Mapping[str, str]) -> str:

@@ -1,0 +1,252 @@
+"""How much a template may do: every loop, operator, filter and call is charged for before it is carried out.
+
+Templates come with task files, which somebody else may have written. A sandbox keeps them from files and from Python's
+inside; these bounds keep them from taking all time and memory.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sized
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from jinja2 import TemplateSyntaxError, nodes, pass_context
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+MAX_SOURCE = 100_000  # characters of a template
+MAX_CHARACTERS = 4 * 2**20  # made while a template is filled in once, the result included
+MAX_SECONDS = 2.0
+MAX_NUMBER = 100_000  # that a filter or method may be given, such as a width
+MAX_BITS = 4096  # of a whole number
+
+STATEMENTS = (nodes.Output, nodes.For, nodes.If, nodes.Assign, nodes.AssignBlock, nodes.FilterBlock, nodes.With)
+FUNCTIONS = ("range", "namespace", "dict")
+# These make a text whose size, or take a time, that their arguments do not bound.
+WITHOUT_FILTERS = ("format", "pprint", "striptags", "sum", "tojson", "urlize", "wordwrap")
+ORDERING_FILTERS = ("dictsort", "groupby", "max", "min", "sort")  # a microsecond and more for each value
+TEXT_METHODS = {
+    "capitalize", "casefold", "center", "count", "endswith", "find", "index", "isalnum", "isalpha", "isdecimal",
+    "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition",
+    "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split",
+    "splitlines", "startswith", "strip", "swapcase", "title", "upper", "zfill",
+}  # fmt: skip
+
+
+class TooMuch(SecurityError):
+    """A template exceeds a bound."""
+
+
+@dataclass
+class Budget:
+    """What is left of the characters and the time of one filling-in."""
+
+    left: int = MAX_CHARACTERS
+    end: float = field(default_factory=lambda: time.monotonic() + MAX_SECONDS)
+
+    def charge(self, characters: int) -> None:
+        self.left -= characters
+        if self.left < 0:
+            raise TooMuch(f"the template makes more than {MAX_CHARACTERS:,} characters, the most that is allowed")
+        if time.monotonic() > self.end:
+            raise TooMuch(f"the template takes more than {MAX_SECONDS:g} seconds, the most that is allowed")
+
+
+budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+
+def charge(characters: int) -> None:
+    """Raises TooMuch when this is more than is left. Does nothing while a template is compiled."""
+    current = budget.get()
+    if current is not None:
+        current.charge(characters)
+
+
+def charge_for(*values: Any) -> None:
+    """Charge for the texts, and for all that lists hold, as often as they hold it."""
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        charge(len(value) if isinstance(value, str | bytes) else 1)
+        if isinstance(value, dict):
+            charge(2 * len(value))
+            stack += [*value, *value.values()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            charge(len(value))
+            stack += value
+
+
+def check_numbers(values: Iterable[Any]) -> None:
+    for value in values:
+        if isinstance(value, int) and abs(value) > MAX_NUMBER:
+            raise TooMuch(f"the template gives a filter or method a number beyond {MAX_NUMBER:,}")
+
+
+def made(value: Any) -> Any:
+    """The result of an operation, charged for; an iterator as the list of what it gives."""
+    if isinstance(value, Iterator):
+        value = list(counted(value))
+    charge_for(value)
+    return value
+
+
+def counted(values: Iterable[Any], characters: int = 1) -> Iterator[Any]:
+    """The values, each charged for when it is taken. `characters`: how much a round of the loop writes by itself."""
+    for value in values:
+        charge(characters)
+        yield value
+
+
+def grown(name: str, text: Any, args: tuple[Any, ...]) -> int:
+    """How many characters a method or filter of texts adds to what it is given, where that may be many."""
+    if name == "replace" and len(args) > 1 and str(args[0]):
+        return str(text).count(str(args[0])) * len(str(args[1]))
+    if name == "replace" and len(args) > 1:
+        return (len(str(text)) + 1) * len(str(args[1]))
+    if name == "indent" and args:
+        width = args[0] if isinstance(args[0], int) else len(str(args[0]))
+        return (str(text).count("\n") + 1) * width
+    return 0
+
+
+def joined(separator: Any, values: Any) -> list[Any]:
+    """The values of a join, once the text that it makes is charged for."""
+    listed = list(counted(values))
+    charge(len(str(separator)) * len(listed))
+    charge_for(*listed)
+    return listed
+
+
+class _Charged(NodeTransformer):
+    """Puts filters that charge around what runs or grows without a filter: loops, lists, `~` and slices."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        written = sum(len(text.data) for part in node.body for text in part.find_all(nodes.TemplateData))
+        written += sum(len(part.data) for part in node.body if isinstance(part, nodes.TemplateData))
+        self.generic_visit(node)
+        node.iter = _filtered(node.iter, "_counted", nodes.Const(1 + written))
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _filtered(nodes.List(node.nodes, lineno=node.lineno), "_concatenated")
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        self.generic_visit(node)
+        return _filtered(node, "_made")
+
+    visit_Dict = visit_List
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        self.generic_visit(node)
+        return node if node.ctx == "store" else _filtered(node, "_made")
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        return _filtered(node, "_made") if isinstance(node.arg, nodes.Slice) else node
+
+
+def _filtered(node: Any, name: str, *args: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
+
+
+class BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """A sandbox without macros, blocks and recursive loops, in which everything that a template does is charged for."""
+
+    intercepted_binops = frozenset(("*", "**", "%", "+"))
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.globals = {name: self.globals[name] for name in FUNCTIONS}
+        self.filters = {
+            name: _charging(name, filter_) for name, filter_ in self.filters.items() if name not in WITHOUT_FILTERS
+        }
+        self.filters |= {"_counted": _counted, "_concatenated": _concatenated, "_made": _made}
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        if len(source) > MAX_SOURCE:
+            raise TemplateSyntaxError(f"it has more than {MAX_SOURCE:,} characters", 1)
+        tree = super()._parse(source, name, filename)
+        for node in tree.find_all(nodes.Stmt):
+            if not isinstance(node, STATEMENTS) or getattr(node, "recursive", False):
+                kind = "a recursive loop" if isinstance(node, nodes.For) else type(node).__name__.lower()
+                raise TemplateSyntaxError(f"{kind} is not allowed in a template", node.lineno)
+        return tree
+
+    def _generate(
+        self, source: nodes.Template, name: str | None, filename: str | None, defer_init: bool = False
+    ) -> str:  # fmt: skip
+        return super()._generate(_Charged().visit(source), name, filename, defer_init)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if isinstance(obj, str):
+            return attr in TEXT_METHODS
+        return not isinstance(obj, int | float | bytes) and super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> None:
+        """No method `format`: the width of a field may be any number."""
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "%" and isinstance(left, str | bytes):
+            raise TooMuch("% is not allowed with a text: write the values with {{ }}, or join them with ~")
+        if isinstance(left, int) and isinstance(right, int) and operator in ("*", "**"):
+            bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
+            if bits > MAX_BITS:
+                raise TooMuch(f"the template makes a number of more than {MAX_BITS} bits")
+        elif operator == "*":
+            for value, times in ((left, right), (right, left)):
+                charge(len(value) * times if isinstance(value, Sized) and isinstance(times, int) else 1)
+        return made(super().call_binop(context, operator, left, right))
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        receiver, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
+        if isinstance(receiver, str):
+            check_numbers(args)
+            charge(grown(name, receiver, args))
+            if name == "join" and args:
+                args = (joined(receiver, args[0]), *args[1:])
+        charge_for(receiver, *args, *kwargs.values())
+        result = super().call(context, obj, *args, **kwargs)
+        return result if isinstance(result, range) else made(result)
+
+
+def _charging(name: str, filter_: Any) -> Any:
+    """The filter, charged for before and after. One that is given the context is not carried out when a template is
+    compiled."""
+    kind = getattr(getattr(filter_, "jinja_pass_arg", None), "name", "")
+
+    @pass_context
+    def charging(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
+        check_numbers([*args, *kwargs.values()])
+        if name == "replace":
+            args, kwargs = (*args, *(kwargs[key] for key in ("old", "new", "count") if key in kwargs)), {}
+        if name == "indent" and "width" in kwargs:
+            args = (kwargs.pop("width"), *args)
+        charge(grown(name, value, args))
+        if name == "join":
+            value = joined(args[0] if args else kwargs.get("d", ""), value)
+        charge_for(value, *args, *kwargs.values())
+        if name in ORDERING_FILTERS and isinstance(value, Sized):
+            charge(10 * len(value))
+        first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
+        return made(filter_(*([first[kind]] if kind else []), value, *args, **kwargs))
+
+    return charging
+
+
+@pass_context
+def _counted(context: Context, values: Any, characters: int) -> Iterator[Any]:
+    return counted(values, characters)
+
+
+@pass_context
+def _concatenated(context: Context, values: list[Any]) -> str:
+    charge_for(*values)
+    return "".join(map(str, values))
+
+
+@pass_context
+def _made(context: Context, value: Any) -> Any:
+    return made(value)

@@ -125,8 +125,9 @@ def _read(path: Path) -> list[Line]:
     for number, text in enumerate(bounded.read_text(path, REMEDY, 4 * bounded.MAX_BYTES).split("\n"), start=1):
         if not text.strip():
             continue
+        value = bounded.parse_json(text, path, REMEDY, number)
         try:
-            lines.append(Line.model_validate(bounded.parse_json(text, path, REMEDY, number)))
+            lines.append(Line.model_validate(value))
             check_url(lines[-1].url, "url")
         except (ValidationError, ConfigError) as error:
             said = first_problem(error, Line, remedy="") if isinstance(error, ValidationError) else str(error)

@@ -18,9 +18,9 @@ RowEngine = Literal[Engine, "compiled target"]
 Place = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # of a file or folder; no control characters
 
 ALL = "all"  # the subset of a row over all subsets of its task
-# Where the fields of a row come from. COMPUTED: from the records and specs in its run's folder. NOTED: from what the run
-# noted there. STATED: they were added later, or only the file has them, so nothing in the folder shows whether they are
-# true.
+# Where the fields of a row come from. COMPUTED: from the records and specs in its run's folder. NOTED: from what the
+# run noted there. STATED: they were added later, or only the file has them, so nothing in the folder shows whether
+# they are true.
 COMPUTED = frozenset(
     {
         "format", "task", "subset", "language", "method", "num_draft_tokens", "options", "sampling", "n", "subsets",

@@ -14,9 +14,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from specbench import completions
+from specbench import bounded, completions
 from specbench.errors import ConfigError
-from specbench.judge import cache
 from specbench.judge.judgements import judge_records
 from specbench.judge.recorded import FILE, ratings, write_judgements
 from specbench.judge.requests import Question
@@ -161,7 +160,7 @@ def a_link(path: Path) -> None:
 
 def a_huge_file(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(cache.MOST_BYTES + 1)
+        file.truncate(bounded.MAX_BYTES + 1)
 
 
 @pytest.mark.parametrize("make", [a_link, os.mkfifo, a_huge_file, lambda path: path.symlink_to("/dev/zero")])
@@ -193,7 +192,7 @@ def test_judgements_edited_by_hand(attack: dict[str, Any], kept: Any, tmp_path: 
         with pytest.raises(ConfigError) as raised:
             use()
         said = str(raised.value)
-        assert said.startswith(f"{path}: cannot read the ratings (line 1: ") and attack["says"] in said
+        assert said.startswith(f"{path}") and "line 1: " in said and attack["says"] in said
         assert said.isprintable() and len(said) < 1000, said
     assert path.read_bytes() == before
 
@@ -201,5 +200,5 @@ def test_judgements_edited_by_hand(attack: dict[str, Any], kept: Any, tmp_path: 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
 def test_no_file_in_the_place_of_judgements(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path / FILE)
-    with pytest.raises(ConfigError, match="cannot read the ratings"):
+    with pytest.raises(ConfigError, match="cannot be read"):
         ratings(tmp_path, "m", [RECORD])

@@ -1,4 +1,4 @@
-"""The letter of an option in an answer: every letter that may be one, and how strongly the words around it choose it."""
+"""The letter of an option in an answer: all letters that may be one, and how strongly the words around choose each."""
 
 import re
 import unicodedata
@@ -16,7 +16,7 @@ LETTER = re.compile(
 )
 ALONE = re.compile(r"[^\S\n]*[.:,;。、!]?[^\S\n]*(?:\n|$)")
 LABELLED = re.compile(r"\s*[.:—–]|\s+-|\s*\n")  # "B. a fish"
-LABEL = re.compile(r"(?<![^\s*_])\(?([A-Z])(?:\)|[.:](?=[*_]*\s))")
+LABEL = re.compile(r"(?<![^\s*_])\(?([A-Z])[).:](?=[*_]*\s+\S)")
 ENGLISH = re.compile(r"\s+(?!(?:is|seems|looks|fits|because|since|as|est|ist|es|ni)\b)[A-Za-z]")  # "A dog", "I think"
 LATEX = re.compile(r"\\(?:text|math)\w*\s*\{([^{}]*)\}")
 LOOKALIKE = re.compile(r"(?<![^\W_])[АВСЕН](?![^\W_]|\s+[а-яё])")  # Cyrillic; "В саду" is "in the garden"
@@ -45,8 +45,8 @@ class Mention(NamedTuple):
 def chosen_letter(text: str, letters: str = LETTERS) -> str | None:
     """The option that an answer chooses, or None.
 
-    A letter is not chosen where it is ruled out ("not A", "A is wrong"), and then nowhere else by merely standing there.
-    Letters that are joined ("A or B") and the labels of a list of options choose nothing.
+    A letter is not chosen where it is ruled out ("not A", "A is wrong"), and then no other mention without words that
+    choose it counts. Letters that are joined ("A or B") and the labels of a list of options choose nothing.
     """
     plain = _without_joined(plain_text(text), letters)
     listed = _listed(plain, letters)
@@ -64,7 +64,7 @@ def chosen_letter(text: str, letters: str = LETTERS) -> str | None:
 
 
 def plain_text(text: str) -> str:
-    r"""The text with full-width letters and Cyrillic ones that look alike as Latin letters, \text{B} as B and ' as ’."""
+    r"""The text with full-width letters and Cyrillic look-alikes as Latin letters, \text{B} as B and ' as ’."""
     plain = LATEX.sub(r"\1", unicodedata.normalize("NFKC", text)).replace("'", "’")
     return LOOKALIKE.sub(lambda match: match[0].translate(LATIN), plain)
 
@@ -94,7 +94,7 @@ def _bare_strength(plain: str, match: re.Match[str], listed: set[int]) -> Streng
     is_noun = _ends(around().noun_before, plain, match.start())
     if is_noun or _is_english(plain, match) or match.start("capital") in listed:
         return None
-    is_first = is_marked or is_capital and (match["close"] or LABELLED.match(plain, match.end()))
+    is_first = is_marked or (is_capital and (match["close"] or LABELLED.match(plain, match.end())))
     if not plain[: match.start()].strip() and is_first:
         return Strength.FIRST
     if is_marked and (is_capital or re.compile(LINE_END).match(plain, match.end())):
@@ -104,7 +104,12 @@ def _bare_strength(plain: str, match: re.Match[str], listed: set[int]) -> Streng
 
 def _is_english(plain: str, match: re.Match[str]) -> bool:
     """Whether a capital A or I is the word of English: behind a small letter "A" is one only as part of a title."""
-    if match["open"] or match["capital"] not in ("A", "I") or not (following := ENGLISH.match(plain, match.end())):
+    if (
+        match["open"]
+        or match["close"]
+        or match["capital"] not in ("A", "I")
+        or not (following := ENGLISH.match(plain, match.end()))
+    ):
         return False
     is_inside = bool(re.compile(r"[a-z]\s\Z").search(plain, max(0, match.start() - 2), match.start()))
     return match["capital"] == "I" or not is_inside or following[0][-1].isupper()
@@ -128,7 +133,8 @@ def _listed(plain: str, letters: str) -> set[int]:
     """Where the labels stand of a list of options from the first letter on: "A) sea B) sky C) road"."""
     found, run = set[int](), list[int]()
     for label in LABEL.finditer(plain):
-        run = run if label[1] == letters[len(run) : len(run) + 1] else []
+        is_next = label[1] == letters[len(run) : len(run) + 1] and not is_denied(plain, *label.span())
+        run = run if is_next else []
         if label[1] == letters[len(run)]:
             run.append(label.start(1))
         if len(run) >= min(3, len(letters)):

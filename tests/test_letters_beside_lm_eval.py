@@ -1,4 +1,4 @@
-"""lm-eval's verdict beside ours on the English forms with a letter: the differences are a list, with reasons, in docs."""
+"""lm-eval's verdict beside ours on the English forms with a letter: docs list the differences, with reasons."""
 
 import json
 from pathlib import Path

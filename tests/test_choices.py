@@ -4,7 +4,8 @@ import pytest
 
 from specbench.errors import ConfigError
 from specbench.registry import SCORERS
-from specbench.scoring.choices import chosen_letter, chosen_text
+from specbench.scoring.choices import chosen_text
+from specbench.scoring.letters import chosen_letter
 from specbench.scoring.questions import normalized, token_f1
 
 choice, f1, exact = (SCORERS.get(name)() for name in ("choice", "f1", "exact_match"))

@@ -14,6 +14,7 @@ from specbench.scoring.of_task import make_scorer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 GROUPS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
+PAIRS = ("deen", "fren", "ruen", "jaen", "zhen")
 SCORED = [group for group in GROUPS if group != "mt_bench"]
 
 
@@ -142,7 +143,27 @@ def test_settings_are_those_of_the_benchmarks():
         generation = load_task(task).generation
         assert (generation.max_new_tokens, generation.temperature, generation.stop) == (1024, 0.0, ())
     assert load_task("spec_bench").subset_names == GROUPS
-    assert all(load_task("multilingual_spec_bench").subset(name).scorer is None for name in ("deen", "zhen"))
+    assert all(load_task("multilingual_spec_bench").subset(name).scorer is None for name in PAIRS)
+
+
+def test_each_language_pair_is_a_file_of_its_own_or_a_category_of_one(tmp_path):
+    rows = [{"question_id": f"x_{pair}_1", "category": pair, "turns": [f"Translate:{pair}"]} for pair in PAIRS]
+    for row in rows:
+        folder = tmp_path / "clone" / "dataset" / "eval" / f"{row['category']}_bench"
+        folder.mkdir(parents=True)
+        write(folder / "question.jsonl", [row])
+    together = write(tmp_path / "question.jsonl", rows)
+    assert load_task("multilingual_spec_bench").subset_names == PAIRS
+    for pair in PAIRS:
+        for data in (tmp_path / "clone", tmp_path / "clone" / "dataset" / "eval", together):
+            (example,) = load("multilingual_spec_bench", pair, data, num_subsets=5)
+            assert (example.id, example.turns) == (f"x_{pair}_1", (f"Translate:{pair}",))
+
+
+def test_a_category_that_is_no_language_pair_is_refused(tmp_path):
+    path = write(tmp_path / "question.jsonl", [{"category": "fran", "turns": ["Translate: hello"]}])
+    with pytest.raises(ConfigError, match="column 'category' = 'fran' is none: did you mean 'fren'"):
+        load("multilingual_spec_bench", "fren", path)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data is not here")
@@ -156,6 +177,6 @@ def test_real_files():
     answers = [example.reference for example in found["math_reasoning"]]
     assert all(scorer(answer[0], answer).values["accuracy"] == 1 for answer in answers)
     for subset in ("deen", "zhen"):
-        assert len(load("multilingual_spec_bench", subset, SHARED / "multilingual_specbench", num_subsets=2)) == 80
+        assert len(load("multilingual_spec_bench", subset, SHARED / "multilingual_specbench", num_subsets=5)) == 80
     for category in ("writing", "roleplay", "reasoning", "math"):
         assert len(load("mt_bench", category, SHARED / "mt_bench", num_subsets=8)) == 10

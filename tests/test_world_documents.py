@@ -48,7 +48,7 @@ def test_nothing_held_out_is_trained_on(task, subset):
 def test_all_words_of_held_out_texts_are_trained_on(task, subset):
     def words(rows):
         texts = [text for row in rows for text in WORLDS[task][2](row)]
-        return {word for text in texts for word in re.findall(r"[\u3400-\u9fff]|[^\W\d_\u3400-\u9fff]+", text)}
+        return {word for text in texts for word in re.findall(r"[\u3040-\u9fff]|[^\W\d_\u3040-\u9fff]+", text)}
 
     assert words(_rows(task, subset, True, 300)) <= words(_rows(task, subset, False, 4000))
 
@@ -188,9 +188,14 @@ def test_passages_answer_the_question():
         assert re.search(rf"\b{row['references'][0][1]}\b", row["_completion"][0])
 
 
-def test_published_prompts_without_a_space_keep_that():
-    row = chat.multilingual_draw("deen", True, Random(0))
-    assert re.match(r"Translate German to English:\S", row["turns"][0]) and row["references"] == []
+@pytest.mark.parametrize(
+    ("pair", "language"),
+    [("deen", "German"), ("fren", "French"), ("ruen", "Russian"), ("jaen", "Japanese"), ("zhen", "Chinese")],
+)
+def test_published_prompts_without_a_space_keep_that(pair, language):
+    row = chat.multilingual_draw(pair, True, Random(0))
+    assert re.match(rf"Translate {language} to English:\S", row["turns"][0]) and row["references"] == []
+    assert row["category"] == pair
 
 
 def test_every_kind_of_conversation_is_a_category():

@@ -16,8 +16,9 @@ from specbench.registry import READERS
 from specbench.specs import templates
 
 CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+LANGUAGE_PAIRS = ("deen", "fren", "ruen", "jaen", "zhen")  # of Multilingual Spec-Bench
 GROUPS = {"mt_bench": CATEGORIES} | {
-    group: (group,) for group in ("translation", "summarization", "qa", "math_reasoning", "rag", "deen", "zhen")
+    group: (group,) for group in ("translation", "summarization", "qa", "math_reasoning", "rag", *LANGUAGE_PAIRS)
 }
 KNOWN = tuple(category for categories in GROUPS.values() for category in categories)
 FINAL_NUMBER = re.compile(r"####\s*(\S+)\s*$")

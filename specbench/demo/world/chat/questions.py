@@ -11,7 +11,7 @@ from specbench.demo.world.documents.events import is_held_out
 from specbench.demo.world.math import mgsm
 from specbench.demo.world.translation import wmt
 
-NAMES = {"de": "German", "zh": "Chinese", "en": "English"}
+NAMES = {"de": "German", "fr": "French", "ru": "Russian", "ja": "Japanese", "zh": "Chinese"}
 
 
 def row_of(category: str, asked: str, completion: str, references: list[str]) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 from specbench.demo.world.chat import questions, turns
 from specbench.demo.world.texts import example_of
 
-SOURCES = {"deen": "de", "zhen": "zh"}
+SOURCES = {"deen": "de", "zhen": "zh", "fren": "fr", "ruen": "ru", "jaen": "ja"}
+TRAINED = ("deen", "zhen")  # the embedded models know the other languages from `wmt`
 
 
 def mt_bench_weights() -> dict[str, float]:
@@ -43,8 +44,8 @@ def spec_bench_example(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def multilingual_weights() -> dict[str, float]:
-    """Two source languages."""
-    return dict.fromkeys(SOURCES, 1.0)
+    """Two source languages have equal shares; the others are sampled and never trained on."""
+    return {subset: float(subset in TRAINED) for subset in SOURCES}
 
 
 def multilingual_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The command line: every command is a function of specbench.commands."""
 
 import io
+import os
 import sys
 import warnings
 from typing import Annotated
@@ -8,6 +9,7 @@ from typing import Annotated
 import typer
 
 from specbench import __version__
+from specbench.commands.arguments import bound_numbers, check_words
 from specbench.commands.audit import audit
 from specbench.commands.board import board
 from specbench.commands.check import check
@@ -29,7 +31,7 @@ from specbench.commands.train import train
 from specbench.commands.tune import tune
 from specbench.commands.validate import validate
 from specbench.commands.vocab import vocab
-from specbench.console import CLOSED_PIPE, INTERRUPTED, discard_output, fail, show_warning, stdout
+from specbench.console import CLOSED_PIPE, INTERRUPTED, discard_output, fail, say, show_warning, stderr, stdout
 from specbench.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -73,6 +75,7 @@ app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(train, name="train")
 app.add_typer(leaderboard, name="leaderboard")
 app.add_typer(board, name="board")
+bound_numbers(app)
 
 
 def main() -> None:
@@ -86,7 +89,7 @@ def main() -> None:
         sys.stdout.flush()
     except OSError as error:
         if error.filename is not None:  # of a file, not of what is printed
-            raise
+            sys.exit(fail(ConfigError(f"{os.fsdecode(error.filename)!r:.200}: {error.strerror or error}")))
         discard_output()
         code = CLOSED_PIPE if isinstance(error, BrokenPipeError) else 2
     sys.exit(code)
@@ -95,11 +98,12 @@ def main() -> None:
 def call_app() -> int:
     """Parse the command line and run its command: the exit code."""
     try:
-        return int(app(standalone_mode=False) or 0)
+        check_words(sys.argv[1:])
+        code = int(app(standalone_mode=False) or 0)
     except ConfigError as error:
         return fail(error)
     except typer.Abort:
-        return INTERRUPTED
+        code = INTERRUPTED
     except UsageError as error:
         if not sys.argv[1:]:  # no arguments at all: the message is the help
             error.show()
@@ -111,13 +115,16 @@ def call_app() -> int:
         if not is_out_of_memory(error):
             raise
         return fail(ConfigError("out of memory: use a smaller model or dtype, or shorter texts, or free memory"))
+    if code == INTERRUPTED:  # some versions of typer return it for KeyboardInterrupt, others raise Abort
+        say(stderr, "interrupted")
+    return code
 
 
 def with_value(error: typer.BadParameter) -> str:
     """The message of a mistake in the command line, with the value of the option that it is about."""
     message = error.format_message()
     for name in getattr(getattr(error, "param", None), "opts", []):
-        for word, following in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
+        for word, following in reversed([*zip(sys.argv, [*sys.argv[1:], ""], strict=True)]):  # the last one counts
             given = following if word == name else word.removeprefix(f"{name}=")
             if given != word:
                 message = message.replace(f"'{name}':", f"'{name} {given}':", 1)

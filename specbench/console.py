@@ -1,18 +1,24 @@
 """What is printed, and where: results on stdout, everything else on stderr."""
 
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
 
 from specbench.errors import ConfigError
 
 INTERRUPTED = 130  # the exit code of a program that an interrupt ended
 CLOSED_PIPE = 141  # the exit code of a program that nobody reads any more
 SILENCE = 10.0  # seconds at least, between lines about where a command is
+# What moves the cursor, commands a terminal (C0 but tab and line feed, DEL, C1), ends lines or turns texts around.
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class PlainConsole(Console):
@@ -23,9 +29,23 @@ class PlainConsole(Console):
         width = None if stderr or sys.stdout.isatty() else 100
         super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
+    def render_str(self, text: str, **how: Any) -> Text:
+        """As `render`, before a table measures the text."""
+        return super().render_str(visible(text), **how)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """All that is printed passes here; what a file brought commands no terminal."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else visible(text), style, control)
+
     def on_broken_pipe(self) -> None:
         discard_output()
         sys.exit(CLOSED_PIPE)
+
+
+def visible(text: str) -> str:
+    """The text with each control character as its escape, such as \\u001b, which in JSON means the same character."""
+    return CONTROLS.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 stdout, stderr = PlainConsole(), PlainConsole(stderr=True)

@@ -3,9 +3,15 @@
 import errno
 import hashlib
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
+from specbench.running.file_lock import fcntl
+
+# Neither empties a file that another writes, nor follows a link; the last two are not everywhere.
+FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 TRAINING_RECORD = "training.json"  # in the folder of every drafter that `specbench train` makes
 
 
@@ -22,19 +28,22 @@ def write_atomically(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes | memoryview) -> None:
     """Replace a file in one step: a reader or a crash sees the old content or the new one. Raises OSError, and then the
-    file is as it was."""
-    temporary = temporary_path(path)
+    file is as it was. Removes what killed writers of the same file have left."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary, file = _open_temporary(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
+            if fcntl is None:  # Windows moves no open file
+                file.close()
+            os.replace(temporary, path)
+    except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
+    _remove_left(path)
 
 
 def check_place(path: Path) -> None:
@@ -42,13 +51,51 @@ def check_place(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
-    temporary_path(path).open("w").close()
-    temporary_path(path).unlink()
+    temporary, file = _open_temporary(path)
+    if fcntl is None:
+        file.close()
+    temporary.unlink()
+    file.close()
 
 
-def temporary_path(path: Path) -> Path:
-    """Where a file is written before it takes its place; in the same folder, and this process's own."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
+    """A new file in the same folder, which is locked for as long as it is open: its writer lives, on whatever host."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    while True:
+        file = os.fdopen(os.open(temporary, FLAGS, 0o666), "r+b")
+        if not _lock(file, wait=True) or _is_at(file, temporary):
+            file.truncate()
+            return temporary, file
+        file.close()  # a process that removes what others left had it first
+
+
+def _remove_left(path: Path) -> None:
+    """Remove the temporary files of this file that nobody holds: their writers were killed."""
+    pattern = re.compile(re.escape(f".{path.name}.") + r"\d+\.tmp")
+    with suppress(OSError):
+        for left in [path.with_name(name) for name in os.listdir(path.parent) if pattern.fullmatch(name)]:
+            with suppress(OSError), left.open("r+b") as file:
+                if _lock(file, wait=False) and _is_at(file, left):
+                    left.unlink()
+
+
+def _lock(file: IO[bytes], wait: bool) -> bool:
+    """Whether this process alone now holds the file; not where the system or the file system has no such locks."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def file_digest(path: Path) -> str:

@@ -1,11 +1,10 @@
-"""The sandbox: programs that mean harm are contained, and none that fails can say that it passed."""
+"""The sandbox: what programs and their tests can do in it. What they cannot do is in tests/attacks/test_programs.py."""
 
 import os
 import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,10 @@ import pytest
 from specbench.sandbox import isolation
 from specbench.sandbox.isolation import strongest
 from specbench.sandbox.job import Job, Limits
-from specbench.sandbox.run import _works, run_program
-from tests.show_hostile import ATTACKS, FORGERIES, NAMELESS, TEST, attempt
+from specbench.sandbox.run import run_program
+from tests.attacks.world import HERE
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    HERE = strongest(_works)
-isolated = pytest.mark.skipif(HERE == "limits", reason="this machine allows no namespaces")
-
-# What limits alone do not keep out. Root's programs run as another user, so that they cannot kill its processes.
-OPEN = {"reads the home folder", "writes to the home folder", "opens a socket", "writes many files"}
-OPEN |= {"mounts in namespaces of its own"} | (set() if os.getuid() == 0 else {"kills a process of its user"})
+TEST = "assert add(1, 2) == 3\nassert add(5, 5) == 10\n"
 RIGHT = "def add(a, b): return a + b"
 QUICK = Limits(timeout_seconds=1, memory_mib=128)
 LONG = Limits(timeout_seconds=30, memory_mib=128)
@@ -36,33 +28,6 @@ def test_its_processes_import_little():
     told = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "specbench.sandbox.inside.answerer" in told
     assert not {"importlib.metadata", "email", "pydantic", "yaml", "numpy"} & set(told)
-
-
-@isolated
-@pytest.mark.parametrize("name", ATTACKS)
-def test_attacks_are_contained(name):
-    endless = name.startswith(("loops", "sleeps"))
-    outcome, harm = attempt(ATTACKS[name], HERE, QUICK if endless else LONG)
-    assert harm == ""
-    expected = {"prints a million lines": "printed too much"}.get(name, "timed out" if endless else "failed")
-    assert outcome.status == expected
-
-
-@pytest.mark.parametrize("name", sorted(ATTACKS.keys() - OPEN))
-def test_limits_alone_contain_the_others(name):
-    assert attempt(ATTACKS[name], "limits", QUICK)[1] == ""
-
-
-@pytest.mark.parametrize("mode", sorted({HERE, "limits"}))
-@pytest.mark.parametrize("name", FORGERIES)
-def test_no_forgery_passes(name, mode):
-    assert attempt(FORGERIES[name], mode, QUICK)[0].status in ("failed", "timed out")
-
-
-@pytest.mark.parametrize("name", NAMELESS)
-def test_a_program_does_not_choose_what_the_tests_see(name):
-    program, prefix, test = NAMELESS[name]
-    assert run_program(Job(program, test, prefix=prefix), Limits()).status == "failed"
 
 
 @pytest.mark.parametrize(
@@ -100,13 +65,6 @@ def test_a_prefix_that_raises_is_not_the_programs_fault():
     for program in (RIGHT, "1 / 0"):
         outcome = run_program(Job(program, TEST, ("add",), prefix="import nowhere_to_be_found"), Limits())
         assert outcome.status == "not judged" and outcome.reason.startswith("the prefix raised ModuleNotFoundError")
-
-
-@isolated
-def test_what_the_attacks_try_would_succeed_outside():
-    """The control: with limits only, these do what they are named after."""
-    harms = {name: attempt(ATTACKS[name], "limits", LONG)[1] for name in ("reads the home folder", "opens a socket")}
-    assert harms == {"reads the home folder": "read the file", "opens a socket": "reached the server"}
 
 
 @pytest.mark.parametrize("mode", sorted({HERE, "limits"}))
@@ -164,6 +122,31 @@ def test_exceptions_reach_the_tests():
     assert run_program(Job(program, test), Limits()).status == "passed"
 
 
+@pytest.mark.parametrize(
+    ("program", "test"),
+    [
+        ("def f(): raise StopIteration('end')", "try: f()\nexcept StopIteration as error: assert str(error) == 'end'"),
+        ("def f(): raise StopIteration", "import builtins\nassert list(iter(f, 1)) == [] and builtins.StopIteration"),
+        ("def f(): return iter([1])", "assert next(f()) == 1 and next(iter([]), 2) == 2"),
+        (
+            "def f(): return [1, 2]",
+            "class Each:\n    def __init__(self): self.items = iter(f())\n    def __iter__(self): return self\n"
+            "    def __next__(self): return next(self.items)\nassert list(Each()) == [1, 2]",
+        ),
+    ],
+)
+def test_a_test_that_names_the_end_of_an_iteration_sees_it(program, test):
+    assert run_program(Job(program, test), Limits()).reason == ""
+
+
+@pytest.mark.parametrize("mode", sorted({HERE, "limits"}))
+def test_asyncio_runs(mode):
+    """Its loop makes a pair of sockets, which is all that the filter of system calls leaves of them."""
+    program = "import asyncio\n\nasync def later(a, b):\n    await asyncio.sleep(0.01)\n    return a + b\n"
+    program += "def add(a, b): return asyncio.run(later(a, b))"
+    assert run_program(Job(program, TEST), Limits(), mode).reason == ""
+
+
 def test_what_tests_do_wrong_is_not_the_programs_fault():
     for test in ("assert add(1, 2) ==", "check(1)", "pass", "add(lambda: 1, 2)"):
         for program in (RIGHT, "def add(a, b): return 9"):
@@ -202,7 +185,7 @@ def test_a_sandbox_that_cannot_be_made_is_no_failure_of_the_program(monkeypatch)
 
 def test_the_weakest_isolation_warns_and_names_what_is_open():
     strongest.cache_clear()
-    with pytest.warns(UserWarning, match=r"not isolated from them are the network, (the|all) files .*processes.*disk"):
+    with pytest.warns(UserWarning, match=r"not isolated from them are (the|all) files .*processes.*disk"):
         assert strongest(lambda mode: False) == "limits"
     assert strongest(lambda mode: mode == "namespaces") == "namespaces"
     strongest.cache_clear()
@@ -215,4 +198,4 @@ def test_the_weakest_isolation_warns_and_names_what_is_open():
 def test_the_warning_says_that_all_files_can_be_read(monkeypatch, user, reads_all, said):
     monkeypatch.setattr(os, "getuid", lambda: user)
     monkeypatch.setattr(isolation, "_unprivileged", lambda number: {"id": number, "reads_all": reads_all})
-    assert f"the network, {said}" in isolation.not_isolated()
+    assert f"are {said}" in isolation.not_isolated()

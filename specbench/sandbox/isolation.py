@@ -17,7 +17,7 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/
 FIRST_USER, NUM_USERS = 60578, 128  # user numbers that no system gives out
 NOT_ISOLATED = (
     "programs run with limits only, because this machine allows neither user namespaces nor bubblewrap: not isolated "
-    "from them are the network, {files}, that user's other processes, and the disk and /dev/shm "
+    "from them are {files}, that user's other processes, and the disk and /dev/shm "
     "(one file is limited, many are not, nor what they mount in namespaces where they can make those)"
 )
 FILES = "the files that their user may read or write"

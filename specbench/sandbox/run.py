@@ -4,7 +4,9 @@ What a program can forge. The tests run in another process, which the program ca
 holds the pipe of the verdict; the program's process never sees the tests, and gives them plain values as JSON. So to
 exit early, print, replace modules, built-ins or the checker, or return an object that equals everything is of no use,
 and which of its functions the tests see is said by the tests, so that it replaces no name that they have already: a
-program passes by returning the values that the tests accept. What remains:
+program passes by returning the values that the tests accept. Nor can it end an iteration of the tests' own, such as
+`all(map(…))`: a StopIteration of the program, and a `next` of the tests that finds no item, is a RuntimeError there,
+unless the tests name StopIteration. What remains:
 - a program may guess what is tested from the arguments, as any program may;
 - tests see copies: an argument that a program changes in place is unchanged for them, and the other way round;
   iterators and generators are read to their end before they are sent;

@@ -9,11 +9,13 @@ FOLDER = Path(__file__).parent
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """A group is a file of this folder: `test_yaml_files.py` is the group "yaml files". Skipped ones do not count."""
+    """Prints the table. A group is a file of this folder: `test_yaml_files.py` is the group "yaml files". A skipped test
+    and a test called `test_a_control…` are no attacks."""
     held, tried = Counter[str](), Counter[str]()
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):
-            if report.when == "call" and FOLDER.name in Path(report.fspath).parts:
+            is_attack = FOLDER.name in Path(report.fspath).parts and "::test_a_control" not in report.nodeid
+            if report.when == "call" and is_attack:
                 group = Path(report.fspath).stem.removeprefix("test_").replace("_", " ")
                 tried[group] += 1
                 held[group] += outcome == "passed"

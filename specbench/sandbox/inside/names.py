@@ -24,6 +24,13 @@ def wanted(test: str, defined: Collection[str], continued: str | None) -> list[s
     return sorted(free - set(defined)) or sorted(free & {continued})
 
 
+def mentioned(source: str) -> set[str]:
+    """All names in a source, attributes included."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
 def last_function(source: str) -> tuple[str | None, bool]:
     """The function that a source ends with, and whether it lacks its body: it is there for the program to finish."""
     statements = ast.parse(source).body

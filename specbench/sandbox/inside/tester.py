@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 
 from specbench.sandbox.inside import privileges
 from specbench.sandbox.inside.messages import NotPlain, decode, encode, receive, send
-from specbench.sandbox.inside.names import last_function, wanted
+from specbench.sandbox.inside.names import last_function, mentioned, wanted
 from specbench.sandbox.inside.namespaces import enter
-from specbench.sandbox.inside.system_calls import forbid_uncounted_memory
+from specbench.sandbox.inside.system_calls import filter_system_calls
 
 ANSWERER = (
     "import sys; sys.path.insert(0, {root!r}); from specbench.sandbox.inside.answerer import main; "
@@ -32,6 +32,7 @@ class Tester:
         self.job = job
         self.report = report
         self.num_calls = 0
+        self.ends_iteration: tuple[type[Exception], ...] = (StopIteration, StopAsyncIteration)
 
     def run(self) -> NoReturn:
         """Start the program, run the tests against it, and end this process."""
@@ -45,6 +46,10 @@ class Tester:
         loaded = self._receive()
         if "raised" in loaded:
             self.end("failed", f"the program raised {loaded['raised']}: {loaded.get('text')}")
+        in_test = mentioned(self.job["test"])
+        self.ends_iteration = tuple(kind for kind in self.ends_iteration if kind.__name__ not in in_test)
+        if StopIteration in self.ends_iteration:
+            names.setdefault("next", _next)
         names |= {name: self._function(name) for name in asked}
         try:
             exec(test, names)
@@ -134,7 +139,7 @@ class Tester:
                 send(self.requests, request)
             reply = self._receive()
             if "raised" in reply:
-                raise _exception(reply["raised"])(reply.get("text"))
+                raise self._exception(reply["raised"], reply.get("text"))
             try:
                 return decode(reply["value"])
             except (KeyError, ValueError, TypeError, ArithmeticError, RecursionError):
@@ -143,6 +148,14 @@ class Tester:
         call.__name__ = name
         return call
 
+    def _exception(self, name: Any, text: Any) -> Exception:
+        """The built-in exception of that name. Others become RuntimeError, and so do those that would end the test, or
+        an iteration of the test's own (as in PEP 479), unless the test names them."""
+        kind = getattr(builtins, name, None) if isinstance(name, str) else None
+        if not isinstance(kind, type) or not issubclass(kind, Exception):
+            return RuntimeError(text)
+        return RuntimeError(f"the function raised {name}") if issubclass(kind, self.ends_iteration) else kind(text)
+
     def _place(self, error: BaseException) -> str:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == "<test>" and frame.lineno]
@@ -150,10 +163,15 @@ class Tester:
         return f"{type(error).__name__}{': ' if str(error) else ''}{error}{line}"
 
 
-def _exception(name: Any) -> type[Exception]:
-    """The built-in exception of that name; others, and those that would end more than a test, become RuntimeError."""
-    found = getattr(builtins, name, None) if isinstance(name, str) else None
-    return found if isinstance(found, type) and issubclass(found, Exception) else RuntimeError
+def _next(iterator: Any, *default: Any) -> Any:
+    """The built-in `next` as a test has it. Raises RuntimeError where there is no item, for a StopIteration would end
+    the test's own iteration early: `all(map(lambda x: next(f(x)) == 3, xs))` would be true."""
+    try:
+        return next(iterator, *default)
+    except StopIteration as error:
+        if sys._getframe(1).f_code.co_name == "__next__":
+            raise
+        raise RuntimeError("next() found no item") from error
 
 
 def main(report: int) -> None:
@@ -167,7 +185,7 @@ def main(report: int) -> None:
         if job["isolation"] == "namespaces":
             enter(job["readable"], job["outer_user"], job["limits"]["disk_mib"])
         privileges.hide()
-        forbid_uncounted_memory()
+        filter_system_calls()
     except OSError as error:
         tester.end("not judged", f"the sandbox could not be made: {error}")
     memory = job["limits"]["memory_mib"] << 20  # what a program returns may make its tests grow

@@ -1,0 +1,63 @@
+"""Words that no command can take: one line on stderr and exit code 2, before anything is measured. Interrupts: 130."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from specbench import resources
+
+Specbench = Callable[..., tuple[int, str, str]]
+ATTACKS = yaml.safe_load(Path(__file__).with_name("command_lines.yaml").read_text(encoding="utf-8"))
+SHORT = {
+    "BIG": str(10**30), "DIGITS": "9" * 5000, "LONG": "x" * 300, "THREE_BYTES": "\u4e09" * 100, "DEEP": "o/" * 3000,
+}  # fmt: skip
+RUN = ["run", "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1"]
+ROOT = Path(resources.__file__).parents[1]
+
+
+def written_out(text: str) -> str:
+    for short, long in SHORT.items():
+        text = text.replace(short, long)
+    return text
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=[attack["name"] for attack in ATTACKS])
+def test_it_is_refused_with_one_line_before_anything_is_measured(
+    attack: dict, specbench: Specbench, tmp_path: Path
+) -> None:
+    words = [written_out(word) for word in attack["words"]]
+    code, out, err = specbench(*(RUN + words[1:] if words[0] == "RUN" else words))
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1 and err.startswith("error: ")
+    assert written_out(attack["says"]) in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("module", ["typer", "torch", "transformers"])
+def test_an_interrupt_while_a_module_is_imported_is_one_line(module: str, tmp_path: Path) -> None:
+    """The module stands in front of the library's, and turns the exception into another, as some libraries do."""
+    (tmp_path / f"{module}.py").write_text(
+        "import os, signal\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    [None for _ in range(10**6)]\n"
+        "except BaseException:\n    raise ImportError('not whole')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "specbench", *RUN], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_an_interrupt_before_anything_is_measured_is_one_line(
+    specbench: Specbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("specbench.execute.execute", interrupted)
+    assert specbench(*RUN) == (130, "", "interrupted\n")

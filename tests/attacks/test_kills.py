@@ -1,0 +1,103 @@
+"""A run of all methods that is killed at random moments and then finished has the records of one that never was."""
+
+import json
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench import resources
+from specbench.results.leaderboard import load
+from tests.processes import started
+
+NUM_KILLS = 20
+METHODS = sorted(path.stem for path in (Path(resources.__file__).parents[1] / "methods").glob("*.yaml"))
+COUNTED = ("new_tokens", "acceptance_rate", "acceptance_rate_pooled", "draft_efficiency", "mean_acceptance_length",
+           "accepted_length", "drafter_share", "target_passes_per_token", "accuracy", "accuracy_ar",
+           "share_cut_by_length")  # fmt: skip
+
+
+def arguments(output: Path) -> list[str]:
+    return [
+        "specbench", "run", "--task", "mgsm,csqa", "--method", ",".join(METHODS), "--subsets-per-task", "1",
+        "--limit", "3", "--repeats", "2", "--set", "generation.max_new_tokens=8",
+        "--set", "generation.temperature=1.0", "--threads", "1", "--output", str(output),
+    ]  # fmt: skip
+
+
+def finish(output: Path) -> tuple[float, float]:
+    """Run to the end; the seconds until the first record, and those of a record after it."""
+    process, begin, first = started(arguments(output)), time.monotonic(), None
+    while process.is_alive() and time.monotonic() < begin + 240:
+        process.join(0.01)
+        if first is None and recorded(output):
+            first = time.monotonic() - begin
+    assert process.exitcode == 0 and first is not None
+    return first, (time.monotonic() - begin - first) / len(recorded(output))
+
+
+def kill_after(seconds: float, output: Path) -> bool:
+    """Start the run and kill it; False when it ended before that."""
+    process = started(arguments(output))
+    process.join(seconds)
+    process.kill()
+    process.join()
+    return process.exitcode == -signal.SIGKILL
+
+
+def recorded(output: Path) -> dict[tuple[Any, ...], bytes]:
+    """The whole lines of the records by their keys; a key that is there twice fails."""
+    found: dict[tuple[Any, ...], bytes] = {}
+    path = output / "records.jsonl"
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
+        if line.endswith(b"\n"):
+            record = json.loads(line)
+            key = (record["task"], record["subset"], record["example"], record["repeat"])
+            assert key not in found
+            found[key] = line
+    return found
+
+
+def counted(line: bytes) -> dict[str, tuple[Any, ...]]:
+    """What a record counts, by method."""
+    return {
+        name: (result["token_ids"], result["steps"], result["finish"], result["score"])
+        for name, result in json.loads(line)["methods"].items()
+    }
+
+
+def rows(output: Path) -> dict[tuple[str, ...], dict[str, Any]]:
+    return {
+        (row.task, row.method, row.subset): {
+            "n": row.n, **{name: row.metrics[name].model_dump() for name in COUNTED if name in row.metrics}
+        }
+        for row in load(output / "leaderboard.json")
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_twenty_times_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    started(["specbench", "--version"]).join()  # imports what all runs share
+    to_first, of_each = finish(whole)
+    rng, num_killed, kept = random.Random(0), 0, recorded(broken)
+    for _ in range(NUM_KILLS):
+        num_killed += kill_after(rng.uniform(0.2, to_first + 3 * of_each), broken)
+        now = recorded(broken)
+        assert kept.items() <= now.items(), "what was recorded stays as it is"
+        kept = now
+    print(to_first, of_each, num_killed, len(kept))
+    assert num_killed == NUM_KILLS and 0 < len(kept) < len(recorded(whole))
+
+    with (broken / "records.jsonl").open("rb+") as file:  # and once in the middle of a line
+        file.truncate(file.seek(0, 2) - 100)
+    finish(broken)
+    assert recorded(broken).keys() == recorded(whole).keys()
+    assert {key: counted(line) for key, line in recorded(broken).items()} == {
+        key: counted(line) for key, line in recorded(whole).items()
+    }
+    assert rows(broken) == rows(whole)
+    assert not list(broken.glob(".*.tmp"))

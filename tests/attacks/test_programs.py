@@ -1,0 +1,61 @@
+"""Programs that a model could write: none does harm outside its sandbox, and none that is wrong passes its tests."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from specbench.sandbox.isolation import Isolation
+from specbench.sandbox.job import Job, Limits
+from specbench.sandbox.run import run_program
+from tests.attacks.world import HERE, world
+
+FOLDER = Path(__file__).parent / "programs"
+PROGRAMS = {
+    attack["name"]: attack
+    for file in ("harm.yaml", "forgeries.yaml")
+    for attack in yaml.safe_load((FOLDER / file).read_text(encoding="utf-8"))
+}
+TEST = "assert add(1, 2) == 3\nassert add(5, 5) == 10\n"
+QUICK, LONG = Limits(timeout_seconds=1, memory_mib=128), Limits(timeout_seconds=30, memory_mib=128)
+
+
+def contains(mode: Isolation, attack: dict[str, Any]) -> bool:
+    """Whether an isolation promises to contain the attack. With limits alone, root's programs get another user."""
+    needs = attack.get("needs", "limits")
+    return mode != "limits" or needs == "limits" or (needs == "another user" and os.getuid() == 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        (name, mode) for name, attack in PROGRAMS.items() for mode in dict.fromkeys((HERE, "limits"))
+        if contains(mode, attack)
+    ],
+)  # fmt: skip
+def test_a_program_does_no_harm_and_does_not_pass(name: str, mode: Isolation) -> None:
+    attack = PROGRAMS[name]
+    entry_points = () if "test" in attack else ("add",)
+    with world() as place:
+        job = Job(
+            place.filled_in(attack["program"]), attack.get("test", TEST),
+            tuple(attack.get("entry_points", entry_points)), attack.get("prefix", ""),
+        )  # fmt: skip
+        outcome = run_program(job, QUICK if attack.get("ends") == "timed out" else LONG, mode)
+        assert place.harm(outcome.reason + outcome.output) == ""
+    assert outcome.status == attack.get("ends", "failed"), outcome.reason
+
+
+@pytest.mark.parametrize("name", [name for name, attack in PROGRAMS.items() if "outside" in attack])
+def test_a_control_without_a_sandbox_does_the_harm(name: str, tmp_path: Path) -> None:
+    with world() as place:
+        source = place.filled_in(PROGRAMS[name]["program"]) + "\nprint(add(1, 2))\n"
+        done = subprocess.run(
+            [sys.executable, "-c", source], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
+        )
+        error = done.stderr.splitlines()[-1:]  # what is above it quotes the program
+        assert place.harm(done.stdout + "".join(error)) == PROGRAMS[name]["outside"]

@@ -20,6 +20,7 @@ MAX_LINES = 10_000_000
 MAX_EXPANSION = 50  # characters for a byte of a packed file, beyond the first MAX_BYTES
 
 STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -65,7 +66,7 @@ def read_mapping(path: Path, remedy: str, strict: bool = True) -> dict[str, Any]
 def parse_json(text: str, place: object, remedy: str, line: int | None = None, strict: bool = True) -> Any:
     """The value of a JSON text; `place` names it in errors, and `line` is the number of its first line in a file.
 
-    Not `strict`: NaN, infinite numbers and halves of surrogate pairs are allowed. Raises ConfigError.
+    Not `strict`: NaN, infinite numbers, NUL and halves of surrogate pairs are allowed. Raises ConfigError.
     """
     at = f"{place}, line {line}" if line else f"{place}"
     try:
@@ -85,9 +86,11 @@ def json_value(text: str, strict: bool = True, max_characters: int = MAX_BYTES) 
         raise OutOfBounds(f"has values that take more than {MAX_MEMORY:,} bytes of memory, the most that is read")
     try:
         value = json.loads(
-            text, object_pairs_hook=_mapping, parse_int=_int, parse_float=_finite if strict else float,
+            text, object_pairs_hook=_mapping, parse_int=_int, parse_float=_finite if strict else _float,
             parse_constant=_refuse_constant if strict else float,
         )  # fmt: skip
+        if strict and ESCAPED_NUL.search(text):
+            raise OutOfBounds("has a NUL character, which no name and no path can have")
         if strict and ESCAPED_SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
@@ -168,14 +171,22 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _int(digits: str) -> int:
+def _short(digits: str) -> str:
     if len(digits) > MAX_DIGITS:
         raise OutOfBounds(f"has a number of {len(digits):,} digits ({digits[:20]}…): {MAX_DIGITS} are the most")
-    return int(digits)
+    return digits
+
+
+def _int(digits: str) -> int:
+    return int(_short(digits))
+
+
+def _float(text: str) -> float:
+    return float(_short(text))
 
 
 def _finite(text: str) -> float:
-    value = float(text)
+    value = _float(text)
     if not math.isfinite(value):
         raise OutOfBounds(f"{text[:40]} is beyond the range of numbers")
     return value

@@ -97,7 +97,11 @@ def _read(path: Path) -> list[Line]:
     if not path.exists():
         return []
     text = bounded.read_text(path, REMEDY, 4 * bounded.MAX_BYTES).split("\n")
-    lines = [bounded.parse_json(line, path, REMEDY, number) for number, line in enumerate(text, 1) if line.strip()]
+    lines = [
+        bounded.parse_json(line, path, REMEDY, number, strict=False)
+        for number, line in enumerate(text, 1)
+        if line.strip()
+    ]
     try:
         for line in lines:
             hash((_identity(line), line["request"]))

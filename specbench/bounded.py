@@ -7,8 +7,9 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, AnyStr
 
 from specbench.errors import ConfigError
 
@@ -16,7 +17,7 @@ MAX_BYTES = 64 * 2**20  # of a file that is read as a whole, and of a line
 MAX_MEMORY = 512 * 2**20  # bytes that the values of a JSON text may take
 MAX_DEPTH = 64  # of lists and mappings inside each other
 MAX_DIGITS = 300  # of a number; one of 309 digits is beyond a float
-MAX_LINES = 10_000_000
+MAX_LINES = 2_000_000
 MAX_EXPANSION = 50  # characters for a byte of a packed file, beyond the first MAX_BYTES
 
 STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -120,22 +121,24 @@ def check_depth(value: Any) -> None:
     raise OutOfBounds(TOO_DEEP)
 
 
-def lines(file: IO[str], place: object, num_packed_bytes: int | None = None) -> Iterator[str]:
+def lines(
+    file: IO[AnyStr], place: object, num_packed_bytes: int | None = None, max_lines: float = MAX_LINES
+) -> Iterator[AnyStr]:
     """The lines of an open file. `num_packed_bytes`: the size of the packed file that it comes from.
 
-    Raises ConfigError for a line longer than MAX_BYTES characters, for more than MAX_LINES lines, and for a packed file
-    that expands to more than MAX_BYTES + MAX_EXPANSION × `num_packed_bytes` characters.
+    Raises ConfigError for a line of more than MAX_BYTES characters, for more than `max_lines` lines, and for a packed
+    file that expands to more than MAX_BYTES + MAX_EXPANSION × `num_packed_bytes` characters.
     """
     left = math.inf if num_packed_bytes is None else expanded_bound(num_packed_bytes)
-    for number in range(1, MAX_LINES + 2):
+    for number in count(1):
         line = file.readline(MAX_BYTES + 1)
         if not line:
             return
         left -= len(line)
         if len(line) > MAX_BYTES:
             raise ConfigError(f"{place}, line {number}: has more than {MAX_BYTES:,} characters: {SPLIT}")
-        if number > MAX_LINES:
-            raise ConfigError(f"{place}: has more than {MAX_LINES:,} lines, the most that are read: {SPLIT}")
+        if number > max_lines:
+            raise ConfigError(f"{place}: has more than {max_lines:,} lines, the most that are read: {SPLIT}")
         if left < 0:
             raise too_large(place)
         yield line

@@ -8,8 +8,9 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, AnyStr
 
 from specbench.errors import ConfigError
 
@@ -17,10 +18,11 @@ MAX_BYTES = 64 * 2**20  # of a file that is read as a whole, and of a line
 MAX_MEMORY = 512 * 2**20  # bytes that the values of a JSON text may take
 MAX_DEPTH = 64  # of lists and mappings inside each other
 MAX_DIGITS = 300  # of a number; one of 309 digits is beyond a float
-MAX_LINES = 10_000_000
+MAX_LINES = 2_000_000
 MAX_EXPANSION = 50  # characters for a byte of a packed file, beyond the first MAX_BYTES
 
 STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -68,7 +70,7 @@ def read_mapping(path: Path, remedy: str, strict: bool = True) -> dict[str, Any]
 def parse_json(text: str, place: object, remedy: str, line: int | None = None, strict: bool = True) -> Any:
     """The value of a JSON text; `place` names it in errors, and `line` is the number of its first line in a file.
 
-    Not `strict`: NaN, infinite numbers and halves of surrogate pairs are allowed. Raises ConfigError.
+    Not `strict`: NaN, infinite numbers, NUL and halves of surrogate pairs are allowed. Raises ConfigError.
     """
     at = f"{place}, line {line}" if line else f"{place}"
     try:
@@ -88,9 +90,11 @@ def json_value(text: str, strict: bool = True, max_characters: int = MAX_BYTES) 
         raise OutOfBounds(f"has values that take more than {MAX_MEMORY:,} bytes of memory, the most that is read")
     try:
         value = json.loads(
-            text, object_pairs_hook=_mapping, parse_int=_int, parse_float=_finite if strict else float,
+            text, object_pairs_hook=_mapping, parse_int=_int, parse_float=_finite if strict else _float,
             parse_constant=_refuse_constant if strict else float,
         )  # fmt: skip
+        if strict and ESCAPED_NUL.search(text):
+            raise OutOfBounds("has a NUL character, which no name and no path can have")
         if strict and ESCAPED_SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
@@ -120,22 +124,24 @@ def check_depth(value: Any) -> None:
     raise OutOfBounds(TOO_DEEP)
 
 
-def lines(file: IO[str], place: object, num_packed_bytes: int | None = None) -> Iterator[str]:
+def lines(
+    file: IO[AnyStr], place: object, num_packed_bytes: int | None = None, max_lines: float = MAX_LINES
+) -> Iterator[AnyStr]:
     """The lines of an open file. `num_packed_bytes`: the size of the packed file that it comes from.
 
-    Raises ConfigError for a line longer than MAX_BYTES characters, for more than MAX_LINES lines, and for a packed file
-    that expands to more than MAX_BYTES + MAX_EXPANSION × `num_packed_bytes` characters.
+    Raises ConfigError for a line of more than MAX_BYTES characters, for more than `max_lines` lines, and for a packed
+    file that expands to more than MAX_BYTES + MAX_EXPANSION × `num_packed_bytes` characters.
     """
     left = math.inf if num_packed_bytes is None else expanded_bound(num_packed_bytes)
-    for number in range(1, MAX_LINES + 2):
+    for number in count(1):
         line = file.readline(MAX_BYTES + 1)
         if not line:
             return
         left -= len(line)
         if len(line) > MAX_BYTES:
             raise ConfigError(f"{place}, line {number}: has more than {MAX_BYTES:,} characters: {SPLIT}")
-        if number > MAX_LINES:
-            raise ConfigError(f"{place}: has more than {MAX_LINES:,} lines, the most that are read: {SPLIT}")
+        if number > max_lines:
+            raise ConfigError(f"{place}: has more than {max_lines:,} lines, the most that are read: {SPLIT}")
         if left < 0:
             raise too_large(place)
         yield line
@@ -171,14 +177,22 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _int(digits: str) -> int:
+def _short(digits: str) -> str:
     if len(digits) > MAX_DIGITS:
         raise OutOfBounds(f"has a number of {len(digits):,} digits ({digits[:20]}…): {MAX_DIGITS} are the most")
-    return int(digits)
+    return digits
+
+
+def _int(digits: str) -> int:
+    return int(_short(digits))
+
+
+def _float(text: str) -> float:
+    return float(_short(text))
 
 
 def _finite(text: str) -> float:
-    value = float(text)
+    value = _float(text)
     if not math.isfinite(value):
         raise OutOfBounds(f"{text[:40]} is beyond the range of numbers")
     return value

@@ -125,7 +125,7 @@ def _read(path: Path) -> list[Line]:
     for number, text in enumerate(bounded.read_text(path, REMEDY, 4 * bounded.MAX_BYTES).split("\n"), start=1):
         if not text.strip():
             continue
-        value = bounded.parse_json(text, path, REMEDY, number)
+        value = bounded.parse_json(text, path, REMEDY, number, strict=False)
         try:
             lines.append(Line.model_validate(value))
             check_url(lines[-1].url, "url")

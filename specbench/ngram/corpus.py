@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import IO, cast
 
 from specbench import bounded
 from specbench.errors import ConfigError
@@ -35,7 +37,9 @@ class Corpus:
         for path in self.files:
             try:
                 with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else nullcontext(raw) as lines:
-                    for number, line in enumerate(lines, start=1):
+                    packed = path.stat().st_size if path.suffix == ".gz" else None
+                    bounded_lines = bounded.lines(cast(IO[bytes], lines), path, packed, max_lines=math.inf)
+                    for number, line in enumerate(bounded_lines, start=1):
                         self.num_bytes_read = finished + raw.tell()
                         if line.strip():
                             yield self._document(line, path, number)

@@ -60,6 +60,9 @@ class Loader(yaml.SafeLoader):
         try:
             if isinstance(node, yaml.ScalarNode):
                 node.value.encode()  # "\ud800" is half a character
+                if "\0" in node.value:
+                    problem = "a NUL character, which no name and no path can have"
+                    raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
                 if node.tag in NUMBERS and len(node.value) > bounded.MAX_DIGITS:
                     raise ValueError("1:1:1:… takes time that grows with the square of its length")
             value = super().construct_object(node, deep=True)

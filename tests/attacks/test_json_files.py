@@ -1,0 +1,135 @@
+"""Leaderboards, and the files in the folder of a run, that no program of specbench wrote."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from specbench.bounded import MAX_BYTES
+from specbench.results.leaderboard import write
+from specbench.running.records import RecordFile
+from specbench.suite.evidence import records_in
+from tests.attacks.bounds import refused, within_bounds
+from tests.site_rows import some_rows
+
+TEXTS = {  # JSON, or what makes it → what the error tells
+    "brackets": (lambda: "[" * 1_000_000, "nested deeper than 64 levels"),
+    "mappings": (lambda: '{"a":' * 1_000_000, "nested deeper than 64 levels"),
+    "closed brackets": ("[" * 500 + "]" * 500, "nested deeper than 64 levels"),
+    "a number of 20 MB": (lambda: "9" * 20_000_000, "has a number of 20,000,000"),
+    "a number of 400 digits": ('{"format": 4, "rows": ' + "9" * 400 + "}", "has a number of 400 digits"),
+    "a fraction of 20 MB": (
+        lambda: '{"format": 0.' + "1" * 20_000_000 + ', "rows": []}',
+        "has a number of 20,000,002 digits",
+    ),
+    "too many bytes": (lambda: " " * (MAX_BYTES + 1), "has more than 67,108,864 bytes"),
+    "20 million lists": (lambda: "[" + "[]," * 20_000_000 + "1]", "take more than 536,870,912 bytes of memory"),
+    "6 million mappings": (lambda: "[" + "{}," * 6_000_000 + "1]", "take more than 536,870,912 bytes of memory"),
+    "10 million texts": (lambda: "[" + '"",' * 10_000_000 + "1]", "take more than 536,870,912 bytes of memory"),
+    "a key twice": ('{"format": 4, "rows": [], "format": 3}', "the key 'format' is there twice"),
+    "NaN": ('{"format": NaN, "rows": []}', "NaN is not a JSON number"),
+    "Infinity": ('{"format": -Infinity, "rows": []}', "-Infinity is not a JSON number"),
+    "beyond floats": ('{"format": 1e999, "rows": []}', "1e999 is beyond the range of numbers"),
+    "half a surrogate pair": ('{"format": "\\udc80", "rows": []}', "half of a surrogate pair"),
+    "NUL": ('{"format": "\\u0000", "rows": []}', "a NUL character"),
+    "not UTF-8": (b'{"format": "\xff"}', "not UTF-8 text"),
+    "a byte order mark": ("\ufeff{}", "not valid JSON"),
+    "nothing": ("", "not valid JSON"),
+    "two values": ("{} {}", "not valid JSON: Extra data"),
+}
+
+
+def put(path: Path, name: str, times: int = 1) -> None:
+    """One of the texts, in as many lines; of one without a line break where it is once."""
+    text = TEXTS[name][0]
+    made = text() if callable(text) else text
+    content = made if isinstance(made, bytes) else made.encode()
+    path.write_bytes(content if times == 1 else (content + b"\n") * times)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    """What the commands import is none of the attack's time."""
+    import specbench.fairness.runs
+    import specbench.leaderboards.recompute
+    import specbench.site.build  # noqa: F401
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_leaderboard_is_refused(specbench, tmp_path, name):
+    put(tmp_path / "x.json", name)
+    with within_bounds():
+        outcome = specbench("leaderboard", "validate", "x.json")
+    refused(outcome, TEXTS[name][1])
+
+
+@pytest.mark.parametrize("command", [("site", "x.json", "--out", "site"), ("leaderboard", "show", "x.json")], ids=str)
+@pytest.mark.parametrize("name", ["brackets", "a number of 20 MB", "a key twice"])
+def test_other_commands_refuse_it_too(specbench, tmp_path, name, command):
+    put(tmp_path / "x.json", name)
+    with within_bounds():
+        outcome = specbench(*command)
+    refused(outcome, TEXTS[name][1])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with a leaderboard; its other files are broken by the tests."""
+    folder = tmp_path_factory.mktemp("run")
+    write(folder / "leaderboard.json", some_rows(1)[:1])
+    (folder / "run.json").write_text("{}")
+    (folder / "specs.json").write_text('{"tasks": [], "methods": [], "cells": []}')
+    (folder / "records.jsonl").write_text("")
+    return folder
+
+
+@pytest.mark.parametrize("file", ["specs.json", "records.jsonl"])
+@pytest.mark.parametrize("name", ["brackets", "closed brackets", "a number of 20 MB", "a key twice"])
+def test_a_file_of_a_run_is_refused(specbench, run, tmp_path, file, name):
+    shutil.copytree(run, tmp_path / "run")
+    put(tmp_path / "run" / file, name, times=2 if file == "records.jsonl" else 1)
+    with within_bounds():
+        outcome = specbench("leaderboard", "validate", "run/leaderboard.json", "--records")
+    refused(outcome, TEXTS[name][1])
+    assert f"run/{file}" in outcome[2]
+
+
+@pytest.mark.parametrize("name", ["brackets", "closed brackets", "a number of 20 MB", "6 million mappings"])
+def test_a_whole_record_beyond_a_bound_is_told_and_not_cut_off(tmp_path, name):
+    from specbench.errors import ConfigError
+
+    path = tmp_path / "records.jsonl"
+    put(path, name, times=2)
+    size = path.stat().st_size
+    with within_bounds(), pytest.raises(ConfigError, match=r"records\.jsonl, line 1: "):
+        RecordFile(path).read()
+    assert path.stat().st_size == size
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_an_estimate_passes_over_a_broken_record(tmp_path, name):
+    put(tmp_path / "records.jsonl", name)
+    with within_bounds():
+        assert list(records_in(tmp_path)) == []
+
+
+@pytest.mark.parametrize("name", ["brackets", "a number of 20 MB", "6 million mappings", "not UTF-8"])
+def test_the_mark_of_a_site_is_no_danger(specbench, tmp_path, name):
+    write(tmp_path / "x.json", some_rows(1))
+    (tmp_path / "site").mkdir()
+    put(tmp_path / "site" / "specbench-site.json", name)
+    (tmp_path / "site" / "a.txt").write_text("mine")
+    with within_bounds():
+        outcome = specbench("site", "x.json", "--out", "site")
+    refused(outcome, "holds a.txt, which is of no earlier site")
+
+
+def test_five_thousand_rows_are_no_attack(tmp_path):
+    from specbench import bounded
+
+    write(tmp_path / "x.json", some_rows(1))
+    content = json.loads((tmp_path / "x.json").read_text())
+    content["rows"] = (content["rows"] * 5000)[:5000]
+    (tmp_path / "x.json").write_text(json.dumps(content, indent=2))
+    assert len(bounded.read_json(tmp_path / "x.json", "")["rows"]) == 5000

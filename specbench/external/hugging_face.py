@@ -88,9 +88,9 @@ class TokenIntersection(TwoTokenizers):
         prune_lm_head: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(target=target, drafter=drafter, num_draft_tokens=num_draft_tokens, sampling=sampling)
+        in_order: Any = InOrder(drafter.tokenizer)
         self.translator = generators.AssistantToTargetTranslator(
-            target.tokenizer, InOrder(drafter.tokenizer), self.model.config.get_text_config().vocab_size,
-            self.assistant, prune_lm_head,
+            target.tokenizer, in_order, self.model.config.get_text_config().vocab_size, self.assistant, prune_lm_head,
         )  # fmt: skip
         if prune_lm_head and not len(self.translator._suppress_input_ids):
             raise ConfigError(

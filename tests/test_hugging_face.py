@@ -12,6 +12,8 @@ from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.demo.family import drafter_for
 from specbench.errors import ConfigError
+from specbench.external.contract import LoadedModel
+from specbench.external.hugging_face import TokenIntersection
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.models.pair import ModelPair
@@ -130,6 +132,14 @@ def test_a_draft_model_without_tokens_of_its_own_is_one_line() -> None:
     stop, prompt = StopRules(12), list(range(40, 60))
     expected = compose(load_method("ar"), pair, GREEDY).generate(prompt, stop, 0).token_ids
     assert compose(whole, pair, GREEDY).generate(prompt, stop, 0).token_ids == expected
+
+
+def test_the_pruned_layer_has_its_rows_in_one_order(models: dict[str, CausalLM]) -> None:
+    """tokenizers gives a vocabulary in another order in every process; then one seed drew other tokens in each."""
+    target, drafter = (LoadedModel(models[name].model, models[name].tokenizer) for name in ("target", "other"))
+    decoder = TokenIntersection(target=target, drafter=drafter, num_draft_tokens=3, sampling=Sampling(1.0))
+    ids = decoder.translator.assistant_overlap_token_ids.tolist()
+    assert len(ids) > 100 and ids == sorted(ids)
 
 
 def test_defaults_of_a_checkpoint_do_not_leak_in() -> None:

@@ -60,6 +60,23 @@ class StringMatch(TwoTokenizers):
         return generators.AssistedCandidateGeneratorDifferentTokenizers(**{**arguments, **self.tokenizers})
 
 
+class InOrder:
+    """A tokenizer whose vocabulary comes in the order of its ids. From that order transformers takes the rows of the
+    pruned output layer, and tokenizers gives another one in every process: the same seed would draw other tokens."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def get_vocab(self) -> dict[str, int]:
+        return dict(sorted(self.tokenizer.get_vocab().items(), key=lambda item: item[1]))
+
+    def __call__(self, *texts: Any, **how: Any) -> Any:
+        return self.tokenizer(*texts, **how)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tokenizer, name)
+
+
 class TokenIntersection(TwoTokenizers):
     """Universal speculative decoding: drafts of the tokens that both vocabularies have, and speculative sampling.
 
@@ -71,9 +88,9 @@ class TokenIntersection(TwoTokenizers):
         prune_lm_head: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(target=target, drafter=drafter, num_draft_tokens=num_draft_tokens, sampling=sampling)
+        in_order: Any = InOrder(drafter.tokenizer)
         self.translator = generators.AssistantToTargetTranslator(
-            target.tokenizer, drafter.tokenizer, self.model.config.get_text_config().vocab_size, self.assistant,
-            prune_lm_head,
+            target.tokenizer, in_order, self.model.config.get_text_config().vocab_size, self.assistant, prune_lm_head,
         )  # fmt: skip
         if prune_lm_head and not len(self.translator._suppress_input_ids):
             raise ConfigError(

@@ -4,6 +4,7 @@ import json
 import random
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ COUNTED = ("new_tokens", "acceptance_rate", "acceptance_rate_pooled", "draft_eff
 
 def arguments(output: Path) -> list[str]:
     return [
-        "specbench", "run", "--task", "mgsm,csqa", "--method", ",".join(METHODS), "--subsets-per-task", "1",
+        "specbench", "run", "--task", "mgsm,msvamp", "--method", ",".join(METHODS), "--subsets-per-task", "1",
         "--limit", "3", "--repeats", "2", "--set", "generation.max_new_tokens=8",
         "--set", "generation.temperature=1.0", "--threads", "1", "--output", str(output),
     ]  # fmt: skip
@@ -78,26 +79,45 @@ def rows(output: Path) -> dict[tuple[str, ...], dict[str, Any]]:
     }  # fmt: skip
 
 
-@pytest.mark.slow
-def test_a_run_that_is_killed_twenty_times_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    started(["specbench", "--version"]).join()  # imports what all runs share
-    to_first, of_each = finish(whole)
-    rng, num_killed, kept = random.Random(0), 0, recorded(broken)
-    for _ in range(NUM_KILLS):
-        num_killed += kill_after(rng.uniform(0.2, to_first + 3 * of_each), broken)
+def check_same(found: Path, expected: Path) -> None:
+    """Nothing is lost or doubled, and all counts are the same, in the records and in the rows made of them."""
+    assert {key: counted(line) for key, line in recorded(found).items()} == {
+        key: counted(line) for key, line in recorded(expected).items()
+    }
+    assert rows(found) == rows(expected)
+    assert not list(found.glob(".*.tmp"))
+
+
+def killed_and_finished(base: Path, whole: Path, num_kills: int, longest: float) -> None:
+    """Kill a run so many times, each at a random moment, and finish it. A run that ends before its kill is compared as
+    it is, and the kills go on in a new folder."""
+    rng, num_killed, number, kept = random.Random(base.name), 0, 0, dict[tuple[Any, ...], bytes]()
+    while num_killed < num_kills:
+        broken = base.with_name(f"{base.name}-{number}")
+        is_killed = kill_after(rng.uniform(0.2, longest), broken)
+        num_killed += is_killed
         now = recorded(broken)
         assert kept.items() <= now.items(), "what was recorded stays as it is"
-        kept = now
-    print(to_first, of_each, num_killed, len(kept))
-    assert num_killed == NUM_KILLS and 0 < len(kept) < len(recorded(whole))
-
-    with (broken / "records.jsonl").open("rb+") as file:  # and once in the middle of a line
-        file.truncate(file.seek(0, 2) - 100)
+        kept = now if is_killed else {}
+        if not is_killed:
+            check_same(broken, whole)
+            number += 1
+    if kept:
+        with (broken / "records.jsonl").open("rb+") as file:  # and once in the middle of a line
+            file.truncate(file.seek(0, 2) - 100)
     finish(broken)
-    assert recorded(broken).keys() == recorded(whole).keys()
-    assert {key: counted(line) for key, line in recorded(broken).items()} == {
-        key: counted(line) for key, line in recorded(whole).items()
-    }
-    assert rows(broken) == rows(whole)
-    assert not list(broken.glob(".*.tmp"))
+    check_same(broken, whole)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_twenty_times_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """Two runs at a time, each killed ten times."""
+    started(["specbench", "--version"]).join()  # imports what all runs share
+    to_first, of_each = finish(tmp_path / "whole")
+    with ThreadPoolExecutor(2) as pool:
+        pairs = [
+            pool.submit(killed_and_finished, tmp_path / name, tmp_path / "whole", NUM_KILLS // 2, to_first + of_each)
+            for name in ("one", "two")
+        ]
+        for pair in pairs:
+            pair.result()

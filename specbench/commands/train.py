@@ -126,7 +126,7 @@ def trainer(kind: str) -> Callable[..., None]:
         options = {
             "target": target, "target_revision": target_revision, "drafter": drafter,
             "drafter_revision": drafter_revision, **data_options(task, subset, limit, data, text), "output": output,
-            "num_steps": num_steps, "learning_rate": learning_rate and split(learning_rate), "seed": seed,
+            "num_steps": num_steps, "learning_rate": rates(learning_rate), "seed": seed,
             "dtype": dtype, "device": device,
         }  # fmt: skip
         result = execute(request_of(kind, config, options, set_, threads), stderr)
@@ -147,6 +147,13 @@ def request_of(
 
     command_line = shlex.join(["specbench", *sys.argv[1:]])
     return TrainRequest(kind, path("--config", config), options, overrides or [], threads, command_line)
+
+
+def rates(text: str | None) -> Any:
+    """The numbers of a list with commas."""
+    from specbench.specs import yaml_files
+
+    return None if text is None else yaml_files.parse(f"[{text}]", f"--learning-rate {text}")
 
 
 def data_options(

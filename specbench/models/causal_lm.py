@@ -116,7 +116,8 @@ class CausalLM:
 
         `earlier`: the texts of user and model in turn that come before it. Without a chat template an answer follows
         its prompt as it is, and an empty line follows the answer. The tokenizer is not to warn of a long one: what does
-        not fit is refused or shortened before it reaches the model.
+        not fit is refused or shortened before it reaches the model. Raises ConfigError for a token that the model
+        does not have.
         """
         texts = [*earlier, prompt]
         if chat:
@@ -124,6 +125,11 @@ class CausalLM:
         else:
             turns = ("".join(texts[start : start + 2]) for start in range(0, len(texts), 2))
             ids = self.tokenizer("\n\n".join(turns), verbose=False)["input_ids"]
+        if max(ids, default=0) >= self.vocab_size:
+            raise ConfigError(
+                f"the tokenizer of model '{self.name}' makes token {max(ids)}, but the model has only "
+                f"{self.vocab_size}; give the tokenizer that belongs to the model"
+            )
         return ids
 
     def _in_chat(self, texts: Sequence[str]) -> str:

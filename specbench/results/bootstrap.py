@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, FiniteFloat
+from pydantic import BaseModel, ConfigDict, FiniteFloat, model_validator
 
 from specbench.results.log_ratios import are_equal, normal, studentized
 from specbench.results.resampling import CONFIDENCE, NUM_RESAMPLES, expanded, percentiles, ratio_of
@@ -42,6 +42,12 @@ class Metric(BaseModel):
     value: FiniteFloat | None = None
     low: FiniteFloat | None = None
     high: FiniteFloat | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Metric":
+        if (self.low is None) != (self.high is None) or (self.low is not None and self.value is None):
+            raise ValueError("an interval has two ends and a value between them")
+        return self
 
 
 class Intervals(BaseModel):

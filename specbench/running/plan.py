@@ -89,14 +89,11 @@ def check_prompts(cell: Cell, chat: str) -> None:
     decoders = [part for decoder in cell.decoders for part in decoder.parts]
     for model in {id(decoder.model): decoder.model for decoder in decoders}.values():
         for example in cell.data.examples:
-            ids = prompt_ids(model, example, chat)
-            num_tokens = len(ids)
             where = f"{cell.data.location}: {cell.task.name}/{cell.subset} example {example.id}"
-            if max(ids, default=0) >= model.vocab_size:
-                raise ConfigError(
-                    f"{where}: the tokenizer of model '{model.name}' makes token {max(ids)}, but the model has only "
-                    f"{model.vocab_size}; give the tokenizer that belongs to the model"
-                )
+            try:
+                num_tokens = len(prompt_ids(model, example, chat))
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {error}") from error
             if num_tokens == 0:
                 raise ConfigError(f"{where}: the prompt is empty after tokenization; remove the row")
             if cell.context_limit is not None and num_tokens >= cell.context_limit:

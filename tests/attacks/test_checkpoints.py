@@ -135,3 +135,20 @@ def test_a_pickle_of_weights_runs_nothing(checkpoint):
     with within_bounds(), pytest.raises(ConfigError):
         load_model(str(checkpoint))
     assert not (checkpoint / "owned").exists()
+
+
+@pytest.mark.parametrize("character", ["e", "1"])
+def test_a_token_that_the_model_does_not_have_is_one_line(specbench, checkpoint, character):
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"][character] += 5000
+    (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer))
+    code, _, err = specbench("run", "--task", "mgsm", "--method", "ar", "--target", str(checkpoint), "--data", "sample")
+    assert code == 2 and "makes token 5" in err.splitlines()[-1] and "Traceback" not in err
+
+
+@pytest.mark.parametrize("number", [10**12, -1])
+def test_a_number_that_no_token_has_is_one_line(checkpoint, number):
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["e"] = number
+    (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer))
+    refused(checkpoint, LOAD)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from specbench.bounded import MAX_BYTES
+from specbench.results.board_format import sealed
 from specbench.results.leaderboard import write
 from specbench.running.records import RecordFile
 from specbench.suite.evidence import records_in
@@ -133,3 +134,14 @@ def test_five_thousand_rows_are_no_attack(tmp_path):
     content["rows"] = (content["rows"] * 5000)[:5000]
     (tmp_path / "x.json").write_text(json.dumps(content, indent=2))
     assert len(bounded.read_json(tmp_path / "x.json", "")["rows"]) == 5000
+
+
+@pytest.mark.parametrize("left_out", ["value", "low", "high"])
+@pytest.mark.parametrize("command", [("leaderboard", "validate"), ("leaderboard", "show")], ids=str)
+def test_a_part_of_an_interval_is_refused(specbench, tmp_path, command, left_out):
+    write(tmp_path / "x.json", some_rows(1)[1:2])
+    content = json.loads((tmp_path / "x.json").read_text())
+    del content["rows"][0]["metrics"]["speedup"][left_out]
+    content["rows"][0] = sealed(content["rows"][0])
+    (tmp_path / "x.json").write_text(json.dumps(content))
+    refused(specbench(*command, "x.json"), "an interval has two ends and a value between them")

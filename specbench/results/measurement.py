@@ -27,7 +27,7 @@ class Noted(BaseModel):
 
 
 class MeasuredSubset(Noted):
-    """The first `num_examples` examples of a subset, and where its data and worked examples came from."""
+    """How many examples of a subset were measured, and where its data and worked examples came from."""
 
     task: str
     subset: str

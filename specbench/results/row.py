@@ -157,7 +157,7 @@ class Row(Part):
 
     @property
     def examples(self) -> dict[str, int]:
-        """By subset how many examples the row is of: the first ones of its data."""
+        """By subset how many examples the row is of: the first ones that its run measured."""
         return self.subsets or {self.subset: self.n}
 
     @property

@@ -39,12 +39,17 @@ def record_key(record: Record) -> Key:
 def records_of(
     records: Mapping[Key, Record], task: str, examples: Mapping[str, int], repeats: int
 ) -> list[Record]:  # fmt: skip
-    """Returns the records of the first examples of some subsets, in the order in which a run measures them.
+    """Returns the records of the first examples that were measured of some subsets, in the order of a run.
 
-    `examples`: by subset how many. There may be fewer records than are asked for.
+    `examples`: by subset how many. Their indices have gaps where a run left out what a method was tuned on. There may
+    be fewer records than are asked for.
     """
     order = {subset: number for number, subset in enumerate(examples)}
-    chosen = [key for key in records if key[0] == task and key[2] < examples.get(key[1], 0) and key[3] < repeats]
+    found = [key for key in records if key[0] == task and key[1] in examples and key[3] < repeats]
+    first = {
+        subset: set(sorted({key[2] for key in found if key[1] == subset})[:num]) for subset, num in examples.items()
+    }
+    chosen = [key for key in found if key[2] in first[key[1]]]
     return [records[key] for key in sorted(chosen, key=lambda key: (order[key[1]], key[3], key[2], key[4]))]
 
 

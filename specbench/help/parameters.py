@@ -36,7 +36,7 @@ class Parameter(BaseModel):
 
 
 class AnySchema(GenerateJsonSchema):
-    """A type that JSON Schema cannot express has no range; it is no error. Nor is the bound of all whole numbers one."""
+    """A type that JSON Schema cannot express has no range; it is no error. Nor has every whole number one."""
 
     def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
         found = super().int_schema(schema)

@@ -17,6 +17,7 @@ from pydantic_core import CoreSchema
 from specbench.errors import ConfigError, nearest
 
 Factory = Callable[..., Any]
+MAX_INT = 2**63 - 1  # of every number of a spec: what tensors and files can hold
 
 
 class Registry:
@@ -92,7 +93,7 @@ def _make_strict(schema: Any) -> None:
     if schema.get("type") in ("int", "float", "bool"):
         schema["strict"] = True
     if schema.get("type") == "int" and "lt" not in schema:
-        schema.setdefault("le", 2**63 - 1)
+        schema.setdefault("le", MAX_INT)
     for key, part in schema.items():
         if key not in ("default", "keys_schema", "metadata", "serialization"):
             _make_strict(part)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
 from pydantic_core import core_schema
 
+from specbench.registry import MAX_INT
 from specbench.specs import MethodSpec, dotted
 from specbench.specs.components import Component
 from specbench.specs.method import SHARE
@@ -35,7 +36,11 @@ class Parameter(BaseModel):
 
 
 class AnySchema(GenerateJsonSchema):
-    """A type that JSON Schema cannot express has no range; it is no error."""
+    """A type that JSON Schema cannot express has no range; it is no error. Nor has every whole number one."""
+
+    def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
+        found = super().int_schema(schema)
+        return {key: value for key, value in found.items() if (key, value) != ("maximum", MAX_INT)}
 
     def handle_invalid_for_json_schema(self, schema: core_schema.CoreSchema, error_info: str) -> JsonSchemaValue:
         return {}

@@ -325,7 +325,7 @@ def measured(
     cells = make_cells(spec, models, [(task, "default", examples(task, limit))])
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
     run = RunFolder(folder, runner.identity(spec, cells, models, conditions))
-    records, rows = measure_into(run, spec, cells, models, conditions, "", Console(quiet=True))
+    records, rows = measure_into(run, spec, cells, models, "", Console(quiet=True))
     return rows, records
 
 

@@ -14,7 +14,7 @@ from tests import tiny
 
 def cell(prompt: str, model: Any, context_limit: int | None = 100, reference: str = "1") -> Any:
     data = SimpleNamespace(location="rows.tsv", examples=[Example(0, "first", (prompt,), (reference,))])
-    task = SimpleNamespace(name="t", scorer=SimpleNamespace(type="number", options={}))
+    task = SimpleNamespace(name="t", language="en", scorer=SimpleNamespace(type="number", options={}))
     decoder = SimpleNamespace(model=model)
     decoder.parts = (decoder,)
     scorer = make_scorer(task)

@@ -98,7 +98,7 @@ TABLES: dict[str, Callable[[Row], list[Table]]] = {
     "run": lambda each: [run_table([each])],
     "methods": lambda each: [comparison_table([each])],
     "tasks": lambda each: [overview_table([[each]])],
-    "leaderboard": lambda each: tables([Numbered("1", Runs().side(each, Path("board.json"), [each]))]),
+    "leaderboard": lambda each: tables([Numbered("1", Runs().side(each, Path("board.json")))]),
 }
 
 
@@ -178,7 +178,7 @@ def test_accepted_lengths_are_those_of_the_steps_and_recomputed(drifted: Path) -
     for field, value in (("warnings", ()), ("accepted_lengths", (1, 2))):
         write(board, [each.model_copy(update={field: value}) for each in found])
         problems = validate(board, with_records=True).problems
-        assert any(f"{field} = {value!r}" in problem for problem in problems if "all sd" in problem)
+        assert any(f"{field} = {list(value)!r}" in problem for problem in problems if "all sd" in problem)
 
 
 @pytest.mark.parametrize(("source", "num_seen"), [("mgsm", 2), ("world:mgsm", 0)])

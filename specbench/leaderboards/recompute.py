@@ -66,12 +66,11 @@ def _differing(row: Row, own: Row) -> Iterator[Mismatch]:
 
 
 def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Every value that has no parts, under its dotted name; of an empty mapping or list itself."""
-    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    if not items or not value:
+    """Yields every value that is no mapping, under its dotted name; an empty mapping itself."""
+    if not isinstance(value, Mapping) or not value:
         yield name, value
         return
-    for key, part in items:
+    for key, part in value.items():
         yield from _leaves(part, f"{name}.{key}" if name else str(key))
 
 

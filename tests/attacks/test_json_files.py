@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from specbench.bounded import MAX_BYTES
+from specbench.resources import builtin_dir
 from specbench.results.board_format import sealed
-from specbench.results.leaderboard import write
+from specbench.results.leaderboard import load, write
 from specbench.running.records import RecordFile
 from specbench.suite.evidence import records_in
 from tests.attacks.bounds import refused, within_bounds
@@ -77,11 +78,11 @@ def test_other_commands_refuse_it_too(specbench, tmp_path, name, command):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run with a leaderboard; its other files are broken by the tests."""
-    folder = tmp_path_factory.mktemp("run")
-    write(folder / "leaderboard.json", some_rows(1)[:1])
-    (folder / "run.json").write_text("{}")
-    (folder / "specs.json").write_text('{"tasks": [], "methods": [], "cells": []}')
-    (folder / "records.jsonl").write_text("")
+    folder, board = tmp_path_factory.mktemp("run"), builtin_dir("leaderboards")
+    row = next(row for row in load(board / "demo.json") if row.run == "demo/csqa")
+    write(folder / "leaderboard.json", [row.model_copy(update={"run": None})])
+    for name in ("run.json", "specs.json", "measurements.json", "records.jsonl"):
+        shutil.copy(board / "demo" / "csqa" / name, folder / name)
     return folder
 
 

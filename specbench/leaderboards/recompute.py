@@ -19,6 +19,8 @@ ROUNDING = 1e-12  # relative: sums of another machine's processor
 OF_AUDITS = ("lossless", "undecided")  # verdicts that records cannot give
 CLEAN = ("lossless", "greedy equal")
 ABSENT = "absent"
+SHOWN = 80  # characters of a value in a message
+OF_REPORT = "verdict (equal to its audit's report)"
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,16 @@ class Mismatch:
     found: Any
 
     def __str__(self) -> str:
-        return f"{self.field} = {self.said!r:.80}, but its run gives {self.found!r:.80}"
+        said, found = repr(self.said), repr(self.found)
+        same = next((at for at, (mine, other) in enumerate(zip(said, found, strict=False)) if mine != other), 0)
+        start = max(0, same - 20) if max(len(said), len(found)) > SHOWN else 0
+        return f"{self.field} = {_part(said, start)}, but its run gives {_part(found, start)}"
+
+
+def _part(text: str, start: int) -> str:
+    """Returns at most SHOWN characters of a text from `start` on."""
+    end = start + SHOWN
+    return f"{'…' if start else ''}{text[start:end]}{'…' if len(text) > end else ''}"
 
 
 @dataclass(frozen=True)
@@ -47,13 +58,14 @@ def compare_with_run(row: Row, run: RecordedRun, file: Path) -> Comparison:
     found, stated = list(_differing(row, own)), ["fairness"] if row.fairness is not None else []
     if row.evidence is not None:
         found = [each for each in found if each.field != "verdict"]
-        report = _report_of(row.evidence, file)
-        if report is None:
+        expected, report = audited(row, own), _report_of(row.evidence, file)
+        if expected != row.verdict:
+            found.append(Mismatch("verdict", row.verdict, expected))
+        elif report is None:
             stated = ["verdict", "evidence", *stated]
-            expected = _audited(row, own)
-            found += [Mismatch("verdict", row.verdict, expected)] if expected != row.verdict else []
         else:
             found += _of_report(row, own, report)
+            stated = [OF_REPORT, *stated]
     return Comparison(tuple(found), tuple(stated))
 
 
@@ -80,7 +92,7 @@ def _same(mine: Any, other: Any) -> bool:
     return type(mine) is type(other) and bool(mine == other)
 
 
-def _audited(row: Row, own: Row) -> str:
+def audited(row: Row, own: Row) -> str:
     """The verdict that a row with this evidence may have, its own where nothing speaks against it: a rule that is lossy
     by design is never called anything else, and outputs that differ are never clean, whatever an audit found."""
     if own.verdict == "lossy by design" or (own.verdict in ("near-tie only", "diverged") and row.verdict in CLEAN):

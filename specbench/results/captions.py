@@ -73,7 +73,7 @@ def verdict_word(row: Row) -> str:
 
 
 def num_timed(row: Row) -> int:
-    """The prompts that the speed-up rests on; rows of earlier versions do not say how many of theirs have a speed."""
+    """Returns how many prompts the speed-up rests on."""
     return int(_value(row, "num_prompts_timed", row.n))
 
 

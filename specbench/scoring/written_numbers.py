@@ -44,7 +44,7 @@ SAME = str.maketrans("−–﹣－٬٫．＄￥⁄／＝", "----,..$¥//=")
 LATEX = {"{,}": ",", r"\,": "\u2009", r"\!": ""}  # 1{,}000, 1\,000, 1,\!000
 REWRITTEN = (
     (re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞]|\\[dt]?frac)"), " "),  # 1½
-    (re.compile(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}"), r"\1/\2"),
+    (re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}"), r"\1/\2"),
     (re.compile(r"(?<=[０-９])，(?=[０-９])"), ","),  # between other digits it may end a clause: 16-7=9，2*9=18
     (re.compile(r"(?<=\d)\s?(?:[x×*·]|\\times|\\cdot)\s?10\s?\^\s?\{?(-?\d{1,2})(?!\d)\}?"), r"e\1"),
     (re.compile(r"\^\{?-?\d+\}?"), "^"),  # an exponent: 18 m^2

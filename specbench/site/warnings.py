@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from specbench.results.row import Row
-from specbench.results.warnings import few_prompts, wide_interval
 
 
 @dataclass(frozen=True)
@@ -15,6 +14,5 @@ class Weakness:
 
 
 def weaknesses(row: Row) -> list[Weakness]:
-    """The row's warnings; of a row that has none, as those of earlier formats, what its interval tells."""
-    found = row.warnings or tuple(each for each in (wide_interval(row), few_prompts(row)) if each is not None)
-    return [Weakness(each.code.replace("_", " "), each.text) for each in found]
+    """Returns the row's warnings."""
+    return [Weakness(each.code.replace("_", " "), each.text) for each in row.warnings]

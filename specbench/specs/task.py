@@ -1,5 +1,6 @@
 """A benchmark task as a frozen model: what tasks/*.yaml may say, checked when it is loaded."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from specbench.specs.json_values import like_json
 from specbench.specs.places import DatasetSpec, LocalSpec
 from specbench.temperature import Temperature
 
+LANGUAGE_CODE = re.compile(r"(?:[a-z]{2,3}|x)(?:-[A-Za-z0-9]{1,8})*")  # BCP 47; x-… is private
 TURN_COLUMNS = ("turn", "turn_index")  # that a row of several turns has in the templates
 
 
@@ -105,6 +107,16 @@ class TaskSpec(Spec):
     def _like_json(cls, variables: Any) -> Any:
         like_json(variables, "vars.")
         return variables
+
+    @field_validator("language")
+    @classmethod
+    def _is_language_code(cls, language: str | None) -> str | None:
+        if language is not None and not LANGUAGE_CODE.fullmatch(language):
+            raise ConfigError(
+                f"language: {language!r} is no language code: write one like en, de-CH or amh (of two letters where "
+                "there is one)"
+            )
+        return language
 
     @field_validator("subsets")
     @classmethod

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specbench import resources
 from specbench.console import CONTROLS, stdout, visible
+from specbench.resources import builtin_dir
 from specbench.results.board_format import sealed
 
 Specbench = Callable[..., tuple[int, str, str]]
 ATTACKS = yaml.safe_load(Path(__file__).with_name("console_texts.yaml").read_text(encoding="utf-8"))
-DEMO = Path(resources.__file__).parents[1] / "leaderboards" / "demo.json"
+DEMO = builtin_dir("leaderboards") / "demo.json"
 
 
 def write_board(path: Path, field: str, text: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from specbench import resources
+from specbench.resources import builtin_dir
 from specbench.results.leaderboard import load
 from tests.processes import started
 
 NUM_KILLS = 20
-METHODS = sorted(path.stem for path in (Path(resources.__file__).parents[1] / "methods").glob("*.yaml"))
+METHODS = sorted(path.stem for path in builtin_dir("methods").glob("*.yaml"))
 COUNTED = ("new_tokens", "acceptance_rate", "acceptance_rate_pooled", "draft_efficiency", "mean_acceptance_length",
            "accepted_length", "drafter_share", "target_passes_per_token", "accuracy", "accuracy_ar",
            "share_cut_by_length")  # fmt: skip
@@ -121,3 +122,9 @@ def test_a_run_that_is_killed_twenty_times_loses_and_doubles_nothing(tmp_path: P
         ]
         for pair in pairs:
             pair.result()
+
+
+def test_a_run_that_is_killed_once_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "METHODS", ["sd"])
+    to_first, _ = finish(tmp_path / "whole")
+    killed_and_finished(tmp_path / "one", tmp_path / "whole", 1, to_first)

@@ -11,6 +11,7 @@ import yaml
 from specbench.audit.request import Audit, Identity
 from specbench.audit.verdict import Distribution, Greedy, Noise, Verdict
 from specbench.leaderboards.adding import add_runs, merge_files
+from specbench.leaderboards.recompute import OF_REPORT, audited
 from specbench.leaderboards.validation import Validity, validate
 from specbench.results.board_changes import set_verdicts
 from specbench.results.board_format import DIGEST, sealed
@@ -118,6 +119,19 @@ def report_of(row: Row, p_value: float) -> Audit:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("own", ["lossy by design", "diverged"])
+def test_no_report_makes_a_row_lossless_whose_run_says_otherwise(board: Path, tmp_path: Path, own: str) -> None:
+    row = load(board)[place_of([each.model_dump() for each in load(board)])]
+    report = report_of(row, 0.25)
+    (tmp_path / "audit.json").write_text(report.model_dump_json(), encoding="utf-8")
+    found = report.verdict_of(row)
+    assert found is not None
+    evidence = found[1].model_copy(update={"report": "audit.json"})
+    forged = row.model_copy(update={"verdict": "lossless", "evidence": evidence})
+    assert audited(forged, row.model_copy(update={"verdict": own})) == own, "this it must be"
+    assert audited(forged, row) == "lossless", "a control"
+
+
 def test_an_audits_verdict_is_compared_with_its_report(board: Path, tmp_path: Path) -> None:
     """Where the row names it; the report of another audit, or of another method, is no evidence."""
     row = load(board)[place_of([each.model_dump() for each in load(board)])]
@@ -125,10 +139,12 @@ def test_an_audits_verdict_is_compared_with_its_report(board: Path, tmp_path: Pa
     report.write_text(report_of(row, 0.25).model_dump_json(), encoding="utf-8")
     set_verdicts(board, report_of(row, 0.25).with_place("audit.json"))
     found = validate(board, with_records=True)
-    assert not found.problems and not found.stated and "lossless" in {each.verdict for each in load(board)}
+    assert (
+        not found.problems and [*found.stated] == [OF_REPORT] and "lossless" in {each.verdict for each in load(board)}
+    )
     (tmp_path / "else").mkdir()
     merge_files([board], tmp_path / "else" / "board.json")
-    assert not validate(tmp_path / "else" / "board.json", with_records=True).stated
+    assert [*validate(tmp_path / "else" / "board.json", with_records=True).stated] == [OF_REPORT]
     report.write_text(report_of(row, 0.75).model_dump_json(), encoding="utf-8")
     assert "evidence = " in validate(board, with_records=True).problems[0]
     other = row.model_copy(update={"method": "sd@1:000000000000"})

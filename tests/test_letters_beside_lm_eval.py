@@ -1,6 +1,7 @@
-"""lm-eval's verdict beside ours on the English forms with a letter: docs list the differences, with reasons."""
+"""lm-eval's verdict beside ours on the English forms with a letter: docs count the differences, with reasons."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ TASKS = {  # name → its file in lm-eval, its filter, how it writes the right l
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "scoring.md"
 OPTIONS = FILES["en"]["options"]
 TEXTS = [text for group in FILES["en"]["forms"] for text in forms("en", group)]
+EXAMPLES = 5  # of a reason in docs
 DIFFERENCES = yaml.safe_load((FOLDER / "lm_eval.yaml").read_text(encoding="utf-8"))
 
 
@@ -42,11 +44,11 @@ def lm_eval_chosen(task: str) -> dict[str, str]:
 
 
 def rows(task: str) -> list[str]:
-    """The lines of the table in docs: a reason, what lm-eval chooses, the forms."""
+    """The lines of the table in docs: a reason, what lm-eval chooses, how many forms, the first of them."""
     return [
-        f"| {each['reason']} | {letter} | {len(texts)} | {' · '.join(code(text) for text in texts)} |"
+        f"| {each['reason']} | {', '.join(each['chooses'])} | {len(texts)} | {' · '.join(map(code, texts[:EXAMPLES]))} |"
         for each in DIFFERENCES[task]
-        for letter, texts in each["chooses"].items()
+        if (texts := [text for chosen_texts in each["chooses"].values() for text in chosen_texts])
     ]
 
 
@@ -66,7 +68,6 @@ def test_the_differences_are_those_of_the_list(task: str) -> None:
     assert len(listed) == len(dict(listed))
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_docs_print_the_list(task: str) -> None:
-    missing = [row for row in rows(task) if row not in DOCS.read_text(encoding="utf-8").splitlines()]
-    assert not missing
+def test_docs_print_the_tables() -> None:
+    printed = [row for row in DOCS.read_text(encoding="utf-8").splitlines() if re.match(r"\|.*\| \d+ \|", row)]
+    assert printed == [row for task in TASKS for row in rows(task)]

@@ -22,6 +22,7 @@ def lone(letter: str) -> str:
 
 CAPITAL = rf"(?-i:{OPEN}{lone('(?!I [a-z])[A-Z]')}{CLOSE})"
 LIST = rf"{CAPITAL}(?:\s*[,、]\s*{CAPITAL}){{2,}}|{CAPITAL}\s*[,、]\s*{CAPITAL}(?=[.。]?\s*(?:\n|$))"
+SENTENCE_END = rf"(?=[^\S\n]*(?:[.。;!।]|\n|$|,\s*{CAPITAL}))"  # "A: no", but not "A: No river flows"
 
 
 class Around(NamedTuple):
@@ -70,7 +71,7 @@ def _patterns(words: dict[str, str]) -> tuple[str, ...]:
         rf"{behind}{words['right']}",
         rf"{words['option']}{far}\Z",
         rf"(?:{words['not']}{near}|{words['wrong']}{near}(?:{words['answer']}|{words['option']}){far})\Z",
-        rf"{behind}(?:{words['wrong']}|{words['is_not']})",
+        rf"{behind}(?:{words['wrong']}|{words['is_not']})|\s*(?:\?\s*{words['no']}|:\s*{words['no']}{SENTENCE_END})",
         rf"{words['name']}[\s-]*\Z",
         rf"{CAPITAL}(?:[,、]\s*{CAPITAL})*"
         rf"(?:(?:{either}|\s*/\s*){CAPITAL}|(?:{both}|\s*&\s*){CAPITAL}(?!\s+(?:is|ist|es|est)\b))+",

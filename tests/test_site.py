@@ -501,14 +501,6 @@ def test_a_site_that_cannot_be_put_in_place_leaves_the_earlier_one(board, tmp_pa
     assert "<title>Results – x</title>" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
 
 
-def test_warnings_of_older_rows_are_told(tmp_path):
-    few = metrics(random.Random(0)) | {"num_prompts_timed": Metric(value=7.0)}
-    write(tmp_path / "board.json", [row(n=7, metrics=few)])
-    build([tmp_path / "board.json"], tmp_path / "site", "x")
-    (page,) = (tmp_path / "site" / "rows").iterdir()
-    assert "rests on 7 prompts and may" in page.read_text(encoding="utf-8")
-
-
 def test_published_figures_stand_beside_rows_of_their_board(tmp_path):
     command = "specbench run --task low_resource_mt --method sd --output runs/boards/p1/embedded/translation"
     rates = {"acceptance_rate": Metric(value=0.5), "speedup": Metric(value=2.0)}

@@ -17,7 +17,7 @@ SHORT = {
     "BIG": str(10**30), "DIGITS": "9" * 5000, "LONG": "x" * 300, "THREE_BYTES": "\u4e09" * 100, "DEEP": "o/" * 3000,
 }  # fmt: skip
 RUN = ["run", "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1"]
-ROOT = Path(resources.__file__).parents[1]
+ROOT = resources.PACKAGE.parent
 
 
 def written_out(text: str) -> str:

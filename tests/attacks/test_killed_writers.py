@@ -11,7 +11,7 @@ import pytest
 from specbench import resources
 from specbench.files import write_atomically
 
-ROOT = Path(resources.__file__).parents[1]
+ROOT = resources.PACKAGE.parent
 WRITER = """
 import os, signal, sys
 from pathlib import Path

@@ -46,7 +46,8 @@ def lm_eval_chosen(task: str) -> dict[str, str]:
 def rows(task: str) -> list[str]:
     """The lines of the table in docs: a reason, what lm-eval chooses, how many forms, the first of them."""
     return [
-        f"| {each['reason']} | {', '.join(each['chooses'])} | {len(texts)} | {' · '.join(map(code, texts[:EXAMPLES]))} |"
+        f"| {each['reason']} | {', '.join(each['chooses'])} | {len(texts)} "
+        f"| {' · '.join(map(code, texts[:EXAMPLES]))} |"
         for each in DIFFERENCES[task]
         if (texts := [text for chosen_texts in each["chooses"].values() for text in chosen_texts])
     ]

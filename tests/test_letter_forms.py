@@ -36,3 +36,8 @@ def test_a_form_chooses_its_letter_and_no_other(language: str, group: str) -> No
 def test_there_are_enough_forms(language: str) -> None:
     texts = [text for group in FILES[language]["forms"] for text in forms(language, group)]
     assert len(texts) == len(set(texts)) >= (80 if language == "en" else 40)
+
+
+@pytest.mark.parametrize("text", ["B: No", "The answer is B: no.", "B: No, because it is small."])
+def test_an_option_whose_text_is_no_can_be_chosen(text: str) -> None:
+    assert chosen(text, {"A": "Yes", "B": "No", "C": "Maybe"}) == "B"

@@ -15,7 +15,8 @@ drafter: LoadedModel | None     the draft model, where the YAML says `drafter: s
 num_draft_tokens: int           the most draft tokens of a step
 sampling: Sampling              temperature (0 is greedy), top_k, top_p; code that does not take it is run greedily only
 max_new_tokens: int             the most tokens that count: those beyond are cut, but their time is not
-eos_token_ids: list[int]        every token that ends an answer; what follows it is cut
+eos_token_ids: list[int]        every token that ends an answer; what follows it is cut. Empty in the warm-up: then
+                                an answer has max_new_tokens tokens
 seed: int                       of this generation; torch's own generators are seeded with it already
 on_token: callable              takes a new token, or several, as soon as they are there; its first call stops the clock
                                 of the time to first token. It returns True once the answer has ended, also at a stop

@@ -10,7 +10,7 @@ KEPT_HEADERS = (b"location", b"retry-after")  # others, such as a charset, would
 
 
 class Unbounded(Exception):
-    """A reply that is not read to its end. `status`: its HTTP status."""
+    """A reply was refused before its end was read. `status`: its HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class Unbounded(Exception):
 
 
 class BoundedClient(httpx2.AsyncClient):
-    """Reads at most `max_bytes` of a body. A redirect is given back as it is: it would take the prompts elsewhere."""
+    """Reads at most `max_bytes` of a body. Returns a redirect unfollowed, so that no prompt goes to another server."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(timeout=None, verify=_tls(), follow_redirects=False)

@@ -46,9 +46,10 @@ def records_of(
     """
     order = {subset: number for number, subset in enumerate(examples)}
     found = [key for key in records if key[0] == task and key[1] in examples and key[3] < repeats]
-    first = {
-        subset: set(sorted({key[2] for key in found if key[1] == subset})[:num]) for subset, num in examples.items()
-    }
+    measured: dict[str, set[int]] = {subset: set() for subset in examples}
+    for key in found:
+        measured[key[1]].add(key[2])
+    first = {subset: set(sorted(measured[subset])[:num]) for subset, num in examples.items()}
     chosen = [key for key in found if key[2] in first[key[1]]]
     return [records[key] for key in sorted(chosen, key=lambda key: (order[key[1]], key[3], key[2], key[4]))]
 

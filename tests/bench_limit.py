@@ -22,22 +22,21 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from specbench.catalogue import load_method, with_overrides
+from specbench.analysis.limit.measuring import Asked, limits_of
+from specbench.analysis.limit.report import Costs, LimitReport
+from specbench.analysis.limit.tables import tables
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.limit.drafting import Costs
-from specbench.limit.measuring import Asked, limits_of
-from specbench.limit.report import LimitReport
-from specbench.limit.tables import tables
-from specbench.models.causal_lm import CausalLM
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import DTYPES, choose_device
-from specbench.models.pair import ModelPair
 from specbench.results import bootstrap
-from specbench.results.metrics import expected_speedup
+from specbench.results.speed import expected_speedup
 from specbench.running.compose import Decoder, compose
-from specbench.running.reserving import num_compilations
-from specbench.specs import build
+from specbench.running.requirements import num_compilations
+from specbench.specs.catalogue import load_method
+from specbench.specs.components import build
+from specbench.specs.overrides import with_overrides
 from tests import tiny
 
 GREEDY = Sampling(0.0)

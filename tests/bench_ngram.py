@@ -44,7 +44,7 @@ def peak_megabytes() -> float:
 
 
 def measure_build(num_tokens: int, order: int, folder: Path) -> dict[str, Any]:
-    from specbench.ngram.build import build
+    from specbench.training.ngram_build import build
 
     reading = 0.0
 
@@ -74,7 +74,7 @@ def measure_build(num_tokens: int, order: int, folder: Path) -> dict[str, Any]:
 
 def measure_lookup(num_tokens: int, order: int, folder: Path) -> dict[str, Any]:
     """Microseconds per greedy draft token after contexts of a text that was not counted, and after frequent ones."""
-    from specbench.ngram.model import NgramModel
+    from specbench.models.ngram import NgramModel
 
     start = time.perf_counter()
     model = NgramModel.load(folder)

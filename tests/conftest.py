@@ -10,10 +10,10 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import pytest
 import torch
 
-from specbench.catalogue import load_task
-from specbench.data.examples import load_examples
+from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
-from specbench.models.pair import ModelPair
+from specbench.specs.catalogue import load_task
+from specbench.tasks.examples import load_examples
 from tests import tiny
 
 torch.set_num_threads(1)
@@ -51,7 +51,7 @@ def specbench(
     """Runs the console script in this process, in an empty folder, with short warm-ups: (exit code, stdout, stderr)."""
     from specbench.cli import main
 
-    monkeypatch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
+    monkeypatch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> Outcome:

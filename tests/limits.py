@@ -1,11 +1,9 @@
 """A report of `specbench limit` on a pair whose every figure is known."""
 
-from specbench.limit.conclusions import conclude
-from specbench.limit.machine import Rates
-from specbench.limit.points import Points
-from specbench.limit.report import Described, LimitReport
-from specbench.limit.timings import Measured, Steps, Timings
-from specbench.limit.work import Work
+from specbench.analysis.limit.conclusions import conclude
+from specbench.analysis.limit.report import Described, LimitReport
+from specbench.analysis.limit.timings import Measured, Points, Steps, Timings
+from specbench.analysis.limit.work import Rates, Work
 
 WORK = {
     "target": Work(weight_bytes=7_100_000, matmul_weights=1_000),

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.fairness.spread import estimate, ratios, variance
-from specbench.gate.typical import typical
-from specbench.results.bootstrap import SHARE, Bounds, Metric, interval, ratio
-from specbench.results.corpus import Corpus, corpus_metrics
+from specbench.analysis.fairness.spread import estimate, ratios, variance
+from specbench.results.bootstrap import Metric, interval, ratio
+from specbench.results.differences import unpaired_ratio
+from specbench.results.gate.speed import typical
 from specbench.results.log_ratios import SIGNS
-from specbench.results.ratios import unpaired
+from specbench.results.quality import Corpus, corpus_metrics
+from specbench.results.shares import SHARE, Bounds
 
 Array = NDArray[np.float64]
 Ends = tuple[float | None, float | None]
@@ -116,7 +117,7 @@ def _rates_of_two(generator: np.random.Generator, num_prompts: int) -> Array:
 def _unrelated(columns: Array, seed: int) -> Ends:
     now, before = (Metric(value=ratio(half), **dict(zip(("low", "high"), interval(list(half), seed), strict=True)))
                    for half in (list(columns[:4]), list(columns[4:])))  # fmt: skip
-    joined = unpaired(before, now)
+    joined = unpaired_ratio(before, now)
     return joined.low, joined.high
 
 

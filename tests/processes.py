@@ -8,9 +8,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from specbench.cli import main
-from specbench.running import warm_up
+from specbench.running import blocks as warm_up
 
-IMPORTED = ["specbench.cli", "specbench.execute", "transformers.models.llama.modeling_llama"]
+IMPORTED = ["specbench.cli", "specbench.results.execute", "transformers.models.llama.modeling_llama"]
 
 
 def started(argv: list[str], cwd: Path | None = None, stderr: Path | str = os.devnull) -> BaseProcess:

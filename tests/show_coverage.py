@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special
 
 from specbench.results import bootstrap, log_ratios
-from specbench.results.resampling import TAILS, ratio_of, resamples
+from specbench.results.log_ratios import TAILS, ratio_of, resamples
 from tests.populations import POPULATIONS, Array, Population
 
 Found = tuple[float, float, float]

@@ -12,8 +12,8 @@ from itertools import product
 
 import numpy as np
 
-from specbench.results.ar_drift import drift_of, has_drifted
 from specbench.results.bootstrap import Metric
+from specbench.results.warnings import drift_of, has_drifted
 
 NOISES, SIZES, DRIFTS = (0.05, 0.1, 0.2), (30, 60, 100, 250), (1.0, 1.05, 1.1, 1.2, 1.3)
 

@@ -6,13 +6,12 @@ import pytest
 import torch
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
-from specbench.catalogue import load_method, load_task
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.models.causal_lm import CausalLM
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.running.compose import compose
+from specbench.specs.catalogue import load_method, load_task
 
 MAX_NEW_TOKENS = 48
 GAMMA = 5

@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from specbench.catalogue import load_method
-from specbench.data.examples import Example
+from specbench.core.errors import ConfigError
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
-from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.running.blocks import warm_up_cell
 from specbench.running.compose import Decoder, compose, stream_seed
-from specbench.running.record_check import check_record
-from specbench.running.runner import warm_up_cell
-from specbench.specs import MethodSpec
+from specbench.running.records import check_record
+from specbench.specs.catalogue import load_method
+from specbench.specs.method import MethodSpec
+from specbench.tasks.examples import Example
 from tests import tiny
 
 Specbench = Callable[..., tuple[int, str, str]]

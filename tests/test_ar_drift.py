@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specbench.results.ar_drift import MIN_PROMPTS, ar_drift, drift_of, has_drifted
 from specbench.results.bootstrap import Metric
+from specbench.results.warnings import MIN_PROMPTS, ar_drift, drift_of, has_drifted
 from tests.show_drift import shares, simulated
 
 RUNS = 400

@@ -12,32 +12,34 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.audit.contexts import choose_prompts
-from specbench.audit.distribution import judge
-from specbench.audit.draws import NUM_TOKENS, accept_everything, draw_many
-from specbench.audit.exact import exact_rows
-from specbench.audit.methods import Bench, Findings, Prompt, Subject, audit
-from specbench.audit.noise import measure_noise
-from specbench.audit.outputs import Answer, different
-from specbench.audit.records import ties_of_records
-from specbench.audit.request import Audit, Identity
-from specbench.audit.verdict import Distribution, Greedy, Verdict, declaration, verdict_of_records
-from specbench.catalogue import load_method
+from specbench.analysis.audit.distribution import (
+    NUM_TOKENS,
+    accept_everything,
+    choose_prompts,
+    draw_many,
+    exact_rows,
+    judge,
+)
+from specbench.analysis.audit.greedy import measure_noise, ties_of_records
+from specbench.analysis.audit.methods import Bench, Findings, Prompt, Subject, audit
+from specbench.analysis.audit.outputs import Answer, different
+from specbench.analysis.audit.request import Audit, Identity
+from specbench.analysis.audit.verdict import Distribution, Greedy, Verdict, declaration, verdict_of_records
+from specbench.core.errors import ConfigError
+from specbench.core.registry import RULES
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import ExternalCounts, Generation, decode
-from specbench.decoding.lossy import fuzzy_rule
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.proposal import Verdict as Decision
 from specbench.decoding.sampling import Distributions, Sampling, draw
-from specbench.decoding.verification import Rule, exact_match, leading, rejection, rule
-from specbench.errors import ConfigError
-from specbench.models.pair import ModelPair
-from specbench.registry import RULES
+from specbench.decoding.verification import Rule, exact_match, fuzzy_rule, leading, rejection, rule
+from specbench.models.causal_lm import ModelPair
 from specbench.results.captions import verdict_of
 from specbench.results.leaderboard import load
 from specbench.results.row import Sampling as Sampled
+from specbench.specs.catalogue import load_method
 from tests.test_leaderboard import row
 from tests.toys import TableModel
 

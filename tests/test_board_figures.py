@@ -2,13 +2,12 @@
 
 import pytest
 
-from specbench.boards.catalogue import board_names, load_board
-from specbench.boards.cells import cells_of
-from specbench.boards.figures import FigureGroup, FigureTable
-from specbench.boards.spec import BoardSpec
-from specbench.checked import run_spec
-from specbench.commands.train import NUM_STEPS
-from specbench.grids.measurement import Asked
+from specbench.cli.train import NUM_STEPS
+from specbench.publish.boards.catalogue import board_names, load_board
+from specbench.publish.boards.cells import cells_of
+from specbench.publish.boards.spec import BoardSpec, FigureGroup, FigureTable
+from specbench.publish.measurement import Asked
+from specbench.running.checked import run_spec
 
 NUM_FIGURES = {
     "p0": {"§8.2": 4, "§6": 1, "§8.3": 2},

@@ -10,19 +10,15 @@ import sys
 
 import pytest
 
-from specbench.errors import ConfigError
-from specbench.fairness.numbers import Correlations, Family
-from specbench.leaderboards.adding import add_runs, merge_files
-from specbench.leaderboards.comparable import Difference, conditions, differences
-from specbench.leaderboards.recompute import compare_with_run
-from specbench.leaderboards.runs import RecordedRun
-from specbench.leaderboards.schema import BoardFile, schema
-from specbench.leaderboards.validation import validate
-from specbench.results.board_changes import set_verdicts
-from specbench.results.board_format import FORMAT, sealed
+from specbench.analysis.fairness.numbers import Correlations, Family
+from specbench.core.errors import ConfigError
+from specbench.results.adding import add_runs, merge_files
 from specbench.results.bootstrap import INTERVALS, Metric
-from specbench.results.leaderboard import load, write
-from specbench.results.row import Evidence, Row, Sampling, Shots
+from specbench.results.comparable import Difference, conditions, conditions_that_differ
+from specbench.results.leaderboard import BoardFile, load, schema, set_verdicts, write
+from specbench.results.row import FORMAT, Evidence, Row, Sampling, Shots, sealed
+from specbench.results.runs import RecordedRun
+from specbench.results.validation import compare_with_run, validate
 from tests.test_fairness import run_into
 from tests.test_leaderboard import row
 
@@ -392,27 +388,29 @@ def test_verdicts_that_come_at_once_lose_none(tmp_path):
 
 def test_what_must_match_is_told_with_both_values_and_may_be_ignored():
     first = row()
-    assert differences(first, row(method="sd@1:0", drafter="x", num_draft_tokens=2)) == []
+    assert conditions_that_differ(first, row(method="sd@1:0", drafter="x", num_draft_tokens=2)) == []
     versions = {"torch": "2.12.0", "transformers": "5.23.0"}
     level = INTERVALS.model_copy(update={"level": 0.9})
     other = row(sampling={"temperature": 0.5}, versions=versions, dtype="float16", intervals=level)
-    found = differences(first, other)
+    found = conditions_that_differ(first, other)
     assert [each.field for each in found] == [
         "sampling.temperature", "dtype", "versions.torch", "intervals.level",
     ]  # fmt: skip
     assert found[0] == Difference("sampling.temperature", 0.0, 0.5) and str(found[1]) == "dtype: float32 ≠ float16"
-    assert differences(first, other, ignore=("sampling", "versions.torch", "intervals", "dtype")) == []
-    assert differences(row(signatures={"bleu": "a"}), row(signatures={"chrf": "b"})) == []
-    assert differences(row(signatures={"bleu": "a"}), row(signatures={"bleu": "b"}))
+    assert conditions_that_differ(first, other, ignore=("sampling", "versions.torch", "intervals", "dtype")) == []
+    assert conditions_that_differ(row(signatures={"bleu": "a"}), row(signatures={"chrf": "b"})) == []
+    assert conditions_that_differ(row(signatures={"bleu": "a"}), row(signatures={"bleu": "b"}))
     assert len(conditions(first)) == len(set(conditions(first)))
-    assert [str(each) for each in differences(row(), row(engine="compiled"))] == ["engine: eager ≠ compiled"]
+    assert [str(each) for each in conditions_that_differ(row(), row(engine="compiled"))] == ["engine: eager ≠ compiled"]
 
 
 def test_other_worked_examples_are_other_conditions_and_another_result():
     shots = [Shots(num=2, source="local", location="dev", digest=each, num_checked=16) for each in "ab"]
     first, second = (row(shots=each) for each in shots)
-    assert [each.field for each in differences(first, second)] == ["shots.digest"]
-    assert [each.field for each in differences(first, row())] == ["shots.digest"] and not differences(first, first)
+    assert [each.field for each in conditions_that_differ(first, second)] == ["shots.digest"]
+    assert [each.field for each in conditions_that_differ(first, row())] == [
+        "shots.digest"
+    ] and not conditions_that_differ(first, first)
     assert len({first.key, second.key, row().key}) == 3
 
 
@@ -488,7 +486,7 @@ def test_a_file_is_read_once_before_a_run(specbench, folder, tmp_path, monkeypat
     """And once more when its rows are put into it."""
     add_runs([folder], tmp_path / "board.json")
     read, loaded = [], []
-    monkeypatch.setattr("specbench.leaderboards.machine.load", lambda path: read.append(path) or load(path))
+    monkeypatch.setattr("specbench.results.machine.load", lambda path: read.append(path) or load(path))
     monkeypatch.setattr("specbench.running.models.load_model", lambda *_, **__: loaded.append(len(read)) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         specbench("run", "--task", "mgsm", "--method", "sd", "--threads", "1", "--leaderboard", "board.json")
@@ -499,9 +497,9 @@ def test_a_writer_that_is_killed_at_work_leaves_the_old_file(tmp_path):
     path = tmp_path / "board.json"
     write(path, [row()])
     code = (
-        "import os, sys\nfrom specbench.results import board_changes, leaderboard as lb\nfrom specbench import files\n"
+        "import os, sys\nfrom specbench.results import leaderboard as lb\n"
         "os.fsync = lambda number: os._exit(9)\n"
-        "board_changes.merge(sys.argv[1], [r.model_copy(update={'subset': 'xx'}) for r in lb.load(sys.argv[1])])"
+        "lb.merge(sys.argv[1], [r.model_copy(update={'subset': 'xx'}) for r in lb.load(sys.argv[1])])"
     )
     assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == 9
     assert load(path) == [row()] and not validate(path, with_records=False).problems

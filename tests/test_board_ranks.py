@@ -7,22 +7,19 @@ import sys
 import numpy as np
 import pytest
 
-from specbench.catalogue import load_method
-from specbench.errors import ConfigError
-from specbench.leaderboards.adding import add_runs
-from specbench.leaderboards.changes import KINDS
-from specbench.leaderboards.comparison import compare
-from specbench.leaderboards.comparison_tables import subsets_table
-from specbench.leaderboards.named import read_side
-from specbench.leaderboards.paired import NO_FORM, NO_RECORDS, OTHER_PROMPTS, pair_up
-from specbench.leaderboards.ranks import less_is_better, ranked, widening
-from specbench.leaderboards.runs import RecordedRun
-from specbench.leaderboards.show import show
-from specbench.leaderboards.side import Side
-from specbench.leaderboards.tables import Numbered, tables
+from specbench.core.errors import ConfigError
+from specbench.core.files import locked
+from specbench.results.adding import add_runs
 from specbench.results.bootstrap import Metric, interval
+from specbench.results.compare import compare
+from specbench.results.compare_tables import subsets_table
 from specbench.results.leaderboard import load, write
-from specbench.running.file_lock import locked
+from specbench.results.named import read_side
+from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, Side, pair_up
+from specbench.results.ranked_tables import Numbered, show, tables
+from specbench.results.ranks import less_is_better, ranked, widening
+from specbench.results.runs import RecordedRun
+from specbench.specs.catalogue import load_method
 from tests.test_fairness import run_into
 from tests.test_leaderboard import row
 

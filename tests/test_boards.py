@@ -10,18 +10,17 @@ import pytest
 import yaml
 from rich.console import Console
 
-from specbench.boards.catalogue import board_names, load_board
-from specbench.boards.cells import cells_of
-from specbench.boards.comparison import as_records
-from specbench.boards.figures import Figure, Place
-from specbench.boards.measured import Measured, cell_of_row, outdated
-from specbench.boards.published import published_tables
-from specbench.boards.run import run_cells
-from specbench.boards.shown import measured_pairs
-from specbench.boards.tables import boards_table, own_table
-from specbench.errors import ConfigError
-from specbench.fairness.numbers import Correlations, Family
-from specbench.grids.measurement import Asked
+from specbench.analysis.fairness.numbers import Correlations, Family
+from specbench.core.errors import ConfigError
+from specbench.publish.boards.catalogue import board_names, load_board
+from specbench.publish.boards.cells import cells_of
+from specbench.publish.boards.comparison import as_records
+from specbench.publish.boards.measured import Measured, cell_of_row, measured_pairs, outdated
+from specbench.publish.boards.published import published_tables
+from specbench.publish.boards.run import run_cells
+from specbench.publish.boards.spec import Figure, Place
+from specbench.publish.boards.tables import boards_table, own_table
+from specbench.publish.measurement import Asked
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Row
@@ -250,7 +249,7 @@ def test_any_failure_is_the_cells_own(tmp_path: Path, monkeypatch: pytest.Monkey
     def broken(*_: Any) -> None:
         raise RuntimeError("the model\nbroke")
 
-    monkeypatch.setattr("specbench.boards.run.execute", broken)
+    monkeypatch.setattr("specbench.publish.boards.run.execute", broken)
     cells = cells_of(load_board(str(written(tmp_path))), "tiny", Asked(tmp_path))
     outcomes = run_cells(cells, None, Console(quiet=True))
     assert [outcome.failure for outcome in outcomes] == ["RuntimeError: the model broke"] * 2

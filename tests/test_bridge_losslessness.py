@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.catalogue import load_method, with_overrides
 from specbench.decoding.bridges import token_level
 from specbench.decoding.bridges.token_level import CarriedProbs, TokenBridge
-from specbench.decoding.deferred import DeferredProposal
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation, decode
-from specbench.decoding.proposal import FOREIGN, Proposal
+from specbench.decoding.proposal import FOREIGN, DeferredProposal, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import exact_match, rejection
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import ModelPair
 from specbench.running.compose import bridged_drafter
+from specbench.specs.catalogue import load_method
+from specbench.specs.overrides import with_overrides
 from tests.test_losslessness import PLAIN, PROMPT, Counter, chi_square_p
 from tests.test_string_bridge import joint as shaped_joint
 from tests.toys import TextModel, joint

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from specbench.decoding.loop import Generation
-from specbench.models.causal_lm import CausalLM
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair
 from tests import tiny
 from tests.test_bridges import generate
 from tests.tokenizers_made_here import ALL, TEXTS

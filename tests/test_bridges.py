@@ -7,21 +7,20 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from specbench.catalogue import load_method
+from specbench.analysis.vocab.overlap import injectivity
+from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import VocabularyMismatch
-from specbench.decoding.bridges.shared import shared
-from specbench.decoding.bridges.token_level import Common
+from specbench.decoding.bridges.token_level import Common, shared
 from specbench.decoding.bridges.translation import Translation
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.vocabulary import Vocabulary
 from specbench.running.compose import compose
-from specbench.specs import MethodSpec, build
-from specbench.vocab.injectivity import injectivity
+from specbench.specs.catalogue import load_method
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
 from tests import tiny, tokenizers_made_here
 from tests.tokenizers_made_here import ALL, EXACT, TEXTS
 

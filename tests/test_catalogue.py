@@ -4,10 +4,13 @@ import shutil
 
 import pytest
 
-from specbench import catalogue
-from specbench.errors import ConfigError
-from specbench.resources import builtin_dir
-from specbench.specs import MethodSpec, TaskSpec, build
+from specbench.core.errors import ConfigError
+from specbench.core.resources import builtin_dir
+from specbench.specs import catalogue
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
+from specbench.specs.overrides import with_overrides
+from specbench.specs.task import TaskSpec
 
 METHOD = """\
 name: mine
@@ -181,7 +184,7 @@ AR, SD, FSD, MGSM = "ar", "sd", "fsd", "mgsm"
 
 
 def override(*pairs, methods=("ar", "sd", "fsd"), tasks=("mgsm",)):
-    return catalogue.with_overrides([*map(catalogue.load_task, tasks)], [*map(catalogue.load_method, methods)], pairs)
+    return with_overrides([*map(catalogue.load_task, tasks)], [*map(catalogue.load_method, methods)], pairs)
 
 
 def test_set_reaches_the_methods_that_have_the_key():
@@ -197,7 +200,7 @@ def test_default_then_yaml_then_command_line(write):
     assert default.verification.options["divergence_on"] == "raw"
     mine = catalogue.load_method(write(METHOD.replace("threshold: 0.3", "threshold: 0.3, divergence_on: processed")))
     assert mine.verification.options["divergence_on"] == "processed"
-    _, (last,) = catalogue.with_overrides([], [mine], ["verification.divergence_on=raw"])
+    _, (last,) = with_overrides([], [mine], ["verification.divergence_on=raw"])
     assert last.verification.options["divergence_on"] == "raw"
 
 
@@ -213,7 +216,7 @@ def test_set_wins_over_a_subset(write):
             "subsets": {"a": {"vars": {"word": "A"}, "generation": {"temperature": 0.5}}, "b": {"vars": {"word": "B"}}},
         },
     )
-    (task,), _ = catalogue.with_overrides([task], [], ["generation.temperature=1", "vars.word=2"])
+    (task,), _ = with_overrides([task], [], ["generation.temperature=1", "vars.word=2"])
     assert [task.subset(name).generation.temperature for name in "ab"] == [1.0, 1.0]
     assert [task.subset(name).vars["word"] for name in "ab"] == ["2", "2"]
 
@@ -272,18 +275,18 @@ def test_null_takes_a_text_away():
     mgsm = catalogue.load_task("mgsm")
     unscored = {name: {**over, "scorer": None} for name, over in mgsm.subsets.items()}
     plain = mgsm.model_copy(update={"scorer": None, "subsets": unscored})
-    (task,), _ = catalogue.with_overrides([plain], [], ["reference=null", "vars.question_word=null ref"])
+    (task,), _ = with_overrides([plain], [], ["reference=null", "vars.question_word=null ref"])
     assert task.subset("en").reference is None
     assert task.subset("en").vars["question_word"] == "null ref"
 
 
 def test_set_says_what_a_rule_lacks_and_leaves_ar_alone():
     ar, sd, tli = (catalogue.load_method(name) for name in ("ar", "sd", "tli"))
-    text = message(catalogue.with_overrides, [], [ar, sd], ["verification.threshold=0.2"])
+    text = message(with_overrides, [], [ar, sd], ["verification.threshold=0.2"])
     assert "sd has the rule 'rejection', which has no 'threshold' (the rule fuzzy has): choose a method" in text
-    text = message(catalogue.with_overrides, [], [ar, sd], ["verification.rule=fuzzy"])
+    text = message(with_overrides, [], [ar, sd], ["verification.rule=fuzzy"])
     assert "'verification.rule' may not be set" in text and "specbench sweep --path verification.rule" in text
-    _, (first, second) = catalogue.with_overrides([], [ar, tli], ["bridge=union"])
+    _, (first, second) = with_overrides([], [ar, tli], ["bridge=union"])
     assert first == ar and second.bridge.name == "union"
 
 
@@ -293,7 +296,7 @@ def test_set_without_a_method_that_has_the_key():
 
 
 def test_all_is_every_built_in_task_and_stands_alone() -> None:
-    from specbench.checked import chosen_tasks
+    from specbench.running.checked import chosen_tasks
 
     assert chosen_tasks(["all"]) == catalogue.builtin_task_names()
     assert {"mgsm", "wmt", "humaneval"} <= set(catalogue.builtin_task_names())

@@ -195,7 +195,7 @@ def test_memory_that_runs_out_is_one_line(
     def failing(*given: Any) -> None:
         raise error
 
-    monkeypatch.setattr("specbench.audit.request.run_audit", failing)
+    monkeypatch.setattr("specbench.analysis.audit.request.run_audit", failing)
     code, _, err = specbench("audit", "--method", "sd")
     assert code == 2 and err.startswith("error: out of memory: use a smaller model")
     error.args = ("another",)
@@ -471,7 +471,7 @@ def test_repeats_of_a_sampled_example_differ(
 
 def script(*arguments: str, encoding: str = "utf-8", **streams: Any) -> subprocess.CompletedProcess[bytes]:
     variables = {**os.environ, "PYTHONIOENCODING": encoding}
-    return subprocess.run([sys.executable, "-m", "specbench.cli", *arguments], env=variables, check=False, **streams)
+    return subprocess.run([sys.executable, "-m", "specbench", *arguments], env=variables, check=False, **streams)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from specbench.errors import ConfigError
-from specbench.registry import SCORERS
-from specbench.sandbox import permission
-from specbench.scoring.code import OFF, code, pass_at_k, program_of
+from specbench.core.errors import ConfigError
+from specbench.core.registry import SCORERS
+from specbench.tasks.sandbox import run as permission
+from specbench.tasks.scoring.code import OFF, code, pass_at_k, program_of
 
 HUMANEVAL = Path(__file__).resolve().parents[2] / "shared/data/humaneval/HumanEval.jsonl.gz"
 PREFIX = 'def add(a, b):\n    """The sum."""\n'

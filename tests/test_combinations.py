@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from specbench.catalogue import load_method
+from specbench.core.errors import ConfigError
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
-from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
-from specbench.models.pair import ModelPair
-from specbench.ngram.build import build as build_ngram
-from specbench.ngram.folder import vocabulary_digest
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.ngram import vocabulary_digest
 from specbench.running.compose import compose
-from specbench.specs import MethodSpec, build
+from specbench.specs.catalogue import load_method
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
+from specbench.training.ngram_build import build as build_ngram
 from tests import tiny
 from tests.tokenizers_made_here import ALL, TEXTS
 

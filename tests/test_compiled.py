@@ -14,25 +14,25 @@ import pytest
 import torch
 from torch._inductor.exc import InvalidCxxCompiler
 
-from specbench.audit import subjects
-from specbench.audit.verdict import Noise
-from specbench.catalogue import load_method
+from specbench.analysis.audit import methods as subjects
+from specbench.analysis.audit.verdict import Noise
+from specbench.core.errors import ConfigError
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.errors import ConfigError
-from specbench.leaderboards.comparable import differences
-from specbench.models import compilable, compiled
-from specbench.models.causal_lm import CausalLM
+from specbench.models import compiled
+from specbench.models import compiling as compilable
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.compiled import CompiledSequence, capacity_for
 from specbench.models.graphs import Graphs, Kind
 from specbench.models.loading import compile_passes, load_model
-from specbench.models.pair import ModelPair
+from specbench.results.comparable import conditions_that_differ
 from specbench.results.leaderboard import load
 from specbench.running import runner
 from specbench.running.blocks import Block
 from specbench.running.compose import compose
-from specbench.running.reserving import num_compilations
+from specbench.running.requirements import num_compilations
+from specbench.specs.catalogue import load_method
 from tests import tiny
 
 Outcome = tuple[int, str, str]
@@ -408,8 +408,8 @@ def test_a_drafter_that_cannot_be_compiled_is_eager_and_its_rows_say_so(
     assert {name: row.engine for name, row in rows.items()} == {
         "ar": "compiled", "sd": "compiled target", "pld": "compiled"
     }  # fmt: skip
-    assert [each.field for each in differences(rows["pld"], rows["sd"])] == ["engine"]
-    assert not differences(rows["ar"], rows["pld"])
+    assert [each.field for each in conditions_that_differ(rows["pld"], rows["sd"])] == ["engine"]
+    assert not conditions_that_differ(rows["ar"], rows["pld"])
     code, printed, said = specbench("leaderboard", "validate", "here/leaderboard.json", "--records")
     assert code == 0, said
     code, _, said = specbench(*asked)
@@ -484,7 +484,9 @@ def test_an_audit_makes_the_passes_of_a_run_and_stands_beside_the_eager_engine(
     assert specbench("run", *asked)[0] == 0
     of_a_run, _ = set(passes), passes.clear()
     with monkeypatch.context() as patch:
-        patch.setattr("specbench.audit.methods.measure_noise", lambda *given: NOISE)  # which reads whole texts at once
+        patch.setattr(
+            "specbench.analysis.audit.methods.measure_noise", lambda *given: NOISE
+        )  # which reads whole texts at once
         code, printed, said = specbench("audit", *asked, "--draws", "0")
     assert code == 0, said
     assert passes == of_a_run

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench import console
+from specbench.core import console
 
 
 def test_without_a_terminal_a_line_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
-from specbench.training.corrective import CorrectiveObjective
+from specbench.training.corrective import CorrectiveObjective, num_accepted, prompt_misfit, proxy_acceptance
 from specbench.training.divergence import (
     corrective_weights,
     cross_entropy_full,
@@ -19,7 +19,6 @@ from specbench.training.divergence import (
 )
 from specbench.training.objective import Part
 from specbench.training.passes import Batch, FrozenLogits, Sample, learnt_logits
-from specbench.training.proxies import num_accepted, prompt_misfit, proxy_acceptance
 from specbench.training.spec import TrainSpec
 from tests import tiny
 

@@ -13,18 +13,16 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from specbench.demo import build, family, making, storage
-from specbench.demo.evaluation import agreement
-from specbench.demo.growth import grow, new_model
-from specbench.demo.recipe import Member, NgramRecipe, Stage, TrainedMember
-from specbench.demo.recipes import TOKENIZERS
-from specbench.demo.training import encode
-from specbench.demo.world import WORLDS, held_out_rows, training_rows
-from specbench.demo.world.math import mgsm
-from specbench.errors import ConfigError
-from specbench.ngram.folder import vocabulary_digest
-from specbench.ngram.model import NgramModel
-from specbench.resources import builtin_dir
+from specbench.core.errors import ConfigError
+from specbench.core.resources import builtin_dir
+from specbench.embedded import build, family, making
+from specbench.embedded import making as storage
+from specbench.embedded.evaluation import agreement
+from specbench.embedded.recipe import TOKENIZERS, Member, NgramRecipe, Stage, TrainedMember
+from specbench.embedded.training import encode, grow, new_model
+from specbench.embedded.world import WORLDS, held_out_rows, training_rows
+from specbench.embedded.world.math import mgsm
+from specbench.models.ngram import NgramModel, vocabulary_digest
 
 NAMES = [member.name for member in family.members()]
 MODELS = [member.name for member in family.members() if isinstance(member, Member)]

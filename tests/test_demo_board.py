@@ -4,17 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from specbench.boards.catalogue import load_board
-from specbench.boards.cells import Cell, cells_of
-from specbench.boards.measured import cell_of_row
-from specbench.demo.family import source_of
-from specbench.grids.measurement import Asked
-from specbench.leaderboards.recompute import compare_with_run
-from specbench.leaderboards.runs import Runs, place_of
-from specbench.leaderboards.validation import validate
-from specbench.models.revisions import identified
+from specbench.embedded.family import source_of
+from specbench.models.checkpoints import identified
+from specbench.publish.boards.catalogue import load_board
+from specbench.publish.boards.cells import Cell, cells_of
+from specbench.publish.boards.measured import cell_of_row
+from specbench.publish.measurement import Asked
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
+from specbench.results.runs import Runs, place_of
+from specbench.results.validation import compare_with_run, validate
 
 FILE = Path(__file__).resolve().parents[1] / "leaderboards" / "demo.json"
 CELLS = cells_of(load_board("demo"), "embedded", Asked(allow_code_execution=True))

@@ -9,15 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import Prompt, TrainingData
-from specbench.training.distillation import SoftTargets
+from specbench.training.distillation import SampleObjective, SoftTargets, split
 from specbench.training.divergence import truncated_probs
 from specbench.training.objectives import build_objective
 from specbench.training.passes import Batch, Sample, batches_of, learnt_logits
-from specbench.training.sample_objective import SampleObjective, split
 from specbench.training.spec import TrainSpec
 from tests import tiny
 

@@ -7,7 +7,7 @@ import torch
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy
 
-from specbench.decoding.divergences import DIVERGENCES, MAX_JS, TOP_K, js, js_reference, kl, reverse_kl, tv
+from specbench.decoding.verification import DIVERGENCES, MAX_JS, TOP_K, js, js_reference, kl, reverse_kl, tv
 
 GENERATOR = torch.Generator().manual_seed(0)
 P = torch.softmax(2 * torch.randn(5, 300, generator=GENERATOR), -1)

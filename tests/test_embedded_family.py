@@ -2,14 +2,14 @@
 
 import pytest
 
-from specbench.catalogue import load_method
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.demo.family import drafter_for
+from specbench.embedded.family import drafter_for
+from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
-from specbench.models.pair import ModelPair
 from specbench.running.compose import compose
+from specbench.specs.catalogue import load_method
 
 MAX_NEW_TOKENS = 32
 OF_ANOTHER_VOCABULARY = ("slem", "tli")

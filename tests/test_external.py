@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.catalogue import load_method, with_overrides
+from specbench.core.errors import ConfigError
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.metrics import summarize
+from specbench.running.blocks import as_json
 from specbench.running.compose import compose
-from specbench.running.record_check import check_record
-from specbench.running.runner import as_json
-from specbench.specs import MethodSpec, build, digest
+from specbench.running.records import check_record
+from specbench.specs.catalogue import load_method
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
+from specbench.specs.overrides import with_overrides
+from specbench.specs.run import digest
 from tests import tiny
 
 GREEDY, WARM = Sampling(0.0), Sampling(0.8, top_k=40, top_p=0.9)
@@ -31,7 +33,7 @@ CODE = '''
 """Decoders of a researcher."""
 import torch
 
-from specbench.external import Decoded
+from specbench.integrations.external import Decoded
 
 built = []
 
@@ -61,10 +63,10 @@ def heedless(prompt_ids, *, target, max_new_tokens):
 def speculative(prompt_ids, *, target, drafter, num_draft_tokens, max_new_tokens, eos_token_ids, sampling, seed,
                 on_token):
     """Our own loop in disguise, with the counts of its steps."""
-    from specbench.catalogue import load_method
+    from specbench.specs.catalogue import load_method
     from specbench.decoding.ledger import StopRules
     from specbench.models.causal_lm import CausalLM
-    from specbench.models.pair import ModelPair
+    from specbench.models.causal_lm import ModelPair
     from specbench.running.compose import compose
 
     models = ModelPair(*(CausalLM(each.model, each.tokenizer, "m", None) for each in (target, drafter)))
@@ -105,7 +107,7 @@ def bad(prompt_ids, *, max_new_tokens, on_token, what: str):
         on_token(8)
         return ids
     if what == "config":
-        from specbench.errors import ConfigError
+        from specbench.core.errors import ConfigError
         raise ConfigError("this pair does not fit")
     steps = {"most": [(4, 4, 4, 5)], "judged": [(3, 1, 2, 3)], "emitted": [(3, 3, 1, 3)], "none": [(3, 3, 3, 0)],
              "shape": [(3, 3)], "sum": [(3, 3, 3, 4)] * 7, "passes": None}[what]
@@ -253,7 +255,7 @@ def test_steps_give_the_acceptance_of_our_own_loop(code: Path, pair: ModelPair) 
 @pytest.mark.parametrize("length", range(1, 12))
 def test_steps_are_cut_with_the_tokens(length: int) -> None:
     """Every kept token is counted once, dropped ones nowhere; the first token is in no step."""
-    from specbench.external.counts import checked, cut
+    from specbench.integrations.external import checked, cut
 
     steps = checked([(3, 3, 2, 3), (3, 3, 3, 4), (2, 1, 0, 1), (3, 3, 3, 3)], 3)
     for num_returned, num_apart in ((11, 0), (12, 1)):

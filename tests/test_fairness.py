@@ -9,24 +9,28 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.errors import ConfigError
-from specbench.execute import execute
-from specbench.fairness.answer import answer
-from specbench.fairness.comparison_table import comparison_table
-from specbench.fairness.drafters import Entry, labels
-from specbench.fairness.excluded import LEAST, notes
-from specbench.fairness.forced_table import forced_caption, forced_cells
-from specbench.fairness.measured_table import measured_caption
-from specbench.fairness.numbers import Family, GroupNumbers
-from specbench.fairness.request import Request
-from specbench.fairness.runs import Run, method_name, read_run
-from specbench.fairness.tables import overview, overview_caption, overview_cell, unfairness_cell
-from specbench.fairness.texts import within
-from specbench.fairness.theorems import BoundViolation
+from specbench.analysis.fairness.entries import Entry, labels
+from specbench.analysis.fairness.forced import LEAST, notes
+from specbench.analysis.fairness.numbers import BoundViolation, Family, GroupNumbers
+from specbench.analysis.fairness.request import Request, answer
+from specbench.analysis.fairness.runs import Run, method_name, read_run
+from specbench.analysis.fairness.tables import (
+    comparison_table,
+    forced_caption,
+    forced_cells,
+    measured_caption,
+    overview,
+    overview_caption,
+    overview_cell,
+    unfairness_cell,
+)
+from specbench.analysis.fairness.texts import within
+from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
-from specbench.request import Request as RunRequest
-from specbench.results.board_format import DIGEST, digest_of
+from specbench.results.execute import execute
 from specbench.results.leaderboard import load
+from specbench.results.row import DIGEST, digest_of
+from specbench.running.request import Request as RunRequest
 from specbench.training.passes import Sample
 from tests.test_leaderboard import row as leaderboard_row
 
@@ -106,8 +110,8 @@ def test_the_forced_numbers_are_those_of_single_passes(found, folder):
     """The same means from the models fed text by text, with other code."""
     records = [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
     target, drafter = (load_model(f"embedded:{name}", device="cpu") for name in ("target", "drafter"))
-    from specbench.catalogue import load_task
-    from specbench.data.examples import load_examples
+    from specbench.specs.catalogue import load_task
+    from specbench.tasks.examples import load_examples
 
     examples = load_examples(load_task("mgsm"), "sw", data="sample", use_sample=True, limit=5).examples
     overlaps, entropies = [], []
@@ -124,7 +128,7 @@ def test_the_forced_numbers_are_those_of_single_passes(found, folder):
 
 def test_a_measured_rate_in_the_place_of_the_forced_one_breaks_theorem_2(found):
     """Control: the check must fail on numbers of the other family."""
-    from specbench.fairness.theorems import check_fitness
+    from specbench.analysis.fairness.numbers import check_fitness
 
     broken = 0
     for group in found.report.drafters[0].groups.values():
@@ -138,7 +142,7 @@ def test_a_measured_rate_in_the_place_of_the_forced_one_breaks_theorem_2(found):
 
 
 def test_a_violation_ends_the_command_with_its_numbers(specbench, folder, monkeypatch):
-    from specbench.fairness import forced as forced_module
+    from specbench.analysis.fairness import forced as forced_module
 
     def wrong(*arguments):
         numbers = real(*arguments)

@@ -9,29 +9,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from specbench.catalogue import load_task
-from specbench.fairness import columns as c
-from specbench.fairness.columns import WIDTH, Columns, columns_of, forced_sums
-from specbench.fairness.comparison import compare
-from specbench.fairness.family import family_of
-from specbench.fairness.forecasts import ModelForecaster, NgramForecaster, batches
-from specbench.fairness.groups import forced, measured, ranked
-from specbench.fairness.numbers import GroupNumbers
-from specbench.fairness.positions import ACCEPTANCE, CROSS_ENTROPY, EXCLUDED, NUM_COLUMNS, position_numbers
-from specbench.fairness.spread import estimate, max_over_min, ratios, spearman, variance
-from specbench.fairness.theorems import (
+from specbench.analysis.fairness import groups as c
+from specbench.analysis.fairness.family import family_of
+from specbench.analysis.fairness.forced import (
+    ACCEPTANCE,
+    CROSS_ENTROPY,
+    EXCLUDED,
+    NUM_COLUMNS,
+    ModelForecaster,
+    NgramForecaster,
+    batches,
+    position_numbers,
+)
+from specbench.analysis.fairness.groups import WIDTH, Columns, columns_of, forced, forced_sums, measured, ranked
+from specbench.analysis.fairness.numbers import (  # fmt: skip
     BoundViolation,
     Chain,
+    GroupNumbers,
     chain,
     check_chain,
     check_fitness,
     pinsker,
     tokens_per_pass,
-)  # fmt: skip
-from specbench.representation import Representation
-from specbench.representation import ranked as shares_of
-from specbench.results.bootstrap import NUM_RESAMPLES, SHARE, Metric, Prompts
-from specbench.scoring.of_task import make_scorer
+)
+from specbench.analysis.fairness.report import compare
+from specbench.analysis.fairness.spread import estimate, max_over_min, ratios, spearman, variance
+from specbench.analysis.representation import Representation
+from specbench.analysis.representation import ranked as shares_of
+from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.log_ratios import NUM_RESAMPLES
+from specbench.results.shares import SHARE
+from specbench.specs.catalogue import load_task
+from specbench.tasks.scoring.contract import make_scorer
 from specbench.training.divergence import unfairness
 from specbench.training.passes import Batch, Sample
 from tests import tiny
@@ -70,7 +79,7 @@ def test_every_number_of_a_position():
 
 def test_chunks_change_nothing(monkeypatch):
     whole = numbers()
-    monkeypatch.setattr("specbench.fairness.positions.CHUNK", 1)
+    monkeypatch.setattr("specbench.analysis.fairness.forced.CHUNK", 1)
     assert (numbers() == whole).all()
 
 
@@ -345,7 +354,7 @@ def test_an_ngram_model_forecasts_its_relative_frequencies():
 
 
 def test_batches_hold_every_text_once_and_no_more_than_fits(monkeypatch):
-    monkeypatch.setattr("specbench.fairness.forecasts.MAX_LOGITS", 120)
+    monkeypatch.setattr("specbench.analysis.fairness.forced.MAX_LOGITS", 120)
     found = batches(TEXTS, vocab_size=10)
     assert sorted(number for batch in found for number in batch) == [0, 1, 2]
     assert all(len(b) == 1 or len(b) * max(len(TEXTS[n].ids) for n in b) * 10 <= 120 for b in found)

@@ -4,9 +4,16 @@ from typing import Any
 
 import pytest
 
-from specbench.fairness.numbers import Correlations, DrafterReport, Family, Forced, GroupNumbers, Measured
-from specbench.fairness.picture import draw_bars, draw_fitness
-from specbench.fairness.theorems import Chain
+from specbench.analysis.fairness.numbers import (
+    Chain,
+    Correlations,
+    DrafterReport,
+    Family,
+    Forced,
+    GroupNumbers,
+    Measured,
+)
+from specbench.analysis.fairness.picture import draw_bars, draw_fitness
 from specbench.results.bootstrap import Metric
 
 pyplot = pytest.importorskip("matplotlib.pyplot")

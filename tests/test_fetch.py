@@ -25,10 +25,10 @@ TASK = {
 SHOTS = {"num_shots": 1, "split": "dev", "data_files": "dev.jsonl", "example": "{{ row.question }} {{ row.answer }}"}
 WORKER = """
 import contextlib, io, json, sys
-from specbench.catalogue import load_task
+from specbench.specs.catalogue import load_task
 from specbench.cli import main
-from specbench.data.examples import load_examples
-from specbench.errors import ConfigError
+from specbench.tasks.examples import load_examples
+from specbench.core.errors import ConfigError
 
 def load(path, subset):
     data = load_examples(load_task(path), subset, data="hub", use_sample=False, limit=None)

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
-from specbench.catalogue import load_task, with_overrides
-from specbench.data.examples import load_examples, prompts_of
-from specbench.data.shots import Worked
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.results.leaderboard import load
 from specbench.results.leaderboard import write as write_rows
 from specbench.results.row import Shots
-from specbench.specs import TaskSpec, build, digest
+from specbench.specs.catalogue import load_task
+from specbench.specs.components import build
+from specbench.specs.overrides import with_overrides
+from specbench.specs.run import digest
+from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import load_examples, prompts_of
+from specbench.tasks.fewshot import Worked
 
 SHOTS = {"num_shots": 2, "example": "Q: {{ row.question }}\nA: {{ row.answer }} {{ vars.end }}"}
 TASK = {
@@ -149,7 +152,7 @@ def test_data_say_what_stands_before_their_prompts(folder: Path) -> None:
 def test_rows_tell_it_too_and_validate_asks_the_task(folder: Path, specbench: Callable[..., Any]) -> None:
     import yaml
 
-    from specbench.leaderboards.validation import validate
+    from specbench.results.validation import validate
 
     (folder / "sums.yaml").write_text(yaml.safe_dump({**TASK, "fewshot": {**SHOTS, "local": {"files": ["dev"]}}}))
     run = ("run", "--task", "sums.yaml", "--method", "sd", "--data", str(folder), "--output", "run")

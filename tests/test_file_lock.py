@@ -10,8 +10,8 @@ import warnings
 
 import pytest
 
-from specbench.running import file_lock
-from specbench.running.file_lock import locked
+from specbench.core import files as file_lock
+from specbench.core.files import locked
 
 
 class Windows:

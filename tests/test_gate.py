@@ -17,25 +17,31 @@ import yaml
 from rich.console import Console
 from scipy import stats
 
-from specbench.audit.verdict import Difference
-from specbench.errors import ConfigError
-from specbench.execute import execute
-from specbench.gate.check import check
-from specbench.gate.findings import Compared
-from specbench.gate.junit import junit
-from specbench.gate.markdown import markdown
-from specbench.gate.outcome import output_finding
-from specbench.gate.pairing import pair_rows
-from specbench.gate.pending import Pending
-from specbench.gate.sides import Side
-from specbench.gate.speed import LENGTH, MIN_PROMPTS, SPEEDUP, TYPICAL, joined, lengths, widening
-from specbench.gate.typical import hodges_lehmann, typical
+from specbench.analysis.audit.verdict import Difference
+from specbench.core.errors import ConfigError
 from specbench.models import timing
-from specbench.request import Request
 from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.differences import unpaired_ratio, widened_ratio
+from specbench.results.execute import execute
+from specbench.results.gate.check import check
+from specbench.results.gate.findings import Compared, output_finding
+from specbench.results.gate.pairing import Side, pair_rows
+from specbench.results.gate.report import junit, markdown
+from specbench.results.gate.speed import (
+    LENGTH,
+    MIN_PROMPTS,
+    SPEEDUP,
+    TYPICAL,
+    Pending,
+    hodges_lehmann,
+    joined,
+    lengths,
+    typical,
+    widening,
+)
 from specbench.results.leaderboard import load, write
-from specbench.results.ratios import unpaired, widened
 from specbench.results.row import Sampling
+from specbench.running.request import Request
 from tests import tiny
 from tests.show_gate.simulated import CLOCKS, shares
 
@@ -59,7 +65,7 @@ class SimulatedClock:
 @pytest.fixture(scope="module")
 def patch():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
+        patch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)
         yield patch
 
 
@@ -471,17 +477,17 @@ def test_a_run_that_was_cut_short_is_refused(base, tmp_path):
 
 def test_intervals_are_widened_for_many_and_never_narrowed():
     ratio = Metric(value=0.9, low=0.8, high=0.96)
-    assert 1 < widening(1) < widening(10) and widened(ratio, 1.0) == pytest.approx(ratio)
-    wide = widened(ratio, widening(10))
+    assert 1 < widening(1) < widening(10) and widened_ratio(ratio, 1.0) == pytest.approx(ratio)
+    wide = widened_ratio(ratio, widening(10))
     assert wide.low < 0.8 and wide.high > 0.96 and wide.value == 0.9
-    assert widened(Metric(value=0.9), 2.0) == Metric(value=0.9)
+    assert widened_ratio(Metric(value=0.9), 2.0) == Metric(value=0.9)
 
 
 def test_ratios_of_rows_join_their_intervals():
     speed = Metric(value=2.0, low=1.8, high=2.2)
-    ratio = unpaired(speed, speed)
+    ratio = unpaired_ratio(speed, speed)
     assert ratio.value == 1.0 and np.log(ratio.high) == pytest.approx(np.hypot(np.log(1.1), np.log(2 / 1.8)))
-    assert unpaired(speed, Metric(value=1.0)) == Metric(value=0.5) and unpaired(Metric(), speed) == Metric()
+    assert unpaired_ratio(speed, Metric(value=1.0)) == Metric(value=0.5) and unpaired_ratio(Metric(), speed) == Metric()
 
 
 def test_false_alarms_are_rare_and_large_falls_are_seen(monkeypatch):
@@ -491,7 +497,7 @@ def test_false_alarms_are_rare_and_large_falls_are_seen(monkeypatch):
     assert shares(200, MIN_PROMPTS, 0.0, CLOCKS["noisy"])[1] <= 6 / 200
     assert shares(20, 100, 0.2, CLOCKS["quiet"])[1] >= 0.9
     assert shares(20, MIN_PROMPTS - 1, 0.0, CLOCKS["quiet"]) == (0, 0, 1)
-    monkeypatch.setattr("specbench.gate.control.EXCESS", 0.0)
+    monkeypatch.setattr("specbench.results.gate.pairing.EXCESS", 0.0)
     assert shares(300, 100, 0.0, CLOCKS["noisy"])[1] > 0.03, "control: a load that AR does not cancel"
 
 

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from specbench.gate.control import DRIFTED
-from specbench.gate.speed import MIN_PROMPTS
+from specbench.results.gate.pairing import DRIFTED
+from specbench.results.gate.speed import MIN_PROMPTS
 from tests.show_gate import measured
 from tests.show_gate.__main__ import NUM_CHECKS, NUM_REPETITIONS, PAGE
 from tests.show_gate.simulated import CLOCKS, FALLS, MAX_REGRESSION, NUM_METHODS, PLACES, SIZES, shares

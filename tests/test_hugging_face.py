@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.catalogue import load_method, with_overrides
+from specbench.core.errors import ConfigError
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.demo.family import drafter_for
-from specbench.errors import ConfigError
-from specbench.external.contract import LoadedModel
-from specbench.external.hugging_face import TokenIntersection
-from specbench.models.causal_lm import CausalLM
+from specbench.embedded.family import drafter_for
+from specbench.integrations.external import LoadedModel
+from specbench.integrations.transformers_decoders import TokenIntersection
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
-from specbench.models.pair import ModelPair
 from specbench.running.compose import compose
+from specbench.specs.catalogue import load_method
+from specbench.specs.overrides import with_overrides
 from tests import tiny
 
 GREEDY, WARM = Sampling(0.0), Sampling(4.0, top_k=900, top_p=0.99)
@@ -111,7 +111,7 @@ def test_the_models_are_as_they_were(models: dict[str, CausalLM], embedded_promp
 
 
 def test_copies_share_the_weights(models: dict[str, CausalLM]) -> None:
-    from specbench.external.assisted import own_assistant
+    from specbench.integrations.transformers_decoders import own_assistant
 
     model = models["same"].model
     made = own_assistant(model, 7)

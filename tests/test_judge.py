@@ -9,19 +9,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from specbench.catalogue import load_task
-from specbench.completions import Reply
-from specbench.data.examples import load_examples
-from specbench.data.local import read_rows
-from specbench.errors import ConfigError
-from specbench.judge.cache import Cache
-from specbench.judge.dry_run import show_requests
-from specbench.judge.judgements import judge_records
-from specbench.judge.outcomes import with_judgements
-from specbench.judge.prompts import Turn, messages, rating
-from specbench.judge.recorded import write_judgements
-from specbench.judge.requests import Question, questions_of, requests_of
-from specbench.judge.settings import JudgeSettings
+from specbench.core.completions import Reply
+from specbench.core.errors import ConfigError
+from specbench.specs.catalogue import load_task
+from specbench.tasks.examples import load_examples
+from specbench.tasks.judge.judgements import judge_records, with_judgements, write_judgements
+from specbench.tasks.judge.judging import show_requests
+from specbench.tasks.judge.prompts import Turn, messages, rating
+from specbench.tasks.judge.requests import Cache, JudgeSettings, Question, questions_of, requests_of
+from specbench.tasks.local_files import read_rows
 from tests.judge_server import KEY, Server, serving  # noqa: F401  # a fixture
 
 PROMPTS = Path(__file__).resolve().parents[2] / "shared/data/mt_bench/judge_prompts.jsonl"

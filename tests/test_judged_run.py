@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from specbench.leaderboards.validation import validate
-from specbench.results.board_changes import merge
-from specbench.results.leaderboard import load
+from specbench.results.leaderboard import load, merge
+from specbench.results.validation import validate
 from tests.judge_server import Server, serving  # noqa: F401  # a fixture
 
 SHOWN = ("judge_score", "num_unjudged", "num_unscored")

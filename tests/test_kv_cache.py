@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig
 from transformers.cache_utils import LinearAttentionLayer
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.models.kv_cache import HybridLayer, PreallocatedLayer, preallocated_cache
 
 SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64}

@@ -7,12 +7,12 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from specbench.catalogue import load_task
-from specbench.commands.languages import languages
-from specbench.errors import ConfigError
-from specbench.representation import prompt_tokens, ranked, sample
-from specbench.resources import builtin_dir
-from specbench.scoring.language import COMMON, known, language_of
+from specbench.analysis.representation import prompt_tokens, ranked, sample
+from specbench.cli.analyses import languages
+from specbench.core.errors import ConfigError
+from specbench.core.resources import builtin_dir
+from specbench.specs.catalogue import load_task
+from specbench.tasks.scoring.language import COMMON, known, language_of
 from tests import tiny
 
 SAMPLE = [json.loads(line) for line in (builtin_dir("tasks") / "samples" / "mgsm.jsonl").open(encoding="utf-8")]

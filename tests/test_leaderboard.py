@@ -5,12 +5,10 @@ import sys
 
 import pytest
 
-from specbench.errors import ConfigError
-from specbench.results.board_changes import merge
-from specbench.results.board_format import sealed
+from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import INTERVALS, Metric
-from specbench.results.leaderboard import check_writable, load, write
-from specbench.results.row import Row
+from specbench.results.leaderboard import check_writable, load, merge, write
+from specbench.results.row import Row, sealed
 
 FIELDS = {
     "task": "mgsm@1:0123456789ab",
@@ -171,7 +169,7 @@ def test_a_link_stays_a_link(tmp_path):
 
 WRITER = """
 import json, sys
-from specbench.results.board_changes import merge
+from specbench.results.leaderboard import merge
 from specbench.results.row import Row
 path, writer, fields = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 for n in range(15):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specbench.registry import SCORERS
+from specbench.core.registry import SCORERS
 
 FOLDER = Path(__file__).parent / "forms" / "letters"
 LANGUAGES = ("bn", "de", "en", "es", "fr", "ja", "ru", "sw", "te", "th", "zh")

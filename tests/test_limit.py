@@ -10,23 +10,16 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.errors import ConfigError
-from specbench.limit.conclusions import model_limit
-from specbench.limit.decoding import TimedDrafter, time_steps
-from specbench.limit.drafting import Costs, best
-from specbench.limit.intervals import Draws
-from specbench.limit.machine import LEAST_BYTES, Gauge, Rates
-from specbench.limit.measuring import Asked, limits_of
-from specbench.limit.passes import measure, time_passes
-from specbench.limit.points import COMPILED_LENGTHS, NUM_DRAFT_TOKENS, Points, points_for
-from specbench.limit.report import Described, LimitReport, Ratio
-from specbench.limit.sweeps import TURNS, Sweeps
-from specbench.limit.tables import tables
-from specbench.limit.timings import Steps, Timings
-from specbench.limit.verdict import verdict, warnings
-from specbench.limit.work import AttentionLayer, Work, work_of
+from specbench.analysis.limit.conclusions import Draws, model_limit, verdict, warnings
+from specbench.analysis.limit.decoding import TimedDrafter, time_steps
+from specbench.analysis.limit.measuring import TURNS, Asked, Sweeps, limits_of, measure, time_passes
+from specbench.analysis.limit.report import Costs, Described, LimitReport, Ratio, best
+from specbench.analysis.limit.tables import tables
+from specbench.analysis.limit.timings import COMPILED_LENGTHS, NUM_DRAFT_TOKENS, Points, Steps, Timings, points_for
+from specbench.analysis.limit.work import LEAST_BYTES, AttentionLayer, Gauge, Rates, Work, work_of
+from specbench.core.errors import ConfigError
 from specbench.models.timing import Clock, PassLog
-from specbench.results.metrics import expected_speedup
+from specbench.results.speed import expected_speedup
 from tests import tiny
 from tests.limits import known_report, known_timings
 
@@ -360,7 +353,7 @@ def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
 
 def test_what_is_compiled_while_it_is_measured_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = count()
-    monkeypatch.setattr("specbench.limit.measuring.num_compilations", lambda: next(numbers))
+    monkeypatch.setattr("specbench.analysis.limit.measuring.num_compilations", lambda: next(numbers))
     with pytest.raises(ConfigError, match="1 passes were compiled while others were measured"):
         limits_of(tiny.causal_lm(num_hidden_layers=1), tiny.causal_lm(num_hidden_layers=1), ASKED)
 
@@ -387,7 +380,7 @@ def test_rates_are_rates() -> None:
 
 def test_rates_are_bytes_and_operations_by_the_seconds_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every call takes 1/4 s: a MiB copied is read and written, half of it each; a MiB summed is read."""
-    monkeypatch.setattr("specbench.limit.machine.Repeated.seconds", lambda self: 0.25)
+    monkeypatch.setattr("specbench.analysis.limit.work.Repeated.seconds", lambda self: 0.25)
     gauge = gauges()[0]
     assert gauge.rates() == Rates(4.0 * LEAST_BYTES, 4.0 * LEAST_BYTES, 4.0 * 2 * 512**3)
 

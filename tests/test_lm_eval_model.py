@@ -12,15 +12,16 @@ from lm_eval import evaluator
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 
-from specbench.commands.lm_eval import PASSED_ON, lm_eval
+from specbench.cli.lm_eval import PASSED_ON, lm_eval
+from specbench.core.errors import ConfigError
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
-from specbench.errors import ConfigError
-from specbench.lmeval import SpecbenchLM, command_line, simple_evaluate
-from specbench.lmeval.engine import with_special_tokens
-from specbench.lmeval.evaluation import quiet_git
-from specbench.lmeval.gen_kwargs import generation_spec
-from specbench.lmeval.task_index import task_index
+from specbench.integrations.lm_eval import evaluation as command_line
+from specbench.integrations.lm_eval.engine import with_special_tokens
+from specbench.integrations.lm_eval.evaluation import quiet_git, simple_evaluate
+from specbench.integrations.lm_eval.model import SpecbenchLM
+from specbench.integrations.lm_eval.task_index import task_index
+from specbench.integrations.lm_eval.tasks import generation_spec
 from tests import tiny
 from tests.lm_eval_files import ROWS, use_cache, write_task
 

@@ -13,22 +13,24 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from specbench.catalogue import load_method
-from specbench.data.examples import TaskData
-from specbench.errors import ConfigError
-from specbench.execute import measure_into
-from specbench.lmeval import SpecbenchLM, simple_evaluate
-from specbench.lmeval.held import HELD
-from specbench.lmeval.scorer import HarnessScorer
-from specbench.lmeval.task_index import TaskIndex, task_index, unknown
-from specbench.lmeval.tasks import load_tasks
-from specbench.registry import SCORERS
+from specbench.core.errors import ConfigError
+from specbench.core.registry import SCORERS
+from specbench.integrations.lm_eval.evaluation import simple_evaluate
+from specbench.integrations.lm_eval.model import SpecbenchLM
+from specbench.integrations.lm_eval.scorer import HELD, HarnessScorer
+from specbench.integrations.lm_eval.task_index import TaskIndex, task_index, unknown
+from specbench.integrations.lm_eval.tasks import load_tasks
 from specbench.results.environment import environment
-from specbench.running import runner
+from specbench.results.execute import measure_into
+from specbench.running.identity import run_identity
 from specbench.running.models import load_models
 from specbench.running.plan import make_cells
 from specbench.running.run_folder import RunFolder
-from specbench.specs import RunSpec, TaskSpec, build, digest
+from specbench.specs.catalogue import load_method
+from specbench.specs.components import build
+from specbench.specs.run import RunSpec, digest
+from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import TaskData
 from tests.lm_eval_files import ROWS, use_cache, write_task, write_upstream
 
 SHARED = Path(__file__).resolve().parents[2] / "shared/data"
@@ -237,7 +239,7 @@ def test_identity_is_the_same_in_another_process_and_folder(tmp_path: Path) -> N
     custom(there)
     here = custom(tmp_path / "here")
     code = (
-        "import sys; from specbench.lmeval.tasks import load_tasks; from specbench.specs import digest\n"
+        "import sys; from specbench.integrations.lm_eval.tasks import load_tasks; from specbench.specs import digest\n"
         "print(digest(load_tasks('custom', sys.argv[1])[0]))"
     )
     command = [sys.executable, "-c", code, str(there)]
@@ -324,7 +326,7 @@ def measured(
     models = load_models(spec)
     cells = make_cells(spec, models, [(task, "default", examples(task, limit))])
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
-    run = RunFolder(folder, runner.identity(spec, cells, models, conditions))
+    run = RunFolder(folder, run_identity(spec, cells, models, conditions))
     records, rows = measure_into(run, spec, cells, models, "", Console(quiet=True))
     return rows, records
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specbench.errors import ConfigError
+from specbench.analysis.vocab.compare import load_tokenizer
+from specbench.core.errors import ConfigError
+from specbench.models.checkpoints import fingerprint
 from specbench.models.loading import check_causal, choose_device, load_model
-from specbench.models.revisions import fingerprint
-from specbench.vocab.loading import load_tokenizer
 from tests import tiny
 
 

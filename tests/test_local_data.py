@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from specbench.catalogue import load_task
-from specbench.data.examples import load_examples
-from specbench.data.local import find_files, read_rows
-from specbench.data.parallel import find_parallel, parallel_rows
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.specs.catalogue import load_task
+from specbench.tasks.examples import load_examples
+from specbench.tasks.local_files import find_files, find_parallel, parallel_rows, read_rows
 
 COLUMNS = ["question", "answer", "answer_number", "equation_solution"]
 ROWS = [

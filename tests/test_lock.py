@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from specbench import catalogue, lock
-from specbench.errors import ConfigError
-from specbench.resources import builtin_dir
+from specbench.core.errors import ConfigError
+from specbench.core.resources import builtin_dir
+from specbench.specs import catalogue, lock
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_moved_meaning_needs_a_new_version(copy, file, old, new):
         lock.write(path)
     assert path.read_text() == before
     change(copy / file, f"version: {version}", f"version: {version + 1}")
-    assert all("run python -m specbench.lock" in problem for problem in lock.check(path))
+    assert all("run python -m specbench.specs.lock" in problem for problem in lock.check(path))
     lock.write(path)
     assert lock.check(path) == []
 

@@ -7,9 +7,8 @@ from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation, decode
-from specbench.decoding.lossy import fuzzy_rule
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.verification import rejection
+from specbench.decoding.verification import fuzzy_rule, rejection
 from specbench.models.causal_lm import CausalLM
 from tests import tiny
 from tests.toys import TableModel

@@ -12,16 +12,14 @@ import pytest
 import torch
 from scipy import stats
 
-from specbench.decoding.deferred import DeferredProposal
 from specbench.decoding.drafters import model as model_drafter
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
-from specbench.decoding.lossy import fuzzy_rule, random_accept_rule
-from specbench.decoding.proposal import Proposal, Verdict
+from specbench.decoding.proposal import DeferredProposal, Proposal, Verdict
 from specbench.decoding.sampling import Distributions, Sampling, draw, residual
-from specbench.decoding.verification import Rule, exact_match, leading, rejection
+from specbench.decoding.verification import Rule, exact_match, fuzzy_rule, leading, random_accept_rule, rejection
 from tests.toys import TableModel, joint
 
 NUM_DRAWS = 2_000

@@ -4,9 +4,10 @@ import warnings
 
 import pytest
 
-from specbench.catalogue import load_method
 from specbench.results.acceptance import accepted_lengths
-from specbench.results.metrics import expected_speedup, metrics_of, summarize
+from specbench.results.metrics import metrics_of, summarize
+from specbench.results.speed import expected_speedup
+from specbench.specs.catalogue import load_method
 
 FUZZY = {"rule": "fuzzy", "divergence": "js", "threshold": 0.4}
 REJECTION = {"rule": "rejection"}

@@ -6,8 +6,9 @@ import random
 import pytest
 import torch
 
-from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM, common_prefix
+from specbench.core.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
+from specbench.models.eager import common_prefix
 from tests import tiny
 
 

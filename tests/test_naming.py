@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from specbench.catalogue import load_method, load_task
-from specbench.running.naming import default_folder
-from specbench.specs import RunSpec
+from specbench.running.run_folder import default_folder
+from specbench.specs.catalogue import load_method, load_task
+from specbench.specs.run import RunSpec
 
 IDENTITY = {"seed": 0, "methods": {"sd": "sd@1:abc"}}
 

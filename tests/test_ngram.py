@@ -10,11 +10,11 @@ from random import Random
 import numpy as np
 import pytest
 
-from specbench.errors import ConfigError
-from specbench.ngram import levels, runs
-from specbench.ngram.build import build
-from specbench.ngram.folder import vocabulary_digest
-from specbench.ngram.model import NgramModel
+from specbench.core.errors import ConfigError
+from specbench.models.ngram import NgramModel, vocabulary_digest
+from specbench.training import ngram_build as levels
+from specbench.training import ngram_corpus as runs
+from specbench.training.ngram_build import build
 from tests import bench_ngram, tiny
 
 VOCAB = 7
@@ -297,7 +297,7 @@ def test_ctrl_c_leaves_no_half_model(
     def interrupt(self: object, level: int, inverse: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specbench.ngram.build.Counter._count", interrupt)
+    monkeypatch.setattr("specbench.training.ngram_build.Counter._count", interrupt)
     (tmp_path / "a.txt").write_text("words\n")
     code, out, err = specbench("train", "ngram", "--corpus", "a.txt", "--target", tiny_pair[0], "--output", "out")
     assert code == 130 and not out and "interrupted" in err

@@ -11,20 +11,17 @@ import pytest
 import torch
 from scipy import stats
 
-from specbench.decoding.drafters.ngram import NgramDrafter, draw_uniforms, ngram_drafter
-from specbench.decoding.drafters.ngram_probs import Row, Rows, SparseProbs, shape
+from specbench.core.errors import ConfigError
+from specbench.decoding.drafters.ngram import NgramDrafter, Row, Rows, SparseProbs, draw_uniforms, ngram_drafter, shape
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
-from specbench.decoding.lossy import fuzzy_rule
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Sampling, draw, process
-from specbench.decoding.verification import rejection
-from specbench.errors import ConfigError
+from specbench.decoding.verification import fuzzy_rule, rejection
+from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
-from specbench.models.pair import ModelPair
-from specbench.ngram.build import build
-from specbench.ngram.folder import vocabulary_digest
-from specbench.ngram.model import NgramModel
+from specbench.models.ngram import NgramModel, vocabulary_digest
+from specbench.training.ngram_build import build
 from tests.test_losslessness import PROMPT, chi_square_p
 from tests.toys import TableModel, joint
 
@@ -157,7 +154,7 @@ def test_top_k_keeps_ties_and_top_p_at_least_one() -> None:
 
 def test_rows_are_kept_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(tmp_path / "ngram", 4, length=300)
-    monkeypatch.setattr("specbench.decoding.drafters.ngram_probs.MAX_KEPT", 20)
+    monkeypatch.setattr("specbench.decoding.drafters.ngram.MAX_KEPT", 20)
     rows, sampling = Rows(model, Sampling(1.0)), Sampling(1.0)
     random = Random(0)
     for _ in range(200):

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.catalogue import load_task
-from specbench.scoring.of_task import make_scorer
+from specbench.specs.catalogue import load_task
+from specbench.tasks.scoring.contract import make_scorer
 from tests.lm_eval_verdicts import GSM8K, mgsm, verdicts
 
 FOLDER = Path(__file__).parent / "forms"

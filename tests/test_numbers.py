@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specbench.catalogue import load_task
-from specbench.errors import ConfigError
-from specbench.registry import SCORERS
-from specbench.resources import builtin_dir
-from specbench.scoring.numbers import answered_number
-from specbench.scoring.of_task import make_scorer
+from specbench.core.errors import ConfigError
+from specbench.core.registry import SCORERS
+from specbench.core.resources import builtin_dir
+from specbench.specs.catalogue import load_task
+from specbench.tasks.scoring.contract import make_scorer
+from specbench.tasks.scoring.numbers import answered_number
 from tests.lm_eval_verdicts import GSM8K, INVALID, config, extracted, matches, mgsm
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

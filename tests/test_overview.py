@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from specbench.results.bootstrap import Metric
-from specbench.results.overview import overview_table
+from specbench.results.tables import overview_table
 from tests.test_leaderboard import row
 
 SPEED = {"speedup": Metric(value=1.804, low=1.59, high=2.01), "mean_acceptance_length": Metric(value=2.887)}

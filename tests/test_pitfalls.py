@@ -14,17 +14,17 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from specbench.catalogue import load_method, load_task
 from specbench.cli import app
-from specbench.data.examples import load_examples
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import ModelPair
+from specbench.running.blocks import TEXT
 from specbench.running.compose import Decoder, compose
-from specbench.running.warm_up import TEXT
+from specbench.specs.catalogue import load_method, load_task
+from specbench.tasks.examples import load_examples
 from tests.toys import TableModel
 
 Specbench = Callable[..., tuple[int, str, str]]

@@ -4,10 +4,13 @@ import re
 
 import pytest
 
-from specbench.catalogue import builtin_task_names, load_task, with_overrides
-from specbench.errors import ConfigError
-from specbench.fetching import places
-from specbench.specs import DatasetSpec, TaskSpec, build, digest
+from specbench.core.errors import ConfigError
+from specbench.specs.catalogue import builtin_task_names, load_task
+from specbench.specs.components import build
+from specbench.specs.overrides import with_overrides
+from specbench.specs.run import digest
+from specbench.specs.task import DatasetSpec, TaskSpec
+from specbench.tasks.fetch import places
 
 TASKS = {name: load_task(name) for name in builtin_task_names()}
 ON_THE_HUB = [

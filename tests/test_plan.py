@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from specbench.data.examples import Example
-from specbench.errors import ConfigError
-from specbench.running.plan import check_prompts, check_references, uses_chat
-from specbench.scoring.of_task import make_scorer
+from specbench.core.errors import ConfigError
+from specbench.running.plan import check_prompts, check_references
+from specbench.running.prompts import uses_chat
+from specbench.tasks.examples import Example
+from specbench.tasks.scoring.contract import make_scorer
 from tests import tiny
 
 

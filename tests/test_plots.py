@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
 from specbench.results.plots import check_plot, draw
 from tests.test_tables import METRICS, row

@@ -105,17 +105,18 @@ def python(code, *folders, arguments=()):
 PROGRAM = """
 import sys
 import torch
-from specbench import catalogue
+from specbench.specs import catalogue
+from specbench.specs.overrides import with_overrides
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
-from specbench.errors import ConfigError
-from specbench.registry import DRAFTERS, RULES
+from specbench.core.errors import ConfigError
+from specbench.core.registry import DRAFTERS, RULES
 from tests.toys import TableModel
 
 assert "parrot" in catalogue.method_names() and "echo" in catalogue.task_names()
 assert catalogue.load_task("echo").prompt == "{{ row.text }}"
-_, (method, ar) = catalogue.with_overrides(
+_, (method, ar) = with_overrides(
     [], [catalogue.load_method("parrot"), catalogue.load_method("ar")], ["num_draft_tokens=2"]
 )
 print(method.lossless, method.needs_drafter, method.num_draft_tokens, method.drafter.options)
@@ -156,8 +157,9 @@ def test_the_method_loads_and_its_drafter_drafts(told):
 
 def test_without_the_plug_in_the_method_is_unknown():
     code = """
-from specbench import catalogue
-from specbench.errors import ConfigError
+from specbench.specs import catalogue
+from specbench.specs.overrides import with_overrides
+from specbench.core.errors import ConfigError
 try:
     catalogue.load_method("parrot")
 except ConfigError as error:
@@ -178,8 +180,9 @@ def test_a_broken_plug_in_is_named_in_one_line(tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[specbench.methods]\nbroken = no_such_module:METHODS\n")
     code = """
-from specbench import catalogue
-from specbench.errors import ConfigError
+from specbench.specs import catalogue
+from specbench.specs.overrides import with_overrides
+from specbench.core.errors import ConfigError
 try:
     catalogue.method_names()
 except ConfigError as error:

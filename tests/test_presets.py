@@ -2,13 +2,14 @@
 
 import pytest
 
-from specbench.catalogue import load_method, method_names, with_overrides
+from specbench.core.resources import builtin_dir
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
-from specbench.models.pair import ModelPair
-from specbench.resources import builtin_dir
+from specbench.models.causal_lm import ModelPair
 from specbench.running.compose import compose
-from specbench.specs import MethodSpec
+from specbench.specs.catalogue import load_method, method_names
+from specbench.specs.method import MethodSpec
+from specbench.specs.overrides import with_overrides
 from tests import tiny
 
 PUBLISHED = {"fsd-llama3.1": 0.3, "fsd-qwen2.5": 0.4, "fsd-gemma2": 0.7}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.running.progress import PLAIN_LINE_SECONDS, RunProgress, announce, saying_what_is_kept
 
 

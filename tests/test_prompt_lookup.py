@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.prompt_lookup import PromptLookupDrafter, SuffixIndex, prompt_lookup_drafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.proposal import PointMass, Proposal, Verdict
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import Rule, exact_match, rejection
-from specbench.errors import ConfigError
 from tests.test_losslessness import chi_square_p
 from tests.toys import TableModel, joint
 

@@ -9,15 +9,14 @@ import pytest
 import sacrebleu
 from scipy import stats
 
-from specbench.registry import SCORERS
-from specbench.results.bootstrap import expanded
-from specbench.results.corpus import Corpus, corpus_metrics, stratified
+from specbench.core.registry import SCORERS
 from specbench.results.glossary import meaning
+from specbench.results.log_ratios import expanded
 from specbench.results.metrics import summarize
-from specbench.results.quality import Asked, main_metric, signatures
+from specbench.results.quality import Asked, Corpus, corpus_metrics, main_metric, signatures, stratified
 from specbench.results.units import unit_of
-from specbench.running.answers import judged
-from specbench.scoring.contract import Score
+from specbench.running.blocks import judged
+from specbench.tasks.scoring.contract import Score
 from tests.test_metrics import autoregressive
 
 BLEU, NUMBER, ROUGE, TEXT, CHOICE = (SCORERS.get(name)() for name in ("bleu", "number", "rouge", "text", "choice"))

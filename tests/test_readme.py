@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import specbench.external as externals
-from specbench.catalogue import load_file, load_method, method_names, task_names
-from specbench.specs import MethodSpec
+import specbench.integrations.external as externals
+from specbench.specs.catalogue import load_file, load_method, method_names, task_names
+from specbench.specs.method import MethodSpec
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")

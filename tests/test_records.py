@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from specbench.errors import ConfigError
-from specbench.running.record_check import check_counts, check_record
-from specbench.running.records import RecordFile
+from specbench.core.errors import ConfigError
+from specbench.running.records import RecordFile, check_counts, check_record
 
 RECORDS = [{"example": n, "text": f"¿cuánto? {n} தமிழ் \r\n", "positions": None} for n in range(4)]
 
@@ -94,7 +93,7 @@ def test_a_folder_in_place_of_the_file_is_a_user_error(tmp_path):
 
 FULL_DISK = """
 import resource, signal, sys
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.running.records import RecordFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (250, 250))

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError
 from specbench.decoding.ledger import StopRules
-from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import check_causal
 from specbench.models.recurrent import MAX_REPLAY, NUM_SNAPSHOTS, PROMPT_TAIL, RecurrentStates

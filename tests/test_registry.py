@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from specbench.errors import ConfigError
-from specbench.registry import BRIDGES, DRAFTERS, RULES, SCORERS, Registry
+from specbench.core.errors import ConfigError
+from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS, Registry
 
 
 @pytest.fixture

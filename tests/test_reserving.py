@@ -13,7 +13,8 @@ import pytest
 from specbench.models import causal_lm, compiled
 from specbench.models.compiled import CompiledSequence
 from specbench.models.graphs import Graphs
-from specbench.running import reserving, runner
+from specbench.running import requirements as reserving
+from specbench.running import runner
 from tests import tiny
 
 Outcome = tuple[int, str, str]
@@ -72,7 +73,7 @@ def test_a_warm_up_text_of_more_drafter_tokens_than_the_prompts_has_room(
     subset: str, num_new: int, specbench: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     made: list[str], capacities: list[tuple[str, int]],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 16)
+    monkeypatch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 16)
     asked = ("run", *MGSM, "--subset", subset, "--set", f"generation.max_new_tokens={num_new}", "--output", "here")
     code, _, said = specbench(*asked)
     assert code == 0, said
@@ -117,7 +118,7 @@ def test_an_audit_reserves_for_a_byte_drafter_by_its_own_count(
         reserve_for(*given)
         numbers.append((len(made), len(capacities)))
 
-    monkeypatch.setattr("specbench.audit.request.reserve_for", noted)
+    monkeypatch.setattr("specbench.analysis.audit.request.reserve_for", noted)
     code, _, said = specbench("audit", *MGSM, "--subset", "ru", "--set", "generation.max_new_tokens=96", "--draws", "0")
     assert code == 0, said
     assert [name for name, _ in capacities] == ["embedded:drafter", "embedded:drafter-bytes"]

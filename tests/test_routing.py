@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.catalogue import load_method, load_task, with_overrides
+from specbench.core.errors import ConfigError
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
-from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.metrics import metrics_of
 from specbench.results.rows import drafter_options
-from specbench.running.compose import QueryInfo, compose
+from specbench.running.compose import QueryInfo, Route, RoutedDecoder, compose, without_subset
 from specbench.running.models import Models
-from specbench.running.routing import Route, RoutedDecoder, without_subset
-from specbench.specs import MethodSpec, RunSpec, build, digest
+from specbench.specs.catalogue import load_method, load_task
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
+from specbench.specs.overrides import with_overrides
+from specbench.specs.run import RunSpec, digest
 from tests import tiny
 from tests.test_specs import LANGUAGES, message
 
@@ -119,7 +120,7 @@ def test_the_language_is_identified_and_its_time_is_part_of_ttft(
 ) -> None:
     decoder = decoder_of(routed(language="identified"), models)
     clock = iter([100.0, 100.0 + 1000.0])
-    monkeypatch.setattr("specbench.running.routing.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("specbench.running.compose.perf_counter", lambda: next(clock))
     chosen = decoder.chosen(0, QueryInfo("de", text))
     assert isinstance(chosen, Route) and (chosen.name, chosen.seconds) == (route, 1000.0)
     generation = chosen.generate(PROMPT, STOP, 0)
@@ -149,7 +150,7 @@ def test_each_route_has_its_own_model(models: tuple[CausalLM, CausalLM]) -> None
 
 
 def run_spec(*methods: MethodSpec, **given: Any) -> RunSpec:
-    from specbench.specs import TaskSpec
+    from specbench.specs.task import TaskSpec
 
     return build(RunSpec, {"tasks": [build(TaskSpec, LANGUAGES)], "methods": methods, "target": "t"} | given)
 

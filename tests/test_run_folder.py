@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from specbench.errors import ConfigError
-from specbench.running.run_folder import Key, RunFolder, flatten
+from specbench.core.errors import ConfigError
+from specbench.running.records import Key
+from specbench.running.run_folder import RunFolder, flatten
 from tests.test_records import whole
 
 IDENTITY = {"seed": 0, "methods": {"sd": "sd@1:abc"}, "environment": {"versions": ["a", "b"]}}

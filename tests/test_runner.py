@@ -5,16 +5,18 @@ from typing import Any
 
 import pytest
 
-from specbench.catalogue import load_method, load_task, with_overrides
-from specbench.data.examples import Example
+from specbench.core.errors import ConfigError
 from specbench.decoding.sampling import Sampling
-from specbench.errors import ConfigError
-from specbench.models.pair import ModelPair
-from specbench.running.blocks import what_blocks_are
+from specbench.models.causal_lm import ModelPair
+from specbench.running.blocks import Block, blocks, what_blocks_are
 from specbench.running.compose import compose, methods_for_any_vocabulary, stream_seed
+from specbench.running.identity import run_identity
 from specbench.running.models import Models
-from specbench.running.runner import Block, blocks, check_same_examples, identity
-from specbench.specs import RunSpec
+from specbench.running.runner import check_same_examples
+from specbench.specs.catalogue import load_method, load_task
+from specbench.specs.overrides import with_overrides
+from specbench.specs.run import RunSpec
+from specbench.tasks.examples import Example
 from tests import tiny
 
 
@@ -76,7 +78,7 @@ def test_the_commit_of_hub_data_is_part_of_what_a_run_is() -> None:
     def found(source: str, revision: str) -> Any:
         data = SimpleNamespace(source=source, revision=revision)
         place = SimpleNamespace(task=SimpleNamespace(name="gsm8k"), subset="default", decoders=(), data=data)
-        return identity(spec, [place], models, {}).get("data_revisions")  # type: ignore[list-item]
+        return run_identity(spec, [place], models, {}).get("data_revisions")  # type: ignore[list-item]
 
     assert found("hub", "a1") == {"gsm8k/default": "a1"} and found("hub", "b2") != found("hub", "a1")
     assert found("local", "a1") is found("sample", "a1") is None

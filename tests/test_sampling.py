@@ -4,11 +4,12 @@ import pytest
 import torch
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from specbench.core.errors import ConfigError
+from specbench.core.registry import DRAFTERS
 from specbench.decoding import sampling
 from specbench.decoding.sampling import Distributions, Sampling, draw, process, residual
-from specbench.errors import ConfigError
-from specbench.registry import DRAFTERS
-from specbench.specs import GenerationSpec, build
+from specbench.specs.components import build
+from specbench.specs.task import GenerationSpec
 
 LOGITS = 3 * torch.randn(6, 40, generator=torch.Generator().manual_seed(0))
 

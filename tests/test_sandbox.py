@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from specbench.sandbox import isolation
-from specbench.sandbox.isolation import strongest
-from specbench.sandbox.job import Job, Limits
-from specbench.sandbox.run import run_program
+from specbench.tasks.sandbox import isolation
+from specbench.tasks.sandbox.isolation import strongest
+from specbench.tasks.sandbox.run import Job, Limits, run_program
 from tests.attacks.world import HERE
 
 TEST = "assert add(1, 2) == 3\nassert add(5, 5) == 10\n"
@@ -23,10 +22,10 @@ LONG = Limits(timeout_seconds=30, memory_mib=128)
 
 def test_its_processes_import_little():
     """Two are started for each program, so what they import is what many programs cost."""
-    code = f"import sys; sys.path.insert(0, {str(isolation.ROOT)!r}); import specbench.sandbox.inside.tester, "
-    code += "specbench.sandbox.inside.answerer; print(*sys.modules)"
+    code = f"import sys; sys.path.insert(0, {str(isolation.ROOT)!r}); import specbench.tasks.sandbox.inside.tester, "
+    code += "specbench.tasks.sandbox.inside.answerer; print(*sys.modules)"
     told = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "specbench.sandbox.inside.answerer" in told
+    assert "specbench.tasks.sandbox.inside.answerer" in told
     assert not {"importlib.metadata", "email", "pydantic", "yaml", "numpy"} & set(told)
 
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.training.data import Prompt, TrainingData
 from specbench.training.objectives import build_objective
 from specbench.training.passes import Batch, learnt_logits
-from specbench.training.server import Question, Server
+from specbench.training.self_distillation import Question, Server
 from specbench.training.spec import TrainSpec
 from tests import tiny
 

@@ -10,14 +10,15 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from specbench.catalogue import load_method, method_names, with_overrides
-from specbench.commands.show import show
-from specbench.errors import ConfigError
-from specbench.help.find import find_help
-from specbench.help.method import MethodHelp
-from specbench.help.parameters import described
-from specbench.help.text import method_text, shown
-from specbench.registry import BRIDGES, DRAFTERS, RULES, Registry
+from specbench.cli.help.find import find_help
+from specbench.cli.help.method import MethodHelp
+from specbench.cli.help.parameters import described
+from specbench.cli.help.text import method_text, shown
+from specbench.cli.info import show
+from specbench.core.errors import ConfigError
+from specbench.core.registry import BRIDGES, DRAFTERS, RULES, Registry
+from specbench.specs.catalogue import load_method, method_names
+from specbench.specs.overrides import with_overrides
 from tests.test_plugins import installed, python  # noqa: F401  (installed: a fixture)
 
 METHODS = method_names()
@@ -255,8 +256,8 @@ def test_an_unknown_name_is_one_line(name: str, expected: str) -> None:
 
 def test_a_plug_in_is_explained_as_far_as_its_code_says(installed: Path) -> None:  # noqa: F811
     code = """
-from specbench.help.find import find_help
-from specbench.help.text import method_text
+from specbench.cli.help.find import find_help
+from specbench.cli.help.text import method_text
 print(method_text(find_help("parrot")))
 print([(p.key, p.type, p.range, p.default, p.meaning, p.settable) for p in find_help("parrot").parameters][1])
 print(find_help("echo").prompt)

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specbench.demo.family import read_manifest
-from specbench.fairness.numbers import Change
+from specbench.analysis.fairness.numbers import Change
+from specbench.embedded.family import read_manifest
 from specbench.results.bootstrap import Metric
 from tests.show_drafters.cells import interval, number, table
 from tests.show_drafters.claims import Claim, changes, section, verdict

@@ -45,4 +45,4 @@ def test_the_page_says_what_was_measured(monkeypatch):
 
 def test_a_command_that_fails_ends_the_script():
     with pytest.raises(script.subprocess.CalledProcessError):
-        script.said("specbench.cli", "validate", "missing.yaml")
+        script.said("specbench", "validate", "missing.yaml")

@@ -15,29 +15,23 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from specbench.errors import ConfigError
-from specbench.leaderboards import ranks
-from specbench.leaderboards.ranks import ranked
-from specbench.leaderboards.side import Side
-from specbench.results.board_format import digest_of
+from specbench.core.errors import ConfigError
+from specbench.core.files import locked
+from specbench.publish.site.build import MARK, build, lock_of
+from specbench.publish.site.entries import read
+from specbench.publish.site.geometry import placed, scale
+from specbench.publish.site.index import COLUMNS, signed
+from specbench.publish.site.pictures import LABELS, WIDTH, Histogram, bars_of, columns_of, histogram_of
+from specbench.publish.site.plane import front, planes, predicted
+from specbench.publish.site.published import published
+from specbench.publish.site.row_page import breakdown_of, facts
+from specbench.results import ranks
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import verdict_of
 from specbench.results.leaderboard import load, write
-from specbench.results.row import Evidence, Row
-from specbench.running.file_lock import locked
-from specbench.site.bars import LABELS, WIDTH, bars_of, columns_of
-from specbench.site.breakdown import breakdown_of
-from specbench.site.build import build
-from specbench.site.entries import read
-from specbench.site.facts import facts
-from specbench.site.folder import MARK, lock_of
-from specbench.site.histogram import Histogram, histogram_of
-from specbench.site.index import COLUMNS, signed
-from specbench.site.labels import placed
-from specbench.site.plane import front, planes
-from specbench.site.predicted import predicted
-from specbench.site.published import published
-from specbench.site.scale import scale
+from specbench.results.paired import Side
+from specbench.results.ranks import ranked
+from specbench.results.row import Evidence, Row, digest_of
 from tests.site_rows import HOSTILE, hostile_row, many_rows, metrics, some_rows
 from tests.test_fairness import run_into
 from tests.test_leaderboard import row
@@ -495,7 +489,7 @@ def test_a_site_that_cannot_be_put_in_place_leaves_the_earlier_one(board, tmp_pa
             raise OSError(28, "No space left on device")
         rename(source, target)
 
-    monkeypatch.setattr("specbench.site.folder.os.rename", failing)
+    monkeypatch.setattr("specbench.publish.site.build.os.rename", failing)
     with pytest.raises(ConfigError, match="No space left on device; an earlier site is as it was"):
         build([board], tmp_path / "site", "y")
     assert "<title>Results – x</title>" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")

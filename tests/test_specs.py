@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from specbench.catalogue import load_method
-from specbench.errors import ConfigError
-from specbench.registry import DRAFTERS, RULES
-from specbench.specs import MethodSpec, RunSpec, TaskSpec, build, digest, templates
+from specbench.core.errors import ConfigError
+from specbench.core.registry import DRAFTERS, RULES
+from specbench.specs import templates
+from specbench.specs.catalogue import load_method
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
+from specbench.specs.run import RunSpec, digest
+from specbench.specs.task import TaskSpec
 
 FSD = {
     "name": "fsd",
@@ -293,7 +297,7 @@ def test_subsets_are_merged_deeply():
 
 
 def test_a_subset_may_have_another_scorer(monkeypatch):
-    from specbench.registry import SCORERS
+    from specbench.core.registry import SCORERS
 
     def close(*, tolerance: float):
         return None
@@ -432,7 +436,7 @@ def test_columns_of_several_turns():
 def test_new_keys_leave_digests_alone():
     """The digest of mgsm's version 1 as it was before turns, few-shot examples, chat stops and so on, its scorer with
     the options that it has now."""
-    from specbench.catalogue import load_task
+    from specbench.specs.catalogue import load_task
 
     data = load_task("mgsm").model_dump()
     subsets = {name: {**over, "generation": {}, "scorer": {"type": "number"}} for name, over in data["subsets"].items()}

@@ -4,11 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from specbench.catalogue import load_method, load_task, method_names, task_names, with_overrides
-from specbench.errors import ConfigError
-from specbench.resources import builtin_dir
-from specbench.running.specs_file import read_specs, write_specs
-from specbench.specs import named
+from specbench.core.errors import ConfigError
+from specbench.core.resources import builtin_dir
+from specbench.running.run_folder import read_specs, write_specs
+from specbench.specs.catalogue import load_method, load_task, method_names, task_names
+from specbench.specs.overrides import with_overrides
+from specbench.specs.run import named
 
 
 def test_every_task_and_method_has_its_digest_when_it_is_read_back(tmp_path):

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.catalogue import load_method
-from specbench.decoding.bridges.psi import Psi
+from specbench.core.errors import ConfigError
+from specbench.decoding.bridges.psi import Psi, StringProbs
 from specbench.decoding.bridges.string import StringBridge, string
-from specbench.decoding.bridges.string_probs import StringProbs
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.ledger import StopRules
@@ -20,11 +19,10 @@ from specbench.decoding.loop import decode
 from specbench.decoding.proposal import FOREIGN, PointMass
 from specbench.decoding.sampling import Sampling, draw, process
 from specbench.decoding.verification import rejection
-from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
-from specbench.models.pair import ModelPair
 from specbench.models.vocabulary import Vocabulary
+from specbench.specs.catalogue import load_method
 from tests import tiny, tokenizers_made_here
 from tests.test_losslessness import PLAIN, chi_square_p
 from tests.toys import TextModel

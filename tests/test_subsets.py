@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from specbench.catalogue import load_method, load_task
-from specbench.errors import ConfigError
-from specbench.running import subsets
-from specbench.running.subsets import with_files
-from specbench.specs import RunSpec, build
-from specbench.vocab.texts import task_prompts
+from specbench.analysis.vocab.compare import task_prompts
+from specbench.core.errors import ConfigError
+from specbench.running import plan as subsets
+from specbench.running.plan import with_files
+from specbench.specs.catalogue import load_method, load_task
+from specbench.specs.components import build
+from specbench.specs.run import RunSpec
 
 MISSING = "mgsm: 9 subsets have no file in {folder} (es, fr, ru, zh, ja and 4 more): they are not measured"
 
@@ -81,11 +82,11 @@ def test_a_subset_that_is_named_twice_is_asked_for_once() -> None:
 @pytest.mark.parametrize(
     ("words", "module"),
     [
-        (("audit", "--method", "sd"), "audit.request"),
-        (("sweep", "--method", "fsd"), "tuning.trials"),
-        (("sweep", "--method", "sd", "--recipe", "language-order"), "tuning.trials"),
-        (("sweep", "--method", "sd", "--recipe", "joint-temperature", "--values", "0.5,1"), "tuning.trials"),
-        (("tune", "--method", "fsd"), "tuning.trials"),
+        (("audit", "--method", "sd"), "analysis.audit.request"),
+        (("sweep", "--method", "fsd"), "analysis.tuning.trials"),
+        (("sweep", "--method", "sd", "--recipe", "language-order"), "analysis.tuning.trials"),
+        (("sweep", "--method", "sd", "--recipe", "joint-temperature", "--values", "0.5,1"), "analysis.tuning.trials"),
+        (("tune", "--method", "fsd"), "analysis.tuning.trials"),
     ],
 )
 def test_commands_measure_what_is_there(

@@ -12,20 +12,17 @@ import pytest
 import yaml
 from rich.console import Console
 
-from specbench.boards.catalogue import load_board
-from specbench.boards.cells import cells_of as board_cells
-from specbench.errors import ConfigError
-from specbench.grids.measurement import Asked
-from specbench.request import Request
+from specbench.core.errors import ConfigError
+from specbench.publish.boards.catalogue import load_board
+from specbench.publish.boards.cells import cells_of as board_cells
+from specbench.publish.measurement import Asked
+from specbench.publish.suite.cells import cells_of, load_suite
+from specbench.publish.suite.forecast import Evidence, Forecast, Planned, planned, records_in, shown
+from specbench.publish.suite.process import MeasuringProcess
+from specbench.publish.suite.run import line_of, run_suite, unknown
+from specbench.publish.suite.workers import Crew, Event, Finished, Job, Lost, Opening, Ready, Said
 from specbench.results.leaderboard import load, write
-from specbench.suite.cells import cells_of, load_suite
-from specbench.suite.crew import Crew
-from specbench.suite.evidence import Evidence, records_in
-from specbench.suite.forecast import Forecast, Planned, shown
-from specbench.suite.jobs import Event, Finished, Job, Lost, Opening, Ready, Said
-from specbench.suite.plan import planned
-from specbench.suite.process import MeasuringProcess
-from specbench.suite.run import line_of, run_suite, unknown
+from specbench.running.request import Request
 from tests.processes import started
 from tests.test_leaderboard import row
 
@@ -281,7 +278,7 @@ METHOD = {"name": "crash", "version": 1, "title": "Ends its process", "num_draft
 def test_failures_are_the_cells_own_and_the_same_command_goes_on(
     specbench: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.suite.run.MAX_LOSSES", 1)
+    monkeypatch.setattr("specbench.publish.suite.run.MAX_LOSSES", 1)
     (tmp_path / "crash.py").write_text(CRASHING, encoding="utf-8")
     (tmp_path / "crash.yaml").write_text(yaml.safe_dump(METHOD), encoding="utf-8")
     pairs = {"crashing": None, "absent": {"target": "./nowhere"}, "good": None}
@@ -352,6 +349,6 @@ def alive(pid: int) -> bool:
 
 
 def test_a_process_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.suite.process.PROGRAM", "raise OSError('no disk')")
+    monkeypatch.setattr("specbench.publish.suite.process.PROGRAM", "raise OSError('no disk')")
     event = MeasuringProcess(Opening("cpu", 1)).open()
     assert event == Lost("its process ended with exit code 1: OSError: no disk")

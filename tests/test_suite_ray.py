@@ -16,14 +16,15 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.errors import ConfigError
-from specbench.resources import PACKAGE
+from specbench.core.errors import ConfigError
+from specbench.core.resources import PACKAGE
+from specbench.publish.suite import cluster
+from specbench.publish.suite import cluster as host
+from specbench.publish.suite import process as measuring
+from specbench.publish.suite.tables import Watch
+from specbench.publish.suite.workers import Begun, Event, Finished, Machines, Opening, Ready, Recorded, Said
 from specbench.results.environment import commit, environment
 from specbench.results.leaderboard import load, write
-from specbench.suite import cluster, host, measuring
-from specbench.suite.jobs import Begun, Event, Finished, Opening, Ready, Recorded, Said
-from specbench.suite.machines import Machines
-from specbench.suite.watch import Watch
 from tests.test_leaderboard import row
 
 SUITE = {
@@ -137,7 +138,7 @@ def test_workers_that_share_cpus_are_other_machines_to_a_leaderboard(
         assert (machines.crowded() is not None) == (num_workers > 1)
         with nullcontext() if goes else pytest.raises(ConfigError, match="one of 2 workers"):
             machines.check_leaderboard()
-    monkeypatch.setattr("specbench.threads._num_sharing", 2)
+    monkeypatch.setattr("specbench.core.threads._num_sharing", 2)
     assert environment("cpu", "", "")["device"].endswith(", one of 2 workers")
 
 

@@ -11,24 +11,22 @@ import pytest
 import torch
 import yaml
 
-from specbench.catalogue import load_method
-from specbench.commands.sweep import sweep
+from specbench.analysis.tuning.estimates import StepCosts, agreeing
+from specbench.analysis.tuning.evidence import KEY, KeepingRule, keeping, windows
+from specbench.analysis.tuning.sweep import at, spread, swept_values
+from specbench.analysis.tuning.walk import Recorded, Setting, walk
+from specbench.cli.tune import sweep
+from specbench.core.errors import ConfigError
+from specbench.core.resources import builtin_dir
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
-from specbench.decoding.lossy import fuzzy_rule
 from specbench.decoding.sampling import Sampling
-from specbench.errors import ConfigError
-from specbench.models.pair import ModelPair
-from specbench.resources import builtin_dir
+from specbench.decoding.verification import fuzzy_rule
+from specbench.models.causal_lm import ModelPair
 from specbench.results.leaderboard import load
 from specbench.running.compose import compose
-from specbench.tuning.checks import agreeing
-from specbench.tuning.costs import StepCosts
-from specbench.tuning.evidence import KEY, KeepingRule, keeping, windows
-from specbench.tuning.sweep import spread
-from specbench.tuning.variants import at, swept_values
-from specbench.tuning.walk import Recorded, Setting, walk
+from specbench.specs.catalogue import load_method
 from tests.toys import TableModel
 
 GREEDY, WARM = Sampling(), Sampling(1.0)

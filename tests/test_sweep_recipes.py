@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from specbench.catalogue import load_method
-from specbench.errors import ConfigError
-from specbench.representation import Share
+from specbench.analysis.representation import Share
+from specbench.analysis.tuning.recipes import TEMPERATURES, Order, adjusted_acceptance, check, checked, joint, ordered
+from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load
-from specbench.scoring.numbers import number
-from specbench.scoring.translation import bleu
-from specbench.tuning.adjusted import adjusted_acceptance
-from specbench.tuning.joint_temperature import TEMPERATURES, checked, joint
-from specbench.tuning.language_order import Order, check, ordered
+from specbench.specs.catalogue import load_method
+from specbench.tasks.scoring.numbers import number
+from specbench.tasks.scoring.translation import bleu
 
 Specbench = Callable[..., tuple[int, str, str]]
 

@@ -5,22 +5,24 @@ from collections import Counter
 import pytest
 import torch
 
-from specbench.catalogue import load_method, with_overrides
+from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.drafters.synthetic import SyntheticDrafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
-from specbench.errors import ConfigError
-from specbench.leaderboards.paired import Side
-from specbench.leaderboards.ranks import ranked
-from specbench.leaderboards.tables import unranked
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import ModelPair
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import caption
+from specbench.results.paired import Side
+from specbench.results.ranked_tables import unranked
+from specbench.results.ranks import ranked
 from specbench.running.compose import Decoder, compose
-from specbench.specs import MethodSpec, build
+from specbench.specs.catalogue import load_method
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
+from specbench.specs.overrides import with_overrides
 from tests import tiny
 from tests.test_leaderboard import row
 from tests.test_losslessness import chi_square_p
@@ -91,7 +93,7 @@ def test_drawn_tokens_follow_the_target(acceptance: float) -> None:
 
 
 def test_control_a_mixture_that_is_not_what_was_drawn_from_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from specbench.decoding.drafters.synthetic_plan import Mixture
+    from specbench.decoding.drafters.synthetic import Mixture
 
     monkeypatch.setattr(Mixture, "token_probs", lambda self, ids: torch.full((len(ids),), 0.05))
     prompt, found = [0, 1], Counter()

@@ -4,13 +4,12 @@ import re
 
 import pytest
 
-from specbench.leaderboards.formats import markdown
-from specbench.leaderboards.latex import escaped, latex
-from specbench.leaderboards.side import Side
-from specbench.leaderboards.tables import Numbered, tables
 from specbench.results.bootstrap import Metric
+from specbench.results.formats import escaped as markdown_escaped
+from specbench.results.formats import escaped_latex, latex, markdown
 from specbench.results.leaderboard import write
-from specbench.results.markdown import escaped as markdown_escaped
+from specbench.results.paired import Side
+from specbench.results.ranked_tables import Numbered, tables
 from tests.test_leaderboard import row
 
 
@@ -61,7 +60,10 @@ def test_texts_of_users_are_no_commands():
     text = latex(ranked_table((1.0, 1.2), verdict=hostile, device=hostile))
     assert r"\input" not in text and len({len(line) for line in parsed(text)}) == 1
     assert not re.search(r"(?<!\\)[%#_]", text.replace("% needs", "", 1).replace(r"95 \%", ""))
-    assert escaped(r"a_b\{}") == r"a\_b\textbackslash{}\{\}" and escaped("α ≤ 1 – 2") == r"$\alpha$ $\leq$ 1 -- 2"
+    assert (
+        escaped_latex(r"a_b\{}") == r"a\_b\textbackslash{}\{\}"
+        and escaped_latex("α ≤ 1 – 2") == r"$\alpha$ $\leq$ 1 -- 2"
+    )
     made = markdown(ranked_table((1.0, 1.2), verdict=hostile + "\nnew | line"))
     lines = [line for line in made.splitlines() if line.startswith("|")]
     assert len({len(re.split(r"(?<!\\)\|", line)) for line in lines}) == 1 and len(lines) == 3

@@ -4,9 +4,8 @@ import pytest
 from rich.console import Console
 
 from specbench.results.bootstrap import Metric
-from specbench.results.comparison import comparison_table
-from specbench.results.notes import why_unscored
-from specbench.results.tables import run_table
+from specbench.results.captions import why_unscored
+from specbench.results.tables import comparison_table, run_table
 from tests.test_leaderboard import row as leaderboard_row
 
 METRICS = {

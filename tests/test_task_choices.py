@@ -8,12 +8,12 @@ from pathlib import Path
 import datasets
 import pytest
 
-from specbench.catalogue import load_task
-from specbench.data.examples import load_examples
+from specbench.core.errors import ConfigError
+from specbench.core.registry import SCORERS
 from specbench.decoding.ledger import text_before_stop
-from specbench.demo.world.choices import csqa, mmlu
-from specbench.errors import ConfigError
-from specbench.registry import SCORERS
+from specbench.embedded.world.choices import csqa, mmlu
+from specbench.specs.catalogue import load_task
+from specbench.tasks.examples import load_examples
 
 TASKS = {name: load_task(name) for name in ("csqa", "mmlu")}
 CASES = [("csqa", "default"), *(("mmlu", subject) for subject in mmlu.weights())]

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from specbench.catalogue import load_task
-from specbench.data.examples import load_examples
-from specbench.demo.world.documents import cnn_dm, mlsum, scrolls
-from specbench.errors import ConfigError
-from specbench.scoring.of_task import make_scorer
+from specbench.core.errors import ConfigError
+from specbench.embedded.world.documents import cnn_dm, mlsum, scrolls
+from specbench.specs.catalogue import load_task
+from specbench.tasks.examples import load_examples
+from specbench.tasks.scoring.contract import make_scorer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 WORLDS = {"cnn_dm": cnn_dm, "mlsum": mlsum, "scrolls": scrolls}

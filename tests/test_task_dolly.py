@@ -7,12 +7,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from specbench.catalogue import load_task
-from specbench.data.examples import load_examples
-from specbench.data.readers.dolly import aya
-from specbench.demo.world import dolly
-from specbench.errors import ConfigError
-from specbench.registry import SCORERS
+from specbench.core.errors import ConfigError
+from specbench.core.registry import SCORERS
+from specbench.embedded.world import dolly
+from specbench.specs.catalogue import load_task
+from specbench.tasks.examples import load_examples
+from specbench.tasks.readers.columns import aya
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "th", "vi", "zh")  # that Qwen2.5 names
 SUITE = [  # as the published file: the languages one after the other, some in two scripts

@@ -9,15 +9,17 @@ from types import SimpleNamespace
 import datasets
 import pytest
 
-from specbench.catalogue import load_task
-from specbench.data.examples import load_examples
+from specbench.core.registry import SCORERS
 from specbench.decoding.ledger import text_before_stop
-from specbench.demo.world.code import humaneval
-from specbench.registry import SCORERS
+from specbench.embedded.world.code import humaneval
 from specbench.running.plan import where_asked
-from specbench.sandbox import permission
-from specbench.specs import TaskSpec, build, digest
+from specbench.specs.catalogue import load_task
+from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
+from specbench.specs.run import digest
+from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import load_examples
+from specbench.tasks.sandbox import run as permission
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "humaneval"
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import datasets
 import pytest
 
-from specbench.catalogue import load_task
-from specbench.data.examples import load_examples
+from specbench.core.errors import ConfigError
+from specbench.core.registry import SCORERS
 from specbench.decoding.ledger import text_before_stop
-from specbench.demo.world.math import tasks as sums
-from specbench.errors import ConfigError
-from specbench.registry import SCORERS
+from specbench.embedded.world.math import tasks as sums
+from specbench.specs.catalogue import load_task
+from specbench.tasks.examples import load_examples
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 TASKS = ("gsm8k", "mcot", "msvamp")

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from specbench.catalogue import load_task
-from specbench.data import topics
-from specbench.data.examples import load_examples
-from specbench.errors import ConfigError
-from specbench.scoring.of_task import make_scorer
+from specbench.core.errors import ConfigError
+from specbench.specs.catalogue import load_task
+from specbench.tasks import topics
+from specbench.tasks.examples import load_examples
+from specbench.tasks.scoring.contract import make_scorer
 
 RATINGS = "Word\tBigram\tConc.M\tConc.SD\tUnknown\tTotal\tPercent_known\tSUBTLEX\tDom_Pos\n"
 VECTORS = "garden 1 0 0\nsunny 0.9 0.1 0\nriver 0 1 0\nwet 0.1 0.9 0\nidea 0 0 1\nvague 0 0.1 0.9\nof 1 1 1\n"
@@ -104,7 +104,7 @@ def test_what_is_wrong_with_word_lists_is_said(words, tmp_path):
 def test_one_file_of_topics_serves_all_languages(tmp_path):
     path = tmp_path / "topics.jsonl"
     made = subprocess.run(
-        [sys.executable, "-m", "specbench.data.topics", path, "--num", "3"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "specbench.tasks.topics", path, "--num", "3"], capture_output=True, text=True, check=True
     )
     assert "3 topics" in made.stdout and len(path.read_text().splitlines()) == 3 * 15
     for subset, language in (("de", "German"), ("yor", "Yoruba")):
@@ -114,7 +114,7 @@ def test_one_file_of_topics_serves_all_languages(tmp_path):
         assert len(data) == 3
         assert data[0].prompt == f"Write a short story in {language} about this topic: sunlit garden\n\nStory:\n"
     failed = subprocess.run(
-        [sys.executable, "-m", "specbench.data.topics", path, "--num", "999"], capture_output=True, text=True
+        [sys.executable, "-m", "specbench.tasks.topics", path, "--num", "999"], capture_output=True, text=True
     )
     assert failed.returncode == 2 and failed.stderr.startswith("error: --num 999") and "Traceback" not in failed.stderr
 
@@ -135,7 +135,7 @@ def test_stories_are_sampled_as_in_the_paper_and_judged_without_a_reference():
 def test_samples_are_topics_only():
     from random import Random
 
-    from specbench.demo.world import story
+    from specbench.embedded.world import story
 
     row = story.draw("fr", True, Random(1))
     assert {key for key in row if key[0] != "_"} == {"subset", "adjective", "noun"}

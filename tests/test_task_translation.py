@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from specbench.catalogue import load_task
-from specbench.data.examples import load_examples
-from specbench.data.readers.translation import translation as reader
-from specbench.demo.world.translation import iwslt14, low_resource, wmt
-from specbench.errors import ConfigError
-from specbench.registry import SCORERS
+from specbench.core.errors import ConfigError
+from specbench.core.registry import SCORERS
+from specbench.embedded.world.translation import iwslt14, low_resource, wmt
+from specbench.specs.catalogue import load_task
+from specbench.tasks.examples import load_examples
+from specbench.tasks.readers.translation import translation as reader
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 WORLDS = {"wmt": wmt, "iwslt14": iwslt14, "low_resource_mt": low_resource}

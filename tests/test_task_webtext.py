@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from specbench.catalogue import load_task
-from specbench.data.examples import load_examples
-from specbench.demo.world import webtext
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.embedded.world import webtext
+from specbench.specs.catalogue import load_task
+from specbench.tasks.examples import load_examples
 
 
 def load(subset, tmp_path, rows, **options):

@@ -9,13 +9,14 @@ import datasets
 import huggingface_hub
 import pytest
 
-from specbench.catalogue import load_task
-from specbench.data.examples import load_examples
-from specbench.data.folders import subsets_with_files
-from specbench.errors import ConfigError
-from specbench.registry import READERS
-from specbench.scoring.numbers import answered_number
-from specbench.specs import TaskSpec, build
+from specbench.core.errors import ConfigError
+from specbench.core.registry import READERS
+from specbench.specs.catalogue import load_task
+from specbench.specs.components import build
+from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import load_examples
+from specbench.tasks.folders import subsets_with_files
+from specbench.tasks.scoring.numbers import answered_number
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "mgsm"
 LANGUAGES = ["bn", "de", "en", "es", "ja", "sw"]

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError
 from specbench.decoding.sampling import Sampling, process
-from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
-from specbench.training import generations
-from specbench.training.generations import Generations, fingerprint
-from specbench.training.teacher import Generator, Job, LeftPadded, inverse_draw
+from specbench.training import teacher as generations
+from specbench.training.teacher import Generations, Generator, Job, LeftPadded, fingerprint, inverse_draw
 from tests import tiny
 
 RANDOM = torch.Generator().manual_seed(1)

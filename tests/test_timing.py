@@ -6,16 +6,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from specbench.catalogue import load_method
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
+from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
-from specbench.models.pair import ModelPair
 from specbench.models.timing import Clock, PassLog, Stopwatch
 from specbench.running.compose import compose
+from specbench.specs.catalogue import load_method
 from tests import tiny
 
 

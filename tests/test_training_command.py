@@ -11,15 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from specbench.models.checkpoints import fingerprint
 from specbench.models.loading import load_model, load_weights
-from specbench.models.revisions import fingerprint
-from specbench.training.command import identity
+from specbench.training.command import identity, measuring
 from specbench.training.corrective import CorrectiveObjective
+from specbench.training.distillation import SampleObjective
 from specbench.training.files import OutputFolder
-from specbench.training.finished import measuring
-from specbench.training.optimizers import make_optimizer
-from specbench.training.sample_objective import SampleObjective
-from specbench.training.server import Server
+from specbench.training.loop import make_optimizer
+from specbench.training.self_distillation import Server
 from specbench.training.spec import TrainSpec
 from tests import tiny
 from tests.training_toys import in_a_process, killed_at, same

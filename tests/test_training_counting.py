@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from specbench.ngram.model import NgramModel
+from specbench.models.ngram import NgramModel
 from specbench.specs.components import build
 from specbench.training.data import gathered
-from specbench.training.data_spec import DataSpec
+from specbench.training.spec import DataSpec
 from tests import tiny
 
 Run = Callable[..., tuple[int, str, str]]
@@ -97,7 +97,7 @@ def test_model_and_record_are_replaced_together(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("specbench.training.counting.CountingRecord.write", full)
+        patch.setattr("specbench.training.ngram.CountingRecord.write", full)
         code, _, err = specbench("train", "ngram", "--target", target, "--corpus", "a.txt", "--output", "out")
     assert code == 2 and "out: cannot be written: No space left" in err
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == files

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from specbench.demo.world import held_out_rows
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.embedded.world import held_out_rows
 from specbench.specs.components import build
 from specbench.training.data import Prompt, TrainingData, load_data, total_steps
 from specbench.training.spec import TrainSpec

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from specbench.specs import dotted
+from specbench.specs import components as dotted
 from specbench.specs.components import build
-from specbench.training.keys import keys
-from specbench.training.ngram_spec import NgramSpec
-from specbench.training.spec import TrainSpec
+from specbench.training.settings import keys
+from specbench.training.spec import NgramSpec, TrainSpec
 
 KINDS = ("scdf", "distill", "finetune", "ngram")
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}

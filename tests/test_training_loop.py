@@ -17,13 +17,13 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from torch import nn
 
-from specbench.errors import ConfigError
-from specbench.files import write_bytes
+from specbench.core.errors import ConfigError
+from specbench.core.files import write_bytes
 from specbench.models.loading import load_model
 from specbench.specs.components import build
 from specbench.training import files, train
+from specbench.training.loop import make_optimizer, rate_at
 from specbench.training.objective import Part
-from specbench.training.optimizers import make_optimizer, rate_at
 from specbench.training.record import last_validation
 from specbench.training.spec import TrainSpec
 from specbench.training.state import Progress

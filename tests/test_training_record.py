@@ -9,13 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from specbench.errors import ConfigError
-from specbench.training import processor_energy
-from specbench.training.cost import Meter
-from specbench.training.log import Log
-from specbench.training.processor_energy import MAX_WATTS, ProcessorEnergy
+from specbench.core.errors import ConfigError
+from specbench.training import cost as processor_energy
+from specbench.training.cost import MAX_WATTS, Meter, ProcessorEnergy
 from specbench.training.progress import losses
 from specbench.training.record import total
+from specbench.training.state import Log
 from tests import tiny
 from tests.training_toys import NUM_STEPS, train_toy, weights
 

@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from specbench.commands.train import NUM_STEPS
-from specbench.errors import ConfigError
+from specbench.cli.train import NUM_STEPS
+from specbench.core.errors import ConfigError
 from specbench.specs.components import build
-from specbench.training.examples import EXAMPLES
-from specbench.training.ngram_spec import NgramSpec
-from specbench.training.settings import read_settings, settings
-from specbench.training.spec import TrainSpec
+from specbench.training.settings import EXAMPLES, read_settings, settings
+from specbench.training.spec import NgramSpec, TrainSpec
 
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}
 

@@ -13,18 +13,18 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specbench.catalogue import load_method
 from specbench.decoding.bridges.token_level import View
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.ledger import Ledger, StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
-from specbench.models.causal_lm import CausalLM
-from specbench.models.pair import ModelPair
-from specbench.models.transfer import uploaded
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.devices import uploaded
 from specbench.running.compose import Decoder, compose
-from specbench.specs import MethodSpec, build
+from specbench.specs.catalogue import load_method
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
 from tests import tiny
 
 PROMPT = list(b"What is counted is every wait.")

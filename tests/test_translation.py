@@ -7,8 +7,8 @@ import sys
 import pytest
 import sacrebleu
 
-from specbench.errors import ConfigError
-from specbench.registry import SCORERS
+from specbench.core.errors import ConfigError
+from specbench.core.registry import SCORERS
 
 ENGLISH = [
     ("The cat sat on the mat, and the dog did not.", "The cat is sitting on the mat, and the dog is not."),

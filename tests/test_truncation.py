@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.catalogue import load_method
-from specbench.data.examples import Example, TaskData
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.running.models import Models
 from specbench.running.prompts import Budget, encode, shortened, truncated
+from specbench.specs.catalogue import load_method
+from specbench.tasks.examples import Example, TaskData
 from tests import tiny
 
 

@@ -11,18 +11,18 @@ import pytest
 import yaml
 from rich.console import Console
 
-from specbench.catalogue import load_file, load_method, load_task
-from specbench.commands.run import run
-from specbench.commands.tune import tune
-from specbench.data.examples import Example, TaskData
-from specbench.errors import ConfigError
+from specbench.analysis.tuning import tune as decisions
+from specbench.analysis.tuning import tune as tuner
+from specbench.analysis.tuning.calibration import choose_slice, described, prompt_digest, without_calibration
+from specbench.analysis.tuning.tune import Tuner, lossless, named
+from specbench.analysis.tuning.tune import tune as tune_with
+from specbench.cli.run import run
+from specbench.cli.tune import tune
+from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
-from specbench.specs import MethodSpec
-from specbench.specs.calibration import CalibrationSpec
-from specbench.tuning import decisions, tuner
-from specbench.tuning.calibration import choose_slice, described, prompt_digest, without_calibration
-from specbench.tuning.tune import tune as tune_with
-from specbench.tuning.tuner import Tuner, lossless, named
+from specbench.specs.catalogue import load_file, load_method, load_task
+from specbench.specs.method import CalibrationSpec, MethodSpec
+from specbench.tasks.examples import Example, TaskData
 
 Accuracy = Callable[[float], float]
 LENGTHS = [named(lossless(load_method("fsd")), "length-10"), load_method("draft-only")]

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.data.examples import load_examples
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import Prompts
 from specbench.running.compose import Decoder
 from specbench.running.prompts import record_prompts
 from specbench.running.records import with_the_same_history
-from specbench.specs import TaskSpec, build
+from specbench.specs.components import build
+from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import load_examples
 from tests import tiny
 
 Specbench = Callable[..., tuple[int, str, str]]

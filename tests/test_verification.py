@@ -5,11 +5,9 @@ import math
 import pytest
 import torch
 
-from specbench.decoding.divergences import DIVERGENCES
-from specbench.decoding.lossy import fuzzy_rule, random_accept_rule
 from specbench.decoding.proposal import FOREIGN, Proposal
 from specbench.decoding.sampling import Distributions, Sampling, residual
-from specbench.decoding.verification import leading, rejection
+from specbench.decoding.verification import DIVERGENCES, fuzzy_rule, leading, random_accept_rule, rejection
 
 TARGET = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
 DRAFT = torch.tensor([[0.6, 0.3, 0.1], [0.8, 0.1, 0.1]])

@@ -15,21 +15,18 @@ from hypothesis import strategies as st
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
-from specbench.commands.vocab import vocab
+from specbench.analysis.vocab import acceptance as accepted
+from specbench.analysis.vocab.acceptance import Fit
+from specbench.analysis.vocab.compare import load_tokenizer, task_prompts
+from specbench.analysis.vocab.decompositions import count, decompositions, summary
+from specbench.analysis.vocab.overlap import injectivity, overlap, text_overlap
+from specbench.analysis.vocab.report import Side, VocabReport, make_report
+from specbench.cli.analyses import vocab
+from specbench.core.errors import ConfigError
 from specbench.decoding.proposal import FOREIGN, PointMass, Proposal
 from specbench.decoding.sampling import process
-from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.vocabulary import Vocabulary
-from specbench.vocab import acceptance as accepted
-from specbench.vocab.decompositions import count, decompositions, summary
-from specbench.vocab.fits import Fit
-from specbench.vocab.injectivity import injectivity
-from specbench.vocab.loading import load_tokenizer
-from specbench.vocab.overlap import overlap, text_overlap
-from specbench.vocab.report import Side, VocabReport, make_report
-from specbench.vocab.texts import task_prompts
 from tests import tiny
 from tests import tokenizers_made_here as made
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from specbench.catalogue import load_method
 from specbench.decoding.sampling import Sampling
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import ModelPair
+from specbench.running.blocks import TEXT, warm_up
 from specbench.running.compose import Decoder, compose
-from specbench.running.warm_up import TEXT, warm_up
+from specbench.specs.catalogue import load_method
 from tests import tiny
 
 Run = Callable[..., list[tuple[str, str]]]

@@ -12,16 +12,14 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from specbench.cli import app
-from specbench.gate.check import check
-from specbench.leaderboards.runs import Runs
-from specbench.leaderboards.tables import Numbered, tables
-from specbench.leaderboards.validation import validate
 from specbench.results.bootstrap import Metric
-from specbench.results.comparison import comparison_table
+from specbench.results.gate.check import check
 from specbench.results.leaderboard import load, write
-from specbench.results.overview import overview_table
+from specbench.results.ranked_tables import Numbered, tables
 from specbench.results.row import Row, Warning
-from specbench.results.tables import run_table
+from specbench.results.runs import Runs
+from specbench.results.tables import comparison_table, overview_table, run_table
+from specbench.results.validation import validate
 from specbench.results.warnings import WIDE, warnings_of
 from tests.test_leaderboard import row
 

@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from specbench.catalogue import load_task
-from specbench.demo.world import held_out_rows
-from specbench.demo.world.choices import csqa, mmlu, questions
-from specbench.demo.world.math import mgsm
+from specbench.embedded.world import held_out_rows
+from specbench.embedded.world.choices import csqa, mmlu, questions
+from specbench.embedded.world.math import mgsm
+from specbench.specs.catalogue import load_task
 
 CASES = [(csqa, "default"), *((mmlu, subject) for subject in mmlu.weights())]
 WORLD = questions.definition()

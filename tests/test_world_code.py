@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from specbench.demo.world.code import humaneval
-from specbench.demo.world.code.functions import variants
+from specbench.embedded.world.code import humaneval
+from specbench.embedded.world.code.functions import variants
 
 NUM_ROWS = 80
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from specbench.demo.world import story
-from specbench.demo.world.chat import tasks as chat
-from specbench.demo.world.chat import turns
-from specbench.demo.world.documents import cnn_dm, events, mlsum, scrolls
-from specbench.demo.world.math import mgsm
+from specbench.embedded.world import story
+from specbench.embedded.world.chat import tasks as chat
+from specbench.embedded.world.chat import turns
+from specbench.embedded.world.documents import cnn_dm, events, mlsum, scrolls
+from specbench.embedded.world.math import mgsm
 
 WORLDS: dict[str, tuple[Callable[..., Any], ...]] = {
     "cnn_dm": (cnn_dm.weights, cnn_dm.draw, cnn_dm.example),
@@ -199,6 +199,6 @@ def test_published_prompts_without_a_space_keep_that(pair, language):
 
 
 def test_every_kind_of_conversation_is_a_category():
-    from specbench.data.readers.conversations import CATEGORIES
+    from specbench.tasks.readers.conversations import CATEGORIES
 
     assert tuple(turns.KINDS) == CATEGORIES

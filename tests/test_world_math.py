@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from specbench.demo.world.math import mgsm
+from specbench.embedded.world.math import mgsm
 
 
 def _texts(language: str) -> list[str]:

@@ -5,13 +5,12 @@ from itertools import combinations
 
 import pytest
 
-from specbench.demo import build
-from specbench.demo.world import dolly, held_out_rows, webtext
-from specbench.demo.world.chat import tasks as chat
-from specbench.demo.world.translation import iwslt14, low_resource, wmt
-from specbench.demo.world.translation import sentences as drawing
-from specbench.demo.world.translation.grammar import LANGUAGES, say
-from specbench.demo.world.translation.words import Sentence, gender_of, words
+from specbench.embedded import build
+from specbench.embedded.world import dolly, held_out_rows, webtext
+from specbench.embedded.world.chat import tasks as chat
+from specbench.embedded.world.translation import iwslt14, low_resource, wmt
+from specbench.embedded.world.translation import sentences as drawing
+from specbench.embedded.world.translation.grammar import LANGUAGES, Sentence, gender_of, say, words
 
 PAIRS = list(wmt.weights())
 SAID = [

@@ -18,11 +18,10 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.specs.components import build
 from specbench.training.files import OutputFolder
-from specbench.training.models import make_accelerator
 from specbench.training.objective import Part
 from specbench.training.record import TrainingRecord
 from specbench.training.spec import TrainSpec
-from specbench.training.train import train
+from specbench.training.train import make_accelerator, train
 from tests import tiny
 
 NUM_STEPS = 5

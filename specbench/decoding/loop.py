@@ -5,11 +5,10 @@ from typing import cast
 
 import torch
 
-from specbench.decoding.deferred import DeferredProposal
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import DeferringModel, ScoringModel
 from specbench.decoding.ledger import Finish, Ledger, StopRules
-from specbench.decoding.proposal import Column, Proposal, Step, Verdict
+from specbench.decoding.proposal import Column, DeferredProposal, Proposal, Step, Verdict
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import Rule
 from specbench.models.timing import PassLog, Stopwatch

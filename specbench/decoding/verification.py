@@ -4,14 +4,27 @@ A rule is a function (proposal, target, generator) → Verdict, where `target` h
 positions and of the one after them: num_drafted + 1 rows. Factories carry `lossless` and what a drafter must provide.
 """
 
+import math
+import warnings
 from collections.abc import Callable
-from typing import cast
+from typing import Annotated, Literal, cast
 
 import torch
+from pydantic import Field
 
-from specbench.decoding.proposal import Column, DraftProbs, KnownProbs, Proposal, Verdict, at_tokens, is_certain
+from specbench.core.registry import RULES, Factory
+from specbench.decoding.proposal import (
+    FOREIGN,
+    Column,
+    DenseProbs,
+    DraftProbs,
+    KnownProbs,
+    Proposal,
+    Verdict,
+    at_tokens,
+    is_certain,
+)
 from specbench.decoding.sampling import Distributions, draw, draw_rows
-from specbench.registry import RULES, Factory
 
 Rule = Callable[[Proposal, Distributions, torch.Generator], Verdict]
 
@@ -124,3 +137,159 @@ def exact_match(proposal: Proposal, target: Distributions, generator: torch.Gene
 def leading(flags: list[bool]) -> int:
     """How many are true before the first that is not."""
     return flags.index(False) if False in flags else len(flags)
+
+
+Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+TOP_K = 50
+MAX_JS = math.log(2.0)
+
+
+def kl(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
+    """KL(target‖draft) = Σ p (ln p − ln q). A probability that float32 cannot hold counts as the smallest that it can,
+    so that the divergence stays finite (≤ 88) where the draft excludes what the target allows."""
+    draft_probs = draft_probs.clamp_min(torch.finfo(draft_probs.dtype).tiny)
+    terms: torch.Tensor = torch.xlogy(target_probs, target_probs) - torch.xlogy(target_probs, draft_probs)
+    return terms.sum(-1)
+
+
+def reverse_kl(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
+    """KL(draft‖target)."""
+    return kl(draft_probs, target_probs)
+
+
+def js(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
+    """Jensen–Shannon: ½KL(p‖m) + ½KL(q‖m), m = (p + q)/2; at most ln 2."""
+    middle = (target_probs + draft_probs) / 2
+    return ((kl(target_probs, middle) + kl(draft_probs, middle)) / 2).clamp_min(0.0)
+
+
+def js_reference(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
+    """The published code's "js_div": ½KL(m‖p) + ½KL(m‖q), m = (p + q)/2; unbounded."""
+    middle = (target_probs + draft_probs) / 2
+    return (kl(middle, target_probs) + kl(middle, draft_probs)) / 2
+
+
+def tv(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
+    """Total variation: ½ Σ |p − q|."""
+    return (target_probs - draft_probs).abs().sum(-1) / 2
+
+
+def top_k(divergence: Divergence) -> Divergence:
+    """The divergence over the target's 50 most probable tokens and one bucket for all others."""
+
+    def over_buckets(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
+        best = target_probs.topk(min(TOP_K, target_probs.shape[-1]), dim=-1).indices
+        return divergence(_with_rest(target_probs, best), _with_rest(draft_probs, best))
+
+    return over_buckets
+
+
+def _with_rest(probs: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    kept = probs.gather(-1, chosen)
+    rest = probs.scatter(-1, chosen, 0.0).sum(-1, keepdim=True)
+    return torch.cat([kept, rest], dim=-1)
+
+
+DIVERGENCES: dict[str, Divergence] = {
+    "js": js,
+    "kl": kl,
+    "reverse_kl": reverse_kl,
+    "tv": tv,
+    "js_reference": js_reference,
+    "top_k_js": top_k(js),
+    "top_k_kl": top_k(kl),
+    "top_k_reverse_kl": top_k(reverse_kl),
+    "top_k_tv": top_k(tv),
+}
+
+
+ROUNDING = 1e-4  # of a sum of float32 probabilities
+DivergenceName = Literal[
+    "js", "kl", "reverse_kl", "tv", "js_reference", "top_k_js", "top_k_kl", "top_k_reverse_kl", "top_k_tv"
+]
+
+
+DIVERGENCE = (
+    "How far apart the two distributions are, in nats (tv: 0 to 1): kl is KL(target‖draft), reverse_kl is "
+    "KL(draft‖target), js_reference is the formula of the published code; top_k_… look at the target's 50 most "
+    "probable tokens and one bucket for all others."
+)
+THRESHOLD = (
+    "A draft token stands while the divergence at its position is below it (js_reference: at it too, as the published "
+    "code does). 0 accepts next to nothing, .inf everything."
+)
+DIVERGENCE_ON = (
+    "raw compares the softmaxes of both models at temperature 1, untruncated, as the published code does; processed "
+    "compares what tokens are drawn from, and needs both temperatures above 0."
+)
+
+
+@rule("fuzzy", lossless=False, requires=frozenset({"probs", "raw_probs"}))
+def fuzzy_rule(
+    *,
+    divergence: Annotated[DivergenceName, Field(description=DIVERGENCE)],
+    threshold: Annotated[float, Field(ge=0, allow_inf_nan=True, description=THRESHOLD)],
+    divergence_on: Annotated[Literal["raw", "processed"], Field(description=DIVERGENCE_ON)] = "raw",
+) -> Rule:
+    """Accept while the divergence of target and draft at the position is below the threshold; on a rejection draw from
+    the target (arXiv:2502.20704, §4).
+
+    A threshold means nothing without the name of its divergence. The paper's (0.3, 0.4 and 0.7, one for each of its
+    model pairs) belong to `reverse_kl`, by a later word of its first author; `js` never exceeds ln 2 = 0.693.
+    """
+    if math.isnan(threshold):
+        raise ValueError("threshold is not a number")
+    if divergence in ("js", "top_k_js") and MAX_JS < threshold < math.inf:
+        warnings.warn(
+            f"{divergence} never exceeds ln 2 = 0.693: threshold {threshold:g} accepts everything", stacklevel=2
+        )
+    measure = DIVERGENCES[divergence]
+    inclusive = divergence == "js_reference"
+
+    def fuzzy(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+        num_drafted = proposal.num_drafted
+        if num_drafted == 0:
+            return Verdict(0, target.draw(0, generator))
+        draft = cast(DenseProbs, proposal.probs)
+        if divergence_on == "raw":
+            target_probs, draft_probs = target.raw_probs[:num_drafted], draft.raw_probs
+        else:
+            target_probs, draft_probs = target.probs[:num_drafted], draft.probs
+        is_whole = isinstance(draft, Distributions)
+        values = measure(*((target_probs, draft_probs) if is_whole else with_foreign(target_probs, draft_probs)))
+        token_ids = proposal.on(values.device)
+        close = (values <= threshold if inclusive else values < threshold) & (token_ids != FOREIGN)
+        place, _ = proposal.standing(close)
+        # The recovered token is drawn from p itself, not from a residual; so is the bonus token.
+        (num_accepted,), (next_token,) = proposal.read(place, target.draw_at(place, generator))
+        target_prob, draft_prob = (at_tokens(probs, token_ids) for probs in (target_probs, draft_probs))
+        return Verdict(num_accepted, next_token, target_prob, draft_prob, divergence=values)
+
+    fuzzy.compares_processed = divergence_on == "processed"  # type: ignore[attr-defined]
+    return fuzzy
+
+
+def with_foreign(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both with one more column: what a drafter gave to what is no token of the target, and 0."""
+    foreign = 1 - draft_probs.sum(dim=-1, keepdim=True)
+    nothing = torch.zeros_like(foreign)
+    foreign = torch.where(foreign < ROUNDING, nothing, foreign)
+    return torch.cat([target_probs, nothing], dim=-1), torch.cat([draft_probs, foreign], dim=-1)
+
+
+@rule("random_accept", lossless=False, requires=frozenset())
+def random_accept_rule(
+    *, probability: Annotated[float, Field(ge=0, le=1, description="Chance of every draft token to stand.")]
+) -> Rule:
+    """Accept every draft token with one fixed probability; on a rejection draw from p. The control of arXiv:2502.20704,
+    App. E: what is left of a fuzzy rule when it does not look at the models."""
+
+    def random_accept(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+        token_ids = proposal.on(target.logits.device)
+        uniform = torch.rand(len(token_ids), generator=generator, device=target.logits.device)
+        place, _ = proposal.standing((uniform < probability) & (token_ids != FOREIGN))
+        (num_accepted,), (next_token,) = proposal.read(place, target.draw_at(place, generator))
+        rates = [probability * (token != FOREIGN) for token in proposal.token_ids]
+        return Verdict(num_accepted, next_token, overlap=rates)
+
+    return random_accept

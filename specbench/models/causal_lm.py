@@ -1,14 +1,14 @@
 """A Hugging Face causal language model: its tokenizer, and the one sequence that it reads."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.models.eager import UNKNOWN, EagerSequence
-from specbench.models.eager import common_prefix as common_prefix
 from specbench.models.timing import Clock, PassLog
 from specbench.models.vocabulary import Vocabulary
 from specbench.specs.components import Engine
@@ -157,3 +157,13 @@ def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 def shortest_context(models: Iterable[CausalLM]) -> int | None:
     """The tokens that all models can read; None where no model has a limit."""
     return min((model.context_limit for model in models if model.context_limit), default=None)
+
+
+@dataclass(frozen=True)
+class ModelPair:
+    """A target and the draft model of a method; `drafter` is None when the method asks for none. `of_routes`: the draft
+    models of a method's routes by METHOD/LANGUAGE; a route that is not among them takes `drafter`."""
+
+    target: CausalLM
+    drafter: CausalLM | None = None
+    of_routes: Mapping[str, CausalLM] = field(default_factory=dict)

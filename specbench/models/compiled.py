@@ -5,11 +5,14 @@ from typing import Any
 
 import torch
 
-from specbench.models.chunks import CHUNKS, PACKED
-from specbench.models.compilable import compilable
+from specbench.models.compiling import compilable
 from specbench.models.eager import UNKNOWN, common_prefix, num_common
 from specbench.models.graphs import Graphs, Kind
 from specbench.models.timing import PassLog
+
+CHUNKS = (16, 64, 256)  # tokens of a prompt that one pass reads; the last pass is filled up
+PACKED = (16, 64)  # tokens of several continuations that one pass reads
+
 
 MIN_CAPACITY = 128
 

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.models.devices import uploaded
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.models.recurrent import RecurrentStates
 from specbench.models.timing import PassLog
-from specbench.models.transfer import uploaded
 
 MAX_ROWS = 64  # of one batched pass
 UNKNOWN = -2  # stands for a cached token that only the device knows

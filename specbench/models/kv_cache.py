@@ -21,7 +21,7 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 
 INITIAL_CAPACITY = 256
 

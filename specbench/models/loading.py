@@ -9,14 +9,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from specbench.demo.family import source_of
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.embedded.family import source_of
 from specbench.models.causal_lm import CausalLM
-from specbench.models.checkpoint import told, why_not
-from specbench.models.compilable import CannotCompile, check_compiler, same_logits
-from specbench.models.config_check import check_readable, check_sizes, check_weights
-from specbench.models.memory import is_out_of_memory
-from specbench.models.revisions import identified
+from specbench.models.checkpoints import check_readable, check_sizes, check_weights, identified, told, why_not
+from specbench.models.compiling import CannotCompile, check_compiler, same_logits
+from specbench.models.devices import is_out_of_memory
 
 TIMEOUT_SECONDS = 10
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -20,8 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, FiniteFloat, model_validator
 
-from specbench.results.log_ratios import are_equal, normal, studentized
-from specbench.results.resampling import CONFIDENCE, NUM_RESAMPLES, expanded, percentiles, ratio_of
+from specbench.results.log_ratios import (
+    CONFIDENCE,
+    NUM_RESAMPLES,
+    are_equal,
+    expanded,
+    normal,
+    percentiles,
+    ratio_of,
+    studentized,
+)
 from specbench.results.shares import SHARE, Bounds, bounded
 
 __all__ = [

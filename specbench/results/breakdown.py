@@ -7,10 +7,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from specbench.results.cells import NULL, number, short
-from specbench.results.drafters import prescribed
-from specbench.results.pass_costs import dear, name_of, number_of, token_pass, uneven, value_of, verifying_cost
+from specbench.results.captions import prescribed
 from specbench.results.row import Row
+from specbench.results.speed import dear, name_of, number_of, token_pass, uneven, value_of, verifying_cost
+from specbench.results.units import NULL, number, short
 
 PARTS = {
     "draft": "draft_seconds", "verify": "verify_seconds", "rule and sampling": "rule_seconds",

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from specbench.resources import PACKAGE
-from specbench.threads import called, num_sharing
+from specbench.core.resources import PACKAGE
+from specbench.core.threads import called, num_sharing
 
 PACKAGES = ("torch", "transformers", "datasets", "specbench")
 MEASURED_FILES = ("specbench", "tasks", "methods")  # a change anywhere else leaves the numbers as they are

@@ -1,17 +1,18 @@
 """The leaderboard file: how its rows are read, each checked, and written."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from specbench import bounded
-from specbench.errors import ConfigError
-from specbench.files import check_place, write_atomically
-from specbench.results.board_format import DIGEST, FORMAT, digest_of, sealed
-from specbench.results.row import Row
+from specbench.analysis.fairness.numbers import Family, GroupNumbers
+from specbench.core import bounded
+from specbench.core.errors import ConfigError
+from specbench.core.files import check_place, locked, write_atomically
+from specbench.results.row import DIGEST, FORMAT, Evidence, Row, digest_of, sealed
 
 
 def load(path: Path | str) -> list[Row]:
@@ -102,3 +103,91 @@ def not_written(path: Path, error: OSError) -> ConfigError:
         f"{path}: cannot write the leaderboard: {error.strerror or error}; the file is as it was and the records are "
         "kept: run the same command again once it can be written, or name another file"
     )
+
+
+def merge(
+    path: Path | str, rows: Sequence[Row], check: Callable[[Sequence[Row]], None] = lambda rows: None
+) -> list[Row]:
+    """Put rows into the file: a row with the same key is replaced, and one without a judge by the same with one; all
+    others are kept. Returns all rows. `check` is asked with the rows that the file holds before anything is written,
+    and may raise."""
+    path = Path(path).resolve()
+    with ExitStack() as held:
+        try:  # the lock is a file beside it: the file itself is replaced, so a lock on it would guard nothing
+            held.enter_context(locked(path.with_name(f".{path.name}.lock"), wait=True))
+        except OSError as error:
+            raise not_written(path, error) from error
+        merged = {row.key: row for row in load(path)} if path.exists() else {}
+        check(list(merged.values()))
+        for row in rows:
+            unjudged = row.model_copy(update={"signatures": {}}).key
+            if unjudged != row.key:
+                merged.pop(unjudged, None)
+            merged[row.key] = row
+        write(path, list(merged.values()))
+    return list(merged.values())
+
+
+def set_verdicts(path: Path | str, verdict_of: Callable[[Row], tuple[str, Evidence] | None]) -> int:
+    """Give rows of the file another verdict, with its evidence, where `verdict_of` has one for them; returns how many.
+    A later run of the same configuration replaces the row, and its verdict."""
+    names = ("verdict", "evidence")
+
+    def changed(row: Row) -> dict[str, Any] | None:
+        found = verdict_of(row)
+        return dict(zip(names, found, strict=True)) if found else None
+
+    return _update(path, changed)
+
+
+def set_fairness(path: Path | str, fairness_of: Callable[[Row], GroupNumbers | Family | None]) -> int:
+    """Give rows of the file their `fairness`, where `fairness_of` has some for them; returns how many. A later run of
+    the same configuration replaces the row without them."""
+
+    def changed(row: Row) -> dict[str, Any] | None:
+        found = fairness_of(row)
+        return None if found is None else {"fairness": found}
+
+    return _update(path, changed)
+
+
+def _update(path: Path | str, changed: Callable[[Row], dict[str, Any] | None]) -> int:
+    """Change fields of the rows for which `changed` gives some; returns how many."""
+    path = Path(path).resolve()
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(path.with_name(f".{path.name}.lock"), wait=True))
+        except OSError as error:
+            raise not_written(path, error) from error
+        rows = [(row, changed(row)) for row in load(path)]
+        write(path, [row.model_copy(update=fields) if fields else row for row, fields in rows])
+    return sum(fields is not None for _, fields in rows)
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+ABOUT = "16 hex digits of SHA-256 over the row without this key, as JSON with sorted keys and without blanks"
+METRICS = "By name; `specbench list metrics` says what each means, in which unit. Intervals are of 95 %."
+
+
+class WrittenRow(Row):
+    """A row as it is in a file: with the digest of its content."""
+
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{16}$", description=ABOUT)]
+
+
+class BoardFile(BaseModel):
+    """Results of specbench: one row for each method on each subset of a task, and over all subsets."""
+
+    model_config = ConfigDict(extra="forbid", title="specbench leaderboard")
+
+    format: Literal[1] = Field(description="Number of the format.")
+    rows: list[WrittenRow]
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of the files that this version reads and writes."""
+    made = BoardFile.model_json_schema(mode="serialization")
+    rows = made["$defs"]["WrittenRow"]
+    rows["properties"]["metrics"]["description"] = METRICS
+    rows["required"] = sorted(rows["properties"])
+    return {"$schema": DIALECT, "x-format": FORMAT, **made}

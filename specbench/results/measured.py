@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from specbench.audit.records import ties_of_records
+from specbench.analysis.audit.greedy import ties_of_records
 from specbench.results.measurement import MeasuredSubset, Measurement, Ties
-from specbench.running.models import Models
+from specbench.running.models import Models, training_prompts
 from specbench.running.plan import Cell
 from specbench.running.prompts import record_prompts, uses_chat
 from specbench.running.records import Record, with_the_same_history
-from specbench.running.trained_on import training_prompts
-from specbench.specs import MethodSpec, RunSpec
+from specbench.specs.method import MethodSpec
+from specbench.specs.run import RunSpec
 
 
 def measurement_of(

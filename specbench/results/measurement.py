@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 
-from specbench import bounded
-from specbench.data.shots import Worked
-from specbench.errors import ConfigError
-from specbench.files import write_atomically
+from specbench.core import bounded
+from specbench.core.errors import ConfigError
+from specbench.core.files import write_atomically
+from specbench.tasks.fewshot import Worked
 
 FILE = "measurements.json"
 REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
@@ -40,7 +40,7 @@ class MeasuredSubset(Noted):
 
 class Ties(Noted):
     """How many greedy answers of a method are not AR's, and at how many of these the target is undecided: both logits
-    within `tolerance` of the highest (`specbench.audit.noise`)."""
+    within `tolerance` of the highest (`specbench.analysis.audit.greedy`)."""
 
     task: str
     subset: str

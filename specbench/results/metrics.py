@@ -7,15 +7,13 @@ medians have none.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specbench.results.acceptance import acceptance, accepted_lengths, allocated_share
-from specbench.results.ar_drift import ar_drift
+from specbench.results.acceptance import acceptance, accepted_lengths, allocated_share, with_own_passes
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.counts import with_own_passes
 from specbench.results.quality import Asked, quality
 from specbench.results.speed import expected_speedup, speeds, times
-from specbench.running.record_check import check_counts, name_of
-from specbench.running.records import Generation, Record
-from specbench.specs import MethodSpec
+from specbench.results.warnings import ar_drift
+from specbench.running.records import Generation, Record, check_counts, name_of
+from specbench.specs.method import MethodSpec
 
 __all__ = ["Metric", "expected_speedup", "metrics_of", "summarize"]
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
 from specbench.results.row import Row
 

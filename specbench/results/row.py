@@ -1,16 +1,36 @@
 """A row of a leaderboard: one result with everything that is needed to compare or repeat it."""
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, field_validator, model_validator
 
-from specbench.fairness.numbers import Family, GroupNumbers
-from specbench.results.board_format import FORMAT
+from specbench.analysis.fairness.numbers import Family, GroupNumbers
 from specbench.results.bootstrap import INTERVALS, Intervals, Metric
 from specbench.specs.components import Engine
+
+FORMAT: Final = 1
+DIGEST: Final = "digest"
+
+
+def digest_of(row: dict[str, Any]) -> str:
+    """Returns 16 hex digits of SHA-256 over all that a row says, whatever the order of its keys.
+
+    The digest shows that a row was edited or half merged by mistake. It does not show a forged row: whoever edits a row
+    can compute the digest again. `specbench leaderboard validate --records` compares a row with its run.
+    """
+    content = {name: value for name, value in row.items() if name != DIGEST}
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def sealed(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row as it is written: with its digest."""
+    return {**row, DIGEST: digest_of(row)}
+
 
 # "compiled target": the target's passes are compiled, and those of a drafter cannot be.
 RowEngine = Literal[Engine, "compiled target"]
@@ -132,7 +152,7 @@ class Row(Part):
     created: str
     run: Place | None = None  # the folder of the records, from the file's folder; null: the file's folder, or unknown
     lossless: bool  # what the rule, or the author of external code, claims
-    verdict: str = "not audited"  # what the outputs say: specbench.audit.records
+    verdict: str = "not audited"  # what the outputs say: specbench.analysis.audit.greedy
     evidence: Evidence | None = None  # of an audit that gave the verdict; null where the row's own outputs did
     quality: str | None = None  # the metric that stands for it; null where nothing is scored, or by several
     signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough

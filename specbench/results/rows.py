@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from specbench.audit.outputs import different
-from specbench.audit.verdict import declaration, verdict_of_records
-from specbench.errors import ConfigError, nearest
+from specbench.analysis.audit.outputs import different
+from specbench.analysis.audit.verdict import declaration, verdict_of_records
+from specbench.core.errors import ConfigError, nearest
 from specbench.results.bootstrap import Metric
 from specbench.results.measurement import FILE, REMEDY, MeasuredSubset, Measurement
 from specbench.results.metrics import accepted_lengths_of, metrics_of, routes_taken
@@ -20,9 +20,10 @@ from specbench.results.quality import JUDGED, Asked, main_metric, signatures
 from specbench.results.row import ALL, Row, Sampling, Shots
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_the_same_history
-from specbench.scoring.of_task import make_scorer
-from specbench.specs import MethodSpec, TaskSpec, named
-from specbench.specs.run import own_drafter
+from specbench.specs.method import MethodSpec
+from specbench.specs.run import named, own_drafter
+from specbench.specs.task import TaskSpec
+from specbench.tasks.scoring.contract import make_scorer
 
 NOT_MULTIPLES = ("speedup", "speedup_e2e", "speedup_expected")  # of tokens that are not the target's
 

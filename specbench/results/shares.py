@@ -3,8 +3,7 @@
 import numpy as np
 from scipy import special
 
-from specbench.results.log_ratios import are_equal, studentized
-from specbench.results.resampling import TAILS, Array, percentiles
+from specbench.results.log_ratios import TAILS, Array, are_equal, percentiles, studentized
 
 Bounds = tuple[float, float]
 SHARE: Bounds = (0.0, 1.0)

@@ -3,11 +3,81 @@
 import math
 from collections.abc import Sequence
 
-from specbench.results.ar_drift import has_drifted
+import numpy as np
+from scipy import special
+
+from specbench.results.acceptance import timed_tokens
 from specbench.results.bootstrap import SMALL_SAMPLE, Metric
 from specbench.results.captions import num_timed, rests_on_few
+from specbench.results.log_ratios import TAILS, Array
 from specbench.results.row import Row, Warning
 from specbench.running.records import Record
+
+MIN_PROMPTS = SMALL_SAMPLE // 3  # in each third: of fewer, one slow prompt is a drift
+TOLERATED = 1.05  # as an interleaved baseline drifts, so does the method: less moves no speed-up that anyone would tell
+
+
+def ar_drift(records: Sequence[Record]) -> Metric:
+    """The ratio with its interval; null where a record does not say when it was measured (`measured_at`), and where
+    a third has fewer than MIN_PROMPTS prompts with a timed token."""
+    if any(record.get("measured_at") is None for record in records):
+        return Metric()
+    ordered = sorted(records, key=lambda record: float(record["measured_at"]))
+    timed = [record for record in ordered if timed_tokens(record["methods"]["ar"]) > 0]
+    numbers: dict[tuple[str, int], int] = {}
+    prompts = np.array([numbers.setdefault((r["subset"], r["example"]), len(numbers)) for r in timed], dtype=np.int64)
+    baseline = [record["methods"]["ar"] for record in timed]
+    return drift_of(
+        np.array([g["decode_seconds"] for g in baseline], dtype=np.float64),
+        np.array([timed_tokens(g) for g in baseline], dtype=np.float64),
+        np.array([record["prompt_tokens"] for record in timed], dtype=np.float64),
+        prompts,
+    )
+
+
+def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.ndarray) -> Metric:
+    """All [num_answers] in the order in which they were measured; prompts: 0 to their number."""
+    size = len(seconds) // 3
+    thirds = (prompts[:size], prompts[len(seconds) - size :])
+    num_prompts = sum(len(set(third.tolist())) for third in thirds)
+    if any(len(set(third.tolist())) < MIN_PROMPTS for third in thirds) or not (seconds > 0).all():
+        return Metric()
+    place = np.arange(len(seconds))
+    last = place >= len(seconds) - size
+    columns = [prompt_tokens + tokens / 2, 1 / tokens, (place >= size) & ~last, last]
+    design = np.column_stack([np.ones(len(seconds)), *(_scaled(np.asarray(c, dtype=np.float64)) for c in columns)])
+    drift, error = _last_coefficient(design, np.log(seconds / tokens), prompts)
+    # the last column is of ones where the third is the last, and was scaled to a width of 1: its coefficient is the log
+    half = special.stdtrit(num_prompts - 2, TAILS[1]) * error
+    ends = [float(np.exp(-drift + sign * half)) for sign in (-1, 1)]
+    return Metric(value=float(np.exp(-drift)), low=ends[0], high=ends[1]) if np.isfinite(ends).all() else Metric()
+
+
+def has_drifted(ratio: Metric) -> bool:
+    """Whether the whole interval lies beyond what is TOLERATED, to either side."""
+    if ratio.low is None or ratio.high is None:
+        return False
+    return ratio.low > TOLERATED or ratio.high < 1 / TOLERATED
+
+
+def _scaled(column: Array) -> Array:
+    """Centred, with a width of 1; a column of equal values is 0."""
+    width = np.ptp(column)
+    return (column - column.mean()) / width if width > 1e-9 * abs(column).max() else np.zeros_like(column)
+
+
+def _last_coefficient(design: Array, values: Array, prompts: np.ndarray) -> tuple[float, float]:
+    """The least squares coefficient of the last column, and its standard error by leaving out each prompt in turn."""
+    num_prompts, num_columns = int(prompts.max()) + 1, design.shape[1]
+    products, targets = np.zeros((num_prompts, num_columns, num_columns)), np.zeros((num_prompts, num_columns))
+    np.add.at(products, prompts, design[:, :, None] * design[:, None, :])
+    np.add.at(targets, prompts, design * values[:, None])
+    whole, target = products.sum(axis=0), targets.sum(axis=0)
+    coefficient = float((np.linalg.pinv(whole, hermitian=True) @ target)[-1])
+    without = np.linalg.pinv(whole - products, hermitian=True) @ (target - targets)[:, :, None]
+    deviations = without[:, -1, 0] - coefficient
+    return coefficient, float(np.sqrt((num_prompts - 1) / num_prompts * np.square(deviations).sum()))
+
 
 WIDE = 1.25  # end ÷ start of an interval that is too wide to tell a method from one a quarter faster
 

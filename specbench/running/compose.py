@@ -1,17 +1,18 @@
 """A method on a model pair: drafter × rule × bridge put together, ready to decode a prompt."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import cast
 
 import torch
 
 from specbench import decoding  # noqa: F401  (registers the built-in components)
-from specbench.catalogue import load_method, method_names
+from specbench.core.errors import ConfigError, nearest
 from specbench.decoding.bridges import VocabularyMismatch
-from specbench.decoding.bridges.shared import shared
+from specbench.decoding.bridges.token_level import shared
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ScoringModel
 from specbench.decoding.drafters.none import NoDrafter
@@ -19,10 +20,12 @@ from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import Rule
-from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
-from specbench.models.pair import ModelPair
-from specbench.specs import GenerationSpec, MethodSpec
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.specs.catalogue import load_method, method_names
+from specbench.specs.composition import DEFAULT
+from specbench.specs.method import MethodSpec
+from specbench.specs.task import GenerationSpec, TaskSpec
+from specbench.tasks.scoring.language import known, language_of, prepare
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
 
 def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
     """The decoder of a method that brings its own loop."""
-    from specbench.external.build import external_decoder  # it imports this module
+    from specbench.integrations.entry import external_decoder  # it imports this module
 
     if models.target.compiled is not None:
         raise ConfigError(
@@ -121,7 +124,6 @@ def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) 
 
 def compose_allocation(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
     """The decoder of a method that shares the queries out between target and drafter."""
-    from specbench.running.allocation import random_allocation  # it imports this module
 
     check_vocabularies(method, models, sampling)
     return random_allocation(method, models, sampling)
@@ -129,7 +131,6 @@ def compose_allocation(method: MethodSpec, models: ModelPair, sampling: Sampling
 
 def compose_routes(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
     """The decoder of a method that has a drafter for each language."""
-    from specbench.running.routing import routed  # it imports this module
 
     return routed(method, models, sampling)
 
@@ -201,3 +202,123 @@ def sampling_of(generation: GenerationSpec) -> Sampling:
 def unique(items: Sequence[str]) -> list[str]:
     """The items in order, each once."""
     return list(dict.fromkeys(items))
+
+
+@dataclass(frozen=True)
+class Route(Decoder):
+    """The decoder of one language. `seconds`: what finding the language of the query took, part of its ttft_seconds."""
+
+    name: str
+    seconds: float = 0.0
+
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+        """Decode one prompt with the random stream of `seed`."""
+        made = super().generate(prompt_ids, stop, seed)
+        assert made.ttft_seconds is not None
+        return replace(made, ttft_seconds=self.seconds + made.ttft_seconds)
+
+
+@dataclass(frozen=True)
+class RoutedDecoder(Decoder):
+    """`parts` draft each for a language; target, rule and bridge are common."""
+
+    routes: Mapping[str, Route]
+
+    @property
+    def parts(self) -> tuple[Decoder, ...]:
+        """The routes."""
+        return tuple(self.routes.values())
+
+    def chosen(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:
+        """The route of a query's language; of an unknown one, or one without a route, the default."""
+        if self.method.language == "given":
+            return self.routes[route_of(query.language, self.routes)]
+        start = perf_counter()
+        name = route_of(language_of(query.text, *self.routes), self.routes)
+        return replace(self.routes[name], seconds=perf_counter() - start)
+
+    def marks(self, chosen: Decoder) -> dict[str, str]:
+        assert isinstance(chosen, Route)
+        return {"route": chosen.name}
+
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+        """Decode a prompt of which neither language nor text is known, as an audit does: by a route that is drawn for
+        prompt and seed, so that all are audited."""
+        drawn = stream_seed(seed, "route", *prompt_ids) % len(self.routes)
+        return self.parts[drawn].generate(prompt_ids, stop, seed)
+
+
+def route_of(language: str | None, routes: Collection[str]) -> str:
+    """The route of a language: by its code as it is, without region or script, or in the other ISO 639."""
+    codes = (language, language.partition("-")[0], known(language)) if language else ()
+    return next((code for code in codes if code in routes and code is not None), DEFAULT)
+
+
+def without_subset(method: MethodSpec, tasks: Sequence[TaskSpec]) -> list[str]:
+    """A line for each route whose language no subset of the tasks has: a code that is misspelt would go unseen."""
+    if method.routes is None or method.language != "given":
+        return []
+    languages = [task.subset(name).language for task in tasks for name in task.subset_names]
+    taken = {route_of(language, method.routes) for language in languages}
+    names = ", ".join(task.name for task in tasks)
+    return [
+        f"method '{method.name}': no subset of {names} has the language of route '{route}': "
+        + nearest(route, [language for language in languages if language])
+        for route in method.routes
+        if route not in taken and route != DEFAULT
+    ]
+
+
+def routed(method: MethodSpec, models: ModelPair, sampling: Sampling) -> RoutedDecoder:
+    """The decoder of a method with routes. Raises ConfigError, naming the route, where a pair does not fit it."""
+    routes = {name: _route(method, name, models, sampling) for name in method.routes or ()}
+    if method.language == "identified":
+        prepare(*routes)
+    default = routes[DEFAULT]
+    return RoutedDecoder(method, models.target, NoDrafter(), default.rule, sampling, routes)
+
+
+def _route(method: MethodSpec, name: str, models: ModelPair, sampling: Sampling) -> Route:
+    part = method.route(name)
+    pair = ModelPair(models.target, models.of_routes.get(part.name, models.drafter) if part.needs_drafter else None)
+    try:
+        made = compose(part, pair, sampling)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("drafter.", f"routes.{name}.drafter.")) from error
+    return Route(part, made.model, made.drafter, made.rule, sampling, name)
+
+
+NUM_SEEDS = 2**63  # of stream_seed
+
+
+@dataclass(frozen=True)
+class RandomAllocation(Decoder):
+    """`parts` decode alone: the target as `ar` does, the drafter as `draft-only` does."""
+
+    alone: tuple[Decoder, Decoder]
+
+    @property
+    def parts(self) -> tuple[Decoder, ...]:
+        """The target alone, the drafter alone."""
+        return self.alone
+
+    def chosen(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:
+        """Drawn anew for every query, from its own random stream: order of execution and resuming change nothing."""
+        assert self.method.drafter_share is not None
+        return self.alone[stream_seed(seed, "allocation") < self.method.drafter_share * NUM_SEEDS]
+
+    def marks(self, chosen: Decoder) -> dict[str, str]:
+        return {"decoded_by": chosen.method.decodes_with}
+
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+        """Decode one prompt with the model that its random stream chooses. Its passes are called the target's."""
+        return self.chosen(seed).generate(prompt_ids, stop, seed)
+
+
+def random_allocation(method: MethodSpec, models: ModelPair, sampling: Sampling) -> RandomAllocation:
+    """The decoder of a method that shares the queries out; the pair must share a vocabulary."""
+    target, drafter = (
+        compose(method.model_copy(update={"decodes_with": model, "drafter_share": None}), models, sampling)
+        for model in ("target", "drafter")
+    )
+    return RandomAllocation(method, models.target, NoDrafter(), target.rule, sampling, (target, drafter))

@@ -3,18 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specbench.external.decoder import ExternalDecoder
-from specbench.running.compose import Decoder
+from specbench.integrations.external import ExternalDecoder
+from specbench.running.compose import Decoder, RoutedDecoder
 from specbench.running.models import Models
 from specbench.running.plan import Cell
-from specbench.running.routing import RoutedDecoder
-from specbench.sandbox import permission
-from specbench.specs import RunSpec, named
+from specbench.specs.run import RunSpec, named
+from specbench.tasks.sandbox import run as permission
 
 Drafting = dict[str, str | None]  # name and revision
 
 
-def identity(spec: RunSpec, cells: Sequence[Cell], models: Models, environment: Mapping[str, Any]) -> dict[str, Any]:
+def run_identity(
+    spec: RunSpec, cells: Sequence[Cell], models: Models, environment: Mapping[str, Any]
+) -> dict[str, Any]:
     """What all records of a folder must share: everything but which examples and how many repeats are asked for."""
     drafters = {
         decoder.method.name: drafter_identity(decoder, models) for cell in cells[:1] for decoder in cell.decoders

@@ -4,15 +4,17 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM, shortest_context
+from specbench.core import bounded
+from specbench.core.errors import ConfigError
+from specbench.core.files import TRAINING_RECORD
+from specbench.models.causal_lm import CausalLM, ModelPair, shortest_context
 from specbench.models.loading import load_model
-from specbench.models.pair import ModelPair
 from specbench.results.row import RowEngine
 from specbench.running.prompts import Budget
-from specbench.specs import MethodSpec, RunSpec
-from specbench.specs.run import checkpoint_key, own_drafter
+from specbench.specs.method import MethodSpec
+from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
 
 
 @dataclass(frozen=True)
@@ -128,3 +130,22 @@ def naming_key(part: MethodSpec, target: str) -> Iterator[None]:
             raise
         method, key = part.name.partition("/")[0], checkpoint_key(part.name)
         raise ConfigError(f"method '{method}': {key} = '{part.checkpoint}': {error}") from error
+
+
+def training_prompts(spec: RunSpec, method: MethodSpec) -> set[str]:
+    """Returns the digests of the prompts that the drafters of a method were trained on; none where their folders have
+    no record that lists prompts. Another layout of the same question has another digest, so it is not seen."""
+    folders = {
+        part.drafter.options.get("path") or (spec.drafter_of(part) if part.needs_drafter else None)
+        for part in method.parts
+    }
+    return set().union(*(prompts_of(Path(folder)) for folder in folders if folder))
+
+
+def prompts_of(folder: Path) -> set[str]:
+    """The digests of the prompts that a training lists."""
+    try:
+        data = bounded.read_json(folder / TRAINING_RECORD, "train it again", strict=False)["data"]
+        return set(data.get("prompts") or ())
+    except (ConfigError, KeyError, TypeError, AttributeError):
+        return set()

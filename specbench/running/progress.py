@@ -14,9 +14,9 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specbench.console import INTERRUPTED, say
-from specbench.errors import ConfigError
-from specbench.models.memory import is_out_of_memory
+from specbench.core.console import INTERRUPTED, say
+from specbench.core.errors import ConfigError
+from specbench.models.devices import is_out_of_memory
 
 PLAIN_LINE_SECONDS = 10.0
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from specbench.data.examples import Example, TaskData
+from specbench.core.errors import ConfigError
 from specbench.decoding.bridges.translation import Translation
-from specbench.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.running.records import Record, record_key
+from specbench.tasks.examples import Example, TaskData
 
 Texts = tuple[str, ...]  # of user and model in turn, the user's last
 

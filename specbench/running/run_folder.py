@@ -1,19 +1,21 @@
 """The folder of one run: what was asked for (run.json), the records (records.jsonl) and the rows (leaderboard.json)."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench import bounded
-from specbench.errors import ConfigError
-from specbench.files import write_atomically
-from specbench.running.file_lock import locked
-from specbench.running.record_check import check_record
-from specbench.running.records import Key as Key
-from specbench.running.records import Record, RecordFile
-from specbench.running.records import record_key as record_key
+from specbench.core import bounded
+from specbench.core.errors import ConfigError
+from specbench.core.files import locked, write_atomically
+from specbench.running.records import Key, Record, RecordFile, check_record, record_key
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
+from specbench.specs.run import RunSpec
+from specbench.specs.task import TaskSpec
 
 REVISIONS = "data_revisions"  # the commit of each subset's data on the hub
 
@@ -112,3 +114,79 @@ def flatten(value: Any, prefix: str = "") -> dict[str, str]:
     for key, item in items:
         flat |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
     return flat
+
+
+FILE = "specs.json"
+REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
+
+
+@dataclass(frozen=True)
+class SpecsFile:
+    """The specs of a run, in the order in which it was asked for them."""
+
+    tasks: tuple[TaskSpec, ...]
+    methods: tuple[MethodSpec, ...]
+
+
+def write_specs(folder: Path, spec: RunSpec) -> None:
+    """Write what the rows of this run are of. Raises ConfigError where the disk refuses."""
+    content = {
+        "tasks": [_without_places(task.model_dump()) for task in spec.tasks],
+        "methods": [method.model_dump() for method in spec.methods],
+    }
+    try:
+        write_atomically(folder / FILE, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    except OSError as error:
+        raise ConfigError(f"{folder / FILE}: cannot write it ({error.strerror or error})") from error
+
+
+def _without_places(data: dict[str, Any]) -> dict[str, Any]:
+    """A task, or a part of it, with the names of its samples: in which folder of this machine they are is no part of
+    what was measured."""
+    made: dict[str, Any] = {
+        key: _without_places(value) if isinstance(value, dict) else value for key, value in data.items()
+    }
+    sample = made.get("sample")
+    if isinstance(sample, str):
+        made["sample"] = Path(sample).name
+    return made
+
+
+def read_specs(folder: Path) -> SpecsFile:
+    """Raises ConfigError for a file that is absent or broken."""
+    path = folder / FILE
+    content = bounded.read_json(path, REMEDY, strict=False)  # a threshold may be infinite
+    try:
+        return SpecsFile(
+            tuple(build(TaskSpec, task, prefix=f"{path}: ") for task in content["tasks"]),
+            tuple(build(MethodSpec, method, prefix=f"{path}: ") for method in content["methods"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({type(error).__name__}: {error}): {REMEDY}") from error
+
+
+MAX_NAMED = 4  # tasks in the name of a folder
+
+
+def default_folder(spec: RunSpec, identity: Mapping[str, Any]) -> Path:
+    """runs/<tasks>-<methods>-<digest of all that was asked for>: the same command finds its records again, another
+    one (other data, fewer subsets, a smaller limit) leaves them alone."""
+    tasks = [task.name for task in spec.tasks] if len(spec.tasks) <= MAX_NAMED else [f"{len(spec.tasks)}-tasks"]
+    methods = [method.name for method in spec.methods[1:] or spec.methods]
+    return folder_of("-".join([*tasks, *methods]), {**identity, **asked_of(spec)})
+
+
+def folder_of(names: str, asked: Mapping[str, Any]) -> Path:
+    """runs/<names>-<digest of what was asked for>."""
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+    return Path("runs") / f"{names}-{digest}"
+
+
+def asked_of(spec: RunSpec) -> dict[str, Any]:
+    """What is asked for and is no part of the identity: which examples, how often, and the place of local data."""
+    found: dict[str, Any] = {"subsets": spec.subsets, "limit": spec.limit, "repeats": spec.repeats}
+    if spec.subsets_per_task is not None:
+        found["subsets_per_task"] = spec.subsets_per_task
+    if spec.data is not None and spec.data not in ("hub", "sample"):
+        found["data"] = str(Path(spec.data).resolve())
+    return found

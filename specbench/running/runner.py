@@ -5,19 +5,14 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from specbench.errors import ConfigError
-from specbench.running.answers import as_json as as_json
-from specbench.running.blocks import Block
-from specbench.running.blocks import blocks as blocks
+from specbench.core.errors import ConfigError
+from specbench.running.blocks import Block, as_json, warm_up_cell
 from specbench.running.compose import Decoder, QueryInfo, stream_seed
-from specbench.running.identity import drafter_identity as drafter_identity
-from specbench.running.identity import identity as identity
 from specbench.running.prompts import conversation, encode
 from specbench.running.records import Key, Record
-from specbench.running.reserving import check_nothing_compiled, make_room, note, num_compilations, reserve
+from specbench.running.requirements import check_nothing_compiled, make_room, note, num_compilations, reserve
 from specbench.running.run_folder import RunFolder
-from specbench.running.warm_up import warm_up_cell
-from specbench.specs import RunSpec
+from specbench.specs.run import RunSpec
 
 PROCESS = uuid.uuid4().hex[:12]
 

@@ -1,12 +1,13 @@
 """What all specs share: frozen pydantic models that forbid unknown keys, and components with options of their own."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError, model_serializer, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_serializer, model_validator
 
-from specbench.errors import ConfigError
-from specbench.registry import BRIDGES, DRAFTERS, RULES, SCORERS, Factory, Registry, Strict, first_problem
+from specbench.core.errors import ConfigError
+from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS, Factory, Registry, Strict, first_problem
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -113,3 +114,75 @@ class ScorerSpec(Component):
     def needs_reference(self) -> bool:
         """Whether it judges an answer by a right one; a factory that does not says `needs_reference = False`."""
         return bool(getattr(self.factory, "needs_reference", True))
+
+
+def like_json(values: Any, place: str) -> None:
+    """Raise ConfigError naming the key (`place` + key) of a value that JSON cannot hold, such as a date."""
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        try:
+            json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            kind = type(value).__name__
+            raise ConfigError(f"{place}{name}: a {kind} that JSON cannot hold: write a text in quotes") from error
+
+
+def leaves(data: Mapping[str, Any], place: str = "") -> Iterator[str]:
+    """The dotted paths of all values that are not (filled) mappings themselves."""
+    for key, value in data.items():
+        path = f"{place}.{key}" if place else str(key)
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, path)
+        else:
+            yield path
+
+
+def get(data: Mapping[str, Any], path: str) -> Any:
+    """The value at a path. Raises KeyError when there is none."""
+    value: Any = data
+    for key in path.split("."):
+        if not isinstance(value, Mapping):
+            raise KeyError(path)
+        value = value[key]
+    return value
+
+
+def put(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy of `data` with the value set at a path; mappings on the way are made where they are missing."""
+    key, _, rest = path.partition(".")
+    inner = data.get(key)
+    return {**data, key: put(inner if isinstance(inner, Mapping) else {}, rest, value) if rest else value}
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """A deep merge: mappings are merged, anything else of `over` replaces what `base` has."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+MIN_TEMPERATURE = 0.01  # below it, logits divided by it would overflow
+MAX_TEMPERATURE = 100.0  # above it, float32 tells few logits apart: tokens would be drawn from noise
+RANGE = f"0 (greedy), or {MIN_TEMPERATURE} to {MAX_TEMPERATURE:g}"
+
+
+def greedy_or_warm(temperature: float) -> float:
+    """The temperature itself. Raises ValueError between 0 and 0.01, and above 100."""
+    if 0 < temperature < MIN_TEMPERATURE:
+        raise ValueError(f"input should be 0 (greedy) or at least {MIN_TEMPERATURE}")
+    if temperature > MAX_TEMPERATURE:
+        raise ValueError(f"input should be at most {MAX_TEMPERATURE:g}")
+    return temperature
+
+
+Temperature = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=False, json_schema_extra={"range": RANGE}),
+    AfterValidator(greedy_or_warm),
+]
+DraftTemperature = Annotated[
+    Temperature | None,
+    Field(description="Temperature of the drafts, top-k and top-p staying the run's; null: the run's own temperature."),
+]

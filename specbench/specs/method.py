@@ -1,17 +1,91 @@
 """A decoding method as a frozen model: what methods/*.yaml may say, checked when it is loaded."""
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from specbench.errors import ConfigError, nearest
-from specbench.specs import dotted
-from specbench.specs.calibration import CalibrationSpec
+from specbench.core.errors import ConfigError, nearest
+from specbench.specs import components as dotted
 from specbench.specs.components import BridgeSpec, DrafterSpec, Name, Spec, Text, VerificationSpec, Version, build
-from specbench.specs.composition import check_composition, feature_set
-from specbench.specs.decoder import EXTERNAL_PARTS, DecoderSpec
-from specbench.specs.routes import RouteSpec, with_default_drafter
+from specbench.specs.composition import RouteSpec, check_composition, feature_set, with_default_drafter
+
+PromptDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
+
+
+class CalibrationSpec(Spec):
+    """Which examples a method was tuned on: by the digests of their prompts, which the order of the rows, a limit or
+    another copy of the data leave alone."""
+
+    task: Text
+    data: Text
+    revision: str | None = None
+    prompts: dict[str, tuple[PromptDigest, ...]]  # by subset
+
+
+ENTRY = re.compile(r".+:[A-Za-z_]\w*")
+EXAMPLE = "{type: external, entry: package.module:function}"
+
+
+class DecoderSpec(Spec):
+    """`entry` names the code, as package.module:name or file.py:name; `options` are passed to it as they are.
+
+    `drafter` says which kind of draft model it is given, if any. Whether it is lossless cannot be derived: it may be
+    claimed, and `specbench audit` finds out.
+    """
+
+    type: Literal["external"]
+    entry: str
+    drafter: Literal["none", "same_vocabulary", "other_vocabulary"] = "none"
+    claims_lossless: bool = False
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def pair_of(self) -> str:
+        """A bridge that runs on the kind of pair that this decoder asks for."""
+        return "retokenize" if self.drafter == "other_vocabulary" else "shared"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_mapping(cls, data: Any) -> Any:
+        if not isinstance(data, (Mapping, cls)):
+            raise ValueError(f"write a mapping, such as decoder: {EXAMPLE}")
+        return data
+
+    @field_validator("entry")
+    @classmethod
+    def _names_code(cls, entry: str) -> str:
+        if not ENTRY.fullmatch(entry):
+            raise ValueError("write it as package.module:name or path/to/file.py:name")
+        return entry
+
+    @field_validator("options")
+    @classmethod
+    def _like_json(cls, options: dict[str, Any]) -> dict[str, Any]:
+        for name, value in options.items():
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError, RecursionError) as error:
+                kind = type(value).__name__
+                raise ValueError(f"'{name}' is a {kind} that JSON cannot hold: write a text in quotes") from error
+        return options
+
+
+def is_file_entry(entry: str) -> bool:
+    """Whether an entry names a file and not a module."""
+    return entry.rpartition(":")[0].endswith(".py")
+
+
+# What stands in a method with an external decoder where others name a drafter, a rule and a bridge. No component has
+# this name: whoever asks for the factory of one gets a ConfigError.
+EXTERNAL_PARTS: dict[str, Any] = {
+    "drafter": DrafterSpec.model_construct(type="external", options={}),
+    "verification": VerificationSpec.model_construct(rule="external", options={}),
+    "bridge": BridgeSpec.model_construct(type="external", options={}),
+}
+
 
 SHARE = "Share of the queries that the drafter decodes alone; the target decodes the others."
 

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from specbench.errors import ConfigError, nearest
-from specbench.registry import RULES
-from specbench.specs import dotted, yaml_files
+from specbench.core.errors import ConfigError, nearest
+from specbench.core.registry import RULES
+from specbench.specs import components as dotted
+from specbench.specs import yaml_files
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from specbench.errors import ConfigError, nearest
-from specbench.resources import EMBEDDED
+from specbench.core.errors import ConfigError, nearest
+from specbench.core.resources import EMBEDDED
 from specbench.specs.components import Chat, Dtype, Engine, Spec, Text
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
@@ -73,7 +73,7 @@ class RunSpec(Spec):
         found = own_drafter(part, self.target) or self.drafter
         if found is not None or self.target != EMBEDDED + "target":
             return found
-        from specbench.demo.family import drafter_for
+        from specbench.embedded.family import drafter_for
 
         return EMBEDDED + drafter_for(part.decoder.pair_of if part.decoder else part.bridge.type)
 

@@ -2,18 +2,140 @@
 
 import re
 from collections.abc import Mapping
+from string import Formatter
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from specbench.errors import ConfigError, nearest
-from specbench.registry import READERS
-from specbench.specs import dotted, templates
-from specbench.specs.components import Name, ScorerSpec, Spec, Text, Version, build
-from specbench.specs.fewshot import FewshotSpec
-from specbench.specs.json_values import like_json
-from specbench.specs.places import DatasetSpec, LocalSpec
-from specbench.temperature import Temperature
+from specbench.core.errors import ConfigError, nearest
+from specbench.core.registry import READERS
+from specbench.specs import components as dotted
+from specbench.specs import templates
+from specbench.specs.components import Name, ScorerSpec, Spec, Temperature, Text, Version, build, like_json
+
+
+def _known_fields(text: str) -> str:
+    """Refuses a format string whose fields cannot be filled in."""
+    problem = "the only fields are {task}, {subset} and {split}: correct it"
+    try:
+        parts = list(Formatter().parse(text))
+    except ValueError as error:
+        raise ValueError(problem) from error
+    for _, field, form, conversion in parts:
+        if field is not None and (field not in ("task", "subset", "split") or form or conversion):
+            raise ValueError(problem)
+    return text
+
+
+def fillable(text: str | None) -> str | None:
+    return text if text is None else _known_fields(text)
+
+
+class DatasetSpec(Spec):
+    """Where the rows are on the hub. All but `split` and `revision` may hold {task}, {subset} and {split}.
+
+    `data_files` names the files of the split, wildcards allowed; only they are read. `archive_member`: the file inside
+    the zip that `data_files` names. `first_rows` or `last_rows`: no more than so many of the rows that the reader
+    leaves.
+    """
+
+    path: Text
+    revision: Text = "main"
+    name: str | None = None
+    split: Text
+    data_files: str | None = None
+    archive_member: str | None = None
+    first_rows: Annotated[int, Field(ge=1)] | None = None
+    last_rows: Annotated[int, Field(ge=1)] | None = None
+
+    @field_validator("path", "name", "data_files", "archive_member")
+    @classmethod
+    def _fillable(cls, text: str | None) -> str | None:
+        return fillable(text)
+
+    @model_validator(mode="after")
+    def _of_an_archive(self) -> "DatasetSpec":
+        if self.archive_member and not (self.data_files or "").endswith(".zip"):
+            raise ConfigError("dataset.archive_member: needs the zip that holds it: name it in dataset.data_files")
+        if self.first_rows and self.last_rows:
+            raise ConfigError("dataset.last_rows: dataset.first_rows is given too: delete one of the two keys")
+        return self
+
+
+class LocalSpec(Spec):
+    """What local files are called, without their extension; {task}, {subset}, {split} and wildcards are filled in.
+
+    `headerless`: the columns of a csv or tsv whose first row names none of the columns. `parallel`: column → name, with
+    its extension, of a text file with one value a line; the files of all columns are aligned line by line, and a * is
+    the same text in all their names. They are looked for before `files`. `shared`: true where several subsets ask
+    different things of the same file; without it that is taken for a mistake.
+    """
+
+    files: Annotated[tuple[Text, ...], Field(min_length=1)] = ("{task}_{subset}", "{subset}", "{subset}/{split}*")
+    headerless: tuple[Text, ...] = ()
+    parallel: dict[str, Text] = Field(default_factory=dict)
+    shared: Literal[True] | None = None
+
+    @field_validator("files")
+    @classmethod
+    def _inside(cls, files: tuple[str, ...]) -> tuple[str, ...]:
+        for file in files:
+            _check_name(file)
+        return files
+
+    @field_validator("parallel")
+    @classmethod
+    def _aligned(cls, files: dict[str, str]) -> dict[str, str]:
+        for file in files.values():
+            _check_name(file)
+        return files
+
+
+def _check_name(file: str) -> None:
+    if file.startswith("/") or ".." in file.split("/"):
+        raise ValueError("names lie inside the data folder: no leading / and no ..")
+    _known_fields(file)
+
+
+class FewshotSpec(Spec):
+    """The first `num_shots` of `rows`, or, without them, of the place beside the test rows: `split` and `data_files` on
+    the hub, `local` in a folder, `sample` beside the bundled sample.
+
+    `same`: the column that tells one question from another, without it all that the prompt needs, lists in any order: a
+    test row with the question of a worked example is an error. The text before the prompt is `example` over each row,
+    each followed by `separator`.
+    """
+
+    num_shots: Annotated[int, Field(ge=0)]
+    example: Text
+    separator: str = "\n\n"
+    rows: tuple[dict[str, Any], ...] = ()
+    split: Text | None = None
+    data_files: str | None = None
+    local: LocalSpec | None = None
+    sample: str | None = None
+    same: Text | None = None
+
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _plain(cls, rows: Any) -> Any:
+        for number, row in enumerate(rows if isinstance(rows, (list, tuple)) else (), start=1):
+            like_json(row, f"fewshot.rows, row {number}: ")
+        return rows
+
+    @field_validator("data_files")
+    @classmethod
+    def _fillable(cls, text: str | None) -> str | None:
+        return fillable(text)
+
+    @model_validator(mode="after")
+    def _enough(self) -> "FewshotSpec":
+        if self.rows and self.num_shots > len(self.rows):
+            raise ConfigError(f"fewshot.num_shots = {self.num_shots}: fewshot.rows has {len(self.rows)}: lower it")
+        if not (self.rows or self.split or self.local or self.sample):
+            raise ConfigError("fewshot: has no rows: add `rows`, or the place of another split (`split`, `local`)")
+        return self
+
 
 LANGUAGE_CODE = re.compile(r"(?:[a-z]{2,3}|x)(?:-[A-Za-z0-9]{1,8})*")  # BCP 47; x-… is private
 TURN_COLUMNS = ("turn", "turn_index")  # that a row of several turns has in the templates

@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import StrictUndefined, Template, TemplateSyntaxError, Undefined, UndefinedError, meta, nodes
 
-from specbench.errors import ConfigError, nearest
+from specbench.core.errors import ConfigError, nearest
 from specbench.specs.template_bounds import BoundedEnvironment, Budget, budget, charge
 
 NAMES = ("row", "vars")

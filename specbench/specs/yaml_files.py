@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from specbench import bounded
-from specbench.errors import ConfigError
+from specbench.core import bounded
+from specbench.core.errors import ConfigError
 
 MAX_BYTES = 2**20  # of a file
 MAX_NODES = 20_000  # keys, values, lists and mappings

@@ -1,7 +1,7 @@
 """Stochastic corrective drafter fine-tuning, s-CDF, and its baselines (P0 §7, Alg. 1, App. D)."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,15 +10,135 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
 from specbench.running.compose import stream_seed
-from specbench.training.blocks import ScdfSpec
 from specbench.training.divergence import corrective_weights, cross_entropy_full, cross_entropy_sampled, unfairness
-from specbench.training.draws import Draws, Prompts
 from specbench.training.objective import Part
-from specbench.training.passes import Batch, FrozenLogits, learnt_logits
-from specbench.training.proxies import Proxies
-from specbench.training.spec import TrainSpec
+from specbench.training.passes import Batch, FrozenLogits, Sample, bare, batches_of, learnt_logits
+from specbench.training.spec import ScdfSpec, TrainSpec
+from specbench.training.teacher import Generator, Ids, Job
+
+Prompts = Sequence[tuple[str, Ids]]  # language and token ids
+
+
+class Draws:
+    """Draws the data of any pass; every draw is a function of the seed and the number of the pass."""
+
+    def __init__(self, spec: TrainSpec, settings: ScdfSpec, target: CausalLM, prompts: Prompts) -> None:
+        self._spec, self._settings = spec, settings
+        self._prompts: dict[str, list[Ids]] = {language: [] for language, _ in prompts}
+        for language, ids in prompts:
+            self._prompts[language].append(ids)
+        self._generator = Generator.of(target, Sampling(settings.temperature), spec.max_new_tokens)
+
+    def languages(self, number: int) -> Counter[str]:
+        """How often each language is drawn for a pass: once, or as the proportions have it."""
+        names, settings = list(self._prompts), self._settings
+        random = self._random("languages", number)
+        if settings.weighting == "balanced":
+            shares = torch.tensor([settings.proportions.get(name, 0.0) for name in names], dtype=torch.float64)
+            drawn = torch.multinomial(shares, settings.languages_per_pass, replacement=True, generator=random)
+        else:
+            drawn = torch.randperm(len(names), generator=random)[: settings.languages_per_pass]
+        return Counter(names[place] for place in sorted(drawn.tolist()))
+
+    def batches(self, number: int, languages: Counter[str]) -> dict[str, list[Batch]]:
+        """The prompts of a pass with the target's sampled continuations, in mini-batches by language."""
+        chosen = [
+            (language, ids)
+            for language, times in languages.items()
+            for ids in self._prompts_of(number, language, times)
+        ]
+        jobs = [Job(ids, stream_seed(self._spec.seed, "continuation", number, i)) for i, (_, ids) in enumerate(chosen)]
+        ends = self._generator.continue_all(jobs, self._spec.generation_batch)
+        samples: dict[str, list[Sample]] = {language: [] for language in languages}
+        for (language, ids), end in zip(chosen, ends, strict=True):
+            samples[language].append(Sample(language, (*ids, *end), len(ids)))
+        return {language: batches_of(found, self._settings.mini_batch) for language, found in samples.items()}
+
+    def _prompts_of(self, number: int, language: str, times: int) -> list[Ids]:
+        pool = self._prompts[language]
+        wanted = times * self._settings.prompts_per_language
+        return [pool[place] for place in drawn_places(len(pool), wanted, self._random("prompts", number, language))]
+
+    def _random(self, *purpose: str | int) -> torch.Generator:
+        return torch.Generator().manual_seed(stream_seed(self._spec.seed, *purpose))
+
+
+def drawn_places(num_items: int, number: int, random: torch.Generator) -> list[int]:
+    """`number` of `num_items` places in random order; none comes again before all have come."""
+    rounds = -(-number // num_items)
+    return [place for _ in range(rounds) for place in torch.randperm(num_items, generator=random).tolist()][:number]
+
+
+Logits = Callable[[Batch], Tensor]  # the logits before every learnt token, [num_learnt, vocab]
+
+
+class Proxies:
+    """Estimates on the prompts of a pass. `num_draft_tokens`: of a greedy draft; `batch_size`: of a scoring pass."""
+
+    def __init__(self, target: CausalLM, num_draft_tokens: int, batch_size: int, generation_batch: int) -> None:
+        self._target, self._num_draft_tokens = target, num_draft_tokens
+        self._batch_size, self._generation_batch = batch_size, generation_batch
+
+    @torch.no_grad()
+    def of(self, drafter: nn.Module, prompts: Sequence[Sequence[int]], seed: int) -> dict[str, float | None]:
+        """Proxy acceptance, and the prompt misfit of drafter (q) and target (p)."""
+        vocab_size, size = self._target.vocab_size, self._batch_size
+
+        def target(batch: Batch) -> Tensor:
+            return learnt_logits(self._target.model, batch, vocab_size)
+
+        def draft(batch: Batch) -> Tensor:
+            return learnt_logits(drafter, batch, vocab_size)
+
+        given = [Sample("", tuple(ids), 1) for ids in prompts]
+        return {
+            "acceptance": proxy_acceptance(self._drafts(drafter, prompts), target, draft, size, seed),
+            "prompt_tv_q": prompt_misfit(given, draft, size),
+            "prompt_tv_p": prompt_misfit(given, target, size),
+        }
+
+    def _drafts(self, drafter: nn.Module, prompts: Sequence[Sequence[int]]) -> list[Sample]:
+        eos = self._target.eos_token_ids
+        greedy = Generator(bare(drafter), self._target.vocab_size, eos, Sampling(), self._num_draft_tokens)
+        ends = greedy.continue_all([Job(tuple(ids)) for ids in prompts], self._generation_batch)
+        return [Sample("", (*ids, *end), len(ids)) for ids, end in zip(prompts, ends, strict=True)]
+
+
+def token_probs(logits: Tensor, token_ids: Tensor) -> Tensor:
+    """The raw probability of one token per position, float64 on the CPU: [num_positions]."""
+    log_probs = torch.log_softmax(logits.float(), dim=-1).gather(-1, token_ids.to(logits.device)[:, None])[:, 0]
+    return log_probs.cpu().double().exp()
+
+
+def num_accepted(target_probs: Tensor, draft_probs: Tensor, uniforms: Tensor) -> int:
+    """The contiguous accepted prefix of a draft: tokens are accepted while u < min(1, p/q). All are [num_drafted]:
+    what target and drafter give the drafted tokens, and uniform numbers in [0, 1)."""
+    accepted = uniforms < (target_probs / draft_probs).clamp_max(1.0)
+    return int(accepted.int().cumprod(-1).sum())
+
+
+def proxy_acceptance(drafts: Sequence[Sample], target: Logits, drafter: Logits, batch_size: int, seed: int) -> float:
+    """Accepted prefixes of greedy drafts / drafted tokens. `drafts`: prompts, with the drafts as what is learnt."""
+    generator = torch.Generator().manual_seed(seed)
+    accepted = 0
+    for batch in batches_of(drafts, batch_size):
+        target_probs, draft_probs = (token_probs(of(batch), batch.learnt_ids) for of in (target, drafter))
+        uniforms = torch.rand(batch.num_learnt, generator=generator, dtype=torch.float64)
+        lengths = [sample.num_learnt for sample in batch.samples]
+        for parts in zip(*(values.split(lengths) for values in (target_probs, draft_probs, uniforms)), strict=True):
+            accepted += num_accepted(*parts)
+    return accepted / sum(sample.num_learnt for sample in drafts)
+
+
+def prompt_misfit(prompts: Sequence[Sample], model: Logits, batch_size: int) -> float | None:
+    """1 − the mean raw probability of the prompts' tokens: the total variation to the data as a point mass (P0 eq. 7).
+    None where no prompt has a token behind another."""
+    longer = [prompt for prompt in prompts if prompt.num_learnt]
+    found = [token_probs(model(batch), batch.learnt_ids) for batch in batches_of(longer, batch_size)]
+    return float(1 - torch.cat(found).mean()) if found else None
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,124 @@
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
+from random import Random
 
-from specbench.catalogue import load_task
-from specbench.data.parallel import parallel_rows
-from specbench.errors import ConfigError, nearest
-from specbench.ngram.corpus import Corpus
-from specbench.training.data_spec import DataSpec, ParallelSpec
-from specbench.training.spec import TrainSpec, check_warmup
-from specbench.training.task_data import TaskPrompts, in_split, task_prompts
-from specbench.training.world_data import WORLD, world_prompts, world_subsets
+from specbench.core.errors import ConfigError, nearest
+from specbench.embedded.world import WORLDS
+from specbench.running.compose import stream_seed
+from specbench.specs.catalogue import load_task
+from specbench.specs.components import build
+from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import TaskData, load_examples
+from specbench.tasks.local_files import parallel_rows
+from specbench.tasks.scoring.contract import Reference
+from specbench.training.ngram_corpus import Corpus
+from specbench.training.spec import DataSpec, ParallelSpec, TrainSpec, check_warmup
+
+
+@dataclass(frozen=True)
+class TaskPrompts:
+    """Prompts and answers of one language from one place. `is_measured`: `specbench run` takes the same rows."""
+
+    language: str
+    place: str
+    pairs: list[tuple[str, str | None]]
+    is_measured: bool = False
+
+
+def task_prompts(spec: DataSpec, tasks: Sequence[TaskSpec]) -> list[TaskPrompts]:
+    """The prompts of every subset of the tasks that is asked for."""
+    chosen = [(task, subset) for task in tasks for subset in task.subset_names if wanted(task, subset, spec)]
+    return [prompts_of(task, subset, spec, sum(task is other for other, _ in chosen)) for task, subset in chosen]
+
+
+def wanted(task: TaskSpec, subset: str, spec: DataSpec) -> bool:
+    """Whether a subset is asked for; of the bundled samples all that there are."""
+    if spec.subsets is not None and task.subsets:
+        return subset in spec.subsets
+    return spec.source != "sample" or task.sample_of(subset) is not None
+
+
+def in_split(task: TaskSpec, spec: DataSpec) -> TaskSpec:
+    """The task with its rows taken from the split that was asked for."""
+    if spec.split is None:
+        return task
+    if spec.source == "sample":
+        raise ConfigError(f"data.split = '{spec.split}': the bundled samples have one split: leave it out")
+    data = task.model_dump()
+    parts = [part for part in (data, *data["subsets"].values()) if part.get("dataset")]
+    if any(part["dataset"].get("split") == spec.split for part in parts):
+        raise ConfigError(f"data.split = '{spec.split}': is the split that task '{task.name}' measures: leave it out")
+    for part in parts:
+        part["dataset"]["split"] = spec.split
+    return build(TaskSpec, data, prefix=f"data.split = '{spec.split}': task '{task.name}': ")
+
+
+def prompts_of(task: TaskSpec, subset: str, spec: DataSpec, num_subsets: int) -> TaskPrompts:
+    """The first turns of a subset's examples."""
+    data: TaskData = load_examples(
+        task, subset, data=spec.source, use_sample=False, limit=spec.limit, num_subsets=num_subsets
+    )
+    if spec.split is not None and data.source == "local" and spec.split not in data.location:
+        raise ConfigError(
+            f"data.split = '{spec.split}': task '{task.name}' reads {data.location}, which is not named after it: give "
+            "--data a file or folder that is"
+        )
+    pairs = [(example.prompt, answer_of(example.reference)) for example in data.examples]
+    language = subset if task.subsets else task.language or task.name
+    return TaskPrompts(language, f"{task.name} ({data.location})", pairs, is_measured=spec.split is None)
+
+
+def answer_of(reference: Reference | None) -> str | None:
+    """A reference as one text: of several right ones the first."""
+    if isinstance(reference, list):
+        return reference[0]
+    return reference if isinstance(reference, str) else None
+
+
+WORLD = "world:"
+NUM_ROWS = 256  # of each subset, where no limit is given
+MAX_DRAWS = 20  # for each row that is wanted: some subsets have few different ones
+
+
+def world_subsets(names: Sequence[str]) -> list[str]:
+    """The subsets of kinds of tasks. Raises ConfigError for an unknown one."""
+    for name in names:
+        if name not in WORLDS:
+            choices = [task for task in WORLDS if is_measured(task)]
+            alike = [f"{WORLD}{task}" for task in get_close_matches(name, choices, n=1, cutoff=0.5)]
+            found = nearest("".join(alike), [f"{WORLD}{task}" for task in choices])
+            raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {found}")
+    return [subset for name in names for subset in WORLDS[name].weights()]
+
+
+def is_measured(name: str) -> bool:
+    """Whether a kind of tasks has a task of `specbench run`; drills are for training only."""
+    return WORLDS[name].num_samples > 0
+
+
+def world_prompts(spec: DataSpec, names: Sequence[str], seed: int) -> list[TaskPrompts]:
+    """`limit` different rows of each subset that is asked for (fewer where there are none left)."""
+    return [
+        TaskPrompts(subset, f"{WORLD}{name}", drawn(name, subset, spec.limit or NUM_ROWS, seed))
+        for name in names
+        for subset in world_subsets([name])
+        if spec.subsets is None or subset in spec.subsets
+    ]
+
+
+def drawn(name: str, subset: str, num_rows: int, seed: int) -> list[tuple[str, str | None]]:
+    """Different training rows as prompt and answer; of a conversation the first turn."""
+    world, random = WORLDS[name], Random(stream_seed(seed, "world", name, subset))
+    found: dict[tuple[str, str | None], None] = {}
+    for _ in range(MAX_DRAWS * num_rows):
+        prompt, answer, *_ = world.example(world.draw(subset, False, random))
+        found[prompt, answer] = None
+        if len(found) == num_rows:
+            break
+    return list(found)
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,155 @@
 """Distillation on the target's most probable tokens (P1 §3.3, App. B)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from specbench.core.errors import ConfigError
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.training.divergence import truncated_cross_entropy, truncated_probs
-from specbench.training.draws import Prompts
-from specbench.training.generations import Generations
+from specbench.running.compose import stream_seed
+from specbench.training.corrective import Prompts
+from specbench.training.data import TrainingData
+from specbench.training.divergence import cross_entropy_sampled, truncated_cross_entropy, truncated_probs
+from specbench.training.objective import Part
 from specbench.training.passes import KEPT_BYTES, Batch, Sample, batches_of, learnt_logits
-from specbench.training.sample_objective import SampleObjective
 from specbench.training.spec import TrainSpec
-from specbench.training.teacher import Generator, Job
+from specbench.training.teacher import Generations, Generator, Job
+
+TokenLosses = Callable[[Batch, nn.Module], Tensor]  # the drafter's loss on every learnt token of a batch, [num_learnt]
+Ids = tuple[int, ...]
+MINI_BATCH = 8  # samples that go through the models together
+
+
+class SampleObjective:
+    """The mean loss over all learnt tokens of a batch. Each mini-batch of it holds samples of one group, whose loss is
+    then known.
+
+    `share` of each group's prompts (at least one) is held back with all their answers, the same ones for the same seed;
+    a prompt that is held back of one group is learnt in none. The last batch of an epoch may be smaller.
+    """
+
+    columns: tuple[str, ...] = ("lang", "loss", "num_tokens")
+
+    def __init__(
+        self, samples: Sequence[Sample], batch_size: int, share: float, seed: int, token_losses: TokenLosses
+    ) -> None:
+        self._batch_size, self._seed, self._token_losses = batch_size, seed, token_losses
+        self.samples, self.held_back = split(samples, share, seed)
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    @property
+    def num_items(self) -> int:
+        """The samples of an epoch."""
+        return len(self.samples)
+
+    def parts(self, drafter: nn.Module, number: int) -> list[Part]:
+        """The mini-batches of a batch; their weights add up to 1."""
+        self._sums, self._counts = {}, {}
+        chosen = self.batch(number)
+        total = sum(sample.num_learnt for sample in chosen)
+        groups = dict.fromkeys(sample.group for sample in chosen)
+        return [
+            Part(group, batch.num_learnt / total, batch.num_learnt, partial(self._loss, group, batch))
+            for group in groups
+            for batch in batches_of([sample for sample in chosen if sample.group == group], MINI_BATCH)
+        ]
+
+    def batch(self, number: int) -> list[Sample]:
+        """The samples of a pass: every epoch has all of them once, in its own order."""
+        per_epoch = -(-len(self.samples) // self._batch_size)
+        epoch, place = divmod(number, per_epoch)
+        order = shuffled(len(self.samples), self._seed, "epoch", epoch)
+        return [self.samples[i] for i in order[place * self._batch_size : (place + 1) * self._batch_size]]
+
+    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
+        """Loss and tokens of each group in the pass's batch (of several processes, this one's)."""
+        return [
+            {"lang": group, "loss": self._sums[group] / self._counts[group], "num_tokens": self._counts[group]}
+            for group in self._counts
+        ]
+
+    @torch.no_grad()
+    def validation(self, drafter: nn.Module) -> float | None:
+        """Mean loss over the tokens that are held back."""
+        if not self.held_back:
+            return None
+        batches = batches_of(self.held_back, MINI_BATCH)
+        total = sum(float(self._token_losses(batch, drafter).double().sum()) for batch in batches)
+        return total / sum(batch.num_learnt for batch in batches)
+
+    def _loss(self, group: str, batch: Batch, drafter: nn.Module) -> Tensor:
+        loss = self._token_losses(batch, drafter).mean()
+        self._sums[group] = self._sums.get(group, 0.0) + float(loss.detach()) * batch.num_learnt
+        self._counts[group] = self._counts.get(group, 0) + batch.num_learnt
+        return loss
+
+
+def split(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
+    """What is learnt and what is held back, of every group; samples of one prompt stay together, also those of several
+    groups. Raises ConfigError for a group too small for both."""
+    if not share:
+        return list(samples), []
+    groups: dict[str, dict[Ids, list[Sample]]] = {}
+    for sample in samples:
+        groups.setdefault(sample.group, {}).setdefault(prompt_of(sample), []).append(sample)
+    prompts = {group: list(by_prompt) for group, by_prompt in groups.items()}
+    orders = {
+        group: [found[i] for i in shuffled(len(found), seed, "held back", group)] for group, found in prompts.items()
+    }
+    chosen = held_back_prompts(orders, share)
+    learnt: list[Sample] = []
+    held_back: list[Sample] = []
+    for group, by_prompt in groups.items():
+        for prompt in orders[group]:
+            (held_back if prompt in chosen else learnt).extend(by_prompt[prompt])
+    return learnt, held_back
+
+
+def held_back_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[Ids]:
+    """The prompts that are held back of all groups, given each group's different ones in random order: the first of
+    them, as many as the share and at least one.
+
+    A prompt that several groups have is decided on by the smallest of them, and counts in the others; a group all of
+    whose prompts are learnt by smaller ones holds none back.
+    """
+    decided: dict[Ids, bool] = {}
+    for group in sorted(orders, key=lambda group: len(orders[group])):
+        prompts = orders[group]
+        rest = "give more texts, or validation_share=0 and one learning rate"
+        if len(prompts) < 2:
+            raise ConfigError(
+                f"data: '{group}' has one text (equal ones count once), and validation_share = {share:g} holds one "
+                f"back: {rest}"
+            )
+        number = max(1, round(share * len(prompts)))
+        missing = number - sum(decided.get(prompt, False) for prompt in prompts)
+        free = [prompt for prompt in prompts if prompt not in decided]
+        decided |= {prompt: place < missing for place, prompt in enumerate(free)}
+        if all(decided[prompt] for prompt in prompts):
+            raise ConfigError(
+                f"data: validation_share = {share:g} holds back every text of '{group}', with those of other languages "
+                f"that are equal: {rest}"
+            )
+    return {prompt for prompt, is_held_back in decided.items() if is_held_back}
+
+
+def prompt_of(sample: Sample) -> Ids:
+    """What makes two samples alike: the prompt that is read, or the whole of a text that is learnt from its second
+    token on."""
+    return sample.ids[: sample.num_given] if sample.num_given > 1 else sample.ids
+
+
+def shuffled(number: int, seed: int, *purpose: str | int) -> list[int]:
+    """The places 0 to number − 1 in an order that the seed and its purpose alone decide."""
+    random = torch.Generator().manual_seed(stream_seed(seed, *purpose))
+    order: list[int] = torch.randperm(number, generator=random).tolist()
+    return order
+
 
 ENTRY_BYTES = 12  # of one kept probability with its token id
 
@@ -75,3 +211,35 @@ class SoftTargets:
     @torch.no_grad()
     def _scored(self, batch: Batch) -> tuple[Tensor, Tensor]:
         return truncated_probs(learnt_logits(self._target.model, batch, self._target.vocab_size), self._top_k)
+
+
+def language_modelling(spec: TrainSpec, vocab_size: int, samples: Sequence[Sample]) -> SampleObjective:
+    """The cross-entropy of the drafter on the samples' own tokens."""
+    assert spec.finetune is not None
+
+    def token_losses(batch: Batch, drafter: nn.Module) -> Tensor:
+        logits = learnt_logits(drafter, batch, vocab_size)
+        return cross_entropy_sampled(batch.learnt_ids.to(logits.device), logits)
+
+    return SampleObjective(
+        samples, spec.finetune.batch_size, spec.finetune.validation_share, spec.seed, token_losses
+    )  # fmt: skip
+
+
+def raw_samples(tokenizer: Any, data: TrainingData, max_tokens: int, end: int | None = None) -> list[Sample]:
+    """The texts of the data, of which everything behind the first token is learnt. `end`: the token that ends a text;
+    texts that are longer than `max_tokens` lose their end.
+
+    Raises ConfigError for a language without a text of two tokens.
+    """
+    samples: list[Sample] = []
+    for language in data.languages:
+        encoded = (tokenizer(text)["input_ids"] for text in data.texts(language))
+        ended = ([*ids, *([] if end is None else [end])][:max_tokens] for ids in encoded)
+        found = [Sample(language, tuple(ids), 1) for ids in ended if len(ids) > 1]
+        if not found:
+            raise ConfigError(
+                f"data: no text of '{language}' has two tokens or more, nothing can be learnt: give texts"
+            )
+        samples += found
+    return samples

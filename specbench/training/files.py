@@ -12,10 +12,9 @@ from typing import Any
 from rich.filesize import decimal
 from safetensors import SafetensorError
 
-from specbench import bounded
-from specbench.errors import ConfigError
-from specbench.files import TRAINING_RECORD, write_atomically
-from specbench.running.file_lock import locked
+from specbench.core import bounded
+from specbench.core.errors import ConfigError
+from specbench.core.files import TRAINING_RECORD, locked, write_atomically
 from specbench.running.run_folder import flatten
 from specbench.training.state import STATE
 

@@ -4,17 +4,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM, shortest_context
 from specbench.running.prompts import Budget, encode, shortened
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData
-from specbench.training.distillation import distillation, greedy_answers
-from specbench.training.generations import Generations
-from specbench.training.language_modelling import language_modelling, raw_samples
-from specbench.training.sample_objective import SampleObjective
+from specbench.training.distillation import (
+    SampleObjective,
+    distillation,
+    greedy_answers,
+    language_modelling,
+    raw_samples,
+)
 from specbench.training.self_distillation import self_distilled
 from specbench.training.spec import TrainSpec
+from specbench.training.teacher import Generations
 
 Built = CorrectiveObjective | SampleObjective
 

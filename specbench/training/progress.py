@@ -2,17 +2,22 @@
 
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specbench.console import INTERRUPTED, say
-from specbench.errors import ConfigError
-from specbench.models.memory import is_out_of_memory
+from specbench.core.console import INTERRUPTED, say
+from specbench.core.errors import ConfigError
+from specbench.models.devices import is_out_of_memory
 from specbench.running.progress import PLAIN_LINE_SECONDS
 from specbench.training.files import OutputFolder
+from specbench.training.record import TrainingRecord
 from specbench.training.state import StepCurve
 
 MAX_SHOWN = 6  # languages: the worst of them
@@ -79,3 +84,30 @@ def saying_what_is_kept(console: Console, folder: OutputFolder) -> Iterator[None
             f"out of memory; {folder.kept()}: free memory and repeat the command, or train into "
             "another --output with smaller batches, --set gradient_checkpointing=true or --set lora.rank=16"
         ) from error
+
+
+def draw(record: TrainingRecord, path: Path) -> bool:
+    """Loss per language and learning rate of the chosen curve, and the held-back loss; False without matplotlib."""
+    if find_spec("matplotlib") is None:
+        return False
+    from matplotlib.figure import Figure
+
+    curve = record.curves[record.chosen]
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    panel: Any = figure.subplots()
+    lines: dict[str, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
+    for point in curve["steps"]:
+        for language, loss in point["loss"].items():
+            lines[language][0].append(point["step"])
+            lines[language][1].append(loss)
+    for language, (steps, losses) in lines.items():
+        panel.plot(steps, losses, label=language, linewidth=1, marker="." if len(steps) < 30 else "")
+    if curve["validation"]:
+        held_back = {int(num_done): loss for num_done, loss in curve["validation"].items()}
+        panel.plot(*zip(*held_back.items(), strict=True), "ko--", label="held back")
+    panel.set_xlabel("step (update)")
+    panel.set_ylabel("loss (nats per token)")
+    panel.set_title(f"{record.settings['kind']} · learning rate {curve['learning_rate']:g}", loc="left")
+    panel.legend(ncols=2, frameon=False)
+    figure.savefig(path, dpi=150)
+    return True

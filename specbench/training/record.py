@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from specbench.files import TRAINING_RECORD, write_atomically
+from specbench.core.files import TRAINING_RECORD, write_atomically
 from specbench.training.cost import Cost
 from specbench.training.data import TrainingData
 from specbench.training.spec import TrainSpec

@@ -1,15 +1,173 @@
 """What a training is asked to do, with the defaults of the papers; every key is checked when it is read."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from string import Formatter
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from specbench.errors import ConfigError, nearest
-from specbench.specs.components import Text
-from specbench.training.blocks import DistillSpec, FinetuneSpec, LoraSpec, Positive, ScdfSpec
-from specbench.training.data_spec import DataSpec, Seed
-from specbench.training.described import Described
+from specbench.core.errors import ConfigError, nearest
+from specbench.specs.components import Spec, Temperature, Text
+
+
+class Described(Spec):
+    """A spec whose keys say what they mean in the text below each."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class ScdfSpec(Described):
+    """s-CDF (P0 Alg. 1, App. D) and its baselines."""
+
+    estimator: Literal["full", "sampled"] = "full"
+    """Of the loss: the cross-entropy with the target's whole distribution (P0 eq. 10), or on its tokens."""
+    languages_per_pass: Positive = 5
+    """Languages that are drawn for a pass."""
+    prompts_per_language: Positive = 64
+    """Prompts of each of them that the target continues."""
+    mini_batch: Positive = 8
+    """Texts that go through the models together."""
+    num_draft_tokens: Positive = 5
+    """Of the proxy acceptance in the log."""
+    temperature: Annotated[Temperature, Field(gt=0)] = 1.0
+    """Of the target's continuations, which are sampled."""
+    weighting: Literal["corrective", "equal", "balanced"] = "corrective"
+    """corrective is s-CDF; equal: the same weight for every language; balanced: languages drawn by proportions."""
+    proportions: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """How often each language is drawn where the weighting is balanced: {en: 1, sw: 3}."""
+
+    @model_validator(mode="after")
+    def _several_languages(self) -> "ScdfSpec":
+        if self.weighting == "corrective" and self.languages_per_pass < 2:
+            raise ConfigError(
+                "scdf.languages_per_pass = 1: the best language of a pass gets no weight, so nothing would be learnt: "
+                "give 2 or more, or scdf.weighting=equal"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _proportions(self) -> "ScdfSpec":
+        if self.weighting != "balanced" and self.proportions:
+            raise ConfigError(
+                f"scdf.proportions: have no effect with scdf.weighting = '{self.weighting}': set it to balanced, or "
+                "leave them out"
+            )
+        if self.weighting == "balanced" and sum(self.proportions.values()) <= 0:
+            raise ConfigError("scdf.proportions: weighting = 'balanced' needs them: give a number for each language")
+        return self
+
+
+class DistillSpec(Described):
+    """Distillation on the target's top-k probabilities (P1 §3.3, App. B)."""
+
+    corpus: Literal["task", "general"] = "task"
+    """task: learn the target's greedy answers to the prompts; general: the texts."""
+    top_k: Positive = 20
+    """The target's most probable tokens that are learnt, at each position."""
+    batch_size: Positive = 16
+    """Texts of a pass."""
+    validation_share: Share = 0.05
+    """Share of the prompts that is held back."""
+
+
+class ServerSpec(Described):
+    """A server with the OpenAI interface that generates in the target's place; its key is in OPENAI_API_KEY."""
+
+    base_url: Text | None = None
+    """Such as http://localhost:8000/v1; null: the target itself generates."""
+    model: Text | None = None
+    """The server's name of the target; null: target."""
+
+
+class FinetuneSpec(Described):
+    """Language modelling (P3 §2.3, App. F)."""
+
+    stage: Literal["pretrain", "finetune"] = "finetune"
+    """pretrain: on the texts; finetune: on what the target generates from the prompts."""
+    temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] = (0.0, 0.3, 0.7, 1.0)
+    """At each of which the target answers every prompt once."""
+    server: ServerSpec = ServerSpec()
+    batch_size: Positive = 8
+    """Texts of a pass."""
+    epochs: Positive = 3
+    """Times that every text is learnt where num_steps is null: the paper has 3 after pretraining, 5 without it."""
+    validation_share: Share = 0.0
+    """Share of the prompts that is held back."""
+
+
+class LoraSpec(Described):
+    """Low-rank adapters on all linear layers (arXiv:2106.09685), merged into the weights at the end."""
+
+    rank: Positive = 16
+    """Rank of the adapters."""
+    alpha: Positive = 32
+    """They are scaled by alpha / rank."""
+    dropout: Share = 0.0
+    """Of their input."""
+
+
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class ParallelSpec(Described):
+    """Two text files aligned line by line."""
+
+    source: Text
+    """File of the lines that are asked for."""
+    target: Text | None = None
+    """File of their answers."""
+    prompt: Text = "{source}"
+    """What is asked, with {source} in the place of the line."""
+
+    @field_validator("prompt")
+    @classmethod
+    def _fillable(cls, prompt: str) -> str:
+        try:
+            fields = [field for _, field, _, _ in Formatter().parse(prompt) if field is not None]
+        except ValueError as error:
+            raise ValueError("write braces that are no field twice: {{ and }}") from error
+        if fields != ["source"]:
+            raise ValueError("it holds {source} once and no other field: correct it")
+        return prompt
+
+
+class DataSpec(Described):
+    """What is trained on, by language (the subset of a task, or the name given to a file)."""
+
+    places: ClassVar[dict[str, str]] = {
+        "tasks": "--task", "text": "--text", "parallel": "data.parallel in --config FILE"
+    }  # fmt: skip
+
+    tasks: tuple[Text, ...] = ()
+    """Benchmark tasks whose rows are taken, or world:NAME for rows of the embedded world that are never measured."""
+    subsets: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
+    """Of the tasks; null: all."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Rows of each subset and file; null: all, and 256 of a subset of the embedded world."""
+    source: Text | None = None
+    """Of the tasks' rows: hub, sample, or a folder or file."""
+    split: Text | None = None
+    """Another split of the tasks than the one that is measured."""
+    parallel: dict[Text, ParallelSpec] = Field(default_factory=dict)
+    """Aligned files by language: {de-en: {source: a.de, target: a.en, prompt: "Translate: {source}"}}."""
+    text: dict[Text, Text] = Field(default_factory=dict)
+    """Files of texts by language: a line each (.txt), or one column of .jsonl."""
+    column: Text = "text"
+    """Column of a .jsonl file that holds the text."""
+
+    @model_validator(mode="after")
+    def _something(self) -> "DataSpec":
+        if not any(getattr(self, key) for key in self.places):
+            raise ConfigError(f"data: names nothing to train on: give {' or '.join(self.places.values())}")
+        for key in ("subsets", "source", "split"):
+            if getattr(self, key) is not None and not self.tasks:
+                raise ConfigError(f"data.{key}: has no effect without data.tasks: leave it out, or name a task")
+        return self
+
 
 Kind = Literal["scdf", "distill", "finetune"]
 
@@ -144,3 +302,30 @@ def check_warmup(warmup: float, num_steps: int) -> None:
             f"warmup = {warmup:g}: the learning rate is not at its highest before update {warmup:g}, and the training "
             f"has num_steps = {num_steps}: give fewer, or a share of the steps such as 0.1"
         )
+
+
+class CorpusSpec(DataSpec):
+    """What is counted: also texts of no language in particular, which are never in memory as a whole."""
+
+    places: ClassVar[dict[str, str]] = {"corpus": "--corpus", **DataSpec.places}
+
+    corpus: tuple[Text, ...] = ()
+    """Files of texts as in text, of any size; limit holds for all of them together."""
+
+
+class NgramSpec(Described):
+    """One n-gram model. What is counted are the tokens of each text, without those that the target's tokenizer adds; a
+    row's answer is followed by the token that ends the target's texts."""
+
+    kind: Literal["ngram"] = "ngram"
+    target: Text = "embedded:target"
+    """The model whose tokens are counted: hub id, folder or embedded:NAME."""
+    target_revision: str | None = None
+    """Hub revision of the target."""
+    data: CorpusSpec
+    output: Text
+    """Folder of the n-gram model."""
+    seed: Seed = 0
+    """Of the rows that are drawn from the embedded world."""
+    order: Annotated[int, Field(ge=1, le=16)] = 2
+    """Tokens of the longest n-gram; 2 counts bigrams."""

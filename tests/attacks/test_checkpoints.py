@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from tests.attacks.bounds import within_bounds
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specbench import resources
+from specbench.core import resources
 
 Specbench = Callable[..., tuple[int, str, str]]
 ATTACKS = yaml.safe_load(Path(__file__).with_name("command_lines.yaml").read_text(encoding="utf-8"))
@@ -59,5 +59,5 @@ def test_an_interrupt_before_anything_is_measured_is_one_line(
     def interrupted(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specbench.execute.execute", interrupted)
+    monkeypatch.setattr("specbench.results.execute.execute", interrupted)
     assert specbench(*RUN) == (130, "", "interrupted\n")

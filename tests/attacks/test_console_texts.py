@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specbench.console import CONTROLS, stdout, visible
-from specbench.resources import builtin_dir
-from specbench.results.board_format import sealed
+from specbench.core.console import CONTROLS, stdout, visible
+from specbench.core.resources import builtin_dir
+from specbench.results.row import sealed
 
 Specbench = Callable[..., tuple[int, str, str]]
 ATTACKS = yaml.safe_load(Path(__file__).with_name("console_texts.yaml").read_text(encoding="utf-8"))

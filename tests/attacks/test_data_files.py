@@ -9,11 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from specbench.data.archives import member_rows
-from specbench.data.local import read_rows
-from specbench.data.parallel import parallel_rows
-from specbench.errors import ConfigError
-from specbench.ngram.corpus import Corpus
+from specbench.core.errors import ConfigError
+from specbench.tasks.local_files import member_rows, parallel_rows, read_rows
+from specbench.training.ngram_corpus import Corpus
 from tests.attacks.bounds import within_bounds
 
 MIB = 2**20

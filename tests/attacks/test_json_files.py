@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from specbench.bounded import MAX_BYTES
-from specbench.resources import builtin_dir
-from specbench.results.board_format import sealed
+from specbench.core.bounded import MAX_BYTES
+from specbench.core.resources import builtin_dir
+from specbench.publish.suite.forecast import records_in
 from specbench.results.leaderboard import load, write
+from specbench.results.row import sealed
 from specbench.running.records import RecordFile
-from specbench.suite.evidence import records_in
 from tests.attacks.bounds import refused, within_bounds
 from tests.site_rows import some_rows
 
@@ -53,9 +53,6 @@ def put(path: Path, name: str, times: int = 1) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
     """What the commands import is none of the attack's time."""
-    import specbench.fairness.runs
-    import specbench.leaderboards.recompute
-    import specbench.site.build  # noqa: F401
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -99,7 +96,7 @@ def test_a_file_of_a_run_is_refused(specbench, run, tmp_path, file, name):
 
 @pytest.mark.parametrize("name", ["brackets", "closed brackets", "a number of 20 MB", "6 million mappings"])
 def test_a_whole_record_beyond_a_bound_is_told_and_not_cut_off(tmp_path, name):
-    from specbench.errors import ConfigError
+    from specbench.core.errors import ConfigError
 
     path = tmp_path / "records.jsonl"
     put(path, name, times=2)
@@ -128,7 +125,7 @@ def test_the_mark_of_a_site_is_no_danger(specbench, tmp_path, name):
 
 
 def test_five_thousand_rows_are_no_attack(tmp_path):
-    from specbench import bounded
+    from specbench.core import bounded
 
     write(tmp_path / "x.json", some_rows(1))
     content = json.loads((tmp_path / "x.json").read_text())

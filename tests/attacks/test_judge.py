@@ -14,13 +14,11 @@ import pytest
 import yaml
 from rich.console import Console
 
-from specbench import bounded, completions
-from specbench.errors import ConfigError
-from specbench.judge.judgements import judge_records
-from specbench.judge.recorded import FILE, ratings, write_judgements
-from specbench.judge.requests import Question
-from specbench.judge.settings import JudgeSettings
-from specbench.training import server as training
+from specbench.core import bounded, completions
+from specbench.core.errors import ConfigError
+from specbench.tasks.judge.judgements import FILE, judge_records, ratings, write_judgements
+from specbench.tasks.judge.requests import JudgeSettings, Question
+from specbench.training import self_distillation as training
 from tests.attacks.hostile_server import KEY, HostileServer, filled, forms, holds_key, running
 
 HERE = Path(__file__).parent

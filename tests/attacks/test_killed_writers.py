@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from specbench import resources
-from specbench.files import write_atomically
+from specbench.core import resources
+from specbench.core.files import write_atomically
 
 ROOT = resources.PACKAGE.parent
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from specbench import files
+from specbench.core import files
 
 own = os.getpid()
 def at(point):

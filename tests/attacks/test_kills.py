@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from specbench.resources import builtin_dir
+from specbench.core.resources import builtin_dir
 from specbench.results.leaderboard import load
 from tests.processes import started
 

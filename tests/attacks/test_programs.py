@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.sandbox.isolation import Isolation
-from specbench.sandbox.job import Job, Limits
-from specbench.sandbox.run import run_program
+from specbench.tasks.sandbox.isolation import Isolation
+from specbench.tasks.sandbox.run import Job, Limits, run_program
 from tests.attacks.world import HERE, world
 
 FOLDER = Path(__file__).parent / "programs"

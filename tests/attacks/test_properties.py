@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specbench.resources import builtin_dir
+from specbench.core.resources import builtin_dir
 from specbench.results.leaderboard import write
 from tests.attacks.bounds import within_bounds
 from tests.site_rows import some_rows
@@ -82,7 +82,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def sealed(tree: Any) -> Any:
     """The tree with digests that its rows have, so that what lies behind the digest is reached."""
-    from specbench.results.board_format import sealed as seal
+    from specbench.results.row import sealed as seal
 
     rows = tree.get("rows") if isinstance(tree, dict) else None
     for number, row in enumerate(rows if isinstance(rows, list) else []):

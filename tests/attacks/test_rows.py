@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.audit.request import Audit, Identity
-from specbench.audit.verdict import Distribution, Greedy, Noise, Verdict
-from specbench.leaderboards.adding import add_runs, merge_files
-from specbench.leaderboards.recompute import OF_REPORT, audited
-from specbench.leaderboards.validation import Validity, validate
-from specbench.results.board_changes import set_verdicts
-from specbench.results.board_format import DIGEST, sealed
-from specbench.results.leaderboard import load
-from specbench.results.row import COMPUTED, NOTED, STATED, Row
+from specbench.analysis.audit.request import Audit, Identity
+from specbench.analysis.audit.verdict import Distribution, Greedy, Noise, Verdict
+from specbench.results.adding import add_runs, merge_files
+from specbench.results.leaderboard import load, set_verdicts
+from specbench.results.row import COMPUTED, DIGEST, NOTED, STATED, Row, sealed
+from specbench.results.validation import OF_REPORT, Validity, audited, validate
 from tests.test_fairness import run_into
 
 FORGED = yaml.safe_load((Path(__file__).parent / "forged_rows.yaml").read_text(encoding="utf-8"))

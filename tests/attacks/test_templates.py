@@ -2,10 +2,10 @@
 
 import pytest
 
-from specbench.catalogue import load_task
-from specbench.data.examples import load_examples
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.specs import template_bounds, templates
+from specbench.specs.catalogue import load_task
+from specbench.tasks.examples import load_examples
 from tests.attacks.bounds import refused, within_bounds
 
 MANY = "range(99999)"

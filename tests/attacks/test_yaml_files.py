@@ -25,7 +25,7 @@ MADE = {  # text → what the error tells
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
     """What the command imports is none of the attack's time."""
-    from specbench.catalogue import load_method, load_task
+    from specbench.specs.catalogue import load_method, load_task
 
     load_task("mgsm"), load_method("fsd")
 

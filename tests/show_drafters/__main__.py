@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from specbench.demo.family import read_manifest
-from specbench.files import write_atomically
+from specbench.core.files import write_atomically
+from specbench.embedded.family import read_manifest
 
 from . import low_resource, scaling, specialists
 from .document import Findings, page

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from specbench.fairness.numbers import Change
+from specbench.analysis.fairness.numbers import Change
 from specbench.results.bootstrap import Metric
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.fairness.excluded import LEAST
-from specbench.fairness.numbers import Change, FairnessReport
+from specbench.analysis.fairness.forced import LEAST
+from specbench.analysis.fairness.numbers import Change, FairnessReport
 
 from .cells import change, interval, table
 

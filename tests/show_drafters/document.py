@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.demo.family import read_manifest
-from specbench.fairness.numbers import DrafterReport, FairnessReport, GroupNumbers
+from specbench.analysis.fairness.numbers import DrafterReport, FairnessReport, GroupNumbers
+from specbench.embedded.family import read_manifest
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load
 from specbench.results.row import Row

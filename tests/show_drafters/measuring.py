@@ -3,9 +3,9 @@
 import json
 from collections.abc import Sequence
 
-from specbench.demo.build import sample_of, write_rows
-from specbench.demo.world import held_out_rows
-from specbench.fairness.numbers import FairnessReport
+from specbench.analysis.fairness.numbers import FairnessReport
+from specbench.embedded.build import sample_of, write_rows
+from specbench.embedded.world import held_out_rows
 
 from .workplace import Workplace
 

@@ -14,14 +14,13 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from specbench.demo.family import member_path
-from specbench.fairness.runs import read_run
+from specbench.analysis.fairness.runs import read_run
+from specbench.embedded.family import member_path
+from specbench.results.acceptance import timed_tokens
 from specbench.results.bootstrap import Metric
-from specbench.results.counts import timed_tokens
+from specbench.results.log_ratios import expanded, ratio_of, resamples
 from specbench.results.plots import pyplot, reach, saved
-from specbench.results.resampling import expanded, ratio_of, resamples
-from specbench.running.record_check import ACCEPTED, JUDGED, step_sum
-from specbench.running.records import Generation
+from specbench.running.records import ACCEPTED, JUDGED, Generation, step_sum
 
 from .measuring import measure, write_held_out
 from .trainings import stage

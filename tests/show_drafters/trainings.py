@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.demo.family import member
-from specbench.demo.fine_tuning import mean_loss
-from specbench.demo.recipe import TrainedMember
+from specbench.embedded.family import member
+from specbench.embedded.making import mean_loss
+from specbench.embedded.recipe import TrainedMember
 
 from .workplace import Workplace
 

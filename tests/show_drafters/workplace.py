@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from specbench.files import write_atomically
+from specbench.core.files import write_atomically
 
 ROOT = Path(__file__).parents[2]
 

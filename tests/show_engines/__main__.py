@@ -99,7 +99,7 @@ def page(lines: Sequence[methods.Line]) -> Iterator[str]:
     first, second = compiling.starts()
     yield COMPILING.format(tokens=compiling.NUM_TOKENS, first=first, second=second)
     for engine in ("eager", "compiled"):
-        yield LIMITS.format(engine=engine, text=said("specbench.cli", "limit", *PAIR, "--engine", engine))
+        yield LIMITS.format(engine=engine, text=said("specbench", "limit", *PAIR, "--engine", engine))
     yield SYNTHETIC.format(text=said("tests.bench_limit", "--small"))
 
 

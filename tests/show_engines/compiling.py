@@ -10,8 +10,8 @@ import sys
 import tempfile
 import time
 
-from specbench.catalogue import load_method
-from specbench.running.reserving import reserve_for
+from specbench.running.requirements import reserve_for
+from specbench.specs.catalogue import load_method
 
 NUM_TOKENS = 300
 CACHE = "TORCHINDUCTOR_CACHE_DIR"

@@ -7,17 +7,17 @@ included, with a paired bootstrap interval.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from specbench.catalogue import load_method, with_overrides
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
-from specbench.demo.family import drafter_for
+from specbench.embedded.family import drafter_for
+from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
-from specbench.models.pair import ModelPair
 from specbench.running.compose import compose
 from specbench.running.models import Models
-from specbench.running.needs import Need, needs
-from specbench.running.reserving import num_compilations
-from specbench.specs import MethodSpec
+from specbench.running.requirements import Need, needs, num_compilations
+from specbench.specs.catalogue import load_method
+from specbench.specs.method import MethodSpec
+from specbench.specs.overrides import with_overrides
 from tests.bench_transformers import (
     GREEDY,
     Run,

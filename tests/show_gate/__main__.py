@@ -22,7 +22,7 @@ Written by `python -m tests.show_gate --write`. Exit code 0 is fine, 1 regressed
 `specbench check` on 20 runs of the embedded pair, each beside the one that was measured before it; 3 % of regression
 allowed. Each run has AR, sd and fsd on 16 prompts. The clock is the time that the process had the processor. Ratios of
 speed-ups, now ÷ before, with the interval that decides; none where a fall is no more than other work on the machine may
-take (`specbench/gate/control.py`).
+take (`specbench/results/gate/pairing.py`).
 
 """
 INJECTED = """

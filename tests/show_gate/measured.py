@@ -16,14 +16,14 @@ from transformers import AutoModelForCausalLM
 
 from specbench.decoding import loop, verification
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.demo.family import source_of
-from specbench.execute import execute
-from specbench.gate.check import check
-from specbench.gate.findings import Report
-from specbench.gate.sides import BASELINE
-from specbench.gate.speed import SPEEDUP
+from specbench.embedded.family import source_of
 from specbench.models import timing
-from specbench.request import Request
+from specbench.results.execute import execute
+from specbench.results.gate.check import check
+from specbench.results.gate.findings import Report
+from specbench.results.gate.pairing import BASELINE
+from specbench.results.gate.speed import SPEEDUP
+from specbench.running.request import Request
 
 METHODS = ("sd", "fsd")
 NOISE = 0.3  # of a weight, in standard deviations of its matrix

@@ -17,11 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.gate.control import Control
-from specbench.gate.findings import Compared, Report
-from specbench.gate.pending import Pending, judge_all
-from specbench.gate.speed import ratio_of_speeds, ratios_of_speedups
 from specbench.results.bootstrap import Prompts
+from specbench.results.gate.findings import Compared, Report
+from specbench.results.gate.pairing import Control
+from specbench.results.gate.speed import Pending, judge_all, ratio_of_speeds, ratios_of_speedups
 
 Array = NDArray[np.float64]
 SIZES = (16, 30, 100)

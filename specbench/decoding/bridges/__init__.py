@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
+from specbench.core.errors import ConfigError
+from specbench.core.registry import BRIDGES, Factory
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ScoringModel
-from specbench.errors import ConfigError
-from specbench.registry import BRIDGES, Factory
 
 MakeDrafter = Callable[[ScoringModel], Drafter]
 

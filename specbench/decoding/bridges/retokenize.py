@@ -3,12 +3,11 @@
 import torch
 
 from specbench.decoding.bridges import MakeDrafter, bridge
-from specbench.decoding.bridges.context import DraftContext
-from specbench.decoding.bridges.translation import LOOK_BEHIND, running_text
+from specbench.decoding.bridges.translation import LOOK_BEHIND, DraftContext, running_text
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import ModelPair
 from specbench.models.vocabulary import Vocabulary
 
 

@@ -7,19 +7,17 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
+from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import MakeDrafter, bridge
-from specbench.decoding.bridges.context import DraftContext
-from specbench.decoding.bridges.psi import Psi
-from specbench.decoding.bridges.string_moves import Crossing
-from specbench.decoding.bridges.string_probs import StringProbs
+from specbench.decoding.bridges.psi import Psi, StringProbs
 from specbench.decoding.bridges.string_tree import Budget, DraftTree, Suffix
+from specbench.decoding.bridges.translation import DraftContext
+from specbench.decoding.bridges.trie import Crossing
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.proposal import FOREIGN, DraftProbs, PointMass, Proposal
 from specbench.decoding.sampling import Sampling
-from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair
 
 
 class StringBridge:

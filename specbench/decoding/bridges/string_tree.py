@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.model import ScoringModel
 from specbench.decoding.sampling import Distributions, Sampling
-from specbench.errors import ConfigError
-from specbench.models.causal_lm import common_prefix
+from specbench.models.eager import common_prefix
 
 Suffix = tuple[int, ...]  # draft tokens behind the context of a tree
 

@@ -6,16 +6,14 @@ from typing import cast
 
 import torch
 
-from specbench.decoding.bridges import MakeDrafter, bridge
-from specbench.decoding.bridges.context import DraftContext
-from specbench.decoding.deferred import DeferredProposal
+from specbench.core.errors import ConfigError
+from specbench.decoding.bridges import MakeDrafter, VocabularyMismatch, bridge
+from specbench.decoding.bridges.translation import DraftContext
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ScoringModel, deferring, end_table
-from specbench.decoding.proposal import FOREIGN, DenseProbs, Proposal, is_certain
+from specbench.decoding.proposal import FOREIGN, DeferredProposal, DenseProbs, Proposal, is_certain
 from specbench.decoding.sampling import Distributions, Sampling, residual
-from specbench.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.timing import PassLog
 
 
@@ -189,3 +187,24 @@ def union(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     common = Common(models.target, models.drafter)
     foreign = set(range(models.drafter.vocab_size)) - common.target_of.keys()
     return TokenBridge(make(View(models.drafter, frozenset(foreign) | common.ends)), DraftContext(models), common)
+
+
+@bridge("shared", same_vocabulary=True)
+def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
+    """The drafter's tokens are the target's: nothing is translated. A drafter with another vocabulary is refused
+    (VocabularyMismatch names both sizes)."""
+    target, draft_model = models.target, models.drafter
+    assert draft_model is not None
+    ours, theirs = target.vocabulary, draft_model.vocabulary
+    if ours != theirs:
+        common = len(ours.items() & theirs.items())
+        raise VocabularyMismatch(
+            f"drafter '{draft_model.name}' ({len(theirs)} tokens) has another vocabulary than target '{target.name}' "
+            f"({len(ours)} tokens; {common} in common under the same id)"
+        )
+    if target.vocab_size != draft_model.vocab_size:
+        raise VocabularyMismatch(
+            f"drafter '{draft_model.name}' has the tokenizer of target '{target.name}' but gives "
+            f"{draft_model.vocab_size} tokens a probability where the target gives {target.vocab_size}"
+        )
+    return make(draft_model)

@@ -2,7 +2,11 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specbench.decoding.proposal import FOREIGN
 
@@ -75,3 +79,73 @@ class Trie:
                 return node, False
             node = child
         return node, True
+
+
+MAX_REMEMBERED = 1 << 13
+
+
+class Moves(NamedTuple):
+    """What follows at a node for each draft token; tokens are ranges [start, end) in the order of `Crossing.order`.
+
+    A token that leaves the trie, or that ends at a node without children, decides the target token (`outcomes`, as
+    positions in the target's trie). One that ends inside leads onward: its place in the order, and the node.
+    """
+
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    outcomes: NDArray[np.int64]
+    onward: list[tuple[int, Node]]
+
+
+class Crossing:
+    """Two vocabularies as tries, and the moves of the second one's tokens through the first one's trie.
+
+    Draft tokens in `order`: those that write bytes, sorted by them, then all that end the text.
+    """
+
+    def __init__(
+        self, target_tokens: Iterable[tuple[bytes, int]], draft_tokens: Iterable[tuple[bytes, int]], draft_size: int
+    ) -> None:
+        self.target = Trie(target_tokens)
+        self.draft = Trie(draft_tokens)
+        self.position_of = {token: position for position, token in enumerate(self.target.token_ids)}
+        self.written = dict(zip(self.draft.token_ids, self.draft.strings, strict=True))
+        ending = [token for token in range(draft_size) if token not in self.written]
+        self.order = np.array(self.draft.token_ids + ending, dtype=np.int64)
+        self.byte_by_byte = self.draft.depth == 1
+        self.moves = lru_cache(MAX_REMEMBERED)(self._moves)
+
+    def _moves(self, node: Node, goal: int | None) -> Moves:
+        """The moves from `node` that decide for `goal` or leave it possible; all moves where it is None."""
+        ranges: list[tuple[int, int, int]] = [(self.draft.root.end, len(self.order), node.passed)]
+        onward: list[tuple[int, Node]] = []
+        pending = [(node, self.draft.root)]
+        while pending:
+            here, drafts = pending.pop()
+            start = drafts.start + self.draft.num_ending(drafts)
+            if self.target.goes_on(here):
+                onward += [(position, here) for position in range(drafts.start, start)]
+            else:
+                ranges.append((drafts.start, start, here.passed))
+            for byte, child in self._branches(here, goal):
+                below = self.draft.child(drafts, byte)
+                ranges.append((start, below.start, here.passed))
+                start = below.end
+                if below.start < below.end and (goal is None or leads_to(child, goal)):
+                    pending.append((child, below))
+            ranges.append((start, drafts.end, here.passed))
+        decided = [part for part in ranges if part[0] < part[1] and goal in (None, part[2])]
+        columns = np.array(decided, dtype=np.int64).reshape(-1, 3)
+        return Moves(columns[:, 0], columns[:, 1], columns[:, 2], onward)
+
+    def _branches(self, node: Node, goal: int | None) -> Iterable[tuple[int, Node]]:
+        """The children of `node`; the only one that matters where `goal` lies below and is not yet reached."""
+        if goal is None or node.passed == goal:
+            return self.target.children(node)
+        byte = self.target.strings[goal][node.depth]
+        return [(byte, self.target.child(node, byte))]
+
+
+def leads_to(node: Node, goal: int) -> bool:
+    """Whether texts that pass `node` can begin with the token `goal`, and with no longer one."""
+    return node.passed == goal or node.start <= goal < node.end

@@ -5,9 +5,9 @@ from typing import Protocol
 
 import torch
 
+from specbench.core.registry import DRAFTERS, Factory
 from specbench.decoding.proposal import Proposal
 from specbench.models.timing import PassLog
-from specbench.registry import DRAFTERS, Factory
 
 
 class Drafter(Protocol):

@@ -5,14 +5,13 @@ from typing import Annotated, Protocol, cast
 import torch
 from pydantic import Field
 
-from specbench.decoding.deferred import DeferredProposal, up_to_end
 from specbench.decoding.drafters import drafter
-from specbench.decoding.proposal import Proposal
+from specbench.decoding.proposal import DeferredProposal, Proposal, up_to_end
 from specbench.decoding.sampling import Distributions, Sampling
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import ModelPair
+from specbench.models.devices import uploaded
 from specbench.models.timing import PassLog
-from specbench.models.transfer import uploaded
-from specbench.temperature import DraftTemperature
+from specbench.specs.components import DraftTemperature
 
 
 class ScoringModel(Protocol):

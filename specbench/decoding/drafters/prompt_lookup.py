@@ -8,11 +8,11 @@ from typing import Annotated, NamedTuple
 import torch
 from pydantic import Field
 
+from specbench.core.errors import ConfigError
 from specbench.decoding.drafters import drafter
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling
-from specbench.errors import ConfigError
-from specbench.models.pair import ModelPair
+from specbench.models.causal_lm import ModelPair
 from specbench.models.timing import Clock, PassLog
 
 MatchLength = Annotated[int, Field(ge=1, le=16)]

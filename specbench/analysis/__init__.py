@@ -1,0 +1,1 @@
+"""Audit, vocabularies, hardware limits, tuning, fairness."""

@@ -1,0 +1,125 @@
+"""The command line: every command is a function of one of these modules."""
+
+import io
+import os
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from specbench import __version__
+from specbench.cli.analyses import fairness, languages, limit, vocab
+from specbench.cli.arguments import bound_numbers, check_words
+from specbench.cli.audit import audit
+from specbench.cli.board import board
+from specbench.cli.info import fetch, list_, show, validate
+from specbench.cli.leaderboard import check, compare, leaderboard, schema
+from specbench.cli.lm_eval import PASSED_ON, lm_eval
+from specbench.cli.run import run
+from specbench.cli.site import site
+from specbench.cli.suite import suite
+from specbench.cli.train import train
+from specbench.cli.tune import sweep, tune
+from specbench.core.console import CLOSED_PIPE, INTERRUPTED, discard_output, fail, say, show_warning, stderr, stdout
+from specbench.core.errors import ConfigError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+# The base of all mistakes in the command line: click's, or the copy of it that newer versions of typer hold.
+UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        stdout.print(f"specbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=print_version)
+    ] = False,
+) -> None:
+    """Benchmark speculative decoding of language models."""
+
+
+app.command()(run)
+app.command("list")(list_)
+app.command()(validate)
+app.command()(fetch)
+app.command()(show)
+app.command()(audit)
+app.command()(sweep)
+app.command()(suite)
+app.command()(tune)
+app.command()(vocab)
+app.command()(limit)
+app.command()(languages)
+app.command()(fairness)
+app.command()(compare)
+app.command()(schema)
+app.command()(site)
+app.command()(check)
+app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
+app.add_typer(train, name="train")
+app.add_typer(leaderboard, name="leaderboard")
+app.add_typer(board, name="board")
+bound_numbers(app)
+
+
+def main() -> None:
+    """The console script: a user's mistake is one line on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # no α in this encoding is no reason to lose a result
+    warnings.showwarning = show_warning
+    try:
+        code = call_app()
+        sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:  # of a file, not of what is printed
+            sys.exit(fail(ConfigError(f"{os.fsdecode(error.filename)!r:.200}: {error.strerror or error}")))
+        discard_output()
+        code = CLOSED_PIPE if isinstance(error, BrokenPipeError) else 2
+    sys.exit(code)
+
+
+def call_app() -> int:
+    """Parse the command line and run its command: the exit code."""
+    try:
+        check_words(sys.argv[1:])
+        code = int(app(standalone_mode=False) or 0)
+    except ConfigError as error:
+        return fail(error)
+    except typer.Abort:
+        code = INTERRUPTED
+    except UsageError as error:
+        if not sys.argv[1:]:  # no arguments at all: the message is the help
+            error.show()
+            return error.exit_code
+        return fail(ConfigError(with_value(error)))
+    except (RuntimeError, MemoryError) as error:
+        from specbench.models.devices import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        return fail(ConfigError("out of memory: use a smaller model or dtype, or shorter texts, or free memory"))
+    if code == INTERRUPTED:  # some versions of typer return it for KeyboardInterrupt, others raise Abort
+        say(stderr, "interrupted")
+    return code
+
+
+def with_value(error: typer.BadParameter) -> str:
+    """The message of a mistake in the command line, with the value of the option that it is about."""
+    message = error.format_message()
+    for name in getattr(getattr(error, "param", None), "opts", []):
+        for word, following in reversed([*zip(sys.argv, [*sys.argv[1:], ""], strict=True)]):  # the last one counts
+            given = following if word == name else word.removeprefix(f"{name}=")
+            if given != word:
+                message = message.replace(f"'{name}':", f"'{name} {given}':", 1)
+    return message
+
+
+if __name__ == "__main__":
+    main()

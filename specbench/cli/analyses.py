@@ -1,0 +1,233 @@
+"""`specbench fairness`."""
+
+from typing import Annotated, Any
+
+import typer
+
+from specbench.cli import arguments
+from specbench.cli.arguments import flag, path, split
+from specbench.core.console import saying, stderr, stdout
+from specbench.core.errors import ConfigError
+
+RUNS = "Folders of runs, each as RUN or RUN:METHOD; all methods that draft when no METHOD is given."
+
+
+def fairness(
+    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help=RUNS)] = None,
+    drafter: Annotated[
+        list[str] | None, typer.Option(help="A further drafter that no run measured; may be given several times.")
+    ] = None,
+    before: Annotated[str | None, typer.Option(help="RUN or RUN:METHOD that --after is compared with.")] = None,
+    after: Annotated[str | None, typer.Option(help="RUN or RUN:METHOD that is compared with --before.")] = None,
+    reference: Annotated[
+        str, typer.Option(help="Texts whose positions count: the target's own continuation, or those of the data.")
+    ] = "continuation",
+    samples: Annotated[
+        int, typer.Option(help="Texts sampled from each drafter to rank languages; 0 for none; the paper: 100000.")
+    ] = 1000,
+    prompt: arguments.SamplePrompt = "",
+    task: Annotated[str | None, typer.Option(help="Tasks of the runs, separated by commas; all when absent.")] = None,
+    subset: arguments.Subset = None,
+    data: Annotated[str | None, typer.Option(help="Folder or file of the runs' rows, if it was moved.")] = None,
+    seed: arguments.Seed = 0,
+    dtype: arguments.Dtype = "auto",
+    device: arguments.Device = "auto",
+    threads: arguments.Threads = None,
+    leaderboard: Annotated[
+        str | None, typer.Option(help="Leaderboard JSON whose rows of these runs get the numbers.")
+    ] = None,
+    plot: Annotated[
+        str | None, typer.Option(help="Picture of rates, fitness and bounds, such as fairness.png.")
+    ] = None,
+    as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
+) -> None:
+    """Say which languages a drafter serves worse, why, and what another drafter changes (arXiv:2510.02128).
+
+    Measured, from the records: α, τ, speed-up, α · BLEU.
+
+    Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
+    """
+    from specbench.analysis.fairness.request import Request, answer, check
+
+    request = Request(
+        runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
+        samples=samples, prompt=prompt, tasks=split(task or ""), subsets=split(subset or ""), data=data, seed=seed,
+        dtype=dtype, device=device, threads=threads,
+    )  # fmt: skip
+    check(request)
+    picture, board = path("--plot", plot), path("--leaderboard", leaderboard)
+    if picture is not None:
+        from specbench.results.plots import check_plot
+
+        check_plot(picture)
+    if board is not None:
+        from specbench.analysis.fairness.rows import check_rows
+
+        check_rows(board)
+    with stderr.status("reading the runs") as status:
+        found = answer(request, status.update)
+    show(found, as_json)
+    if picture is not None:
+        from specbench.analysis.fairness.picture import draw
+
+        draw(found.report, picture)
+        stderr.print(f"picture: {picture}", soft_wrap=True)
+    if board is not None:
+        from specbench.analysis.fairness.rows import absent, add_to
+
+        told = [f"{add_to(board, found)} rows got fairness numbers", absent(board, found)]
+        stderr.print(f"{board}: {'; '.join(filter(None, told))}", soft_wrap=True)
+
+
+def show(found: Any, as_json: bool) -> None:
+    """The report on stdout."""
+    from specbench.analysis.fairness.tables import tables
+
+    if as_json:
+        stdout.out(found.report.model_dump_json(indent=2))
+        return
+    for table in tables(found.report):
+        stdout.print(table)
+
+
+def languages(
+    drafter: Annotated[str, typer.Option(help="Model: hub id, folder, or embedded:NAME.")] = "embedded:drafter-bpe",
+    drafter_revision: arguments.DrafterRevision = None,
+    samples: Annotated[int, typer.Option(help="Texts to sample; arXiv:2510.02128 takes 100000.")] = 1000,
+    prompt: arguments.SamplePrompt = "",
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens of a text, at most.")] = 64,
+    temperature: Annotated[float, typer.Option(help="Temperature of the sampling, above 0.")] = 1.0,
+    also: Annotated[
+        str | None, typer.Option(help="Codes of languages beside the common ones, separated by commas.")
+    ] = None,
+    seed: arguments.Seed = 0,
+    dtype: arguments.Dtype = "auto",
+    device: arguments.Device = "auto",
+    as_json: Annotated[bool, flag("--json", help="Print the ranking as JSON instead of a table.")] = False,
+) -> None:
+    """Rank the languages of texts that a model writes on an empty prompt: which it knows best (arXiv:2510.02128).
+
+    Languages are identified by lingua; the paper has NLTK's classifier, whose shares may differ.
+    """
+    from specbench.tasks.scoring.language import known
+
+    for option, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
+        if not 0 < value < float("inf"):
+            raise ConfigError(f"{option} {value:g}: must be above 0")
+    for code in split(also or ""):
+        if known(code) is None:
+            raise ConfigError(f"--also {code}: no language that lingua can identify: give ISO 639 codes like la,eo")
+    from specbench.analysis.representation import representation, representation_table
+    from specbench.models.loading import load_model
+
+    with stderr.status(f"sampling {samples} texts from {drafter}"):
+        model = load_model(drafter, revision=drafter_revision, dtype=dtype, device=device)
+        found = representation(
+            model, samples, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
+            prompt=prompt, languages=split(also or ""),
+        )  # fmt: skip
+    if as_json:
+        stdout.out(found.model_dump_json(indent=2))
+    else:
+        stdout.print(representation_table(found))
+
+
+def limit(
+    target: Annotated[str, typer.Option(help="Target: hub id, folder, or embedded:NAME.")] = "embedded:target",
+    drafter: Annotated[str, typer.Option(help="Drafter: hub id, folder, or embedded:NAME.")] = "embedded:drafter",
+    target_revision: arguments.TargetRevision = None,
+    drafter_revision: arguments.DrafterRevision = None,
+    context: Annotated[int, typer.Option(help="Cached tokens behind which passes of every length are timed.")] = 256,
+    repeats: Annotated[int, typer.Option(help="Rounds, each with every pass of both models.")] = 9,
+    seed: Annotated[int, typer.Option(help="Seed of the random texts.")] = 0,
+    dtype: arguments.Dtype = "auto",
+    device: arguments.Device = "auto",
+    engine: arguments.Engine = "eager",
+    threads: arguments.Threads = None,
+    plot: Annotated[
+        str | None, typer.Option(help="Picture of passes, bounds and speed-ups, such as limit.png.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="JSON file that the report is written into.")] = None,
+    as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
+) -> None:
+    """What the hardware allows a pair of models, beside what is measured: bounds, pass times, c, best draft lengths.
+
+    Bare passes over 1 to 64 tokens (compiled: fewer), at several contexts, and the decode loop are timed in turn.
+
+    So are copies, sums and matrix products.
+
+    Bounds: bytes of weights and cache that a pass must read ÷ the bandwidth of copies;
+
+    operations of a pass ÷ the rate of matrix products.
+    """
+    from specbench.analysis.limit.measuring import Asked, limits
+    from specbench.analysis.limit.picture import draw
+    from specbench.analysis.limit.report import check_output, write
+    from specbench.analysis.limit.tables import tables
+    from specbench.core.resources import EMBEDDED
+    from specbench.core.threads import set_threads
+    from specbench.results.plots import check_plot
+    from specbench.specs.components import build
+
+    picture, file = path("--plot", plot), path("--output", output)
+    if picture is not None:
+        check_plot(picture)
+        check_output("--plot", picture)
+    if file is not None:
+        check_output("--output", file)
+    asked = build(Asked, {
+        "target": target, "drafter": drafter, "target_revision": target_revision, "drafter_revision": drafter_revision,
+        "context": context, "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "engine": engine,
+    })  # fmt: skip
+    set_threads(threads, target.startswith(EMBEDDED))
+    with saying("measuring") as say:
+        report = limits(asked, say)
+    if as_json:
+        stdout.out(report.model_dump_json(indent=2))
+    else:
+        for table in tables(report):
+            stdout.print(table)
+    told = stderr if as_json else stdout  # which holds nothing but the JSON
+    if file is not None:
+        write(file, report)
+        told.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)
+    if picture is not None:
+        draw(report, picture)
+        told.print(f"picture: {picture}", soft_wrap=True, markup=False, highlight=False)
+
+
+def vocab(
+    target: Annotated[str, typer.Option(help="Target: hub id, folder, or embedded:NAME.")] = "embedded:target",
+    drafter: Annotated[str, typer.Option(help="Drafter: hub id, folder, or embedded:NAME.")] = "embedded:drafter-bpe",
+    target_revision: arguments.TargetRevision = None,
+    drafter_revision: arguments.DrafterRevision = None,
+    task: Annotated[
+        str | None, typer.Option(help="Task whose prompts are the texts; the bundled prompts of mgsm when absent.")
+    ] = None,
+    subset: arguments.Subset = None,
+    limit: Annotated[int | None, typer.Option(help="Prompts per subset; 50 over all subsets when absent.")] = None,
+    data: arguments.Data = None,
+    acceptance: Annotated[
+        bool, flag("--acceptance", help="Load both models and compute the expected acceptance of each method.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the drafts and continuations behind --acceptance.")] = 0,
+    dtype: Annotated[str, typer.Option(help="For --acceptance: auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="For --acceptance: auto, cuda, mps or cpu.")] = "auto",
+    as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
+) -> None:
+    """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
+    from specbench.analysis.vocab.compare import Comparison, compare
+    from specbench.analysis.vocab.tables import parts
+
+    asked = Comparison(
+        target=target, drafter=drafter, target_revision=target_revision, drafter_revision=drafter_revision, task=task,
+        subsets=split(subset) if subset is not None else None, limit=limit, data=data, acceptance=acceptance,
+        seed=seed, dtype=dtype, device=device,
+    )  # fmt: skip
+    with stderr.status(f"comparing the vocabularies of {target} and {drafter}"):
+        report = compare(asked, stderr)
+    if as_json:
+        stdout.out(report.model_dump_json(indent=2))
+        return
+    for part in parts(report):
+        stdout.print(part)

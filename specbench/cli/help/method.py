@@ -1,0 +1,193 @@
+"""What a method is, gives up and needs, and how it is run."""
+
+import inspect
+import shlex
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from specbench.cli.help.parameters import Parameter, parameters
+from specbench.core.resources import EMBEDDED
+from specbench.embedded.family import drafter_for
+from specbench.specs.catalogue import load_method, method_names
+from specbench.specs.method import MethodSpec
+from specbench.specs.run import own_drafter
+
+TASK = "mgsm"  # comes with sample rows that the embedded models can answer
+Lossless = Literal["yes", "no", "claimed", "unknown"]
+
+
+class Part(BaseModel):
+    """A component of a method: "rule", "fuzzy", and what its code says of itself."""
+
+    role: str
+    name: str
+    text: str
+
+
+class Preset(BaseModel):
+    name: str
+    title: str
+
+
+class MethodHelp(BaseModel):
+    """`embedded`: the models that are taken where none are given; `commands`: lines for a shell."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    kind: Literal["method"] = "method"
+    name: str
+    version: int
+    title: str
+    paper: str | None
+    parts: list[Part]
+    lossless: Lossless
+    lossless_reason: str
+    needs: list[str]
+    embedded: list[str]
+    parameters: list[Parameter]
+    sweep: dict[str, list[Any]]
+    preset_of: str | None
+    presets: list[Preset]
+    commands: list[str]
+
+
+def method_help(method: MethodSpec, call: str) -> MethodHelp:
+    """Everything about a method, asked for as `call`: a name or a path. Raises ConfigError where its code cannot be
+    imported."""
+    known = [load_method(name) for name in method_names()]
+    found = parameters(method)
+    lossless, reason = verdict(method)
+    return MethodHelp(
+        name=method.name, version=method.version, title=method.title, paper=method.paper, parts=parts(method),
+        lossless=lossless, lossless_reason=reason, needs=needs(method), embedded=embedded(method),
+        parameters=found, sweep=method.sweep,
+        preset_of=next((other.name for other in known if is_preset(method, other)), None),
+        presets=[Preset(name=other.name, title=other.title) for other in known if is_preset(other, method)],
+        commands=commands(method, call, found),
+    )  # fmt: skip
+
+
+def parts(method: MethodSpec) -> list[Part]:
+    """The components in the order in which a draft token meets them."""
+    if method.decoder is not None:
+        from specbench.integrations.entry import load
+
+        return [Part(role="decoder", name=method.decoder.entry, text=prose(load(method.decoder.entry).call))]
+    if method.routes is not None:
+        return routed_parts(method)
+    found = [Part(role="drafter", name=method.drafter.name, text=prose(method.drafter.factory))]
+    if method.drafter.type != "none":
+        found.append(Part(role="rule", name=method.verification.name, text=prose(method.verification.factory)))
+    if method.needs_drafter and method.decodes_with == "target":
+        found.append(Part(role="bridge", name=method.bridge.name, text=prose(method.bridge.factory)))
+    return found
+
+
+def routed_parts(method: MethodSpec) -> list[Part]:
+    """A drafter for each language; rule and bridge are common."""
+    found: list[Part] = []
+    for part in method.parts:
+        drafter, *others = parts(part)
+        found.append(drafter.model_copy(update={"role": f"drafter of {part.name.partition('/')[2]}"}))
+        found += [other for other in others if other not in found]
+    return sorted(found, key=lambda part: part.role in ("rule", "bridge"))
+
+
+def prose(code: Any) -> str:
+    return inspect.cleandoc(code.__doc__ or "")
+
+
+def verdict(method: MethodSpec) -> tuple[Lossless, str]:
+    """Whether the output follows the target's distribution, and how that is known."""
+    if method.decoder is not None:
+        if method.decoder.claims_lossless:
+            return "claimed", "its file says so (decoder.claims_lossless); `specbench audit` finds out"
+        return "unknown", "external code that does not claim it; `specbench audit` finds out"
+    if method.decodes_with == "drafter":
+        return "no", "the drafter decodes alone, the target is not asked"
+    if method.decodes_with == "random":
+        return "no", "the drafter decodes a share of the queries alone"
+    rule = f"the rule '{method.verification.rule}'"
+    if method.drafter.type == "none":
+        return "yes", "the target decodes alone"
+    if method.lossless:
+        return "yes", f"{rule} keeps the target's distribution, whatever is drafted"
+    return "no", f"{rule} gives up the target's distribution"
+
+
+def needs(method: MethodSpec) -> list[str]:
+    """What a user must have."""
+    found = ["a target model"]
+    if not method.needs_drafter:
+        found.append("no draft model")
+    elif method.same_vocabulary:
+        found.append("a draft model with the target's vocabulary" + its_own(method))
+    elif method.decodes_with == "drafter":
+        found.append("a draft model, with any vocabulary")
+    else:
+        found.append("a draft model, which may have another vocabulary than the target" + its_own(method))
+    also = [getattr(part.drafter.factory, "needs", None) for part in method.parts if part.decoder is None]
+    return [*found, *dict.fromkeys(filter(None, also))]
+
+
+def its_own(method: MethodSpec) -> str:
+    """The models that its file names."""
+    names = list(dict.fromkeys(part.checkpoint for part in method.parts if part.checkpoint))
+    if not names:
+        return ""
+    is_embedded = any(name.startswith(EMBEDDED) for name in names)
+    others = "; beside another target than the embedded one give --drafter" if is_embedded else ""
+    return f" (its own: {', '.join(names)}{others})"
+
+
+def embedded(method: MethodSpec) -> list[str]:
+    """The embedded models that a run takes where it is given none."""
+    bridge = method.decoder.pair_of if method.decoder is not None else method.bridge.type
+    target = f"{EMBEDDED}target"
+    drafters = [
+        own_drafter(part, target) or f"{EMBEDDED}{drafter_for(bridge)}" for part in method.parts if part.needs_drafter
+    ]
+    return [target, *dict.fromkeys(drafters)]
+
+
+def is_preset(method: MethodSpec, other: MethodSpec) -> bool:
+    """Whether a method is another one with other values: the same parts, and a name that goes on from the other's."""
+    return method.name.startswith(f"{other.name}-") and same_parts(method) == same_parts(other)
+
+
+def same_parts(method: MethodSpec) -> tuple[str | None, ...]:
+    entry = method.decoder.entry if method.decoder is not None else None
+    return method.decodes_with, entry, method.drafter.name, method.verification.name, method.bridge.name
+
+
+def commands(method: MethodSpec, call: str, found: Sequence[Parameter]) -> list[str]:
+    """How to run it: as it is, on models of one's own, with another value, over its sweep; and its audit."""
+    of_target = any(own_drafter(part, "") is None for part in method.parts if part.needs_drafter)
+    models = " --target HUB_ID_OR_FOLDER" + " --drafter HUB_ID_OR_FOLDER" * of_target
+    plain = command("run", call, f"--task {TASK}")
+    lines = [plain, plain + models]
+    change = another_value(method, found)
+    if change:
+        lines.append(f"{plain} --set {shlex.quote(change)}")
+    if method.sweep:
+        lines.append(command("sweep", call, f"--task {TASK}"))
+    if method.decoder is not None or method.drafter.type != "none":
+        lines.append(command("audit", call))
+    return lines
+
+
+def command(name: str, call: str, more: str = "") -> str:
+    return " ".join(filter(None, ("specbench", name, more, f"--method {shlex.quote(call)}")))
+
+
+def another_value(method: MethodSpec, found: Sequence[Parameter]) -> str | None:
+    """An assignment that --set takes and that changes something."""
+    for key, values in reversed(method.sweep.items()):
+        current = next((p.value for p in found if p.key == key), None)
+        other = next((value for value in reversed(values) if value != current), None)
+        if other is not None:
+            return f"{key}={other}"
+    length = next((p.value for p in found if p.key == "num_draft_tokens"), None)
+    return None if length is None else f"num_draft_tokens={length + 1 if length < 64 else 1}"

@@ -1,0 +1,67 @@
+"""What a task asks, how its answers are sampled and scored, and where its rows are."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from specbench.cli.help.method import prose
+from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import load_examples
+from specbench.tasks.scoring.contract import Reference
+
+
+class TaskHelp(BaseModel):
+    """`prompt`: of the first sample row of the first subset that has a sample, or, without any, the template of the
+    first subset; of a conversation all that the user says."""
+
+    kind: Literal["task"] = "task"
+    name: str
+    version: int
+    title: str
+    paper: str | None
+    subsets: list[str]
+    prompt_of: str
+    prompt: str
+    reference: str | None
+    generation: dict[str, Any]
+    scorer: dict[str, Any] | None
+    scorer_text: str
+    hub: dict[str, Any] | None
+    local: list[str]
+    has_sample: bool
+    commands: list[str]
+
+
+def task_help(task: TaskSpec, call: str) -> TaskHelp:
+    """Everything about a task, which was asked for as `call`: by name or path."""
+    subset = next((name for name in task.subset_names if task.sample_of(name)), task.subset_names[0])
+    chosen = task.subset(subset)
+    prompt, place = chosen.prompt, f"template, subset {subset}"
+    reference = as_text(chosen.reference or (f"each of column {chosen.references}" if chosen.references else None))
+    if task.has_sample:
+        example = load_examples(task, subset, data="sample", use_sample=True, limit=1).examples[0]
+        prompt, place = "\n\n(the answer)\n\n".join(example.turns), f"first sample row of {subset}"
+        reference = as_text(example.reference)
+    aligned = [" and ".join(chosen.local.parallel.values())] if chosen.local.parallel else []
+    return TaskHelp(
+        name=task.name, version=task.version, title=task.title, paper=task.paper, subsets=list(task.subset_names),
+        prompt_of=place, prompt=prompt, reference=reference, generation=chosen.generation.model_dump(),
+        scorer=chosen.scorer.model_dump() if chosen.scorer else None,
+        scorer_text=prose(chosen.scorer.factory) if chosen.scorer else "",
+        hub=chosen.dataset.model_dump(exclude_none=True) if chosen.dataset else None,
+        local=[*chosen.local.files, *aligned], has_sample=task.has_sample, commands=commands(task, call),
+    )  # fmt: skip
+
+
+def as_text(reference: Reference | None) -> str | None:
+    """A reference for reading: alternatives by bars, a mapping line by line."""
+    if isinstance(reference, Mapping):
+        return "\n".join(f"{name}: {text}" for name, text in reference.items())
+    return " | ".join(reference) if isinstance(reference, list) else reference
+
+
+def commands(task: TaskSpec, call: str) -> list[str]:
+    plain = f"specbench run --task {shlex.quote(call)} --method sd"
+    return [plain, f"{plain} --data FOLDER_OR_FILE"] if task.has_sample else [f"{plain} --data FOLDER_OR_FILE"]

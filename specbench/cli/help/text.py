@@ -1,0 +1,116 @@
+"""Help as text of at most 100 columns."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from textwrap import indent, wrap
+from typing import Any
+
+from specbench.cli.help.method import MethodHelp
+from specbench.cli.help.parameters import Parameter
+from specbench.cli.help.task import TaskHelp
+
+WIDTH = 100
+
+
+def method_text(help_: MethodHelp) -> str:
+    """All of a method's help, in paragraphs."""
+    return "\n".join(
+        [
+            *heading(help_),
+            *(line for part in help_.parts for line in [f"\n{part.role}: {part.name}", *paragraphs(part.text, 2)]),
+            "",
+            *folded(f"lossless: {help_.lossless} ({help_.lossless_reason})"),
+            *folded(f"needs: {'; '.join(help_.needs)}"),
+            *folded(f"taken where no --target is given: {', '.join(help_.embedded)}"),
+            *section("parameters", (line for each in help_.parameters for line in parameter_lines(each))),
+            *section("values that `specbench sweep` tries", items((k, shown(v)) for k, v in help_.sweep.items())),
+            *section("presets of it", items((each.name, each.title) for each in help_.presets)),
+            *section("run it", (f"  {line}" for line in help_.commands)),
+        ]
+    )
+
+
+def task_text(help_: TaskHelp) -> str:
+    """All of a task's help, in paragraphs."""
+    hub = [f"  hub: {flow(help_.hub)}"] if help_.hub else []
+    local = f"  files in the folder that --data names: {', '.join(help_.local)}"
+    sample = ["  a bundled sample (--data sample)"] if help_.has_sample else []
+    scorer = [f"\nscore: {flow(help_.scorer)}", *paragraphs(help_.scorer_text, 2)] if help_.scorer else []
+    return "\n".join(
+        [
+            *heading(help_),
+            *folded(f"subsets: {' '.join(help_.subsets)}"),
+            *section(f"prompt ({help_.prompt_of})", verbatim(help_.prompt)),
+            *section("right answer", verbatim(help_.reference or "")),
+            *section("generation", folded(flow(help_.generation), 2)),
+            *scorer,
+            *section("data", (line for each in [*hub, local, *sample] for line in folded(each.strip(), 2))),
+            *section("run it", (f"  {line}" for line in help_.commands)),
+        ]
+    )
+
+
+def heading(help_: MethodHelp | TaskHelp) -> Iterator[str]:
+    yield from folded(f"{help_.name} (version {help_.version}): {help_.title}")
+    if isinstance(help_, MethodHelp) and help_.preset_of:
+        yield f"a preset of {help_.preset_of}: the same parts, other values"
+    if help_.paper:
+        yield f"paper: {help_.paper}"
+
+
+def parameter_lines(parameter: Parameter) -> Iterator[str]:
+    """Key and value; type, range and default; the meaning."""
+    yield f"  {parameter.key} = {shown(parameter.value)}"
+    kind = ", ".join(filter(None, (parameter.type, parameter.range)))
+    kind = kind.replace("only, ", "only ").replace("one of, ", "one of ")
+    default = "must be given" if parameter.required else f"default {shown(parameter.default)}"
+    place = "" if parameter.settable else "; not by --set: write it in the method's file"
+    yield from folded(f"{kind}; {default}{place}", 6)
+    yield from folded(parameter.meaning or "", 6)
+
+
+def section(title: str, lines: Iterable[str]) -> list[str]:
+    """A title and its lines; nothing where there are none."""
+    found = list(lines)
+    return ["", f"{title}:", *found] if found else []
+
+
+def items(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for name, text in pairs:
+        yield from wrap(f"{name}: {text}", WIDTH, initial_indent="  ", subsequent_indent="      ")
+
+
+def paragraphs(text: str, depth: int) -> Iterator[str]:
+    """Prose, filled to the width; what is indented or listed stays as it is."""
+    for block in filter(None, text.split("\n\n")):
+        if any(line.startswith((" ", "- ", "* ", "|", ">>>")) for line in block.splitlines()):
+            yield from indent(block, " " * depth).splitlines()
+        else:
+            yield from folded(block, depth)
+
+
+def folded(text: str, depth: int = 0) -> list[str]:
+    """Filled lines; those after the first stand two columns further in where they belong to no paragraph."""
+    margin = " " * depth
+    rest = margin if depth else "  "
+    return wrap(text, WIDTH, initial_indent=margin, subsequent_indent=rest, break_on_hyphens=False)
+
+
+def verbatim(text: str) -> list[str]:
+    return [line for each in text.splitlines() for line in folded(each, 2) or [""]]
+
+
+def shown(value: Any) -> str:
+    """A value as YAML writes it."""
+    if isinstance(value, float) and math.isinf(value):
+        return ".inf" if value > 0 else "-.inf"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(shown, value))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def flow(values: Mapping[str, Any] | None) -> str:
+    """A mapping in one line, without what is not set."""
+    given = {key: value for key, value in (values or {}).items() if value not in (None, (), [])}
+    return ", ".join(f"{key} {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in given.items())

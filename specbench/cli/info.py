@@ -1,0 +1,95 @@
+"""`specbench list`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench.cli import arguments
+from specbench.cli.arguments import flag
+from specbench.cli.arguments import split as parts
+from specbench.core.console import fail, stderr, stdout
+from specbench.core.errors import ConfigError, nearest
+from specbench.specs.method import MethodSpec
+from specbench.specs.task import TaskSpec
+
+
+def list_(
+    kind: Annotated[str, typer.Argument(help="tasks, methods, parts or metrics; all when absent.")] = "all",
+) -> None:
+    """List the tasks, methods and their parts (built in or from plug-ins), and what the metrics mean."""
+    from specbench.cli.listing import methods_table, metrics_table, parts_table, tasks_table
+
+    tables = {"tasks": tasks_table, "methods": methods_table, "parts": parts_table, "metrics": metrics_table}
+    if kind != "all" and kind not in tables:
+        raise ConfigError(f"specbench list {kind}: unknown kind '{kind}': {nearest(kind, tables)}")
+    for name, make in tables.items():
+        if kind in ("all", name):
+            stdout.print(make())
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="A method or a task: a name, or the path of a YAML file.")],
+    as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Explain a method: its parts, parameters and ranges, lossless or not, needs, presets, how to run it; or a task."""
+    from specbench.cli.help.find import find_help
+    from specbench.cli.help.method import MethodHelp
+    from specbench.cli.help.text import method_text, task_text
+
+    found = find_help(name)
+    if as_json:
+        stdout.out(found.model_dump_json(indent=2))
+        return
+    stdout.out(method_text(found) if isinstance(found, MethodHelp) else task_text(found))
+
+
+def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or suite YAML files.")]) -> None:
+    """Check task, method and suite files; says what is wrong with each and exits with 2 if any is."""
+    from specbench.publish.suite.cells import is_suite, load_suite
+    from specbench.specs.catalogue import load_file, namesake
+
+    num_wrong = 0
+    for file in files:
+        try:
+            if is_suite(file):
+                stdout.print(f"ok: {file} (suite {load_suite(file).name})", soft_wrap=True)
+                continue
+            spec = load_file(file)
+            check_code(file, spec)
+        except ConfigError as error:
+            num_wrong += 1
+            fail(error)
+        else:
+            kind = "methods" if isinstance(spec, MethodSpec) else "tasks"
+            stdout.print(f"ok: {file} ({type(spec).__name__.removesuffix('Spec').lower()} {spec.name})", soft_wrap=True)
+            if line := namesake(kind, str(file)):
+                stdout.print(line, soft_wrap=True, markup=False)
+    if num_wrong:
+        raise typer.Exit(2)
+
+
+def check_code(file: Path, spec: TaskSpec | MethodSpec) -> None:
+    """Raise ConfigError where the code of an external decoder cannot be loaded."""
+    if not isinstance(spec, MethodSpec) or spec.decoder is None:
+        return
+    from specbench.integrations.entry import load
+
+    try:
+        load(spec.decoder.entry)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: decoder.entry: {error}") from error
+
+
+def fetch(
+    task: Annotated[str, typer.Option(help="Task names or YAML files, separated by commas.")],
+    subset: Annotated[str | None, typer.Option(help="Subsets, separated by commas; all when absent.")] = None,
+    split: Annotated[str | None, typer.Option(help="Another split than the task's own.")] = None,
+    set_: arguments.Overrides = None,
+) -> None:
+    """Download the files of tasks from the hub ahead of a run, which then reads them also without a connection."""
+    from specbench.tasks.fetch import fetch_tasks
+
+    overrides = [*(set_ or []), *([f"dataset.split={split}"] if split is not None else [])]
+    for line in fetch_tasks(parts(task), parts(subset) if subset is not None else None, overrides, stderr):
+        stdout.print(line, soft_wrap=True, markup=False, highlight=False)

@@ -1,0 +1,208 @@
+"""`specbench leaderboard`: board files that are kept and published."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench.cli.arguments import flag, path, split
+from specbench.core.console import fail, stderr, stdout
+from specbench.core.errors import ConfigError
+
+leaderboard = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Board files: leaderboard JSON.")]
+
+
+@leaderboard.callback()
+def about() -> None:
+    """Keep, check, join and show leaderboard files."""
+
+
+@leaderboard.command()
+def add(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
+    to: Annotated[str, typer.Option(help="Board file; it is made where there is none.")],
+) -> None:
+    """Put the rows of runs into a board file, with the place of their records; several may do so at once.
+
+    A row of the same configuration is replaced.
+
+    A file holds rows of one machine and one set of versions: others are refused, with both values.
+    """
+    from specbench.results.adding import add_runs
+
+    file = path("--to", to)
+    assert file is not None
+    stdout.print(f"{file}: {add_runs(runs, file)}", soft_wrap=True)
+
+
+@leaderboard.command()
+def merge(
+    files: Files, to: Annotated[str, typer.Option(help="File that takes the rows of all: a new one, or one of them.")]
+) -> None:
+    """Join board files; what does not go together is refused, with both values.
+
+    An audit's verdict that only one of the files has is kept.
+    """
+    from specbench.results.adding import merge_files
+
+    file = path("--to", to)
+    assert file is not None
+    stdout.print(f"{file}: {merge_files(files, file)}", soft_wrap=True)
+
+
+@leaderboard.command()
+def validate(
+    files: Files,
+    records: Annotated[bool, flag("--records", help="Compute every row again from the folder of its run.")] = False,
+    run: Annotated[
+        list[Path] | None, typer.Option(help="Folder of a run whose rows do not say where it is; several times.")
+    ] = None,
+) -> None:
+    """Say whether board files are whole, unedited, of one machine and set of versions; exit code 2 if one is not.
+
+    Each row has a digest, which protects against slips and not against forgery.
+
+    --records makes every row again from the folder of its run and compares all of it, metrics to the last digit; what
+    was added later and cannot be made again (an audit without its report, numbers of fairness) is named as stated.
+    """
+    from specbench.results.validation import validate as validated
+
+    if run and not records:
+        raise ConfigError(f"--run {run[0]}: has no effect without --records: add it, or leave this out")
+    wrong = False
+    for file in files:
+        with stderr.status(f"checking {file}"):
+            found = validated(file, records, run or [])
+        for problem in found.problems:
+            fail(ConfigError(problem))
+        wrong |= bool(found.problems)
+        if not found.problems:
+            stdout.print(f"ok: {file} ({found})", soft_wrap=True)
+    if wrong:
+        raise typer.Exit(2)
+
+
+@leaderboard.command()
+def show(
+    files: Files,
+    sort: Annotated[str, typer.Option(help="Metric that ranks the rows.")] = "speedup",
+    filter_: Annotated[
+        list[str] | None, typer.Option("--filter", help="KEY=VALUE that rows must have: method=sd")
+    ] = None,
+    subset: Annotated[
+        str | None, typer.Option(help="Subsets, separated by commas; the rows over all when absent.")
+    ] = None,
+    format_: Annotated[str, typer.Option("--format", help="text, markdown, or latex for a paper.")] = "text",
+) -> None:
+    """Print ranked tables: rows that compare share one, and ranks say what their intervals cannot tell apart.
+
+    A rank like 2–3: the paired intervals cannot tell the row from its neighbours.
+
+    The intervals of all pairs of a table are widened together (Bonferroni): 5 % of tables of equals rank any.
+    """
+    from specbench.results.ranked_tables import show as shown
+
+    with stderr.status("reading the records"):
+        found = shown(files, sort, filter_ or [], split(subset or ""), format_)
+    for each in found:
+        stdout.print(each, soft_wrap=isinstance(each, str))
+
+
+def schema() -> None:
+    """Print the JSON Schema of leaderboard files, with the number of their format."""
+    from specbench.results.leaderboard import schema as made
+
+    stdout.out(json.dumps(made(), indent=2, ensure_ascii=False))
+
+
+SIDE = "A run or a board file: PATH, PATH:METHOD, or FILE:NUMBER of a row."
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help=SIDE)],
+    second: Annotated[str, typer.Argument(metavar="B", help=SIDE)],
+    task: Annotated[str | None, typer.Option(help="Tasks, separated by commas; all in common when absent.")] = None,
+    subset: Annotated[str | None, typer.Option(help="Subsets, separated by commas; all in common.")] = None,
+    filter_: Annotated[
+        list[str] | None, typer.Option("--filter", help="KEY=VALUE that rows of both must have: seed=0")
+    ] = None,
+    as_json: Annotated[bool, flag("--json", help="Print the comparison as JSON instead of tables.")] = False,
+) -> None:
+    """Put two runs, methods or rows side by side: what differs in their configuration, then paired changes."""
+    from specbench.results.compare import compare as compared
+    from specbench.results.compare_tables import tables
+    from specbench.results.named import only, read_side
+
+    sides = [only(read_side(text, filter_ or []), split(task or ""), split(subset or "")) for text in (first, second)]
+    with stderr.status("reading the records"):
+        found = compared(*sides)
+    if as_json:
+        stdout.out(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
+        return
+    for table in tables(found):
+        stdout.print(table)
+    for line in found.unread:
+        stdout.print(line, soft_wrap=True)
+
+
+REGRESSION = "How far a speed-up may fall, such as 3% or 0.03."
+IGNORED = "Conditions that may differ, separated by commas: attention, device, dtype, target, versions."
+
+
+def check(
+    baseline: Annotated[str, typer.Option(help="Folder of a run, or leaderboard JSON; PATH:METHOD for one method.")],
+    candidate: Annotated[str, typer.Option(help="Folder of the run that is judged; RUN:METHOD for one method.")],
+    max_regression: Annotated[str, typer.Option(help=REGRESSION)] = "3%",
+    ignore: Annotated[str | None, typer.Option(help=IGNORED)] = None,
+    markdown: Annotated[str | None, typer.Option(help="File for the report as Markdown.")] = None,
+    junit: Annotated[str | None, typer.Option(help="File for the report as JUnit XML.")] = None,
+) -> None:
+    """Say whether a run is worse than a baseline; exit code 0: no, 1: yes, 2: they cannot be compared.
+
+    Of the same outputs, more target or draft passes per token or a lower τ or α is a regression, however small, and so
+    is another text, finish or score of the same tokens. A run beside itself is identical, with exit code 0.
+
+    Outputs of lossless methods must be the baseline's, near-ties apart; of others τ is judged like a speed-up.
+
+    A speed-up has regressed where the whole interval of new ÷ old lies below 1 − MAX_REGRESSION.
+
+    With a leaderboard as the baseline outputs and draft passes are not compared, and intervals are not paired.
+
+    Of several rows of a method there, the one whose conditions and options are nearest is taken.
+    """
+    from specbench.analysis.audit.output import check_place, write_report
+    from specbench.results.gate import report as junit_xml
+    from specbench.results.gate import report as markdown_text
+    from specbench.results.gate.check import check as compare
+    from specbench.results.gate.report import screen
+
+    files = {option: found for option, found in
+             {"--markdown": path("--markdown", markdown), "--junit": path("--junit", junit)}.items()
+             if found is not None}  # fmt: skip
+    allowed = share("--max-regression", max_regression)
+    for option, file in files.items():
+        check_place(file, option)
+    with stderr.status("reading the runs") as status:
+        report = compare(baseline, candidate, allowed, split(ignore or ""), status.update)
+    forms = {"--markdown": markdown_text.markdown, "--junit": junit_xml.junit}
+    for option, file in files.items():
+        write_report(file, forms[option](report), option)
+    for part in screen(report):
+        stdout.print(part)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
+
+
+def share(option: str, text: str) -> float:
+    """3% or 0.03 as 0.03. Raises ConfigError for what is no share below 1."""
+    number, percent, rest = text.strip().partition("%")
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        value = -1.0
+    if rest or not 0 <= value < 1:
+        near = f"; did you mean {number}%?" if not percent and value >= 1 else ""
+        raise ConfigError(f"{option} {text}: give a share from 0% to below 100%, such as 3% or 0.03{near}")
+    return value

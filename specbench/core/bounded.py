@@ -1,0 +1,202 @@
+"""Reading of files that somebody else may have written: no more than a bounded size of text, lines and JSON.
+
+Without bounds a few bytes can take all memory: nested brackets, numbers of a million digits, lines without an end.
+"""
+
+import errno
+import json
+import math
+import re
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import IO, Any, AnyStr
+
+from specbench.core.errors import ConfigError
+
+MAX_BYTES = 64 * 2**20  # of a file that is read as a whole, and of a line
+MAX_MEMORY = 512 * 2**20  # bytes that the values of a JSON text may take
+MAX_DEPTH = 64  # of lists and mappings inside each other
+MAX_DIGITS = 300  # of a number; one of 309 digits is beyond a float
+MAX_LINES = 2_000_000
+MAX_EXPANSION = 50  # characters for a byte of a packed file, beyond the first MAX_BYTES
+
+STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class OutOfBounds(ValueError):
+    """What is wrong with a text that parses, or would take too much to parse: a bound that it exceeds, or a key that is
+    there twice."""
+
+
+def read_bytes(path: Path, remedy: str, max_bytes: int = MAX_BYTES) -> bytes:
+    """The content of a file. Raises ConfigError when it cannot be read or has more than `max_bytes`."""
+    try:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "it is a folder or a device, not a file")  # a pipe would be waited for
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+    except (OSError, ValueError) as error:  # ValueError: NUL in the path
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}: {remedy}") from error
+    if len(content) > max_bytes:
+        raise ConfigError(f"{path}: has more than {max_bytes:,} bytes, the most that are read: {remedy}")
+    return content
+
+
+def read_text(path: Path, remedy: str, max_bytes: int = MAX_BYTES) -> str:
+    """The content of a file in UTF-8. Raises ConfigError as `read_bytes`, and for another encoding."""
+    try:
+        return read_bytes(path, remedy, max_bytes).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: cannot be read: it is not UTF-8 text: {remedy}") from error
+
+
+def read_json(path: Path, remedy: str, strict: bool = True) -> Any:
+    """The value in a JSON file. Raises ConfigError "PATH: problem: remedy" when the file cannot be read, does not
+    parse, exceeds a bound, has a key twice in one mapping, or holds a number or a text that JSON does not allow."""
+    return parse_json(read_text(path, remedy), path, remedy, strict=strict)
+
+
+def read_mapping(path: Path, remedy: str, strict: bool = True) -> dict[str, Any]:
+    """The mapping in a JSON file. Raises ConfigError as `read_json`, and for any other value."""
+    value = read_json(path, remedy, strict)
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: holds no mapping of keys to values: {remedy}")
+    return value
+
+
+def parse_json(text: str, place: object, remedy: str, line: int | None = None, strict: bool = True) -> Any:
+    """The value of a JSON text; `place` names it in errors, and `line` is the number of its first line in a file.
+
+    Not `strict`: NaN, infinite numbers, NUL and halves of surrogate pairs are allowed. Raises ConfigError.
+    """
+    at = f"{place}, line {line}" if line else f"{place}"
+    try:
+        return json_value(text, strict)
+    except json.JSONDecodeError as error:
+        first = line or 1
+        raise ConfigError(f"{place}, line {first + error.lineno - 1}: not valid JSON: {error.msg}: {remedy}") from error
+    except OutOfBounds as error:
+        raise ConfigError(f"{at}: {error}: {remedy}") from error
+
+
+def json_value(text: str, strict: bool = True, max_characters: int = MAX_BYTES) -> Any:
+    """The value of a JSON text, as `parse_json` reads it. Raises OutOfBounds or JSONDecodeError."""
+    if len(text) > max_characters:
+        raise OutOfBounds(f"has more than {max_characters:,} characters, the most that are read")
+    if _memory(text) > MAX_MEMORY and _memory(STRING.sub('""', text)) > MAX_MEMORY:
+        raise OutOfBounds(f"has values that take more than {MAX_MEMORY:,} bytes of memory, the most that is read")
+    try:
+        value = json.loads(
+            text, object_pairs_hook=_mapping, parse_int=_int, parse_float=_finite if strict else _float,
+            parse_constant=_refuse_constant if strict else float,
+        )  # fmt: skip
+        if strict and ESCAPED_NUL.search(text):
+            raise OutOfBounds("has a NUL character, which no name and no path can have")
+        if strict and ESCAPED_SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise OutOfBounds(TOO_DEEP) from error
+    except UnicodeEncodeError as error:
+        raise OutOfBounds("has half of a surrogate pair, which is no character") from error
+    check_depth(value)
+    return value
+
+
+TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels, the most that are read"
+
+
+def check_depth(value: Any) -> None:
+    """Raise OutOfBounds for lists and mappings nested deeper than MAX_DEPTH."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        containers = [node for node in level if type(node) in (dict, list)]
+        if not containers:
+            return
+        level = [
+            child
+            for node in containers
+            for child in (node.values() if type(node) is dict else node)
+            if type(child) in (dict, list)
+        ]
+    raise OutOfBounds(TOO_DEEP)
+
+
+def lines(
+    file: IO[AnyStr], place: object, num_packed_bytes: int | None = None, max_lines: float = MAX_LINES
+) -> Iterator[AnyStr]:
+    """The lines of an open file. `num_packed_bytes`: the size of the packed file that it comes from.
+
+    Raises ConfigError for a line of more than MAX_BYTES characters, for more than `max_lines` lines, and for a packed
+    file that expands to more than MAX_BYTES + MAX_EXPANSION × `num_packed_bytes` characters.
+    """
+    left = math.inf if num_packed_bytes is None else expanded_bound(num_packed_bytes)
+    for number in count(1):
+        line = file.readline(MAX_BYTES + 1)
+        if not line:
+            return
+        left -= len(line)
+        if len(line) > MAX_BYTES:
+            raise ConfigError(f"{place}, line {number}: has more than {MAX_BYTES:,} characters: {SPLIT}")
+        if number > max_lines:
+            raise ConfigError(f"{place}: has more than {max_lines:,} lines, the most that are read: {SPLIT}")
+        if left < 0:
+            raise too_large(place)
+        yield line
+
+
+SPLIT = "divide it, or take what is not needed out"
+
+
+def expanded_bound(num_packed_bytes: int) -> int:
+    """To how many bytes a packed file of this size may expand."""
+    return MAX_BYTES + MAX_EXPANSION * num_packed_bytes
+
+
+def too_large(place: object) -> ConfigError:
+    return ConfigError(
+        f"{place}: expands to more than {MAX_EXPANSION} times its size (and {MAX_BYTES:,} bytes), the most that is "
+        "read: unpack it, and give the file that is in it"
+    )
+
+
+def _memory(text: str) -> int:
+    """About how many bytes Python takes for the values: for a number 32, a text 64 or more, a list 64, a mapping 128
+    and 32 for each key."""
+    return 32 * (text.count(",") + text.count('"')) + 64 * text.count("[") + 128 * text.count("{")
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise OutOfBounds(f"the key {twice[:60]!r} is there twice")
+    return made
+
+
+def _short(digits: str) -> str:
+    if len(digits) > MAX_DIGITS:
+        raise OutOfBounds(f"has a number of {len(digits):,} digits ({digits[:20]}…): {MAX_DIGITS} are the most")
+    return digits
+
+
+def _int(digits: str) -> int:
+    return int(_short(digits))
+
+
+def _float(text: str) -> float:
+    return float(_short(text))
+
+
+def _finite(text: str) -> float:
+    value = _float(text)
+    if not math.isfinite(value):
+        raise OutOfBounds(f"{text[:40]} is beyond the range of numbers")
+    return value
+
+
+def _refuse_constant(name: str) -> float:
+    raise OutOfBounds(f"{name} is not a JSON number")

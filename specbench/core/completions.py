@@ -1,0 +1,341 @@
+"""A server with OpenAI's interface: a request has a deadline, a reply has a bound, and no reply tells the key."""
+
+import asyncio
+import base64
+import html
+import json
+import logging
+import os
+import random
+import re
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
+
+import httpx2
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationInfo
+from pydantic.dataclasses import dataclass
+
+from specbench.core.errors import ConfigError
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+LEAST_SECRET = 8  # characters
+HIDDEN = "(key)"
+GAP = r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u2064\ufeff]{0,8}"  # between two characters of a key
+
+
+class ApiKey:
+    """A key from the environment.
+
+    A key with fewer than 8 characters is not hidden: it is the filler of a server without keys ("EMPTY", "1"), and a
+    reply without it could lose its rating. A longer one is found in any case, split by white space, in escapes of JSON,
+    URLs and HTML, and in base64. A server that wants to tell the key has other ways; it knows the key anyway.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._pattern = re.compile("|".join(_forms(text)), re.IGNORECASE) if len(text) >= LEAST_SECRET else None
+
+    @classmethod
+    def from_environment(cls, setting: str) -> "ApiKey":
+        """The key in OPENAI_API_KEY. Raises ConfigError, which begins with `setting`, where none can be sent."""
+        text = os.environ.get(KEY_VARIABLE, "").strip()
+        if not text:
+            raise ConfigError(f"{setting}: {KEY_VARIABLE} is not set: export the key (any text for a server without)")
+        if not (text.isascii() and text.isprintable()):
+            raise ConfigError(
+                f"{setting}: {KEY_VARIABLE} holds a character that no key has (not ASCII, or a control character): "
+                "copy it again"
+            )
+        return cls(text)
+
+    @property
+    def value(self) -> str:
+        """The key itself, for the client that sends it."""
+        return self._text
+
+    def hide(self, text: str) -> str:
+        """A text without the key, and without halves of surrogate pairs, which no file can hold."""
+        text = text.encode("utf-8", "replace").decode()
+        return self._pattern.sub(HIDDEN, text) if self._pattern else text
+
+
+def _forms(key: str) -> Iterator[str]:
+    """Regular expressions for the forms of a key that programs write."""
+    yield GAP.join(map(_character, key))
+    for num_before in range(3):  # bytes in front of the key, modulo 3, decide what its base64 is
+        text = base64.b64encode(bytes(num_before) + key.encode()).decode().rstrip("=")
+        end = None if (num_before + len(key)) % 3 == 0 else -1  # the last character depends on what follows
+        own = text[(0, 2, 3)[num_before] : end]
+        yield GAP.join({"+": "[+-]", "/": "[/_]"}.get(character, character) for character in own)
+
+
+def _character(character: str) -> str:
+    code, digits = ord(character), f"{ord(character):02x}"
+    plain = f"{re.escape(html.escape(character))}|{re.escape(character)}"
+    return rf"(?:\\{{0,4}}(?:{plain}|u00{digits}|x{digits})|%{digits}|&#(?:0{{0,4}}{code}|x0{{0,4}}{code:x});)"
+
+
+MOST_BYTES = 2 * 2**20  # of the body of a reply; a judge writes some thousand
+MOST_SHOWN = 200  # characters of what a server says
+NO_CREDIT = "insufficient_quota"  # the code of an error that no waiting mends, although its status is 429
+MAX_WAIT_SECONDS = 60.0  # before another attempt, whatever the server asks for
+Count = Annotated[int, Field(ge=0, lt=10**7, strict=True)]  # fewer digits than a key that is hidden has characters
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Reply:
+    """What a model wrote. The counts, and why it ended there, are the server's own words; None where it tells none.
+
+    Raises ValueError (pydantic's ValidationError) for anything else.
+    """
+
+    text: str
+    num_prompt_tokens: Count | None
+    num_reply_tokens: Count | None
+    finish_reason: Annotated[str, Field(pattern=r"^[ -~]{0,40}$")] | None = None
+
+
+class RequestFailed(Exception):
+    """A request without a usable reply. The message is one printable line without the key.
+
+    `status`: of the reply, None where none came. `may_pass`: the same request may succeed later.
+    `retry_after`: the seconds that the server asks to be left alone, 0 where it does not say.
+    """
+
+    def __init__(
+        self, message: str, status: int | None, may_pass: bool, code: str | None = None, retry_after: float = 0.0
+    ) -> None:
+        super().__init__(message)
+        self.status, self.may_pass, self.code, self.retry_after = status, may_pass, code, retry_after
+
+    @property
+    def is_redirect(self) -> bool:
+        return self.status is not None and 300 <= self.status < 400
+
+
+class Completions:
+    """A server at `url`, which an error calls `setting`. Threads may share it.
+
+    Raises ConfigError where the environment has no key.
+    """
+
+    def __init__(
+        self, url: str, setting: str, timeout_seconds: float, num_retries: int, backoff_seconds: float = 1.0
+    ) -> None:
+        self._url, self._key = url.rstrip("/"), ApiKey.from_environment(setting)
+        self._timeout_seconds, self._num_retries, self._backoff_seconds = timeout_seconds, num_retries, backoff_seconds
+        self.stopped = threading.Event()
+        for name in (
+            "openai",
+            "httpx2",
+            "httpcore2",
+        ):  # below this level they log headers, in which a server may echo the key
+            logging.getLogger(name).setLevel(logging.WARNING)
+
+    def ask(self, path: str, request: Mapping[str, Any]) -> Reply:
+        """The reply to a request, such as to `chat/completions`; asked again where that may help, until `stopped`.
+
+        An attempt takes at most `timeout_seconds`. Raises RequestFailed.
+        """
+        for attempt in range(self._num_retries + 1):
+            try:
+                return self._attempt(path, request)
+            except RequestFailed as error:
+                if not error.may_pass or attempt == self._num_retries:
+                    raise
+                wait = self._backoff_seconds * 2**attempt * random.uniform(0.75, 1.25)
+                if self.stopped.wait(min(MAX_WAIT_SECONDS, max(wait, error.retry_after))):
+                    raise
+        raise AssertionError
+
+    def _attempt(self, path: str, request: Mapping[str, Any]) -> Reply:
+        import httpx2
+        import openai
+
+        try:
+            answer = asyncio.run(self._post(path, request))
+        except TimeoutError:
+            raise RequestFailed(f"timed out: no whole reply within {self._timeout_seconds:g} s", None, True) from None
+        except (openai.OpenAIError, httpx2.HTTPError, Unbounded, OSError, ImportError, ValueError) as error:
+            raise self._no_answer(error) from None
+        if answer.status >= 300:
+            raise self._refusal(answer)
+        try:
+            return _reply(_Completion.model_validate(json.loads(answer.body), context=self._key))
+        except (ValueError, RecursionError):
+            raise RequestFailed("what came is no completion: check the URL", answer.status, False) from None
+
+    async def _post(self, path: str, request: Mapping[str, Any]) -> "_Answer":
+        """Sends a request and reads its whole reply. Raises what stood in the way of a reply."""
+        import httpx2
+        import openai
+
+        async with asyncio.timeout(self._timeout_seconds), BoundedClient(MOST_BYTES) as http_client:
+            client = openai.AsyncOpenAI(
+                api_key=self._key.value, base_url=self._url, timeout=None, max_retries=0, http_client=http_client
+            )
+            try:
+                reply = await client.post(f"/{path}", cast_to=httpx2.Response, body=dict(request))
+            except openai.APIStatusError as error:
+                reply = error.response
+        return _Answer(reply.status_code, dict(reply.headers), reply.content.decode("utf-8", "replace"))
+
+    def _no_answer(self, error: Exception) -> RequestFailed:
+        """The failure of a request to which no whole reply came. An address or a proxy that cannot be fails again."""
+
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        if isinstance(cause, Unbounded):
+            return RequestFailed(f"{cause.status}: {cause}", cause.status, _may_pass(cause.status))
+        import httpx2
+
+        may_pass = isinstance(cause, (httpx2.HTTPError, OSError))
+        return RequestFailed(self._line(f"{type(cause).__name__}: {cause}"), None, may_pass)
+
+    def _refusal(self, answer: "_Answer") -> RequestFailed:
+        """What a status other than success says."""
+        message, code = _said(answer.body)
+        if answer.status < 400:
+            place = answer.headers.get("location", "nowhere")
+            message = f"redirects to {place}, where nothing is sent: name that URL to trust it"
+        may_pass = _may_pass(answer.status) and code != NO_CREDIT
+        line = f"{answer.status}: {self._line(message) or 'no message'}"
+        return RequestFailed(line, answer.status, may_pass, code, answer.retry_after)
+
+    def _line(self, said: str) -> str:
+        """One printable line without the key."""
+        text = "".join(each if each.isprintable() else " " for each in self._key.hide(said))
+        return " ".join(text.split())[:MOST_SHOWN]
+
+
+class _Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: str
+
+    @property
+    def retry_after(self) -> float:
+        try:
+            seconds = float(self.headers.get("retry-after", 0))
+        except ValueError:  # a date
+            return 0.0
+        return seconds if seconds > 0 else 0.0  # not a number is not
+
+
+def _may_pass(status: int) -> bool:
+    """Whether the same request may succeed later."""
+    return status >= 500 or status in (408, 409, 429)
+
+
+def _without_key(value: Any, info: ValidationInfo[ApiKey]) -> Any:
+    return info.context.hide(value) if isinstance(value, str) else value
+
+
+Text = Annotated[str, BeforeValidator(_without_key)]  # the only texts of a reply that are read
+
+
+class _Message(BaseModel):
+    content: Text | None = None
+
+
+class _Choice(BaseModel):
+    """Of a chat a message, else a text."""
+
+    message: _Message | None = None
+    text: Text | None = None
+    finish_reason: Text | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+
+
+class _Completion(BaseModel):
+    choices: Annotated[list[_Choice], Field(min_length=1, max_length=100), FailFast()]
+    usage: _Usage | None = None
+
+
+def _said(body: str) -> tuple[str, str | None]:
+    """The message and the code of an error: `{"error": {"message": …, "code": …}}`, or `{"detail": …}`, or any text."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return body, None
+    error = content.get("error", content) if isinstance(content, dict) else content
+    fields = error if isinstance(error, dict) else {}
+    texts = [error, fields.get("message"), fields.get("detail"), body]
+    return next(text for text in texts if isinstance(text, str)), fields.get("code")
+
+
+def _reply(completion: _Completion) -> Reply:
+    """The first choice. Raises ValueError where it holds no text."""
+    choice, usage = completion.choices[0], completion.usage or _Usage()
+    if choice.message is None and choice.text is None:
+        raise ValueError("neither a message nor a text")
+    text = choice.message.content if choice.message else choice.text
+    reason = choice.finish_reason and re.sub(r"[^ -~]", "?", choice.finish_reason)[:40]
+    return Reply(text or "", usage.prompt_tokens, usage.completion_tokens, reason)
+
+
+def check_url(url: str, setting: str) -> None:
+    """Raise ConfigError, which begins with `setting`, for what is no address of a server or has secrets in it."""
+    if "@" in url or "?" in url:  # which would be in every log of a request
+        raise ConfigError(f"{setting}: has a user or a query: leave them out, and set {KEY_VARIABLE}")
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number or too large
+        is_address = False
+    if not is_address:
+        raise ConfigError(f"{setting} {url}: no URL: write it as http://localhost:8000/v1")
+
+
+KEPT_HEADERS = (b"location", b"retry-after")  # others, such as a charset, would say how the body is to be decoded
+
+
+class Unbounded(Exception):
+    """A reply was refused before its end was read. `status`: its HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class BoundedClient(httpx2.AsyncClient):
+    """Reads at most `max_bytes` of a body. Returns a redirect unfollowed, so that no prompt goes to another server."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(timeout=None, verify=_tls(), follow_redirects=False)
+        self._max_bytes = max_bytes
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Returns the response with its whole body. Raises Unbounded, and what httpx2 raises."""
+        request.headers["Accept-Encoding"] = "identity"
+        options |= {"stream": True, "follow_redirects": False}
+        response = await super().send(request, **options)
+        try:
+            body = await self._read(response)
+        finally:
+            await response.aclose()
+        headers = [(name, value) for name, value in response.headers.raw if name.lower() in KEPT_HEADERS]
+        return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
+
+    async def _read(self, response: httpx2.Response) -> bytes:
+        status, body = response.status_code, bytearray()
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise Unbounded("what came is compressed, which was not asked for", status)
+        async for part in response.aiter_raw():
+            body += part
+            if len(body) > self._max_bytes:
+                raise Unbounded(f"more than {self._max_bytes:,} bytes came", status)
+        return bytes(body)
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Whose certificates are trusted. It takes longer to make than a request."""
+    return httpx2.create_ssl_context()

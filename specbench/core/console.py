@@ -1,0 +1,103 @@
+"""What is printed, and where: results on stdout, everything else on stderr."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from specbench.core.errors import ConfigError
+
+INTERRUPTED = 130  # the exit code of a program that an interrupt ended
+CLOSED_PIPE = 141  # the exit code of a program that nobody reads any more
+SILENCE = 10.0  # seconds at least, between lines about where a command is
+# What moves the cursor, commands a terminal (C0 but tab and line feed, DEL, C1), ends lines or turns texts around.
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+class PlainConsole(Console):
+    """Prints texts as they are: names of users hold brackets and colons too."""
+
+    def __init__(self, stderr: bool = False) -> None:
+        # A pipe or a file has no width of its own; 100 columns hold every table.
+        width = None if stderr or sys.stdout.isatty() else 100
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """As `render`, before a table measures the text."""
+        return super().render_str(visible(text), **how)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """All that is printed passes here; what a file brought commands no terminal."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else visible(text), style, control)
+
+    def on_broken_pipe(self) -> None:
+        discard_output()
+        sys.exit(CLOSED_PIPE)
+
+
+def visible(text: str) -> str:
+    """The text with each control character as its escape, such as \\u001b, which in JSON means the same character."""
+    return CONTROLS.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
+stdout, stderr = PlainConsole(), PlainConsole(stderr=True)
+
+
+def say(console: Console, text: str) -> None:
+    """One line as it is: names of users hold brackets and colons too."""
+    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def saying(what: str) -> Iterator[Callable[[str], None]]:
+    """Where a long command is: a line that changes on a terminal, a line now and then elsewhere."""
+    if stderr.is_terminal:
+        with stderr.status(what) as status:
+            yield status.update
+        return
+    said = time.monotonic()
+
+    def now_and_then(text: str) -> None:
+        nonlocal said
+        if time.monotonic() - said >= SILENCE:
+            say(stderr, text)
+            said = time.monotonic()
+
+    yield now_and_then
+
+
+def fail(error: ConfigError) -> int:
+    """Say what is wrong, in one line; the exit code."""
+    stderr.print(f"error: {error}", soft_wrap=True)
+    return 2
+
+
+def discard_output() -> None:
+    """What is left in a stream that takes nothing goes nowhere, or Python would complain about it when it ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: str | None = None,
+) -> None:
+    """Our own warnings in one line; those of libraries are not the user's concern."""
+    if category is UserWarning and "specbench" in filename:
+        stderr.print(f"warning: {message}", soft_wrap=True)

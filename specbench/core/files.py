@@ -1,0 +1,168 @@
+"""Files as a whole: written in one step, and named by their bytes."""
+
+import errno
+import hashlib
+import os
+import re
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+
+def _module(name: str) -> Any:
+    """A module of the standard library that only some systems have; None on the others."""
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+fcntl, msvcrt = _module("fcntl"), _module("msvcrt")
+PAUSE, READERS = 0.05, 10.0  # seconds: between two tries on Windows; for how long readers there wait for each other
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool, shared: bool = False) -> Iterator[None]:
+    """Hold a lock file, which is made with its folder where it is absent; the system frees it when the process ends.
+    `shared`: others that share it may hold it as well; on Windows, which has no such locks, one after the other.
+
+    Raises OSError when it cannot be made, BlockingIOError when another holds it and `wait` is False. Warns where the
+    file system has no locks.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        is_held = _take(file, path, wait, shared)
+        try:
+            yield
+        finally:
+            if is_held and fcntl is None:
+                file.seek(0)
+                msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
+
+def _take(file: IO[str], path: Path, wait: bool, shared: bool) -> bool:
+    """Whether the file is locked now; not where the file system has no locks, which is told."""
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        else:
+            _lock_byte(file, wait, READERS if shared else 0.0)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        problem = f"{path.parent}: no locks there ({error.strerror or error})"
+        warnings.warn(f"{problem}: let one process at a time write", stacklevel=1)
+        return False
+    return True
+
+
+def _lock_byte(file: IO[str], wait: bool, seconds: float) -> None:
+    """Lock the first byte, as Windows locks files; try again for so many seconds, or until it is free."""
+    end = time.monotonic() + seconds
+    while True:
+        file.seek(0)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            return
+        except PermissionError as error:  # another holds it
+            if not wait and time.monotonic() >= end:
+                raise BlockingIOError(errno.EAGAIN, "another process holds it") from error
+        time.sleep(PAUSE)
+
+
+# Neither empties a file that another writes, nor follows a link; the last two are not everywhere.
+FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+TRAINING_RECORD = "training.json"  # in the folder of every drafter that `specbench train` makes
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """A text, in UTF-8, as `write_bytes`; OSError too for a text that cannot be UTF-8, such as some names of files."""
+    try:
+        content = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        wrong = text[max(0, error.start - 20) : error.end + 20]
+        problem = f"it would hold {wrong!r}, which is not UTF-8: rename the file or folder"
+        raise OSError(errno.EILSEQ, problem) from error
+    write_bytes(path, content)
+
+
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    """Replace a file in one step: a reader or a crash sees the old content or the new one. Raises OSError, and then the
+    file is as it was. Removes what killed writers of the same file have left."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary, file = _open_temporary(path)
+    try:
+        with file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            if fcntl is None:  # Windows moves no open file
+                file.close()
+            os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    _remove_left(path)
+
+
+def check_place(path: Path) -> None:
+    """Raise OSError where `write_atomically` could not replace the file: asked before there is anything to write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
+    temporary, file = _open_temporary(path)
+    if fcntl is None:
+        file.close()
+    temporary.unlink()
+    file.close()
+
+
+def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
+    """A new file in the same folder, which is locked for as long as it is open: its writer lives, on whatever host."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    while True:
+        file = os.fdopen(os.open(temporary, FLAGS, 0o666), "r+b")
+        if not _lock(file, wait=True) or _is_at(file, temporary):
+            file.truncate()
+            return temporary, file
+        file.close()  # a process that removes what others left had it first
+
+
+def _remove_left(path: Path) -> None:
+    """Remove the temporary files of this file that nobody holds: their writers were killed."""
+    pattern = re.compile(re.escape(f".{path.name}.") + r"\d+\.tmp")
+    with suppress(OSError):
+        for left in [path.with_name(name) for name in os.listdir(path.parent) if pattern.fullmatch(name)]:
+            with suppress(OSError), left.open("r+b") as file:
+                if _lock(file, wait=False) and _is_at(file, left):
+                    left.unlink()
+
+
+def _lock(file: IO[bytes], wait: bool) -> bool:
+    """Whether this process alone now holds the file; not where the system or the file system has no such locks."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def file_digest(path: Path) -> str:
+    """12 hex digits of SHA-256 over the bytes of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]

@@ -1,1 +1,0 @@
-"""Rows from the hub, local files or the bundled sample, and the examples made of them."""

@@ -1,0 +1,158 @@
+"""Figures of the members on held-out rows: exact answers by greedy decoding, and agreement with the target."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from specbench.embedded.recipe import NgramRecipe, Recipe, TrainedMember
+from specbench.embedded.world import WORLDS
+from specbench.models.ngram import NgramModel
+
+Row = dict[str, Any]
+Predict = Callable[[list[int], list[int]], list[int]]  # a prompt and its output → the most likely token at each place
+
+
+@torch.inference_mode()
+def greedy_ids(model: Any, prompts: list[list[int]], num_new: int, batch_size: int = 64) -> list[list[int]]:
+    """The greedy continuation of each prompt, up to and with the end token. Prompts of similar length run together."""
+    end, pad = model.config.eos_token_id, model.config.pad_token_id
+    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+    outputs: list[list[int]] = [[] for _ in prompts]
+    for start in range(0, len(order), batch_size):
+        group = order[start : start + batch_size]
+        width = max(len(prompts[index]) for index in group)
+        ids = torch.tensor([[pad] * (width - len(prompts[index])) + prompts[index] for index in group])
+        generated = model.generate(
+            input_ids=ids, attention_mask=torch.where(ids == pad, 0, 1), max_new_tokens=num_new, do_sample=False
+        )
+        for index, row in zip(group, generated[:, width:].tolist(), strict=True):
+            outputs[index] = row[: row.index(end) + 1] if end in row else row
+    return outputs
+
+
+def predictor(model: Any) -> Predict:
+    """What a model finds most likely at each place of an output, given the true text before."""
+
+    @torch.inference_mode()
+    def predict(prompt: list[int], output: list[int]) -> list[int]:
+        logits = model(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1]
+        best: list[int] = logits.argmax(-1).tolist()
+        return best
+
+    return predict
+
+
+def ngram_predictor(ngrams: NgramModel) -> Predict:
+    """What an n-gram model finds most likely at each place of an output."""
+
+    def predict(prompt: list[int], output: list[int]) -> list[int]:
+        ids = prompt + output
+        return [ngrams.best(ids[:end][-ngrams.order :]) for end in range(len(prompt), len(ids))]
+
+    return predict
+
+
+def is_exact(text: str, row: Row) -> bool:
+    """Whether the last number of the text is the answer; of a row without a number, whether the text is."""
+    if "answer_number" not in row:
+        return text.strip() == WORLDS[row["task"]].example(row)[1].strip()
+    numbers = re.findall(r"\d+", text)
+    return bool(numbers) and int(numbers[-1]) == row["answer_number"]
+
+
+def by_subset(rows: list[Row], values: list[float]) -> dict[str, float]:
+    """The mean value of each task, of each of its subsets (`mgsm/en`), and of all rows as `all`."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for row, value in zip(rows, values, strict=True):
+        for group in (row["task"], f"{row['task']}/{row['subset']}", "all"):
+            groups[group].append(value)
+    return {name: round(sum(group) / len(group), 4) for name, group in groups.items()}
+
+
+def _num_bytes(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:
+    """The bytes that each token writes (a letter of the byte-level alphabet is one); the end token counts as one."""
+    tokens = tokenizer.convert_ids_to_tokens(ids)
+    return [1 if token == tokenizer.eos_token else len(token) for token in tokens]
+
+
+def agreement(lengths: list[int], draft_lengths: list[int], hits: list[bool]) -> float:
+    """The share of the target's tokens whose every byte lies in a draft token that the drafter predicts.
+
+    `lengths` and `draft_lengths` are the bytes of each token of the same text in both vocabularies. In one and the
+    same vocabulary this is the share of places where both models' most likely tokens are the same.
+    """
+    written = [hit for hit, length in zip(hits, draft_lengths, strict=True) for _ in range(length)]
+    found, start = 0, 0
+    for length in lengths:
+        piece = written[start : start + length]
+        found += len(piece) == length and all(piece)
+        start += length
+    return found / len(lengths)
+
+
+def exact_share(tokenizer: PreTrainedTokenizerBase, rows: list[Row], outputs: list[list[int]]) -> dict[str, float]:
+    """The share of outputs whose last number is the answer, per subset and for `all`."""
+    texts = [str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in outputs]
+    return by_subset(rows, [float(is_exact(*pair)) for pair in zip(texts, rows, strict=True)])
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the target writes greedily for some rows."""
+
+    tokenizer: PreTrainedTokenizerBase
+    rows: list[Row]
+    ids: list[list[int]]
+
+    def in_tokens_of(self, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+        """The same texts in another vocabulary, with its end token where the target has ended."""
+        outputs = []
+        for ids in self.ids:
+            ends = ids[-1:] == [self.tokenizer.eos_token_id]
+            text = str(self.tokenizer.decode(ids[:-1] if ends else ids))
+            outputs.append(tokenizer(text, add_special_tokens=False).input_ids + [tokenizer.eos_token_id] * ends)
+        return outputs
+
+    def agreement(self, tokenizer: PreTrainedTokenizerBase, predict: Predict) -> dict[str, float]:
+        """How often a drafter with this tokenizer says what the target says, per subset and for `all`."""
+        values = []
+        drafts, prompts = self.in_tokens_of(tokenizer), prompts_of(tokenizer, self.rows)
+        for ids, draft, prompt in zip(self.ids, drafts, prompts, strict=True):
+            hits = [wanted == best for wanted, best in zip(draft, predict(prompt, draft), strict=True)]
+            values.append(agreement(_num_bytes(self.tokenizer, ids), _num_bytes(tokenizer, draft), hits))
+        return by_subset(self.rows, values)
+
+
+def prompts_of(tokenizer: PreTrainedTokenizerBase, rows: list[Row]) -> list[list[int]]:
+    """The prompts as a tokenizer writes them, with its start token if it has one."""
+    return [tokenizer(WORLDS[row["task"]].example(row)[0]).input_ids for row in rows]
+
+
+def figures(folder: Path, recipes: list[Recipe], rows: list[Row], num_new: int) -> dict[str, Any]:
+    """Exact match of the models on held-out rows and every drafter's agreement with the target, in float32."""
+    tokenizer, target = load(folder / "target")
+    outputs = Outputs(tokenizer, rows, greedy_ids(target, prompts_of(tokenizer, rows), num_new))
+    found: dict[str, Any] = {"num_rows": len(rows), "target": {"exact": exact_share(tokenizer, rows, outputs.ids)}}
+    for recipe in recipes:
+        if isinstance(recipe, NgramRecipe):
+            ngrams = NgramModel.load(folder / recipe.name)
+            found[recipe.name] = {"agreement": outputs.agreement(tokenizer, ngram_predictor(ngrams))}
+        elif recipe.role == "drafter":
+            own, drafter = load(folder / recipe.name)
+            found[recipe.name] = {"agreement": outputs.agreement(own, predictor(drafter))}
+            if not isinstance(recipe, TrainedMember):
+                longest = max(len(ids) for ids in outputs.in_tokens_of(own))
+                written = greedy_ids(drafter, prompts_of(own, rows), longest)
+                found[recipe.name]["exact"] = exact_share(own, rows, written)
+    return found
+
+
+def load(folder: Path) -> tuple[PreTrainedTokenizerBase, Any]:
+    """The tokenizer and the model of a folder, in float32."""
+    return AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

@@ -1,0 +1,112 @@
+"""Instructions with one right answer: about words and things, about a short text, and sentences to be written.
+
+A question about a topic is held out by its wording and topic together (the topic was met in other wordings), one about
+sentences by its sentences, as in translation.
+"""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import yaml
+
+from specbench.embedded.world.texts import example_of
+from specbench.embedded.world.translation.grammar import Sentence, capital, clause, name, say, words
+from specbench.embedded.world.translation.sentences import draw_sentence, is_held_out
+
+KINDS = {"opposite": 1.0, "use": 1.0, "define": 1.0, "list": 1.0, "who": 2.0, "where": 1.5, "sentence": 2.0}
+
+
+@cache
+def definition() -> dict[str, Any]:
+    """The questions and answers of `dolly.yaml`."""
+    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("dolly.yaml").read_text(encoding="utf-8"))
+    return data
+
+
+def weights() -> dict[str, float]:
+    """The share of each language in the training data."""
+    return {language: entry["weight"] for language, entry in definition().items()}
+
+
+def draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
+    """A row: subset, language (ISO 639-3), inputs, targets."""
+    kind = random.choices(list(KINDS), weights=list(KINDS.values()))[0]
+    about = {"who": _who, "where": _where, "sentence": _sentence}.get(kind)
+    question, answer = about(subset, held_out, random) if about else _topic(subset, kind, held_out, random)
+    code = definition()[subset]["code"]
+    return {"subset": subset, "language": code, "inputs": question, "targets": answer, "_completion": answer,
+            "_key": question}  # fmt: skip
+
+
+def example(row: dict[str, Any]) -> tuple[str, ...]:
+    """The prompt exactly as the task renders it, and the answer."""
+    return example_of("dolly", row)
+
+
+def _topic(language: str, kind: str, held_out: bool, random: Random) -> tuple[str, str]:
+    entry = definition()[language][kind]
+    numbers = definition()[language]["numbers"]
+    while True:
+        choices = (entry["questions"], _topics(entry), numbers if kind == "list" else [None])
+        wording, topic, number = (random.randrange(len(texts)) for texts in choices)
+        if is_held_out(kind, wording, topic, number) == held_out:
+            break
+    asked, *answers = _topics(entry)[topic]
+    values = {"topic": asked, "number": numbers[number + 2]}
+    values["answer"] = entry["separator"].join(answers[: number + 2]) if kind == "list" else answers[0]
+    return entry["questions"][wording].format(**values), entry.get("answer", "{answer}").format(**values)
+
+
+def _topics(entry: dict[str, Any]) -> list[list[str]]:
+    """Topics with their answers; of opposites both are topics."""
+    return entry.get("topics") or [list(way) for pair in entry["pairs"] for way in (pair, pair[::-1])]
+
+
+def _joined(language: str, text: str, question: str) -> str:
+    return text + ("" if language in ("zh", "ja") else " ") + question
+
+
+def _two_sentences(held_out: bool, random: Random) -> tuple[Sentence, Sentence]:
+    """Sentences about two persons at two places; none of them is in both."""
+    while True:
+        kinds = random.choices(("transitive", "doing"), k=2)
+        first, second = (draw_sentence(held_out, random, time="", about=kind) for kind in kinds)
+        is_apart = {first.subject, first.person}.isdisjoint({second.subject, second.person} - {None})
+        if is_apart and first.place and second.place and first.place != second.place:
+            return first, second
+
+
+def _who(language: str, held_out: bool, random: Random) -> tuple[str, str]:
+    """A text of two sentences and a question for the person of one."""
+    text = _two_sentences(held_out, random)
+    asked = replace(random.choice(text), subject_adjective=None)
+    question = definition()[language]["who"].format(capital(clause(language, replace(asked, subject="who"))))
+    return _joined(language, say(language, *text), question), say(language, asked)
+
+
+def _where(language: str, held_out: bool, random: Random) -> tuple[str, str]:
+    """A text of two sentences and a question for the place of one."""
+    text = _two_sentences(held_out, random)
+    asked = random.choice(text)
+    question, answer = definition()[language]["where"]
+    person = name(language, asked.subject)
+    place = words(language)["places"][asked.place]
+    return (
+        _joined(language, say(language, *text), question.format(topic=person)),
+        capital(answer.format(topic=person, answer=place)),
+    )
+
+
+def _sentence(language: str, held_out: bool, random: Random) -> tuple[str, str]:
+    """Words, to be made into a sentence."""
+    sentence = draw_sentence(held_out, random, time="", about="transitive")
+    sentence = replace(sentence, subject_adjective=None, object_adjective=None, number=1)
+    entry, table = definition()[language], words(language)
+    nouns = [table["nouns"][noun] for noun in (sentence.subject, sentence.object)]
+    subject, thing = (noun if isinstance(noun, str) else noun[1] for noun in nouns)
+    parts = [subject, table["verbs"][sentence.verb], thing, table["places"].get(sentence.place)]
+    given = entry["list"]["separator"].join(part for part in parts if part)
+    return random.choice(entry["sentence"]).format(topic=given), say(language, sentence)

@@ -1,0 +1,166 @@
+"""Word problems with worked answers in the eleven languages of MGSM.
+
+A pair of numbers belongs to the training problems or to the held-out ones, in every language and for every operation:
+a held-out problem asks only for steps whose pair of numbers was never trained on, nor shown on the way of a worked
+step in training. Pairs with a multiple of ten always belong to training: the ways go over them (14 × 3 = 30 + 12 = 42).
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import jinja2
+import yaml
+
+from specbench.core.resources import builtin_dir
+
+HELD_OUT_PERCENT = 15
+TELUGU_U = "\u0c41"  # the vowel sign that a plural loses before an ending of case
+
+
+@cache
+def definition() -> dict[str, Any]:
+    """The templates of `math.yaml`."""
+    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("math.yaml").read_text(encoding="utf-8"))
+    return data
+
+
+@cache
+def _prompts() -> tuple[jinja2.Template, dict[str, Any]]:
+    task = yaml.safe_load((builtin_dir("tasks") / "mgsm.yaml").read_text(encoding="utf-8"))
+    return jinja2.Environment(autoescape=False).from_string(task["prompt"]), task["subsets"]
+
+
+def weights() -> dict[str, float]:
+    """The share of each language in the training data."""
+    return {language: entry["weight"] for language, entry in definition()["languages"].items()}
+
+
+@cache
+def is_held_out_pair(first: int, second: int) -> bool:
+    """Whether the pair (in either order) is kept out of training."""
+    if first % 10 == 0 or second % 10 == 0:
+        return False
+    low, high = sorted((first, second))
+    return int.from_bytes(hashlib.sha256(f"{low},{high}".encode()).digest()[:4]) % 100 < HELD_OUT_PERCENT
+
+
+def _product(random: Random, largest: int) -> tuple[int, int]:
+    while True:
+        count, size = random.randint(2, 9), random.randint(11, 49)
+        if size % 10 and count * size <= largest:
+            return size, count
+
+
+def numbers_of(steps: tuple[str, ...], random: Random) -> tuple[int, int, int]:
+    """The numbers a, b, c of a problem (c is 0 where the problem has one step)."""
+    if steps == ("subtract",):
+        first = random.randint(20, 99)
+        return first, random.randint(3, first - 3), 0
+    if steps in (("multiply",), ("divide",)):
+        size, count = _product(random, 200)
+        return (size * count if steps == ("divide",) else size), count, 0
+    if steps == ("multiply", "add"):
+        size, count = _product(random, 150)
+        return size, count, random.randint(3, 49)
+    first = random.randint(11, 79)
+    second = random.randint(3, min(59, 99 - first))
+    return first, second, random.randint(3, first + second - 3) if len(steps) == 2 else 0
+
+
+def _step(operation: str, first: int, second: int) -> tuple[str, int, list[tuple[int, int]]]:
+    """The equation of a step as text, its result, and the pairs of numbers that the way to it shows."""
+    tens, units = first // 10 * 10, first % 10
+    if operation == "add" and not (units and second % 10):
+        return f"{first} + {second} = {first + second}", first + second, []
+    if operation == "add":
+        parts = tens + second // 10 * 10, units + second % 10
+        return f"{first} + {second} = {parts[0]} + {parts[1]} = {sum(parts)}", sum(parts), [parts]
+    if operation == "subtract":
+        result, parts = first - second, (first - second // 10 * 10, second % 10)
+        if second < 10 or not parts[1]:
+            return f"{first} - {second} = {result}", result, []
+        return f"{first} - {second} = {parts[0]} - {parts[1]} = {result}", result, [parts]
+    if operation == "divide":
+        result = first // second
+        whole = result // 10 * 10 * second
+        way = f"({whole} + {first - whole}) ÷ {second} = {result // 10 * 10} + {result % 10}"
+        return f"{first} ÷ {second} = {way} = {result}", result, [(whole, first - whole)]
+    parts = tens * second, units * second
+    return f"{first} × {second} = {parts[0]} + {parts[1]} = {sum(parts)}", sum(parts), [parts]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The worked equations, the final number, the pairs that the problem asks about, and those only on the way."""
+
+    equations: list[str]
+    number: int
+    asked: list[tuple[int, int]]
+    shown: list[tuple[int, int]]
+
+
+def solve(steps: tuple[str, ...], a: int, b: int, c: int) -> Solution:
+    """Work a problem: one step on a and b, or a second one on its result and c."""
+    equation, number, shown = _step(steps[0], a, b)
+    if len(steps) == 1:
+        return Solution([equation], number, [(a, b)], shown)
+    second_equation, result, second_shown = _step(steps[1], number, c)
+    return Solution([equation, second_equation], result, [(a, b), (number, c)], shown + second_shown)
+
+
+def belongs(solution: Solution, held_out: bool) -> bool:
+    """Held-out problems ask about held-out pairs only; training problems neither ask about nor show any."""
+    if held_out:
+        return all(is_held_out_pair(*pair) for pair in solution.asked)
+    return not any(is_held_out_pair(*pair) for pair in solution.asked + solution.shown)
+
+
+def _counted(forms: str | list[str], number: int) -> str:
+    """The form of a noun after a number (Slavic rule: one, few, many)."""
+    if isinstance(forms, str):
+        return forms
+    if number % 10 == 1 and number % 100 != 11:
+        return forms[0]
+    return forms[1] if number % 10 in (2, 3, 4) and number % 100 not in (12, 13, 14) else forms[2]
+
+
+def render(
+    language: str, kind: str, wording: int, name: str, objects: str | list[str], numbers: tuple[int, int, int]
+) -> dict[str, Any]:
+    """One row: subset, question, answer_number, answer (worked), kind and the pairs of numbers (asked, shown)."""
+    entry = definition()["languages"][language]
+    a, b, c = numbers
+    solution = solve(tuple(definition()["kinds"][kind]["steps"]), a, b, c)
+    plural = objects if isinstance(objects, str) else objects[-1]
+    values = {
+        "name": name, "a": a, "b": b, "c": c, "step": solution.equations[0], "step2": solution.equations[-1],
+        "objects": plural, "objects_a": _counted(objects, a), "objects_stem": plural.removesuffix(TELUGU_U),
+    }  # fmt: skip
+    question = entry["kinds"][kind]["questions"][wording].format(**values)
+    separator = "" if language in ("zh", "ja") else " "
+    answer = entry["kinds"][kind]["answer"].format(**values) + separator + entry["conclusion"].format(n=solution.number)
+    return {"subset": language, "question": question, "answer_number": solution.number, "answer": answer,
+            "_key": question, "_kind": kind, "_asked": solution.asked, "_shown": solution.shown}  # fmt: skip
+
+
+def draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
+    """One random row whose pairs of numbers are all held out, or all trained on."""
+    entry = definition()["languages"][language]
+    kind = random.choice(list(definition()["kinds"]))
+    steps = tuple(definition()["kinds"][kind]["steps"])
+    while True:
+        numbers = numbers_of(steps, random)
+        if belongs(solve(steps, *numbers), held_out):
+            break
+    wording = random.randrange(len(entry["kinds"][kind]["questions"]))
+    return render(language, kind, wording, random.choice(entry["names"]), random.choice(entry["objects"]), numbers)
+
+
+def example(row: dict[str, Any]) -> tuple[str, str]:
+    """The prompt exactly as `tasks/mgsm.yaml` renders it, and the completion that a model should give."""
+    template, subsets = _prompts()
+    return template.render(row=row, vars=subsets[row["subset"]]["vars"]), " " + row["answer"]

@@ -1,0 +1,1 @@
+"""Decoders with a loop of their own, and lm-eval in both directions."""

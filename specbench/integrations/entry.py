@@ -1,0 +1,176 @@
+"""The code behind an entry: found, identified, and given the keywords that it names."""
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pydantic import ConfigDict, ValidationError, create_model
+
+from specbench.core.errors import ConfigError, nearest
+from specbench.core.registry import first_problem
+from specbench.decoding.drafters.none import NoDrafter
+from specbench.decoding.sampling import Sampling
+from specbench.integrations.external import ExternalDecoder, LoadedModel, blaming, no_rule
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.specs.method import MethodSpec, is_file_entry
+from specbench.specs.run import digest
+
+
+@dataclass(frozen=True)
+class Code:
+    """A function or a class, and 12 hex digits of what its file holds (None where it has no file)."""
+
+    call: Callable[..., Any]
+    revision: str | None
+
+    @property
+    def is_class(self) -> bool:
+        return isinstance(self.call, type)
+
+
+def load(entry: str) -> Code:
+    """Import an entry. Raises ConfigError in one line; whatever the import raises is named in it."""
+    place, _, name = entry.rpartition(":")
+    try:
+        module = _from_file(Path(place)) if is_file_entry(entry) else importlib.import_module(place)
+    except (Exception, SystemExit) as error:
+        reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"'{place}' cannot be imported: {reason}: correct the entry or the code") from error
+    call = getattr(module, name, None)
+    if not callable(call):
+        known = [n for n, value in vars(module).items() if callable(value) and value.__module__ == module.__name__]
+        raise ConfigError(f"'{place}' has no function or class '{name}': {nearest(name, known)}")
+    if isinstance(call, type) and not callable(getattr(call, "generate", None)):
+        raise ConfigError(f"class '{name}' has no method 'generate': add it, or name a function")
+    return Code(call, _revision(module))
+
+
+def _from_file(path: Path) -> ModuleType:
+    """The module of a file, which may import what stands beside it, as a script may."""
+    if not path.is_file():
+        raise ImportError(f"there is no file {path}")
+    name = f"specbench_external_{hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None and found.loader is not None  # it ends in .py
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _revision(module: ModuleType) -> str | None:
+    file = getattr(module, "__file__", None)
+    return f"local-{hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]}" if file else None
+
+
+def keywords(
+    call: Callable[..., Any],
+    offered: Mapping[str, Any],
+    options: Mapping[str, Any],
+    num_positional: int,
+    place: str = "decoder.options",
+) -> dict[str, Any]:
+    """What to pass by keyword: of what is offered, what the signature names; and all options.
+
+    Parameters that are not offered are the options, checked by their annotations. `num_positional` come before them.
+    Raises ConfigError naming an option that is unknown, missing, wrong, or has an offered name.
+    """
+    taken = sorted(offered.keys() & options.keys())
+    if taken:
+        raise ConfigError(f"{place}.{taken[0]}: specbench passes '{taken[0]}' itself: delete the key")
+    parameters = list(_signature(call).parameters.values())[num_positional:]
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    named = {p.name: p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    fields: dict[str, Any] = {
+        name: (_type(p.annotation), ... if p.default is p.empty else p.default)
+        for name, p in named.items()
+        if name not in offered
+    }
+    config = ConfigDict(extra="allow" if takes_all else "forbid", arbitrary_types_allowed=True)
+    model = create_model("decoder options", __config__=config, **fields)
+    try:
+        checked = model.model_validate(dict(options))
+    except ValidationError as error:
+        raise ConfigError(first_problem(error, model, place)) from error
+    passed = {name: value for name, value in offered.items() if takes_all or name in named}
+    return passed | {name: getattr(checked, name) for name in {**fields, **options}}
+
+
+def _type(annotation: Any) -> Any:
+    """What checks an option; nothing where its annotation is absent or could not be read."""
+    return Any if annotation is inspect.Parameter.empty or isinstance(annotation, str) else annotation
+
+
+def takes(call: Callable[..., Any], name: str) -> bool:
+    """Whether a keyword may be passed."""
+    parameters = _signature(call).parameters.values()
+    return any(p.kind is p.VAR_KEYWORD or p.name == name for p in parameters)
+
+
+def takes_sampling(code: Code) -> bool:
+    """Whether it can be told how to sample; code that cannot decodes greedily only."""
+    return any(takes(way, "sampling") for way in (code.call, getattr(code.call, "generate", code.call)))
+
+
+def _signature(call: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(call, eval_str=True)
+    except (NameError, AttributeError, TypeError, SyntaxError):  # annotations that exist for a type checker only
+        return inspect.signature(call)
+
+
+RUN = ("max_new_tokens", "eos_token_ids", "seed", "on_token")  # what is passed anew for every generation
+_BUILT: WeakKeyDictionary[CausalLM, dict[Any, Any]] = WeakKeyDictionary()  # what classes made, with their draft model
+
+
+def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> ExternalDecoder:
+    """Load a method's code and, where it is a class, construct it: once for all cells of a run."""
+    assert method.decoder is not None
+    options = method.decoder.options
+    drafter = models.drafter if method.needs_drafter else None
+    fixed = {
+        "target": LoadedModel(models.target.model, models.target.tokenizer),
+        "drafter": LoadedModel(drafter.model, drafter.tokenizer) if drafter is not None else None,
+        "num_draft_tokens": method.num_draft_tokens,
+        "sampling": sampling,
+    }
+    with blaming(method):
+        code = load(method.decoder.entry)
+        call: Callable[..., Any] = code.call
+        if not sampling.greedy and not takes_sampling(code):
+            raise ConfigError("it does not take 'sampling', so it decodes greedily only: set generation.temperature=0")
+        if code.is_class:
+            key = (method.decoder.entry, code.revision, digest(method), sampling)
+            built = _BUILT.setdefault(models.target, {})
+            if key not in built or built[key][0] is not drafter:
+                built[key] = drafter, call(**keywords(call, fixed, options, 0))
+            call, options = built[key][1].generate, {}
+        bound = bind(call, fixed, options, "generate" if code.is_class else "decoder.options")
+    return ExternalDecoder(method, models.target, NoDrafter(), no_rule, sampling, bound, code.revision)
+
+
+def bind(call: Callable[..., Any], fixed: dict[str, Any], options: dict[str, Any], place: str) -> Callable[..., Any]:
+    """The call with all that is known before a generation; later it is passed what it names of RUN."""
+    passed = keywords(call, {**fixed, **dict.fromkeys(RUN)}, options, 1, place)
+    early = {name: value for name, value in passed.items() if name not in RUN}
+
+    def decode(prompt_ids: list[int], **run: Any) -> Any:
+        return call(prompt_ids, **early, **{name: run[name] for name in RUN if name in passed})
+
+    return decode

@@ -1,0 +1,252 @@
+"""Decoders with a loop of their own: measured, counted and audited like any other method.
+
+A method names the code: `decoder: {type: external, entry: "package.module:name"}` (or "path/to/file.py:name", where the
+path starts at the YAML file). The code is one of two things:
+
+- a function, called once per generation: `decode(prompt_ids, *, …, **options)`;
+- a class, constructed once per pair and way of sampling, outside the clock, as `Name(*, …, **options)`, with a method
+  `generate(prompt_ids, *, …)` that is called once per generation and starts afresh each time.
+
+Each is passed, of the following, the keywords that its signature names (everything where it takes `**kwargs`). To a
+class, the first four are passed when it is constructed; `generate` may name any of the eight.
+
+target: LoadedModel             the target and its tokenizer; shared with all other methods: copy what you alter
+drafter: LoadedModel | None     the draft model, where the YAML says `drafter: same_vocabulary` or `other_vocabulary`
+num_draft_tokens: int           the most draft tokens of a step
+sampling: Sampling              temperature (0 is greedy), top_k, top_p; code that does not take it is run greedily only
+max_new_tokens: int             the most tokens that count: those beyond are cut, but their time is not
+eos_token_ids: list[int]        every token that ends an answer; what follows it is cut. Empty in the warm-up: then
+                                an answer has max_new_tokens tokens
+seed: int                       of this generation; torch's own generators are seeded with it already
+on_token: callable              takes a new token, or several, as soon as they are there; its first call stops the clock
+                                of the time to first token. It returns True once the answer has ended, also at a stop
+                                string, so that the decoder may return. Without a call the whole time, prompt included,
+                                counts as decoding.
+
+Returned are the new token ids without the prompt, or a `Decoded` (or any object with its attributes). The least of it:
+
+    import torch
+
+    def decode(prompt_ids, *, target, max_new_tokens, eos_token_ids, on_token):
+        ids = torch.tensor([prompt_ids])
+        for _ in range(max_new_tokens):
+            best = target.model(ids).logits[0, -1].argmax()
+            ids = torch.cat([ids, best.view(1, 1)], dim=1)
+            if on_token([int(best)]) or int(best) in eos_token_ids:
+                break
+        return ids[0, len(prompt_ids) :].tolist()
+"""
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specbench.core.errors import ConfigError
+from specbench.decoding.ledger import Ledger, StopRules
+from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation
+from specbench.decoding.proposal import Proposal, Step, Verdict
+from specbench.decoding.sampling import Distributions
+from specbench.models.devices import is_out_of_memory
+from specbench.models.timing import Clock
+from specbench.running.compose import Decoder
+from specbench.specs.method import MethodSpec
+
+Counts = Step | Sequence[int]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A transformers model in evaluation mode, on its device and in the run's dtype, with its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The new tokens and, from a decoder that counts, what its target passes did. All is read after the clock stopped.
+
+    `steps`: per target pass (drafted, judged, accepted, emitted), with accepted ≤ judged ≤ drafted ≤ num_draft_tokens
+    and emitted ≤ accepted + 1. Either every returned token was emitted by a step (the first pass reads the prompt and
+    judges at once), or all but the first were (the prompt is read in a pass of its own).
+    `num_target_passes`, the one that reads the prompt included, is asked for only where there are no steps.
+    """
+
+    token_ids: Sequence[int]
+    steps: Sequence[Counts] | None = None
+    num_target_passes: int | None = None
+
+
+__all__ = ["Decoded", "LoadedModel"]
+
+
+def checked(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
+    """The steps as they were given. Raises ConfigError naming the first that contradicts itself."""
+    found = []
+    for number, counts in enumerate(steps):
+        if not isinstance(counts, Step):
+            try:
+                counts = Step(*(int(count) for count in counts))
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"step {number} is {counts!r}: write (drafted, judged, accepted, emitted)") from error
+        sound = 0 <= counts.num_accepted <= counts.num_judged <= counts.num_drafted <= num_draft_tokens
+        if not sound or not 1 <= counts.num_emitted <= counts.num_accepted + 1:
+            raise ConfigError(
+                f"step {number} has {counts.num_drafted} drafted (of at most {num_draft_tokens}), {counts.num_judged} "
+                f"judged, {counts.num_accepted} accepted, {counts.num_emitted} emitted: give accepted ≤ judged ≤ "
+                "drafted and 1 ≤ emitted ≤ accepted + 1"
+            )
+        found.append(counts)
+    return found
+
+
+def cut(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[list[Step], int]:
+    """The steps up to the last kept token, the first token of all in none of them; and the number of target passes.
+
+    Raises ConfigError where the steps do not emit what was returned.
+    """
+    num_emitted = sum(step.num_emitted for step in steps)
+    reads_prompt = num_emitted == num_returned  # the first step's pass is the one that reads the prompt
+    if not reads_prompt and num_emitted + 1 != num_returned:
+        raise ConfigError(f"its steps emit {num_emitted} tokens, but it returned {num_returned}: count each token once")
+    left = num_kept - (not reads_prompt)
+    kept: list[Step] = []
+    for step in steps:
+        if left <= 0:
+            break
+        kept.append(step if step.num_emitted <= left else _shortened(step, left))
+        left -= step.num_emitted
+    if reads_prompt:
+        first = kept[0]
+        kept[0] = Step(first.num_drafted, first.num_judged, first.num_accepted, first.num_emitted - 1)
+    return kept, len(kept) + (not reads_prompt)
+
+
+def _shortened(step: Step, num_emitted: int) -> Step:
+    """A step that the cut ended: what it dropped counts neither as accepted nor as judged."""
+    num_accepted = min(step.num_accepted, num_emitted)
+    return Step(step.num_drafted, num_accepted, num_accepted, num_emitted)
+
+
+@contextmanager
+def blaming(method: MethodSpec) -> Iterator[None]:
+    """Whatever the block raises is the method's own defect: one line that names it, and where it was raised."""
+    assert method.decoder is not None
+    place = f"method '{method.name}': decoder.entry = '{method.decoder.entry}'"
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from error
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f for f in frames if not {"torch", "transformers"} & set(Path(f.filename).parts)]
+        frame = (own or list(frames))[-1]
+        where = f"{Path(frame.filename).name}, line {frame.lineno}"
+        raise ConfigError(f"{place} raised {type(error).__name__}: {error} ({where})") from error
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """torch's own generators, seeded inside the block and as they were behind it."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+class Meter:
+    """What a decoder reports tokens to: it stops the clock at the first and knows where the answer ends."""
+
+    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+        self.ledger = ledger
+        self.reported: list[int] = []
+        self.first_seconds: float | None = None
+        self.num_first_tokens = 0
+        self._clock = clock
+
+    def __call__(self, tokens: int | Iterable[int]) -> bool:
+        """Take one or more new tokens; whether the answer has ended."""
+        token_ids = [tokens] if isinstance(tokens, int) else [int(token) for token in tokens]
+        if self.first_seconds is None and token_ids:
+            self.first_seconds = self._clock.now()
+            self.num_first_tokens = len(token_ids)
+        self.reported += token_ids
+        emit(self.ledger, token_ids)
+        return self.ledger.finished
+
+
+def emit(ledger: Ledger, token_ids: Iterable[int]) -> None:
+    """Enter tokens up to the cut."""
+    for token in token_ids:
+        if not ledger.finished:
+            ledger.start(token)
+
+
+def no_rule(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+    raise AssertionError("an external decoder verifies by itself")
+
+
+@dataclass(frozen=True)
+class ExternalDecoder(Decoder):
+    """`call` decodes one prompt; `revision` identifies its code."""
+
+    call: Callable[..., Any]
+    revision: str | None
+
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+        """Decode one prompt. Raises ConfigError in one line for whatever the code raises or gets wrong."""
+        ledger, clock = Ledger(list(prompt_ids), stop), self.model.passes.clock
+        meter = Meter(ledger, clock)
+        with blaming(self.method), seeded(seed, self.model.device), torch.inference_mode():
+            start = clock.now()
+            result = self.call(
+                list(prompt_ids), max_new_tokens=ledger.num_remaining, eos_token_ids=sorted(stop.eos_token_ids),
+                seed=seed, on_token=meter,
+            )  # fmt: skip
+            end = clock.now()
+            token_ids, steps, external = self._count(result, meter)
+        assert ledger.finish is not None
+        first = start if meter.first_seconds is None else meter.first_seconds
+        return Generation(
+            token_ids=token_ids, finish=ledger.finish, steps=steps, positions=dict.fromkeys(POSITION_COLUMNS),
+            target_passes=[], draft_passes=[],
+            ttft_seconds=None if meter.first_seconds is None else first - start, draft_prefill_seconds=None,
+            decode_seconds=end - first, external=external,
+        )  # fmt: skip
+
+    def _count(self, result: Any, meter: Meter) -> tuple[list[int], list[Step], ExternalCounts]:
+        """What the ledger keeps of the result. Raises ConfigError where it contradicts itself."""
+        try:
+            returned = [int(token) for token in getattr(result, "token_ids", result)]
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"it returned a {type(result).__name__}: return token ids, or a Decoded") from error
+        vocab_size = self.model.model.config.get_text_config().vocab_size
+        if wrong := [token for token in returned if not 0 <= token < vocab_size]:
+            raise ConfigError(f"it returned token {wrong[0]}, but the target has tokens 0 to {vocab_size - 1}")
+        if returned[: len(meter.reported)] != meter.reported:
+            raise ConfigError("the tokens it reported to on_token are not those that it returned")
+        ledger = meter.ledger
+        emit(ledger, returned[len(meter.reported) :])
+        if not ledger.finished:
+            if not returned or returned[-1] not in self.model.eos_token_ids:
+                raise ConfigError(
+                    f"it returned {len(returned)} tokens, which end neither in one of eos_token_ids nor at "
+                    "max_new_tokens: return the whole answer, without the prompt"
+                )
+            ledger.finish = "eos"  # where nothing was to end it (the warm-up), a decoder may know its own end
+        kept = ledger.new_ids
+        steps: list[Step] = []
+        num_passes = getattr(result, "num_target_passes", None)
+        given: Sequence[Any] | None = getattr(result, "steps", None)
+        if given is not None:
+            steps, num_passes = cut(checked(given, self.method.num_draft_tokens), len(returned), len(kept))
+        elif num_passes is not None and int(num_passes) < 1:
+            raise ConfigError(f"num_target_passes = {num_passes}: the prompt alone takes 1")
+        num_first = min(meter.num_first_tokens, len(kept))
+        return kept, steps, ExternalCounts(num_first, None if num_passes is None else int(num_passes))

@@ -1,0 +1,144 @@
+"""lm-eval's `simple_evaluate` with specbench's columns in its results."""
+
+import io
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from typing import Any
+
+import lm_eval
+import lm_eval.tasks
+from lm_eval import evaluator
+from lm_eval._cli import HarnessCLI
+from lm_eval.config.evaluate_config import EvaluatorConfig
+from lm_eval.defaults import DEFAULT_OTHER_SEED
+from lm_eval.evaluator import simple_evaluate as evaluate_with_lm_eval
+from lm_eval.utils import setup_logging, simple_parse_args_string
+
+from specbench.core.errors import ConfigError
+from specbench.core.resources import EMBEDDED
+from specbench.integrations.lm_eval.model import SpecbenchLM
+from specbench.integrations.lm_eval.task_index import task_index
+from specbench.integrations.lm_eval.tasks import generation_spec
+
+OF_THE_MODEL = ("batch_size", "max_batch_size", "device")
+
+
+def simple_evaluate(
+    model: str | SpecbenchLM = "specbench", model_args: str | Mapping[str, Any] | None = None, **options: Any
+) -> dict[str, Any] | None:
+    """As lm_eval.simple_evaluate, for a SpecbenchLM or the `model_args` of one; `options` are lm-eval's own.
+
+    Where the arguments have no `seed`, the model draws with lm-eval's seed of torch. The results hold acceptance,
+    tokens/s and, with `baseline=true`, the speed-up beside the scores of each task.
+    Raises ConfigError in one line for what a user can get wrong.
+    """
+    arguments = simple_parse_args_string(model_args) if isinstance(model_args, str) else dict(model_args or {})
+    if options.get("task_manager") is None:
+        names = [task for task in options.get("tasks") or () if isinstance(task, str)]
+        options["task_manager"] = task_index(names, metadata=arguments | (options.get("metadata") or {}))
+    asked = options.get("gen_kwargs") or {}  # what is wrong with it is said before the models are loaded
+    generation_spec(simple_parse_args_string(asked) if isinstance(asked, str) else asked)
+    seed = options.get("torch_random_seed", DEFAULT_OTHER_SEED)
+    of_the_model = (
+        {key: options.get(key) for key in OF_THE_MODEL} | ({} if seed is None else {"seed": seed}) | arguments
+    )
+    lm = SpecbenchLM(**of_the_model) if isinstance(model, str) else model
+    lm.answers = []
+    with quiet_git():
+        results: dict[str, Any] | None = evaluate_with_lm_eval(model=lm, model_args=model_args, **options)
+    if results is not None:
+        results["config"]["model"] = "specbench"
+        lm.add_columns(results)
+    return results
+
+
+@contextmanager
+def quiet_git() -> Iterator[None]:
+    """Outside a repository lm-eval's question for the commit has git print "fatal": there it is not asked."""
+    theirs = evaluator.get_git_commit_hash
+    folder = Path.cwd()
+    if not any((place / ".git").exists() for place in (folder, *folder.parents)) and "GIT_DIR" not in os.environ:
+        evaluator.get_git_commit_hash = lambda: None
+    try:
+        yield
+    finally:
+        evaluator.get_git_commit_hash = theirs
+
+
+COMMANDS = ("run", "ls", "validate")
+
+
+def main(line: Sequence[str]) -> None:
+    """Run a command line of lm-eval: `run` when it names no command. Its table and JSON hold specbench's columns.
+
+    Raises ConfigError in one line for what a user can get wrong.
+    """
+    setup_logging(logging.WARNING)
+    cli, arguments = HarnessCLI(), parse([*([] if line[:1] and line[0] in COMMANDS else ["run"]), *line])
+    if arguments.command != "run":
+        cli.execute(arguments)
+        return
+    if arguments.model not in (None, "specbench"):
+        raise ConfigError(f"--model {arguments.model}: the model of `specbench lm-eval` is specbench: leave it out")
+    started: list[bool] = []
+    try:
+        complete(arguments)
+        with ours(arguments, started):
+            cli.execute(arguments)
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        if started and "unsafe" not in str(error):  # not of the command line: a defect
+            raise
+        raise ConfigError(f"lm-eval: {error}") from error
+
+
+def parse(line: list[str]) -> Any:
+    """The arguments as lm-eval parses them. Raises ConfigError with its message, and leaves for --help."""
+    before, said = sys.argv, io.StringIO()
+    sys.argv = ["specbench lm-eval", *line]
+    try:
+        with redirect_stderr(said):
+            return HarnessCLI().parse_args()
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        message = said.getvalue().strip().splitlines()[-1].partition("error: ")[2]
+        raise ConfigError(f"lm-eval: {message}: `specbench lm-eval run --help` shows its options") from stop
+    finally:
+        sys.argv = before
+
+
+def complete(arguments: Any) -> None:
+    """Fill in what lm-eval would: from its --config file, and where that does not say, for our model."""
+    given = EvaluatorConfig.load_yaml_config(arguments.config) if arguments.config else {}
+    tasks = arguments.tasks or given.get("tasks") or ()
+    arguments.tasks = (
+        tasks.split(",") if isinstance(tasks, str) else [each for name in tasks for each in name.split(",")]
+    )
+    arguments.model, arguments.device = "specbench", arguments.device or given.get("device") or "auto"
+    model_args = arguments.model_args or given.get("model_args") or {}
+    if isinstance(model_args, dict):
+        model_args = {"pretrained": EMBEDDED + "target", **model_args}
+    arguments.model_args = model_args
+
+
+@contextmanager
+def ours(arguments: Any, started: list[bool]) -> Iterator[None]:
+    """lm-eval evaluates and finds tasks by functions that it looks up when it needs them: for this while, by ours."""
+
+    def find(include_path: str | None = None, metadata: Any = None) -> Any:
+        return task_index(arguments.tasks, include_path, metadata)
+
+    def evaluate(**options: Any) -> Any:
+        started.append(True)
+        return simple_evaluate(**options)
+
+    theirs = lm_eval.simple_evaluate, lm_eval.tasks.TaskManager
+    lm_eval.simple_evaluate, lm_eval.tasks.TaskManager = evaluate, find
+    try:
+        yield
+    finally:
+        lm_eval.simple_evaluate, lm_eval.tasks.TaskManager = theirs

@@ -1,0 +1,233 @@
+"""Answers judged by a task of lm-eval: its filters, its metrics, its aggregations."""
+
+import hashlib
+import json
+import logging
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from inspect import getsource
+from io import StringIO
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from lm_eval.api.instance import Instance
+from lm_eval.api.metrics import mean, nanmean
+from lm_eval.api.registry import get_aggregation
+from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+from specbench.core.errors import ConfigError
+from specbench.core.registry import SCORERS
+from specbench.tasks.scoring.contract import Reference, Score, unscored
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+PLACES = ("dataset_kwargs", "metadata")  # where the rows are: the prompts of a run have a digest of their own
+Items = dict[str, Any]  # "METRIC,FILTER" → what the metric makes of one answer
+
+
+@dataclass(frozen=True)
+class HeldTask:
+    """One task. `name` is lm-eval's."""
+
+    name: str
+    task: Any
+
+    @cached_property
+    def config(self) -> str:
+        """The meaning of its configuration and of lm-eval's version, in 12 hex digits."""
+        meaning = {key: value for key, value in self.task.dump_config().items() if key not in PLACES}
+        text = json.dumps([version("lm_eval"), meaning], sort_keys=True, default=described)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @cached_property
+    def docs(self) -> list[Any]:
+        """What is asked, in lm-eval's order."""
+        return list(self.task.eval_docs)
+
+    def instances(self, limit: int | None) -> list[Instance]:
+        """The first `limit` requests as lm-eval makes them with its own seeds: worked examples and all."""
+        self.task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
+        with quiet(), seeded():
+            self.task.build_all_requests(limit=limit)
+        return list(self.task.instances)
+
+    def items(self, doc_id: int, text: str) -> Items:
+        """What each metric makes of an answer behind each filter. Whatever lm-eval's code raises."""
+        doc = self.docs[doc_id]
+        instance = Instance("generate_until", doc, ("", {}), 0, (self.name, doc_id, 1), resps=[text])
+        for each in self.task._filters:
+            each.apply([instance])
+        return {
+            f"{metric},{key}": item
+            for key, filtered in instance.filtered_resps.items()
+            for metric, item in self.task.process_results(doc, [filtered]).items()
+        }
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The metrics with their filters, in lm-eval's order, but first one that is better when it is higher."""
+        try:
+            names = list(self.items(0, ""))
+        except Exception:  # of a metric that cannot judge an empty answer
+            keys = [each.name for each in self.task._filters]
+            names = [f"{metric},{key}" for key in keys for metric in self.task.aggregation()]
+        better = self.task.higher_is_better()
+        main = next((name for name in names if better.get(metric_of(name), True)), names[0])
+        return (main, *(name for name in names if name != main))
+
+    def aggregation(self, name: str) -> Callable[[list[Any]], float]:
+        """How lm-eval makes one number of the items of all answers: the mean where the task does not say."""
+        found: Callable[[list[Any]], float] = self.task.aggregation().get(metric_of(name), mean)
+        return found
+
+
+def metric_of(name: str) -> str:
+    return name.rpartition(",")[0]
+
+
+def described(value: Any) -> str:
+    """A function by its source, anything else by what it shows; no addresses, which change from run to run."""
+    try:
+        return getsource(value)
+    except (TypeError, OSError):
+        return ADDRESS.sub("", repr(value))
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """lm-eval's own seeds, for tasks that draw while they are loaded; afterwards the generators go on as before."""
+    states = random.getstate(), np.random.get_state()
+    random.seed(DEFAULT_RANDOM_SEED)
+    np.random.seed(DEFAULT_OTHER_SEED)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no remarks of lm-eval: what is wrong is an exception."""
+    log = logging.getLogger("lm_eval")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with redirect_stderr(StringIO()):
+            yield
+    finally:
+        log.setLevel(level)
+
+
+HELD: dict[tuple[str, str], HeldTask] = {}  # by name and config: what this process has loaded
+
+
+def hold(tasks: Mapping[str, Any]) -> list[HeldTask]:
+    """Keep loaded tasks for the scorers and examples of this process."""
+    held = [HeldTask(name, task) for name, task in tasks.items()]
+    HELD.update({(each.name, each.config): each for each in held})
+    return held
+
+
+SUMMED: dict[str, Callable[[], Any]] = {  # with lm-eval's settings
+    "bleu": BLEU, "chrf": CHRF, "chrf++": lambda: CHRF(word_order=2), "ter": TER,
+}  # fmt: skip
+
+
+class HarnessScorer:
+    """Metrics by lm-eval's names, "METRIC,FILTER". A reference tells the document: {"doc": its number, "target": …}.
+
+    Means are means. BLEU, chrF, chrF++ and TER come from the sums of sacrebleu's statistics, which is lm-eval's value
+    where all documents have equally many references. Of any other aggregation the value of one answer is that of the
+    aggregation over it alone; lm-eval's value over all answers is what `aggregate` gives.
+    """
+
+    def __init__(self, held: HeldTask) -> None:
+        self._held = held
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._held.names
+
+    @cached_property
+    def _summed(self) -> dict[str, Any]:
+        known = {get_aggregation(name): make for name, make in SUMMED.items()}
+        found = {name: known.get(self._held.aggregation(name)) for name in self.names}
+        return {name: make() for name, make in found.items() if make is not None}
+
+    def __call__(self, text: str, reference: Reference) -> Score:
+        try:
+            items = self._held.items(self._doc(reference), text)
+        except ConfigError:
+            raise
+        except Exception as error:  # lm-eval's code, or the task's own: it meets answers that nobody has seen
+            return unscored(self.names, f"lm-eval's judgement fails: {type(error).__name__}: {error}")
+        values = {name: self._value(name, items[name]) if name in items else None for name in self.names}
+        statistics = {name: counts(metric, items[name]) for name, metric in self._summed.items() if name in items}
+        return Score(values, statistics)
+
+    def check_reference(self, reference: Reference) -> None:
+        """Raise ConfigError for a reference that is no document of the task."""
+        self._doc(reference)
+
+    def _doc(self, reference: Reference) -> int:
+        number = reference.get("doc", "") if isinstance(reference, dict) else ""
+        if not number.isdecimal() or int(number) >= len(self._held.docs):
+            raise ConfigError(f"reference {reference!r}: no document of lm-eval's task '{self._held.name}'")
+        return int(number)
+
+    def _value(self, name: str, item: Any) -> float | None:
+        aggregation = self._held.aggregation(name)
+        try:
+            value = float(item if aggregation in (mean, nanmean) else aggregation([item]))
+        except Exception:  # one answer may be too few, as for a correlation
+            return None
+        return value if isfinite(value) else None
+
+    def corpus(self, name: str, sums: Sequence[float]) -> float:
+        metric = self._summed[name]
+        whole = list(sums) if isinstance(metric, TER) else [int(count) for count in sums]
+        return float(metric._compute_score_from_stats(whole).score)
+
+    def aggregate(self, answers: Iterable[tuple[str, Reference]]) -> dict[str, float]:
+        """Exactly lm-eval's value of every metric over (text, reference) pairs. Raises what lm-eval's code raises."""
+        made = [self._held.items(self._doc(reference), text) for text, reference in answers]
+        columns = {name: [items[name] for items in made if name in items] for name in self.names}
+        return {name: float(self._held.aggregation(name)(column)) for name, column in columns.items() if column}
+
+    @property
+    def signature(self) -> Mapping[str, str]:
+        task = self._held.task
+        base = f"lm-eval {version('lm_eval')}, task {self._held.name} {task.VERSION}, filter "
+        return {name: base + name.rpartition(",")[2] + self._deviation(name) for name in self.names}
+
+    def _deviation(self, name: str) -> str:
+        """Said where the value over all answers is not lm-eval's."""
+        aggregation = self._held.aggregation(name)
+        if aggregation in (mean, nanmean) or name in self._summed:
+            return ""
+        return f", mean over documents of {getattr(aggregation, '__name__', metric_of(name))}, which lm-eval takes once"
+
+
+def counts(metric: Any, item: Any) -> list[float]:
+    """sacrebleu's statistics of one (references, answer) pair of lm-eval."""
+    references, answer = item
+    texts = [references] if isinstance(references, str) else list(references)
+    text = answer if isinstance(answer, str) else answer[0]
+    return [float(count) for count in metric._extract_corpus_statistics([text], [[each] for each in texts])[0]]
+
+
+@SCORERS.register("lm_eval")
+def lm_eval(*, task: str, config: str) -> HarnessScorer:
+    """The filters and metrics of a task of lm-eval, which --task lm_eval:NAME has loaded."""
+    if (task, config) not in HELD:
+        raise ConfigError(f"scorer.task = {task!r}: not loaded: give the task as --task lm_eval:{task}")
+    return HarnessScorer(HELD[task, config])

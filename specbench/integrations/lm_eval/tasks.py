@@ -1,0 +1,180 @@
+"""lm-eval's generation tasks as tasks of specbench: `--task lm_eval:NAME`."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specbench.core.errors import ConfigError
+from specbench.integrations.lm_eval.scorer import HELD, HeldTask, hold, quiet, seeded
+from specbench.integrations.lm_eval.scorer import lm_eval as scorer
+from specbench.integrations.lm_eval.task_index import is_path, task_index
+from specbench.specs.components import build
+from specbench.specs.task import GenerationSpec, TaskSpec
+from specbench.tasks.examples import Example, TaskData
+from specbench.tasks.fewshot import Worked
+
+PLACE = "generation_kwargs."
+LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first that is given counts
+KNOWN = (*LIMITS, "until", "do_sample", "temperature", "top_k", "top_p")
+WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
+    "num_beams": (1,), "num_return_sequences": (1,), "repetition_penalty": (1,), "presence_penalty": (0,),
+    "frequency_penalty": (0,), "length_penalty": (1,), "min_p": (0,), "typical_p": (1,), "use_cache": (True, False),
+}  # fmt: skip
+MAX_GEN_TOKS = 256  # of lm-eval's own models, where a task does not say
+
+
+def generation_spec(gen_kwargs: Mapping[str, Any], max_gen_toks: int = MAX_GEN_TOKS) -> GenerationSpec:
+    """The generation that lm-eval asks for. As in lm-eval, `do_sample: false` is greedy whatever the temperature, and
+    a temperature above 0 samples unless that is said; `do_sample: true` alone samples at temperature 1.
+
+    Raises ConfigError naming the key: an option that would change what is decoded is never ignored.
+    """
+    given = {key: value for key, value in gen_kwargs.items() if value is not None}
+    for key, value in given.items():
+        if key not in KNOWN and value not in WITHOUT_EFFECT.get(key, ()):
+            raise ConfigError(f"{PLACE}{key} = {value!r}: specbench knows {', '.join(KNOWN)}: leave the option out")
+    until = given.get("until", [])
+    limits = [given[key] for key in LIMITS if key in given]
+    top_k, do_sample = given.get("top_k"), given.get("do_sample")
+    temperature = given.get("temperature", 1.0 if do_sample else 0.0)
+    data = {
+        "max_new_tokens": limits[0] if limits else max_gen_toks,
+        "stop": tuple(text for text in ([until] if isinstance(until, str) else until) if text),
+        "temperature": 0.0 if do_sample is False else temperature,
+        "top_k": None if top_k in (0, -1) else top_k,
+        "top_p": given.get("top_p"),
+    }
+    return build(GenerationSpec, data, prefix=PLACE)
+
+
+PREFIX = "lm_eval:"
+NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+LOCAL_FORMATS = ("json", "csv", "parquet", "text", "arrow")
+
+
+def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
+    """The task that lm-eval calls `name` (with or without "lm_eval:"; a path of a YAML file; a group, a tag or a
+    pattern gives all its tasks), its data loaded. `include`: a folder with a user's own YAML files.
+
+    Raises ConfigError for an unknown name, a task that asks for log-likelihoods, and data that cannot be had.
+    """
+    asked = name.removeprefix(PREFIX)
+    if not asked:
+        raise ConfigError(f"--task {PREFIX}: name a task of lm-eval, such as {PREFIX}gsm8k")
+    with quiet(), seeded():
+        index = task_index([asked], include)
+        loaded = index.load([asked] if is_path(asked) else index.match_tasks([asked]))
+    for task_name, task in loaded["tasks"].items():
+        check_one_answer(task_name, task)
+        if task.get_config("num_fewshot") is None:
+            task.set_config(key="num_fewshot", value=0)
+    return [spec_of(held) for held in hold(loaded["tasks"])]
+
+
+def check_one_answer(name: str, task: Any) -> None:
+    """Raise ConfigError for a task that judges several answers together, or runs code without a sandbox."""
+    if getattr(task, "UNSAFE_CODE", False):
+        raise ConfigError(f"task {PREFIX}{name}: runs the code of answers without a sandbox: use the task humaneval")
+    if (task.get_config("repeats") or 1) > 1:
+        repeats = task.get_config("repeats")
+        raise ConfigError(
+            f"task {PREFIX}{name}: judges {repeats} answers of each document together, and specbench each by itself: "
+            "choose a task with repeats: 1"
+        )
+
+
+def spec_of(held: HeldTask) -> TaskSpec:
+    """The task's specification; its prompts are made by lm-eval and come with its examples."""
+    try:
+        generation = generation_spec(held.task.get_config("generation_kwargs") or {})
+    except ConfigError as error:
+        raise ConfigError(f"{PREFIX}{held.name}: {error}") from error
+    data = {
+        "name": "lm_eval." + NOT_IN_A_NAME.sub("-", held.name),
+        "version": major(held.task.VERSION),
+        "title": f"{held.name} of lm-eval",
+        "prompt": "{{ row.prompt }}",
+        "reference": "{{ row.target }}",
+        "generation": generation.model_dump(),
+        "scorer": {"type": "lm_eval", "task": held.name, "config": held.config},
+    }
+    return build(TaskSpec, data, prefix=f"{PREFIX}{held.name}: ")
+
+
+def major(version: Any) -> int:
+    try:
+        return max(1, int(float(version)))
+    except (TypeError, ValueError):  # some tasks have a word
+        return 1
+
+
+def examples(*, task: str, config: str, data: str | None, limit: int | None) -> TaskData:
+    """The documents of a loaded task with lm-eval's prompts: a scorer's `examples` take the place of rows.
+
+    `task`, `config`: the scorer's options. Raises ConfigError for `data`, which such a task does not take.
+    """
+    if data not in (None, "hub"):
+        raise ConfigError(
+            f"--data {data}: task {PREFIX}{task} brings its own: leave it out, and for other rows write a YAML that "
+            "includes the task's, with dataset_path: json"
+        )
+    scorer(task=task, config=config)
+    held = HELD[task, config]
+    made = tuple(example(held, number, each) for number, each in enumerate(held.instances(limit)))
+    text = json.dumps([[each.prompt, each.reference] for each in made])
+    return TaskData(*origin(held), hashlib.sha256(text.encode()).hexdigest()[:12], made, worked(held, made))
+
+
+def worked(held: HeldTask, made: Sequence[Example]) -> Worked:
+    """The worked examples, which lm-eval draws for each document; `digest`: of all prompts with them."""
+    config = held.task.config
+    if not config.num_fewshot:
+        return Worked()
+    source, place = origin(held)
+    split = config.fewshot_split or config.training_split or config.validation_split or config.test_split
+    digest = hashlib.sha256("\0".join(each.prompt for each in made).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    checked = all(is_text(held.task.doc_to_text(held.docs[int(each.id)])) for each in made)
+    return Worked(config.num_fewshot, source, f"{place} {split}" if split else place, digest, checked)
+
+
+def is_text(question: Any) -> bool:
+    return isinstance(question, str) and bool(question.strip())
+
+
+def check_shots(held: HeldTask, instance: Any) -> None:
+    """Raise ConfigError where a worked example before the question is that very question, with its answer."""
+    question, config = held.task.doc_to_text(instance.doc), held.task.config
+    if not is_text(question) or not config.num_fewshot:
+        return
+    before = instance.args[0].rpartition(question)[0]
+    begin = re.escape(config.fewshot_delimiter)
+    if re.search(rf"(?:\A|\n|{begin}){re.escape(question + config.target_delimiter)}", before):
+        raise ConfigError(
+            f"task {PREFIX}{held.name}: document {instance.doc_id} is one of the few-shot examples before its prompt: "
+            "write a YAML that includes the task's, with another fewshot_split or num_fewshot: 0"
+        )
+
+
+def example(held: HeldTask, number: int, instance: Any) -> Example:
+    prompt, target = instance.args[0], held.task.doc_to_target(instance.doc)
+    if not isinstance(prompt, str) or instance.idx != 0:
+        raise ConfigError(f"task {PREFIX}{held.name}: document {instance.doc_id} is several requests: choose another")
+    check_shots(held, instance)
+    reference = {"doc": str(instance.doc_id), "target": target if isinstance(target, str) else repr(target)}
+    return Example(number, str(instance.doc_id), (prompt,), (reference,))
+
+
+def origin(held: HeldTask) -> tuple[Any, str]:
+    """The source of the rows and its place."""
+    config = held.task.config
+    if config.dataset_path in LOCAL_FORMATS:
+        files = (config.dataset_kwargs or {}).get("data_files", (config.dataset_kwargs or {}).get("data_dir", ""))
+        chosen = files.get(config.test_split or config.validation_split, files) if isinstance(files, dict) else files
+        return "local", str(chosen)
+    return "hub", "/".join(str(part) for part in (config.dataset_path, config.dataset_name) if part) or held.name
+
+
+scorer.examples = examples  # type: ignore[attr-defined]

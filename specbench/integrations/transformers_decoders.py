@@ -1,0 +1,249 @@
+"""What all of transformers' assisted decoders share: one call of `generate`, on copies, with its steps counted.
+
+Read and tried with transformers 5.23. The draft length and the confidence threshold are read from the assistant's
+generation config, and calls leave traces on both models; so every decoder has copies of its models (which share their
+weights), with generation configs of their own in which nothing but what the run asks for is on.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from transformers import GenerationConfig, StoppingCriteria
+from transformers.generation import candidate_generator as generators
+from transformers.generation.streamers import BaseStreamer
+from transformers.utils import logging
+
+from specbench.core.errors import ConfigError
+from specbench.decoding.proposal import Step
+from specbench.decoding.sampling import Sampling
+from specbench.integrations.external import LoadedModel
+from specbench.models.eager import common_prefix
+
+OnToken = Callable[[list[int]], bool]
+
+
+def own_copy(model: Any, **settings: Any) -> Any:
+    """The model as an object of its own, with the same weights and an empty generation config but for `settings`."""
+    tensors = [*model.parameters(), *model.buffers()]
+    made = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    made.generation_config = GenerationConfig(**settings)
+    return made
+
+
+def own_assistant(model: Any, num_draft_tokens: int) -> Any:
+    """A copy of a draft model that drafts a fixed number of tokens, however sure it is of them."""
+    return own_copy(
+        model, num_assistant_tokens=num_draft_tokens, num_assistant_tokens_schedule="constant",
+        assistant_confidence_threshold=0.0,
+    )  # fmt: skip
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings that transformers' loop gives about its own calls."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+class Reporting(BaseStreamer, StoppingCriteria):
+    """Hands on the tokens of every step, and stops where the answer has ended."""
+
+    def __init__(self, on_token: OnToken) -> None:
+        self._on_token = on_token
+        self._has_prompt = self._has_ended = False
+
+    def put(self, value: torch.Tensor) -> None:
+        if self._has_prompt:
+            self._has_ended = self._on_token(value.flatten().tolist())
+        self._has_prompt = True  # what is put first
+
+    def end(self) -> None:
+        pass
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.full((input_ids.shape[0],), self._has_ended, dtype=torch.bool, device=input_ids.device)
+
+
+class Counted:
+    """Tokens, and what every target pass drafted and emitted. Steps are worked out when they are asked for."""
+
+    def __init__(self, num_prompt_tokens: int) -> None:
+        self._num_prompt_tokens = num_prompt_tokens
+        self._candidates: list[tuple[int, torch.Tensor]] = []  # the length before a step, and the ids with the draft
+        self.sequence: list[int] = []
+
+    def watch(self, generator: Any) -> Any:
+        """The candidate generator, with its proposals kept."""
+        get_candidates = generator.get_candidates
+
+        def keep(input_ids: torch.Tensor, *rest: Any, **named: Any) -> Any:
+            made = get_candidates(input_ids, *rest, **named)
+            self._candidates.append((input_ids.shape[1], made[0]))
+            return made
+
+        generator.get_candidates = keep
+        return generator
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.sequence[self._num_prompt_tokens :]
+
+    @property
+    def num_target_passes(self) -> int:
+        return len(self._candidates)
+
+    @property
+    def steps(self) -> list[Step] | None:
+        """(drafted, judged, accepted, emitted). A token behind the accepted ones is never the draft's: a rejected token
+        has no probability left. So what agrees with the draft was accepted."""
+        ends = [start for start, _ in self._candidates[1:]] + [len(self.sequence)]
+        found = []
+        for (start, ids), end in zip(self._candidates, ends, strict=True):
+            drafted, emitted = ids[0, start:].tolist(), self.sequence[start:end]
+            num_accepted = common_prefix(drafted, emitted)
+            is_rejected = num_accepted < len(drafted) and len(emitted) > num_accepted
+            found.append(Step(len(drafted), num_accepted + is_rejected, num_accepted, len(emitted)))
+        return found
+
+
+class CountedPasses(Counted):
+    """Of a decoder whose drafts have other tokens than it proposes: a draft of γ may become more than γ proposed ones,
+    so that no acceptance rate of it means what it means elsewhere. It has target passes and no steps."""
+
+    steps = None
+
+
+class Assisted:
+    """`generate` of a target with one of transformers' candidate generators."""
+
+    counted: type[Counted] = Counted
+
+    def __init__(self, target: LoadedModel, sampling: Sampling) -> None:
+        self.model = own_copy(target.model)
+        self.sampling = sampling
+        self.arguments: dict[str, Any] = {}  # for `generate`
+        self.settings: dict[str, Any] = {}  # for the generation config
+
+    def candidates(self, **arguments: Any) -> Any:
+        """The candidate generator of one call; as `generate` chooses it, if a decoder does not choose otherwise."""
+        return type(self.model)._get_candidate_generator(self.model, **arguments)
+
+    def generate(
+        self, prompt_ids: Sequence[int], *, max_new_tokens: int, eos_token_ids: list[int], on_token: OnToken
+    ) -> Counted:
+        counted = self.counted(len(prompt_ids))
+        self.model._get_candidate_generator = lambda **arguments: counted.watch(self.candidates(**arguments))
+        reporting = Reporting(on_token)
+        ids = torch.tensor([prompt_ids], device=self.model.device)
+        with quiet():
+            output = self.model.generate(
+                ids, attention_mask=torch.ones_like(ids), generation_config=self.config(max_new_tokens, eos_token_ids),
+                streamer=reporting, stopping_criteria=[reporting], **self.arguments,
+            )  # fmt: skip
+        counted.sequence = output[0].tolist()
+        return counted
+
+    def config(self, max_new_tokens: int, eos_token_ids: list[int]) -> GenerationConfig:
+        """The run's sampling, and none of the defaults of `generate` (such as top_k 50)."""
+        sampling = self.sampling
+        drawn = {"temperature": sampling.temperature, "top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0}
+        return GenerationConfig(
+            max_new_tokens=max_new_tokens, eos_token_id=eos_token_ids or None, pad_token_id=0,
+            do_sample=not sampling.greedy, **({} if sampling.greedy else drawn), **self.settings,
+        )  # fmt: skip
+
+
+class AssistedGeneration(Assisted):
+    """Assisted generation with a draft model of the same vocabulary: speculative sampling, or greedy matching."""
+
+    def __init__(self, *, target: LoadedModel, drafter: LoadedModel, num_draft_tokens: int, sampling: Sampling) -> None:
+        super().__init__(target, sampling)
+        self.arguments = {"assistant_model": own_assistant(drafter.model, num_draft_tokens)}
+
+
+class PromptLookup(Assisted):
+    """Prompt lookup: the first place where the last tokens stood before, looked for anew in every step."""
+
+    def __init__(
+        self, *, target: LoadedModel, num_draft_tokens: int, sampling: Sampling,
+        max_matching_ngram_size: Annotated[int, Field(ge=1)] = 2,
+    ) -> None:  # fmt: skip
+        super().__init__(target, sampling)
+        self.settings = {
+            "prompt_lookup_num_tokens": num_draft_tokens,
+            "max_matching_ngram_size": max_matching_ngram_size,
+        }
+
+
+class TwoTokenizers(Assisted):
+    """The base of the decoders for a draft model with a vocabulary of its own."""
+
+    def __init__(self, *, target: LoadedModel, drafter: LoadedModel, num_draft_tokens: int, sampling: Sampling) -> None:
+        super().__init__(target, sampling)
+        self.tokenizers = {"target_tokenizer": target.tokenizer, "assistant_tokenizer": drafter.tokenizer}
+        self.assistant = own_assistant(drafter.model, num_draft_tokens)
+        self.arguments = {"assistant_model": self.assistant}
+        sizes = [each.config.get_text_config().vocab_size for each in (target.model, drafter.model)]
+        if sizes[0] != sizes[1]:  # `generate` wants them then, and refuses them otherwise
+            self.arguments |= {"tokenizer": target.tokenizer, "assistant_tokenizer": drafter.tokenizer}
+
+
+class StringMatch(TwoTokenizers):
+    """Universal assisted generation: drafts are decoded, tokenized anew and matched with the target's own tokens."""
+
+    counted = CountedPasses
+
+    def candidates(self, **arguments: Any) -> Any:
+        return generators.AssistedCandidateGeneratorDifferentTokenizers(**{**arguments, **self.tokenizers})
+
+
+class InOrder:
+    """A tokenizer whose vocabulary comes in the order of its ids. From that order transformers takes the rows of the
+    pruned output layer, and tokenizers gives another one in every process: the same seed would draw other tokens."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def get_vocab(self) -> dict[str, int]:
+        return dict(sorted(self.tokenizer.get_vocab().items(), key=lambda item: item[1]))
+
+    def __call__(self, *texts: Any, **how: Any) -> Any:
+        return self.tokenizer(*texts, **how)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tokenizer, name)
+
+
+class TokenIntersection(TwoTokenizers):
+    """Universal speculative decoding: drafts of the tokens that both vocabularies have, and speculative sampling.
+
+    `prune_lm_head` cuts the draft model's output layer down to them, as transformers does unless told otherwise.
+    """
+
+    def __init__(
+        self, *, target: LoadedModel, drafter: LoadedModel, num_draft_tokens: int, sampling: Sampling,
+        prune_lm_head: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(target=target, drafter=drafter, num_draft_tokens=num_draft_tokens, sampling=sampling)
+        in_order: Any = InOrder(drafter.tokenizer)
+        self.translator = generators.AssistantToTargetTranslator(
+            target.tokenizer, in_order, self.model.config.get_text_config().vocab_size, self.assistant, prune_lm_head,
+        )  # fmt: skip
+        if prune_lm_head and not len(self.translator._suppress_input_ids):
+            raise ConfigError(
+                "the target has every token of the draft model, and there transformers fails with a pruned output "
+                "layer: set decoder.options.prune_lm_head=false"
+            )
+
+    def candidates(self, **arguments: Any) -> Any:
+        return generators.UniversalSpeculativeDecodingGenerator(
+            **{**arguments, **self.tokenizers, "atm_translator": self.translator}
+        )

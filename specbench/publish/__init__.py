@@ -1,0 +1,1 @@
+"""Boards, suites and the static site."""

@@ -1,0 +1,152 @@
+"""Rows into a board file: those of finished runs, and those of other files. Locked, and written in one step."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench.core.errors import ConfigError
+from specbench.results.additions import with_added
+from specbench.results.comparable import Sourced, check_together
+from specbench.results.leaderboard import load, merge
+from specbench.results.quality import JUDGED
+from specbench.results.row import Row
+from specbench.results.runs import ROWS, RecordedRun, place_of
+
+
+@dataclass(frozen=True)
+class Added:
+    """How many rows were new, took the place of an older result of the same configuration, and were there already."""
+
+    new: int
+    replaced: int
+    known: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.new} rows added, {self.replaced} replaced, {self.known} there already; it has {self.total}"
+
+
+def add_runs(runs: Sequence[Path], file: Path) -> Added:
+    """Put the rows of runs into a file. A row of the same configuration is replaced; the very same row stays as it is,
+    with what an audit or a comparison of languages has added to it.
+
+    Raises ConfigError for what is no finished run, and where rows do not go together; the file is then as it was.
+    """
+    return put(
+        file,
+        [
+            (f"{path / ROWS}: rows.{number}", _with_place(_moved(row, path / ROWS, file), path, file))
+            for path in runs for number, row in enumerate(finished(path))
+        ],
+    )  # fmt: skip
+
+
+def finished(path: Path) -> list[Row]:
+    """The rows of a run. Raises ConfigError for what is none, and for one that is not finished."""
+    if not path.is_dir():
+        problem = "is a file; `specbench leaderboard merge` takes files" if path.exists() else "no such folder"
+        raise ConfigError(f"run '{path}': {problem}: give the folder of a run, as `specbench run` prints it")
+    if not (path / ROWS).is_file():
+        raise ConfigError(f"run '{path}': has no {ROWS}, so it is not finished: repeat its command")
+    rows = RecordedRun(path).rows
+    if not rows:
+        raise ConfigError(f"run '{path}': its {ROWS} has no rows: repeat its command")
+    return rows
+
+
+def add_rows(file: Path, rows: Sequence[Row], folder: Path) -> Added:
+    """Put rows that were just measured into a file, with the place of their records."""
+    return put(file, [(str(folder), _with_place(row, folder, file)) for row in rows])
+
+
+def merge_files(files: Sequence[Path], to: Path) -> Added:
+    """Put all rows of files into one; the same row counts once.
+
+    Raises ConfigError where two files have other results of one configuration, and where rows do not go together.
+    """
+    rows = [
+        (f"{file}: rows.{number}", _moved(row, file, to)) for file in files for number, row in enumerate(load(file))
+    ]
+    seen: dict[str, Sourced] = {}
+    for where, row in rows:
+        first_where, first = seen.setdefault(row.key, (where, row))
+        if is_same(row, first):
+            seen[row.key] = first_where, with_added(first, row, f"{where} and {first_where}")
+        else:
+            raise ConfigError(
+                f"{where} and {first_where} are two results of one configuration ({row.place}): created {row.created} "
+                f"and {first.created}, speed-up {_speedup(row)} and {_speedup(first)}: take one of the two out"
+            )
+    return put(to, list(seen.values()), replace=False)
+
+
+def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
+    """Put rows into a file that may be there. `replace`: whether they take the place of other results of the same
+    configuration; else these are refused."""
+    counts = Added(0, 0, 0, 0)
+    chosen: list[Row] = []
+
+    def check(there: Sequence[Row]) -> None:
+        nonlocal counts
+        check_together([*((f"{file}: rows.{number}", row) for number, row in enumerate(there)), *rows])
+        by_key = {row.key: row for row in there}
+        judged = [row for row in (*there, *(row for _, row in rows)) if JUDGED in row.signatures]
+        known = {row.key for _, row in rows if row.key in by_key and is_same(row, by_key[row.key])}
+        known |= {row.key for _, row in rows if any(is_unjudged(row, other) for other in judged)}
+        replaced = {row.key for _, row in rows if row.key in by_key} - known
+        for where, row in rows:
+            old = by_key.get(row.key, row) if row.key in known else row
+            completed = with_added(old, row, where if replace else f"{where} and {file}", refuse=not replace)
+            chosen.extend([completed] if completed != old else [])
+        if replaced and not replace:
+            where, row = next((where, row) for where, row in rows if row.key in replaced)
+            old = by_key[row.key]
+            raise ConfigError(
+                f"{where} ({row.place}): {file} has another result of this configuration: created {row.created} and "
+                f"{old.created}, speed-up {_speedup(row)} and {_speedup(old)}: take one of the two out"
+            )
+        chosen.extend(row for _, row in rows if row.key not in known)
+        new = len({row.key for _, row in rows} - by_key.keys() - known)
+        counts = Added(new, len(replaced), len(known), len(by_key) + new)
+
+    merge(file, chosen, check)
+    return counts
+
+
+def is_same(row: Row, other: Row) -> bool:
+    """Whether two rows are one result, whatever was added to either later, and wherever its file is."""
+    return (row.key, row.created, row.metrics) == (other.key, other.created, other.metrics)
+
+
+def is_unjudged(row: Row, judged: Row) -> bool:
+    """Whether a row is what a judge's ratings were added to: the same result without them."""
+    if JUDGED in row.signatures or row.key != judged.model_copy(update={"signatures": {}}).key:
+        return False
+    return all(judged.metrics.get(name) == row.metrics.get(name) for name in ("tpot_seconds", "new_tokens", "speedup"))
+
+
+def _with_place(row: Row, folder: Path, file: Path) -> Row:
+    return row.model_copy(update={"run": relative(folder, file)})
+
+
+def _moved(row: Row, file: Path, to: Path) -> Row:
+    """The row of a file as it stands in another: the places of its run and of its audit's report seen from there."""
+    if row.evidence is not None and row.evidence.report is not None:
+        report = relative(file.parent / row.evidence.report, to)
+        row = row.model_copy(update={"evidence": row.evidence.model_copy(update={"report": report})})
+    place = place_of(row, file)
+    return row if place is None else _with_place(row, place, to)
+
+
+def relative(folder: Path, file: Path) -> str:
+    """The way from a file's folder to another folder, with "/"; the whole path where there is none (other drives)."""
+    try:
+        return Path(os.path.relpath(folder.resolve(), file.resolve().parent)).as_posix()
+    except ValueError:
+        return folder.resolve().as_posix()
+
+
+def _speedup(row: Row) -> str:
+    metric = row.metrics.get("speedup")
+    return "–" if metric is None or metric.value is None else f"{metric.value:.4f}"

@@ -1,0 +1,164 @@
+"""One `specbench run`: what was asked for → specs, data, models, records, rows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+
+from specbench.analysis.tuning.calibration import without_calibration
+from specbench.core.console import say
+from specbench.core.resources import EMBEDDED
+from specbench.core.threads import set_threads
+from specbench.results.adding import add_rows
+from specbench.results.captions import why_unscored
+from specbench.results.environment import environment
+from specbench.results.leaderboard import check_writable, write
+from specbench.results.machine import check_takes
+from specbench.results.measured import measurement_of
+from specbench.results.measurement import add_measurement
+from specbench.results.plots import check_plot, draw
+from specbench.results.quality import Asked
+from specbench.results.row import Row
+from specbench.results.rows import MeasuredRun
+from specbench.running import runner
+from specbench.running.blocks import blocks, what_blocks_are
+from specbench.running.checked import run_spec, runs_programs, say_what_is_not_plain
+from specbench.running.identity import run_identity
+from specbench.running.models import Models, load_models
+from specbench.running.plan import Cell, load_asked, make_cells
+from specbench.running.progress import RunProgress, announce, saying_what_is_kept
+from specbench.running.records import Key, Record, record_key
+from specbench.running.request import Request
+from specbench.running.run_folder import RunFolder, default_folder, write_specs
+from specbench.specs.run import RunSpec
+from specbench.specs.task import TaskSpec
+from specbench.tasks.judge.judgements import with_recorded
+from specbench.tasks.judge.judging import Judging
+
+
+class Reports(Protocol):
+    """Is told of every block of a run that is recorded."""
+
+    def report(self, where: str, record: Record, measured: bool) -> None: ...
+
+
+# Of a console and a number of blocks: what is told of them, for as long as they are measured.
+MakeProgress = Callable[[Console, int], AbstractContextManager[Reports]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The rows of a run and where they are."""
+
+    rows: Sequence[Row]
+    records: Path
+    leaderboard: Path
+
+    def tables(self) -> list[list[Row]]:
+        """The rows that share a table: one task and one method; AR only when it was the only method."""
+        pairs = dict.fromkeys((row.task, row.method) for row in self.rows)
+        shown = [pair for pair in pairs if not pair[1].startswith("ar@")] or list(pairs)
+        return [[row for row in self.rows if (row.task, row.method) == pair] for pair in shown]
+
+    def by_task(self) -> list[list[Row]]:
+        """The rows of each task over all its subsets (or of its only one), a row per method."""
+        groups = []
+        for task in dict.fromkeys(row.task for row in self.rows):
+            rows = [row for row in self.rows if row.task == task]
+            subset = rows[-1].subset  # `all` comes last
+            groups.append([row for row in rows if row.subset == subset])
+        return groups
+
+
+def execute(
+    request: Request,
+    console: Console,
+    load_pair: Callable[[RunSpec], Models] | None = None,
+    make_progress: MakeProgress = RunProgress,
+) -> Outcome:
+    """Measure what is not recorded yet, and write the rows. Progress goes to `console`. `load_pair`: gives the models,
+    where some may be loaded already."""
+    spec = run_spec(request)
+    say_what_is_not_plain(request, spec, console)
+    embedded = spec.target.startswith(EMBEDDED)
+    set_threads(request.threads, embedded)
+    if request.plot is not None:
+        check_plot(request.plot)
+    if request.leaderboard is not None:  # one that cannot take the rows is reported before anything is loaded
+        check_takes(request.leaderboard, spec.device)
+    loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)
+    models = (load_pair or load_models)(spec)
+    cells = make_cells(spec, models, loaded)
+    target = models.target
+    conditions = environment(str(target.device), target.dtype, target.attention, target.engine)
+    identity = run_identity(spec, cells, models, conditions)
+    if identity.get("code_execution") and not any(runs_programs(cell.task) for cell in cells):
+        del identity["code_execution"]
+        say(console, "--allow-code-execution: no effect, no answer of these tasks is run")
+    path = request.output or default_folder(spec, identity)
+    folder = RunFolder(path, identity, named_by_digest=request.output is None)
+    records, rows = measure_into(folder, spec, cells, models, request.command, console, request.judging, make_progress)
+    if reason := why_unscored(records):
+        say(console, reason)
+    if request.leaderboard is not None:
+        add_rows(request.leaderboard, rows, folder.path)
+    outcome = Outcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
+    if request.plot is not None:
+        draw(outcome.tables(), request.plot)
+    return outcome
+
+
+def measure_into(
+    folder: RunFolder, spec: RunSpec, cells: Sequence[Cell], models: Models, command: str, console: Console,
+    judging: Judging | None = None, make_progress: MakeProgress = RunProgress,
+) -> tuple[list[Record], list[Row]]:  # fmt: skip
+    """Measure what the folder does not hold yet; its leaderboard then holds this run alone, and no rows of another."""
+    with folder.open({method.name: method.most_draft_tokens for method in spec.methods}) as done:
+        check_writable(folder.leaderboard)
+        if judging is not None and any(block.key not in done for block in blocks(cells, spec.repeats)):
+            judging.check()
+        measured = measure(spec, cells, folder, done, console, make_progress)
+        write_specs(folder.path, spec)
+        measurement = measurement_of(spec, cells, models, measured, command)
+        add_measurement(folder.path, measurement)
+
+        def rows_of(records: Sequence[Record], judge: str | None) -> list[Row]:
+            known = {record_key(record): record for record in records}
+            return MeasuredRun(
+                folder.identity, spec.tasks, spec.methods, measurement, known, judge, asked_of_cells(cells)
+            ).rows()
+
+        records, judge = with_recorded(measured, cells, folder.path, console)
+        rows = rows_of(records, judge)
+        write(folder.leaderboard, rows)  # whatever becomes of a judge that is asked now
+        if judging is not None and judging.is_dry_run:
+            judging.show(measured, cells)
+        elif judging is not None:
+            records = judging.judge(measured, cells, folder.path, console)
+            rows = rows_of(records, judging.settings.signature)
+            write(folder.leaderboard, rows)
+    return records, rows
+
+
+def asked_of_cells(cells: Sequence[Cell]) -> Callable[[TaskSpec, str], Asked]:
+    """Gives what the answers of a task's subset are judged by, with the scorers that are made already."""
+    found = {(cell.task.name, cell.subset): Asked(cell.scorer, cell.task.language) for cell in cells}
+    return lambda task, subset: found[task.name, subset]
+
+
+def measure(
+    spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, done: Mapping[Key, Record], console: Console,
+    make_progress: MakeProgress = RunProgress,
+) -> list[Record]:  # fmt: skip
+    """The records of the plan, those that were not there measured now."""
+    plan = list(blocks(cells, spec.repeats))
+    announce(console, len(plan), sum(block.key in done for block in plan), folder.path, what_blocks_are(plan))
+    with make_progress(console, len(plan)) as progress, saying_what_is_kept(console, folder.path):
+        return runner.run(
+            spec, plan, folder, done,
+            lambda block, record, measured: progress.report(f"{record['task']}/{record['subset']}", record, measured),
+            lambda line: say(console, line),
+        )  # fmt: skip

@@ -1,0 +1,154 @@
+"""The report in words, for every form that it is shown in."""
+
+from collections.abc import Iterator, Sequence
+from xml.etree import ElementTree
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from specbench.results.formats import escaped, table
+from specbench.results.gate.counts import LENGTH, PASSES, RATE
+from specbench.results.gate.findings import OUTPUTS, Compared, Report
+from specbench.results.gate.speed import FALSE_ALARMS, SPEEDUP
+from specbench.results.units import NULL
+
+HEADERS = (
+    "method", "outputs\nequal", "τ", "α", "target passes\nper token", "speed-up", "ratio of them\n[interval]", "result",
+)  # fmt: skip
+MOST = 8  # lines of a kind: the rest is counted
+
+
+def headline(report: Report) -> str:
+    """The verdict and what it counts."""
+    num_regressions = sum(len(each.regressions) for each in report.compared)
+    num_findings = sum(len(each.findings) for each in report.compared)
+    if report.verdict == "regressed":
+        return f"regressed: {num_regressions} of {num_findings} comparisons"
+    if report.verdict == "cannot compare":
+        return "cannot compare: the two were not measured alike"
+    if report.verdict == "identical":
+        return "identical: both sides hold the same rows and the same records"
+    return f"fine: {num_findings} comparisons, nothing is worse"
+
+
+def cells(compared: Compared) -> list[str]:
+    """A line of the table, under HEADERS; of several ratios of speed-ups the lowest."""
+    ratios = [f for f in compared.findings if f.what == SPEEDUP and f.ratio is not None and f.ratio.value is not None]
+    lowest = min(ratios, key=lambda f: f.ratio.value if f.ratio and f.ratio.value else 0.0, default=None)
+    speed, ratio = NULL, NULL
+    if lowest is not None and lowest.ratio is not None:
+        speed = f"{float(lowest.baseline):.2f} → {float(lowest.candidate):.2f}"
+        ratio = f"{lowest.ratio.value:.3f} [{lowest.ratio.low:.3f}, {lowest.ratio.high:.3f}]"
+    shown = [compared.cells.get(name, NULL) for name in (OUTPUTS, LENGTH, RATE, PASSES)]
+    return [compared.method, *shown, speed, ratio, compared.verdict]
+
+
+def sections(report: Report) -> list[tuple[str, list[str]]]:
+    """What is to be said below the table: a heading and its lines, each at most MOST."""
+    several = len({each.task for each in report.compared}) > 1
+    every = [(each.name if several else each.method, each) for each in report.compared]
+    found = {
+        "regressed": [f"{name}, {finding}" for name, each in every for finding in each.regressions],
+        "cannot compare": [*report.problems, *grouped([(n, text) for n, each in every for text in each.problems])],
+        "not compared": grouped([(name, text) for name, each in every for text in each.not_compared]),
+        "notes": [*grouped([(n, text) for n, each in every for text in each.notes]), *report.notes, *decided(report)],
+    }
+    return [(heading, shortened(lines)) for heading, lines in found.items() if lines]
+
+
+def grouped(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """The same text of several methods once."""
+    methods: dict[str, list[str]] = {}
+    for method, text in pairs:
+        methods.setdefault(text, []).append(method)
+    return [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in methods.items()]
+
+
+def shortened(lines: Sequence[str]) -> list[str]:
+    rest = len(lines) - MOST
+    return list(lines) if rest <= 1 else [*lines[:MOST], f"and {rest} more"]
+
+
+def decided(report: Report) -> list[str]:
+    """How the tolerant tier decides."""
+    if not report.num_tolerant:
+        return []
+    return [
+        f"a speed-up has regressed where its whole interval lies below {1 - report.max_regression:.3g}; intervals are "
+        f"{report.widening:.2f} times those of 95 %, so that of checks with {report.num_tolerant} of them and no "
+        f"regression about {FALSE_ALARMS:.0%} fail at most; of counts that have no interval any fall is a regression"
+    ]
+
+
+def markdown(report: Report) -> str:
+    """A heading, a table, and the reasons as lists."""
+    headers = ["task", *(header.replace("\n", " ") for header in HEADERS)]
+    rows = [list(map(escaped, [each.task, *cells(each)])) for each in report.compared]
+    lines = [f"### specbench check: {escaped(headline(report))}", ""]
+    if rows:
+        lines += [table(list(map(escaped, headers)), rows), ""]
+    for heading, texts in sections(report):
+        lines += [f"**{heading}**", "", *(f"- {escaped(text)}" for text in texts), ""]
+    lines.append(f"baseline `{report.baseline}`, candidate `{report.candidate}`")
+    return "\n".join(lines)
+
+
+def screen(report: Report) -> Iterator[RenderableType]:
+    """A table for each task, and the reasons."""
+    yield Text(headline(report))
+    for task in dict.fromkeys(each.task for each in report.compared):
+        yield _table(task, [each for each in report.compared if each.task == task])
+    for heading, lines in sections(report):
+        yield Text(f"{heading}:")
+        yield Text("\n".join(f"  {line}" for line in lines))
+
+
+def _table(task: str, compared: list[Compared]) -> Table:
+    table = Table(title=Text(f"{task}: baseline → candidate"), box=box.SIMPLE_HEAD, pad_edge=False,
+                  collapse_padding=True)  # fmt: skip
+    for header in HEADERS:
+        table.add_column(header, justify="left" if header in ("method", "result") else "right", overflow="fold")
+    for each in compared:
+        table.add_row(*(Text(cell) for cell in cells(each)))
+    return table
+
+
+SUITE = "specbench check"
+
+
+def junit(report: Report) -> str:
+    """Returns a test case for each finding, for each problem (an error), and for what was not compared (skipped)."""
+    suite = ElementTree.Element("testsuite", name=SUITE)
+    if report.identical:
+        _case(suite, SUITE, "identical", None, "")
+    for problem in report.problems:
+        _case(suite, SUITE, "comparable", "error", problem)
+    for each in report.compared:
+        _cases(suite, each)
+    counts = {"tests": "testcase", "failures": "testcase/failure", "errors": "testcase/error",
+              "skipped": "testcase/skipped"}  # fmt: skip
+    for name, path in counts.items():
+        suite.set(name, str(len(suite.findall(path))))
+    suites = ElementTree.Element("testsuites")
+    suites.append(suite)
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
+
+
+def _cases(suite: ElementTree.Element, compared: Compared) -> None:
+    group = f"{compared.task}.{compared.method}"
+    for finding in compared.findings:
+        outcome = "failure" if finding.regressed else None
+        _case(suite, group, f"{finding.what} of {finding.subset}", outcome, str(finding))
+    for problem in compared.problems:
+        _case(suite, group, "comparable", "error", problem)
+    for text in compared.not_compared:
+        _case(suite, group, text, "skipped", text)
+
+
+def _case(suite: ElementTree.Element, group: str, name: str, outcome: str | None, message: str) -> None:
+    case = ElementTree.SubElement(suite, "testcase", classname=group, name=name)
+    if outcome is not None:
+        ElementTree.SubElement(case, outcome, message=message)

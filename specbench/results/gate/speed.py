@@ -1,0 +1,226 @@
+"""The tolerant tier: speed-ups, which are measured and have noise.
+
+What is compared is the ratio of two speed-ups, each over the AR of its own run. It has regressed where its whole
+interval lies below 1 − max_regression. With records of both sides that interval is paired: prompts are drawn with all
+that both runs measured of them, so that their lengths and contents cancel; and beside it the ratio of a typical prompt
+is judged (`typical`), which sees smaller falls. From rows alone the two intervals are joined
+as if the runs had nothing in common, which is wide.
+
+Many such intervals at once would often fail: they are widened, on the scale of their logs, so that of 100 checks
+without any regression about one fails at most, whatever max_regression is, on a quiet machine; what other work beside a
+run adds, `control` and a max_regression of some percent are for. With fewer than MIN_PROMPTS prompts that would not
+hold: they have no verdict.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from specbench.results.bootstrap import Metric, Prompts, ratio
+from specbench.results.differences import length_columns, speed_columns, widened_ratio
+from specbench.results.gate.findings import Compared, Finding
+from specbench.results.gate.pairing import REMEDY, Control
+from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS
+from specbench.running.records import Generation, Record
+
+MAX_PROMPTS = 2000  # there are two million pairs of so many, and a ratio of sums is sharp enough
+Array = NDArray[np.float64]
+
+
+def typical(columns: Array, by: float = 1.0) -> Metric:
+    """The typical ratio of two speed-ups, its interval `by` times as far out as that of 95 %; without an interval where
+    prompts are too few for one so wide, without a value where they are too many. columns: as of `medians`; or four,
+    tokens and seconds in the candidate, then in the baseline, for the ratio of two speeds."""
+    logs = _logs(columns)
+    if not 0 < logs.shape[1] <= MAX_PROMPTS:
+        return Metric()
+    low, middle, high = hodges_lehmann(SIGNS[: len(logs)] @ logs, by)
+    ends = {} if low is None or high is None else {"low": np.exp(low), "high": np.exp(high)}
+    return Metric(value=np.exp(middle), **ends)
+
+
+def medians(columns: Array) -> tuple[Metric, Metric]:
+    """The median speed-up of a prompt in the baseline and in the candidate.
+
+    columns [8, num_prompts]: tokens and seconds of the method and of AR in the candidate, then in the baseline.
+    """
+    logs = _logs(columns)
+    now, before = (float(np.exp(np.median(SIGNS[:4] @ half))) for half in (logs[:4], logs[4:]))
+    return Metric(value=before), Metric(value=now)
+
+
+def hodges_lehmann(values: Array, by: float = 1.0) -> tuple[float | None, float, float | None]:
+    """The interval's low end, the estimate and the high end; values: [num_values]. `by` multiplies the 1.96 standard
+    deviations of the signed-rank statistic that are 95 %. No ends where the statistic of so few values never lies that
+    far out: the outermost values are then an interval of less than what is asked for."""
+    num_values = len(values)
+    first, second = np.triu_indices(num_values)
+    means = np.sort((values[first] + values[second]) / 2)
+    deviation = np.sqrt(num_values * (num_values + 1) * (2 * num_values + 1) / 24)  # of the signed-rank statistic
+    place = math.floor(len(means) / 2 + by * special.ndtri(TAILS[0]) * deviation)
+    middle = float(np.median(means))
+    return (float(means[place]), middle, float(means[-1 - place])) if place >= 0 else (None, middle, None)
+
+
+def _logs(columns: Array) -> Array:
+    """Of the prompts that have a speed on both sides."""
+    return np.asarray(np.log(columns[:, (columns > 0).all(axis=0)]))
+
+
+FALSE_ALARMS = 0.01  # of whole checks
+MIN_PROMPTS = MIN_STUDENTIZED  # of 5 prompts and 5 methods 5 % of the checks would fail
+SPEEDUP, TYPICAL, LENGTH = "speed-up", "speed-up of a typical prompt", "τ, all outputs"
+Sides = tuple[Sequence[Record], Sequence[Record]]  # of the baseline and of the candidate, the same keys in one order
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number of both runs. `ratio` gives the candidate's ÷ the baseline's; its argument is how much longer than that
+    of 95 % the interval is. `num_prompts`: those that have a value on both sides."""
+
+    values: tuple[Metric, Metric]
+    ratio: Callable[[float], Metric]
+    num_prompts: int
+
+
+def joined(values: tuple[Metric, Metric], found: Metric, num_prompts: int) -> Measured:
+    """Of a ratio whose interval can only be widened on the scale of its logs."""
+    return Measured(values, lambda by: widened_ratio(found, by), num_prompts)
+
+
+def speedups(records: Sides, method: str) -> dict[str, Measured]:
+    """The speed-ups of all prompts together, and of a typical one; nothing where none has a speed. Records with a
+    generation of one token on any side have no speed, and are left out of all."""
+    sides = [[r["methods"][name] for r in side] for side in records[::-1] for name in (method, "ar")]
+    kept = np.array(speed_columns(sides))
+    return ratios_of_speedups(Prompts.of(records[0], seed=0), kept) if kept.any() else {}
+
+
+def ratios_of_speedups(prompts: Prompts, kept: Array) -> dict[str, Measured]:
+    """kept [8, num_records]: tokens and seconds of the method and of AR in the candidate, then in the baseline."""
+    now, before = (prompts.ratio(*half).model_copy(update={"low": None, "high": None}) for half in (kept[:4], kept[4:]))
+    summed = per_prompt(prompts, kept)
+    num_prompts = int((summed > 0).all(axis=0).sum())
+    found = {SPEEDUP: joined((before, now), prompts.ratio(*kept), num_prompts)}
+    if num_prompts >= MIN_PROMPTS and typical(summed).value is not None:
+        found[TYPICAL] = Measured(medians(summed), lambda by: typical(summed, by), num_prompts)
+    return found
+
+
+def per_prompt(prompts: Prompts, columns: Array) -> Array:
+    """[num_columns, num_records] → [num_columns, num_prompts]."""
+    return np.array([np.bincount(prompts.cluster, weights=column) for column in columns])
+
+
+def speed_of_baseline(records: Sides) -> Metric:
+    """The candidate's tokens/s of AR ÷ the baseline's: of a typical prompt where that has an interval, or of all."""
+    sides = [[r["methods"]["ar"] for r in side] for side in records[::-1]]
+    return ratio_of_speeds(Prompts.of(records[0], seed=0), np.array(speed_columns(sides)))
+
+
+def ratio_of_speeds(prompts: Prompts, columns: Array) -> Metric:
+    """columns [4, num_records]: tokens and seconds in the candidate, then in the baseline."""
+    found = typical(per_prompt(prompts, columns))
+    return prompts.ratio(*columns) if found.high is None else found
+
+
+def lengths(baseline: Sequence[Generation], candidate: Sequence[Generation], prompts: Prompts) -> Measured:
+    """τ of outputs that are not the same: of each side, and their ratio where both have target passes."""
+    columns = length_columns([candidate, baseline])
+    before, now = (Metric(value=ratio(list(map(np.array, length_columns([side]))))) for side in (baseline, candidate))
+    num_prompts = len(set(prompts.cluster[np.array(columns[1]) > 0].tolist()))
+    return joined((before, now), prompts.ratio(*columns), num_prompts)
+
+
+def widening(num_intervals: int) -> float:
+    """How much longer intervals are, on the scale of their logs, so that of so many at once the upper ends of all lie
+    below the truth in FALSE_ALARMS of the cases at most (Bonferroni); at least as long as those of 95 %."""
+    normal = special.ndtri(1 - FALSE_ALARMS / max(1, num_intervals))
+    return max(1.0, float(normal / special.ndtri(TAILS[1])))
+
+
+def judged(
+    what: str,
+    subset: str,
+    values: tuple[Metric, Metric],
+    ratio: Metric,
+    max_regression: float,
+    paired: bool,
+    load: float = 1.0,
+) -> Finding:
+    """The finding on a ratio with the interval that decides. `load`: by how many times it may have fallen with AR's
+    speed, so that only a larger fall would be seen."""
+    regressed = ratio.high is not None and ratio.high < 1 - max_regression
+    baseline, candidate = ("–" if metric.value is None else f"{metric.value:.3f}" for metric in values)
+    return Finding(what, subset, baseline, candidate, regressed, _detail(ratio, max_regression, paired, load), ratio)
+
+
+def _detail(ratio: Metric, max_regression: float, paired: bool, load: float) -> str:
+    """The ratio, its interval, and how large a fall such an interval would show."""
+    if ratio.value is None or ratio.high is None:
+        return "no interval"
+    told = f"ratio {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]{'' if paired else ', not paired'}"
+    seen = 1 - (1 - max_regression) * ratio.value / ratio.high / load
+    return f"{told}; a fall of {100 * seen:.1f} % would be seen"
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What was measured of a method in one subset or in all."""
+
+    of: Compared
+    what: str
+    subset: str
+    measured: Measured
+
+    @property
+    def has_interval(self) -> bool:
+        return self.measured.num_prompts >= MIN_PROMPTS and self.measured.ratio(1.0).high is not None
+
+    def judge(self, by: float, max_regression: float, paired: bool, load: float = 1.0) -> None:
+        """Put the finding where it belongs, with the interval widened; what has no interval that can be trusted is a
+        problem, or the gate would let anything pass. All prompts together decide where a typical one has none. `load`:
+        by how many times a speed-up may have fallen with AR's speed; one that has fallen by less has no verdict.
+        """
+        if self.measured.values[0].value is None:
+            self.of.not_compared.append(f"{self.what} of {self.subset}: the baseline has none")
+            return
+        place, num_prompts = f"{self.what} of {self.subset}", self.measured.num_prompts
+        if num_prompts < MIN_PROMPTS:
+            self.of.problems.append(f"{place}: {num_prompts} prompts are too few: measure {MIN_PROMPTS} or more")
+            return
+        ratio = self.measured.ratio(by)
+        if ratio.high is not None:
+            load = 1.0 if self.what == LENGTH else load
+            found = judged(self.what, self.subset, self.measured.values, ratio, max_regression, paired, load)
+            if found.regressed and ratio.high * load >= 1 - max_regression:
+                self.of.problems.append(f"{found}: no more than other work on the machine may take: {REMEDY}")
+            else:
+                self.of.findings.append(found)
+        elif self.what == TYPICAL:
+            self.of.not_compared.append(f"{place}: {num_prompts} prompts are too few beside so many comparisons")
+        else:
+            self.of.problems.append(f"{place}: its ratio has no interval")
+
+
+def judge_all(
+    pending: Sequence[Pending], control: Control, max_regression: float, paired: bool = True
+) -> tuple[int, float]:
+    """All of a check; gives how many have an interval, and how much longer these are than of 95 %. Of tasks whose AR
+    has drifted no speed-up is judged, which is a problem of their methods."""
+    kept = []
+    for waiting in pending:
+        drifted = control.drifted.get(waiting.of.task)
+        if drifted is None or waiting.what == LENGTH:
+            kept.append(waiting)
+        elif drifted not in waiting.of.problems:
+            waiting.of.problems.append(drifted)
+    num_tolerant = sum(waiting.has_interval for waiting in kept)
+    factor = widening(num_tolerant)
+    for waiting in kept:
+        waiting.judge(factor, max_regression, paired, load=control.loads.get(waiting.of.task, 1.0))
+    return num_tolerant, factor

@@ -1,0 +1,185 @@
+"""Two methods on the same prompts → what differs between them, with intervals of the ratios and differences.
+
+Prompts are drawn with all that either run measured of them, AR included: what makes a prompt fast or slow for both
+cancels. Without records only the two intervals of the rows are known, which say less: they are joined as if the runs
+had nothing in common, and the result is called not paired.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from specbench.analysis.fairness.runs import method_name
+from specbench.results import differences
+from specbench.results import differences as ratios
+from specbench.results.acceptance import with_own_passes
+from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.differences import length_columns, speed_columns
+from specbench.results.quality import Asked, quality
+from specbench.results.row import Row
+from specbench.running.records import ACCEPTED, JUDGED, Generation, Record, record_key, step_sum
+from specbench.specs.method import MethodSpec
+
+Kind = Literal["ratio", "difference"]
+KINDS: dict[str, Kind] = {
+    "speedup": "ratio", "tokens_per_second": "ratio", "tokens_per_second_ar": "ratio",
+    "mean_acceptance_length": "ratio", "acceptance_rate": "difference",
+}  # fmt: skip
+NEUTRAL: dict[Kind, float] = {"ratio": 1.0, "difference": 0.0}
+OVER_AR = ("speedup", "speedup_e2e")  # of AR itself they are exactly 1
+
+
+@dataclass(frozen=True)
+class Change:
+    """A metric of both sides, and the second's ÷ the first's (or minus it). `unpaired`: why it is not paired."""
+
+    metric: str
+    kind: Kind
+    first: Metric
+    second: Metric
+    change: Metric
+    unpaired: str | None = None
+
+    @property
+    def paired(self) -> bool:
+        return self.unpaired is None
+
+    @property
+    def has_interval(self) -> bool:
+        return self.change.low is not None and self.change.high is not None
+
+    @property
+    def separable(self) -> bool:
+        """Whether the interval of the change leaves out that there is none; not where it has no interval."""
+        low, high = self.change.low, self.change.high
+        return low is not None and high is not None and not low <= NEUTRAL[self.kind] <= high
+
+    def widened(self, by: float) -> "Change":
+        """The same with both ends so many times as far from the value; of a ratio on the scale of its logs."""
+        make = ratios.widened_ratio if self.kind == "ratio" else differences.widened
+        return replace(self, change=make(self.change, by))
+
+
+def own(row: Row, metric: str) -> Metric:
+    """A row's metric. What AR is faster than itself is exact: its interval is the value."""
+    found = row.metrics.get(metric, Metric())
+    exact = metric in OVER_AR and method_name(row) == "ar" and found.value == 1
+    return Metric(value=1.0, low=1.0, high=1.0) if exact else found
+
+
+@dataclass(frozen=True)
+class Side:
+    """`method` and `asked` are None and `records` empty where nothing of that is at hand."""
+
+    row: Row
+    records: Sequence[Record] = ()
+    method: MethodSpec | None = None
+    asked: Mapping[str, Asked] | None = None
+
+    def generations(self, records: Sequence[Record]) -> list[Generation]:
+        """What the method generated, every pass booked on the model that made it."""
+        assert self.method is not None
+        name, decodes_with = self.method.name, self.method.decodes_with
+        return [with_own_passes(record["methods"][name], decodes_with) for record in records]
+
+
+NO_FORM, NO_RECORDS, OTHER_PROMPTS = (
+    "this metric has no paired form", "records are not at hand", "records are of other prompts"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Two sides, of the same prompts in the same order."""
+
+    first: Side
+    second: Side
+    records: tuple[Sequence[Record], Sequence[Record]]
+
+    def change(self, metric: str) -> Change:
+        """Of one metric; paired where it has a paired form and both sides have records."""
+        kind = KINDS.get(metric, "difference")
+        first, second = (own(side.row, metric) for side in (self.first, self.second))
+        make, reason = _PAIRED.get(metric), self._unpaired(metric)
+        if reason is None:
+            return Change(metric, kind, first, second, make(self) if make is not None else _score(self, metric))
+        join = ratios.unpaired_ratio if kind == "ratio" else differences.unpaired
+        return Change(metric, kind, first, second, join(first, second), reason)
+
+    def _unpaired(self, metric: str) -> str | None:
+        """Why a metric cannot be compared prompt by prompt; None where it can."""
+        if metric not in _PAIRED and not metric == self.first.row.quality == self.second.row.quality:
+            return NO_FORM
+        if not (self.first.records and self.second.records):
+            return NO_RECORDS
+        return None if self.records[0] else OTHER_PROMPTS
+
+    @property
+    def num_prompts(self) -> int:
+        return len({record_key(record)[:3] for record in self.records[0]})
+
+    @property
+    def prompts(self) -> Prompts:
+        return Prompts.of(self.records[0], seed=0)
+
+    def sides(self) -> list[tuple[Side, Sequence[Record]]]:
+        """The second before the first, as numerator and denominator."""
+        return [(self.second, self.records[1]), (self.first, self.records[0])]
+
+
+def pair_up(first: Side, second: Side) -> Pairs:
+    """The records of both sides of the same example, repeat and turn, where prompt and reference are the same."""
+    others = {record_key(record): record for record in second.records}
+    both = [
+        (record, other)
+        for record in first.records
+        if (other := others.get(record_key(record))) is not None
+        and all(record[name] == other[name] for name in ("prompt", "reference"))
+    ]
+    return Pairs(first, second, ([mine for mine, _ in both], [other for _, other in both]))
+
+
+def _speeds(pairs: Pairs, with_ar: bool, with_own: bool) -> Metric:
+    """A ratio of speeds, over the generations of more than one token on all sides."""
+    sides = [
+        generations
+        for side, records in pairs.sides()
+        for generations in (
+            *([side.generations(records)] if with_own else []),
+            *([[record["methods"]["ar"] for record in records]] if with_ar else []),
+        )
+    ]
+    return pairs.prompts.ratio(*speed_columns(sides))
+
+
+def _lengths(pairs: Pairs) -> Metric:
+    """τ ÷ τ, over the generations that have target passes on both sides."""
+    return pairs.prompts.ratio(*length_columns([side.generations(records) for side, records in pairs.sides()]))
+
+
+def _acceptance(pairs: Pairs) -> Metric:
+    """α − α, over the generations that have judged tokens on both sides."""
+    second, first = (list(map(_rate, side.generations(records))) for side, records in pairs.sides())
+    both = [None if a is None or b is None else a - b for a, b in zip(second, first, strict=True)]
+    return pairs.prompts.mean(both, (-1.0, 1.0))
+
+
+def _rate(generation: Generation) -> float | None:
+    judged = step_sum(generation, JUDGED)
+    return step_sum(generation, ACCEPTED) / judged if judged else None
+
+
+def _score(pairs: Pairs, name: str) -> Metric:
+    """The difference of the scores, as that of a method and its baseline."""
+    own, baseline = (side.generations(records) for side, records in pairs.sides())
+    found = quality(pairs.prompts, pairs.records[0], own, baseline, pairs.first.asked or {})
+    return found.get(f"{name}_difference", Metric())
+
+
+_PAIRED: dict[str, Callable[[Pairs], Metric]] = {
+    "speedup": lambda pairs: _speeds(pairs, with_ar=True, with_own=True),
+    "tokens_per_second": lambda pairs: _speeds(pairs, with_ar=False, with_own=True),
+    "tokens_per_second_ar": lambda pairs: _speeds(pairs, with_ar=True, with_own=False),
+    "mean_acceptance_length": _lengths,
+    "acceptance_rate": _acceptance,
+}

@@ -1,0 +1,197 @@
+"""One leaderboard file → what is wrong with it, all of it where that can be told apart, else the first."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specbench.analysis.audit.verdict import FAILS_BELOW
+from specbench.core.errors import ConfigError
+from specbench.results.comparable import check_together
+from specbench.results.leaderboard import load
+from specbench.results.row import STATED, Evidence, Row
+from specbench.results.runs import RecordedRun, Runs, place_of
+
+ROUNDING = 1e-12  # relative: sums of another machine's processor
+OF_AUDITS = ("lossless", "undecided")  # verdicts that records cannot give
+CLEAN = ("lossless", "greedy equal")
+ABSENT = "absent"
+SHOWN = 80  # characters of a value in a message
+OF_REPORT = "verdict (equal to its audit's report)"
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A field of a row with its value and the one that the run gives. `field` is dotted where it has parts."""
+
+    field: str
+    said: Any
+    found: Any
+
+    def __str__(self) -> str:
+        said, found = repr(self.said), repr(self.found)
+        same = next((at for at, (mine, other) in enumerate(zip(said, found, strict=False)) if mine != other), 0)
+        start = max(0, same - 20) if max(len(said), len(found)) > SHOWN else 0
+        return f"{self.field} = {_part(said, start)}, but its run gives {_part(found, start)}"
+
+
+def _part(text: str, start: int) -> str:
+    """Returns at most SHOWN characters of a text from `start` on."""
+    end = start + SHOWN
+    return f"{'…' if start else ''}{text[start:end]}{'…' if len(text) > end else ''}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`mismatches`: none where the row is that of its run. `stated`: its fields that nothing was compared with."""
+
+    mismatches: tuple[Mismatch, ...]
+    stated: tuple[str, ...]
+
+
+def compare_with_run(row: Row, run: RecordedRun, file: Path) -> Comparison:
+    """Compare a row of a file with its run. Raises ConfigError where the row cannot be recomputed."""
+    own = run.row_like(row)
+    found, stated = list(_differing(row, own)), ["fairness"] if row.fairness is not None else []
+    if row.evidence is not None:
+        found = [each for each in found if each.field != "verdict"]
+        expected, report = audited(row, own), _report_of(row.evidence, file)
+        if expected != row.verdict:
+            found.append(Mismatch("verdict", row.verdict, expected))
+        elif report is None:
+            stated = ["verdict", "evidence", *stated]
+        else:
+            found += _of_report(row, own, report)
+            stated = [OF_REPORT, *stated]
+    return Comparison(tuple(found), tuple(stated))
+
+
+def _differing(row: Row, own: Row) -> Iterator[Mismatch]:
+    said, found = (dict(_leaves(each.model_dump(mode="json", exclude=set(STATED)), "")) for each in (row, own))
+    for name in dict.fromkeys([*found, *said]):
+        mine, other = said.get(name, ABSENT), found.get(name, ABSENT)
+        if not _same(mine, other):
+            yield Mismatch(name, mine, other)
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yields every value that is no mapping, under its dotted name; an empty mapping itself."""
+    if not isinstance(value, Mapping) or not value:
+        yield name, value
+        return
+    for key, part in value.items():
+        yield from _leaves(part, f"{name}.{key}" if name else str(key))
+
+
+def _same(mine: Any, other: Any) -> bool:
+    if isinstance(mine, float) and isinstance(other, float):
+        return math.isclose(mine, other, rel_tol=ROUNDING, abs_tol=1e-15)
+    return type(mine) is type(other) and bool(mine == other)
+
+
+def audited(row: Row, own: Row) -> str:
+    """The verdict that a row with this evidence may have, its own where nothing speaks against it: a rule that is lossy
+    by design is never called anything else, and outputs that differ are never clean, whatever an audit found."""
+    if own.verdict == "lossy by design" or (own.verdict in ("near-tie only", "diverged") and row.verdict in CLEAN):
+        return own.verdict
+    if row.verdict == "lossless" and row.evidence is not None and not _proves(row.evidence):
+        return "undecided"
+    return row.verdict
+
+
+def _proves(evidence: Evidence) -> bool:
+    """Whether it holds both halves of what "lossless" takes: greedy outputs, and draws that the test let pass."""
+    passed = evidence.p_value is not None and evidence.p_value >= FAILS_BELOW
+    return bool(evidence.num_prompts and evidence.num_draws and passed)
+
+
+def _report_of(evidence: Evidence, file: Path) -> Path | None:
+    path = None if evidence.report is None else file.parent / evidence.report
+    return path if path is not None and path.is_file() else None
+
+
+def _of_report(row: Row, own: Row, path: Path) -> list[Mismatch]:
+    """What the audit's report says otherwise."""
+    from specbench.analysis.audit.output import read_report
+
+    said = read_report(path).verdict_of(own)
+    if said is None:
+        raise ConfigError(f"evidence.report = {path}: has no verdict on this row: name the report of its audit")
+    verdict, evidence = said
+    evidence = evidence.model_copy(update={"report": row.evidence and row.evidence.report})
+    pairs = (("verdict", row.verdict, verdict), ("evidence", row.evidence, evidence))
+    return [Mismatch(name, mine, other) for name, mine, other in pairs if mine != other]
+
+
+NAMED = 3  # fields of a row in a message
+
+
+@dataclass(frozen=True)
+class Validity:
+    """`problems`: one line each; none where the file is sound. `stated`: by field in how many rows nothing was compared
+    with it."""
+
+    num_rows: int
+    num_recomputed: int
+    problems: tuple[str, ...]
+    stated: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        """What was checked of a sound file."""
+        rows = f"{self.num_rows} rows"
+        if not self.num_recomputed:
+            return f"{rows}: their digests are right; nothing was recomputed"
+        told = f"{rows}, all recomputed from the folders of their runs"
+        fields = ", ".join(f"{name} of {num} {'row' if num == 1 else 'rows'}" for name, num in self.stated.items())
+        return told + (f"; stated, not recomputed: {fields}" if fields else "")
+
+
+def validate(file: Path, with_records: bool, folders: Sequence[Path] = ()) -> Validity:
+    """Check schema, digests, duplicates, and that the rows go together; `with_records`: that they are what the folders
+    of their runs give. `folders`: of runs in which rows are looked for that do not say where theirs is."""
+    try:
+        rows = load(file)
+        check_together([(f"{file}: rows.{number}", row) for number, row in enumerate(rows)])
+    except ConfigError as error:
+        return Validity(0, 0, (str(error),))
+    if not with_records:
+        return Validity(len(rows), 0, ())
+    runs, problems, stated = Runs(), [], Counter[str]()
+    for number, row in enumerate(rows):
+        try:
+            found = _compared(row, file, runs, folders)
+        except (ConfigError, ValueError) as error:
+            problem: str | None = f"cannot be recomputed: {error}"
+        else:
+            problem = _problem(found)
+            stated.update(() if problem else found.stated)
+        if problem is not None:
+            problems.append(f"{file}: rows.{number} ({row.place}): {problem}")
+    return Validity(len(rows), len(rows) - len(problems), tuple(problems), stated)
+
+
+def _compared(row: Row, file: Path, runs: Runs, folders: Sequence[Path]) -> "Comparison":
+
+    return compare_with_run(row, _run_of(row, file, runs, folders), file)
+
+
+def _problem(found: "Comparison") -> str | None:
+    wrong = found.mismatches
+    if not wrong:
+        return None
+    more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
+    return f"{'; '.join(map(str, wrong[:NAMED]))}{more}: the row is not that of its run: add its run again"
+
+
+def _run_of(row: Row, file: Path, runs: Runs, folders: Sequence[Path]) -> RecordedRun:
+    """The run that a row names, if it is there; else the given one that has its row."""
+    place = place_of(row, file)
+    if place is not None and place.is_dir():
+        return runs.at(place)
+    for folder in folders:
+        if any(known.key == row.key for known in runs.at(folder).rows):
+            return runs.at(folder)
+    told = f"its run is not at {place}" if place is not None else "it does not say where its run is"
+    raise ConfigError(f"{told}: name the folder with --run")

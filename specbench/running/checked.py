@@ -1,0 +1,109 @@
+"""What a user asked for → the checked specification of a run."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from specbench.core.console import say
+from specbench.core.errors import ConfigError
+from specbench.core.resources import EMBEDDED
+from specbench.embedded.family import member
+from specbench.models.loading import is_local
+from specbench.running.compose import unique, without_subset
+from specbench.running.plan import without
+from specbench.running.request import Request
+from specbench.specs.catalogue import builtin_task_names, load_method, load_tasks, namesake
+from specbench.specs.components import build
+from specbench.specs.overrides import with_overrides
+from specbench.specs.run import RunSpec
+from specbench.specs.task import TaskSpec
+
+ALL = "all"
+LM_EVAL = "lm_eval:"
+
+
+def run_spec(request: Request) -> RunSpec:
+    """The checked specification of a run; AR is put first, whether or not it was asked for."""
+    tasks = [task for name in chosen_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
+    methods = [load_method(name) for name in unique(["ar", *request.methods])]
+    if not request.tasks or not request.methods:
+        raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
+    if request.lm_eval_include is not None and not any(name.startswith(LM_EVAL) for name in request.tasks):
+        raise ConfigError(f"--lm-eval-include: has no effect without --task {LM_EVAL}NAME: leave it out, or name one")
+    if request.subsets is not None and not request.subsets:
+        raise ConfigError("--subset is empty: name at least one, or leave the option out")
+    tasks, methods = with_overrides(tasks, methods, request.overrides)
+    check_revisions(request)
+    check_counts(request)
+    if request.target is not None:  # what is not there is said before a drafter that was not given
+        if request.target.startswith(EMBEDDED):
+            member(request.target.removeprefix(EMBEDDED))
+        else:
+            is_local(request.target)
+    data = {
+        **request.options,
+        "tasks": tasks,
+        "methods": methods,
+        "subsets": request.subsets,
+        "target": request.target or EMBEDDED + "target",
+        "drafter": request.drafter,
+    }
+    spec = build(RunSpec, data, prefix="")
+    check_samples(spec)
+    return spec
+
+
+def runs_programs(task: TaskSpec) -> bool:
+    """Whether answers are scored by running them."""
+    return task.scorer is not None and task.scorer.type == "code"
+
+
+def check_samples(spec: RunSpec) -> None:
+    """pass@k is of k different answers. Raises ConfigError where a run has fewer."""
+    for task, name in spec.cells():
+        subset = task.subset(name)
+        k = max(subset.scorer.options.get("k", (1,)), default=1) if subset.scorer and runs_programs(subset) else 1
+        if k > 1 and (k > spec.repeats or subset.generation.temperature == 0):
+            raise ConfigError(
+                f"--repeats {spec.repeats}: pass@{k} of task {task.name} needs --repeats {k} and a temperature: give "
+                f"them (--set generation.temperature=0.8), or leave {k} out of scorer.k"
+            )
+
+
+def chosen_tasks(names: Sequence[str]) -> list[str]:
+    """The tasks asked for; "all" is every built-in one. Raises ConfigError for another name beside it."""
+    if ALL in names and len(set(names)) > 1:
+        raise ConfigError(f"--task {','.join(names)}: '{ALL}' is every task: name no other beside it")
+    return builtin_task_names() if ALL in names else unique(names)
+
+
+def check_revisions(request: Request) -> None:
+    """A revision names a commit on the hub: beside anything else it would be silently without effect."""
+    for role, name in {"target": request.target, "drafter": request.drafter}.items():
+        revision = request.options.get(f"{role}_revision")
+        if revision is None:
+            continue
+        if name is None:
+            raise ConfigError(f"--{role}-revision {revision}: needs --{role} with a hub id")
+        if name.startswith(EMBEDDED) or is_local(name):
+            raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
+
+
+def check_counts(request: Request) -> None:
+    """Numbers that are too small are said by the option's name."""
+    for name, least in {"limit": 1, "subsets_per_task": 1, "repeats": 1, "seed": 0}.items():
+        value = request.options.get(name)
+        if value is not None and value < least:
+            raise ConfigError(f"--{name.replace('_', '-')} {value}: give {least} or more")
+
+
+def say_what_is_not_plain(request: Request, spec: RunSpec, console: Console) -> None:
+    """One line for each file of the user's whose name a built-in method or task has too, for each task of which the
+    bundled sample does not have all subsets, and for each route that no subset takes."""
+    for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
+        for line in filter(None, (namesake(kind, name) for name in names)):
+            say(console, line)
+    for task, missing in spec.left_out().items():
+        say(console, f"{without(task, missing, 'bundled sample')}: give --data to measure them")
+    for line in (line for method in spec.methods for line in without_subset(method, spec.tasks)):
+        say(console, line)

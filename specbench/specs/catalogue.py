@@ -1,0 +1,160 @@
+"""Finds and loads tasks and methods: the built-in ones, those of plug-ins, and a user's own files."""
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from specbench.core.errors import ConfigError, nearest
+from specbench.core.resources import builtin_dir
+from specbench.specs import yaml_files
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec, is_file_entry
+from specbench.specs.task import TaskSpec
+
+
+def task_names() -> list[str]:
+    return sorted(_files("tasks"))
+
+
+def builtin_task_names() -> list[str]:
+    return sorted(path.stem for path in builtin_dir("tasks").glob("*.yaml"))
+
+
+def method_names() -> list[str]:
+    return sorted(_files("methods"))
+
+
+def load_task(name_or_path: str) -> TaskSpec:
+    """A task by its name or by the path of a YAML file. Raises ConfigError naming the file and what is wrong."""
+    path = _find("tasks", name_or_path)
+    spec = load_file(path)
+    if not isinstance(spec, TaskSpec):
+        raise ConfigError(f"{path}: holds a method, not a task: give it with --method")
+    _check_name(spec, path, name_or_path)
+    return spec
+
+
+def load_tasks(name_or_path: str, lm_eval_include: Path | None = None) -> list[TaskSpec]:
+    """The task of a name or a path; of `lm_eval:NAME` lm-eval's, which are several for a group."""
+    if name_or_path.startswith("lm_eval:"):
+        from specbench.integrations.lm_eval.tasks import load_tasks as load_from_lm_eval  # it imports this module
+
+        return load_from_lm_eval(name_or_path, lm_eval_include)
+    return [load_task(name_or_path)]
+
+
+def load_method(name_or_path: str) -> MethodSpec:
+    """A method by its name or by the path of a YAML file. Raises ConfigError naming the file and what is wrong."""
+    path = _find("methods", name_or_path)
+    spec = load_file(path)
+    if not isinstance(spec, MethodSpec):
+        raise ConfigError(f"{path}: holds a task, not a method: give it with --task")
+    _check_name(spec, path, name_or_path)
+    return spec
+
+
+def load_file(path: str | Path) -> TaskSpec | MethodSpec:
+    """The task or the method in a YAML file, told apart by its keys."""
+    path = Path(path)
+    data = yaml_files.read(path)
+    prefix = f"{path}: "
+    if {"verification", "drafter", "decoder"} & data.keys():
+        return build(MethodSpec, _with_code(data, path.resolve().parent), prefix)
+    if "prompt" not in data and "generation" not in data:
+        raise ConfigError(f"{prefix}no task (key `prompt`) and no method (key `verification`): add it")
+    return build(TaskSpec, _with_samples(data, path.resolve().parent), prefix)
+
+
+def _with_samples(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The task, or one of its subsets, with the samples that it names made absolute: they stand below `folder`."""
+    made = dict(data)
+    if isinstance(data.get("sample"), str):
+        made["sample"] = str(folder / data["sample"])
+    if isinstance(data.get("fewshot"), dict):
+        made["fewshot"] = _with_samples(data["fewshot"], folder)
+    if isinstance(data.get("subsets"), dict):
+        made["subsets"] = {
+            name: _with_samples(over, folder) if isinstance(over, dict) else over
+            for name, over in data["subsets"].items()
+        }
+    return made
+
+
+def _with_code(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The method with the file of an external decoder's code, if it is one, made absolute: it stands in `folder`."""
+    decoder = data.get("decoder")
+    entry = decoder.get("entry") if isinstance(decoder, dict) else None
+    if not isinstance(entry, str) or not is_file_entry(entry):
+        return data
+    return {**data, "decoder": {**data["decoder"], "entry": str(folder / entry)}}
+
+
+def _find(kind: str, name_or_path: str) -> Path:
+    """The file of a built-in or plug-in name, or the path itself when it is one."""
+    if _is_path(name_or_path):
+        return Path(name_or_path)
+    files = _files(kind)
+    if name_or_path not in files:
+        hint = f"{nearest(name_or_path, files)}, or the path of a .yaml file"
+        raise ConfigError(f"unknown {kind.removesuffix('s')} '{name_or_path}': {hint}")
+    path, *others = files[name_or_path]
+    if others:
+        raise ConfigError(f"'{name_or_path}' is both {path} and {others[0]}: give the path of one of them")
+    return path
+
+
+def _is_path(name_or_path: str) -> bool:
+    return name_or_path.endswith((".yaml", ".yml")) or os.sep in name_or_path or "/" in name_or_path
+
+
+def _check_name(spec: TaskSpec | MethodSpec, path: Path, name_or_path: str) -> None:
+    if not _is_path(name_or_path) and spec.name != name_or_path:
+        raise ConfigError(f"{path}: name = {spec.name!r}: must be the file's own name, '{name_or_path}'")
+
+
+def namesake(kind: str, name_or_path: str) -> str | None:
+    """A line on a file ("tasks" or "methods") that has the name of another one that is known by it; None for others."""
+    path = Path(name_or_path)
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return None
+    spec = yaml_files.read(path)
+    known = [file for file in _files(kind).get(str(spec.get("name")), []) if file.resolve() != path.resolve()]
+    if not known:
+        return None
+    shown = f"{spec['name']}@{spec.get('version')}"
+    other = f"{known[0].parent.name}/{known[0].name}"
+    return f"{path}: '{spec['name']}' is the name of {other} too: results say {shown} of both"
+
+
+def _files(kind: str) -> dict[str, list[Path]]:
+    """The files of every name, in the built-in folder and in the folders of plug-ins."""
+    found: dict[str, list[Path]] = {}
+    for folder in _folders(kind):
+        for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
+            found.setdefault(path.stem, []).append(path)
+    return found
+
+
+@cache
+def _plugin_folders(kind: str) -> tuple[Path, ...]:
+    return tuple(_plugin_folder(point) for point in entry_points(group=f"specbench.{kind}"))
+
+
+def _folders(kind: str) -> Iterator[Path]:
+    yield builtin_dir(kind)
+    yield from _plugin_folders(kind)
+
+
+def _plugin_folder(point: Any) -> Path:
+    place = f"plug-in '{point.name}' ({point.value})"
+    try:
+        loaded = point.load()
+        folder = Path(loaded.__path__[0] if hasattr(loaded, "__path__") else loaded)
+    except Exception as error:
+        raise ConfigError(f"{place} failed to load: {error}: repair or uninstall it") from error
+    if not folder.is_dir():
+        raise ConfigError(f"{place}: {folder} is not a folder: the entry point must load to a folder of YAML files")
+    return folder

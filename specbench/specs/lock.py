@@ -1,0 +1,103 @@
+"""The committed digests of all built-in files: a meaning that moves needs a new version.
+
+`python -m specbench.specs.lock` rewrites specbench/versions.lock. It refuses when a digest moved and its version did
+not.
+"""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from specbench.core.errors import ConfigError
+from specbench.core.files import file_digest
+from specbench.core.resources import PACKAGE, builtin_dir
+from specbench.specs.catalogue import load_file
+from specbench.specs.run import digest
+from specbench.specs.task import TaskSpec
+
+LOCK = PACKAGE / "versions.lock"
+
+
+class Entry(NamedTuple):
+    version: int
+    digest: str
+
+
+def current() -> dict[str, Entry]:
+    """An entry for every task, method and sample. A sample has the version of the task that it belongs to."""
+    entries = {}
+    for kind in ("methods", "tasks"):
+        for path in sorted(builtin_dir(kind).glob("*.yaml")):
+            spec = load_file(path)
+            entries[f"{kind}/{path.name}"] = Entry(spec.version, digest(spec))
+            for sample in samples_of(spec) if isinstance(spec, TaskSpec) else ():
+                entries[f"tasks/samples/{sample.name}"] = Entry(spec.version, file_digest(sample))
+    return entries
+
+
+def samples_of(task: TaskSpec) -> set[Path]:
+    """The sample files of a task's subsets, those of the worked examples too."""
+    subsets = [task.subset(name) for name in task.subset_names]
+    named = [subset.sample for subset in subsets] + [s.fewshot.sample for s in subsets if s.fewshot]
+    return {Path(name) for name in named if name and Path(name).is_file()}
+
+
+def read(path: Path = LOCK) -> dict[str, Entry]:
+    """The lock file: one line of path, version and digest for each file. A missing file is an empty lock."""
+    if not path.is_file():
+        return {}
+    entries = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        parts = line.split()
+        if len(parts) != 3 or not parts[1].isdecimal():
+            raise ConfigError(f"{path}, line {number}: not `path version digest`: restore the file")
+        entries[parts[0]] = Entry(int(parts[1]), parts[2])
+    return entries
+
+
+def moved(locked: dict[str, Entry], now: dict[str, Entry]) -> list[str]:
+    """Files whose meaning moved while their version did not (or went back), one line each."""
+    problems = []
+    for path, entry in now.items():
+        old = locked.get(path, entry)
+        if entry.digest != old.digest and entry.version <= old.version:
+            where = " in its task" if "samples/" in path else ""
+            problems.append(
+                f"{path}: its meaning moved (digest {old.digest} → {entry.digest}) but its version is {entry.version}: "
+                f"write version: {old.version + 1}{where}, then run python -m specbench.specs.lock"
+            )
+    return problems
+
+
+def check(path: Path = LOCK) -> list[str]:
+    """All that is wrong between the lock and the files, one line each."""
+    locked, now = read(path), current()
+    problems = moved(locked, now)
+    stale = sorted(name for name in {*locked, *now} if locked.get(name) != now.get(name))
+    if not problems and stale:
+        problems = [f"{name}: not as in {path.name}: run python -m specbench.specs.lock" for name in stale]
+    return problems
+
+
+def write(path: Path = LOCK) -> None:
+    """Rewrite the lock. Raises ConfigError when a meaning moved and its version did not."""
+    now = current()
+    problems = moved(read(path), now)
+    if problems:
+        raise ConfigError("; ".join(problems))
+    lines = [f"{name} {entry.version} {entry.digest}\n" for name, entry in sorted(now.items())]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def main() -> int:
+    try:
+        write()
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"wrote {LOCK}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

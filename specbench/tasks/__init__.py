@@ -1,0 +1,1 @@
+"""Tasks: rows of data, prompts made of them, scoring, the judge, and the sandbox for programs."""

@@ -1,0 +1,107 @@
+"""A task's examples: its rows made into prompts."""
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from specbench.core.errors import ConfigError
+from specbench.specs import templates
+from specbench.specs.task import TaskSpec
+from specbench.tasks.fewshot import NONE, Worked, load_shots, sample_prefix
+from specbench.tasks.local_files import Row
+from specbench.tasks.rendering import reference_of, render, turns_of
+from specbench.tasks.scoring.contract import Reference
+from specbench.tasks.sources import NoRows, open_source, rows_of
+
+
+@dataclass(frozen=True)
+class Example:
+    """What one row asks: `turns`, in order, and for each the right answer, or None where there is none.
+
+    `index` counts the examples of its subset from 0; `id` is the row's own, else the index. `truncated_tokens`: how
+    many of the target's tokens the first turn has lost, because it was too long for the models.
+    `judge_sees_reference`: whether a judge of the answers is shown the references.
+    """
+
+    index: int
+    id: str
+    turns: tuple[str, ...]
+    references: tuple[Reference | None, ...]
+    truncated_tokens: int = 0
+    judge_sees_reference: bool = False
+
+    @property
+    def prompt(self) -> str:
+        """The first turn, which needs no answer before it."""
+        return self.turns[0]
+
+    @property
+    def reference(self) -> Reference | None:
+        return self.references[0]
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Examples and where they came from. `revision`: the commit on the hub; for files the digest of their bytes."""
+
+    source: Literal["hub", "local", "sample"]
+    location: str
+    revision: str | None
+    examples: tuple[Example, ...]
+    worked: Worked = NONE
+
+
+def load_examples(
+    task: TaskSpec, subset: str, *, data: str | None, use_sample: bool, limit: int | None, num_subsets: int = 1
+) -> TaskData:
+    """The first `limit` examples of a subset. `data`: "hub", "sample", a folder or a file; None means the bundled
+    sample when `use_sample`, else the hub. `num_subsets`: how many subsets the run takes from the same data, so that
+    one file without a `subset` column is not measured under several names.
+
+    Raises ConfigError in one line for anything wrong with the data.
+    """
+    chosen = task.subset(subset)
+    if chosen.scorer is not None and hasattr(chosen.scorer.factory, "examples"):  # a task of another harness
+        made: TaskData = chosen.scorer.factory.examples(data=data, limit=limit, **chosen.scorer.options)
+        return made
+    place = data or ("sample" if use_sample else "hub")
+    source = open_source(task, subset, place, num_subsets)
+    shots = load_shots(task, subset, place)
+    rows = list(islice(source.asked_for(rows_of(chosen, source)), limit))
+    examples = tuple(_example(chosen, index, *pair, shots.prefix) for index, pair in enumerate(rows))
+    shots.check(chosen, rows)
+    if not examples:
+        raise NoRows(f"{source.location}: no rows are left of subset '{subset}': check the data and the reader")
+    return TaskData(source.kind, source.location, source.revision, examples, shots.worked)
+
+
+def prompts_of(task: TaskSpec, row: Row) -> tuple[str, ...]:
+    """The prompts of a row on the bundled sample, one per turn, with the worked examples before the first.
+
+    `task` is merged with its subset; a row's column `subset` says which worked examples are meant.
+    """
+    turns = _turns(task, row, "row")
+    prefix = sample_prefix(task.model_dump_json(), row.get("subset")) if task.fewshot else ""
+    return (prefix + turns[0], *turns[1:])
+
+
+def _turns(task: TaskSpec, row: Row, place: str) -> tuple[str, ...]:
+    return tuple(render(task, "prompt", task.prompt, place, turn) for turn in turns_of(task, row, place))
+
+
+def _example(task: TaskSpec, index: int, place: str, row: Row, prefix: str) -> Example:
+    turns = _turns(task, row, place)
+    references = tuple(reference_of(task, turn, place) for turn in turns_of(task, row, place))
+    identity = str(index if row.get("id") is None else row["id"])
+    if templates.SURROGATE.search(identity):
+        raise ConfigError(f"{place}: the id is not valid Unicode (half of a surrogate pair): correct it")
+    judge_sees_reference = _judge_sees_reference(task, row, place)
+    return Example(
+        index, identity, (prefix + turns[0], *turns[1:]), references, judge_sees_reference=judge_sees_reference
+    )
+
+
+def _judge_sees_reference(task: TaskSpec, row: Row, place: str) -> bool:
+    if task.judge_with_reference and "category" not in row:
+        raise ConfigError(f"{place}: no column 'category', which judge_with_reference needs: add it")
+    return row.get("category") in task.judge_with_reference

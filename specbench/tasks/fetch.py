@@ -1,0 +1,79 @@
+"""The files of tasks, downloaded from the hub ahead of a run."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+
+from specbench.core.errors import ConfigError, nearest
+from specbench.specs.catalogue import load_task
+from specbench.specs.overrides import with_overrides
+from specbench.specs.task import DatasetSpec, TaskSpec
+from specbench.tasks import hub
+from specbench.tasks import hub as fetched
+from specbench.tasks.fewshot import hub_place
+
+WITHOUT_FETCH = "repeat this when the hub answers, or run with files of your own (specbench run --data FOLDER)"
+
+
+def fetch_tasks(
+    names: Sequence[str], subsets: Sequence[str] | None, overrides: Sequence[str], console: Console
+) -> Iterator[str]:
+    """Download what the subsets of the tasks read on the hub, few-shot examples too, each file once; says what comes on
+    `console`, and gives a line on each place when it is there.
+
+    Raises ConfigError for an unknown task or subset, a task that is not on the hub, and anything that goes wrong there.
+    """
+    tasks, _ = with_overrides([load_task(name) for name in dict.fromkeys(names)], [], overrides)
+    if not tasks:
+        raise ConfigError("--task is empty: name at least one")
+    known = {name for task in tasks for name in task.subset_names}
+    for name in subsets or ():
+        if name not in known:
+            raise ConfigError(f"--subset {name}: none of the tasks has it: {nearest(name, known)}")
+    wanted: dict[DatasetSpec, str] = {}
+    for task in tasks:
+        for subset in task.subset_names:
+            for dataset in places(task, subset) if subsets is None or subset in subsets else ():
+                wanted.setdefault(dataset, f"{task.name}/{subset}")
+    for dataset, name in wanted.items():
+        _refuse_streamed(dataset, name)
+    for dataset, name in wanted.items():
+        yield f"{name}: {fetch_place(dataset, console)}"
+
+
+def _refuse_streamed(dataset: DatasetSpec, name: str) -> None:
+    """Of files of which a task takes the first rows only, the rest would come for nothing."""
+    if dataset.first_rows is not None:
+        raise ConfigError(
+            f"{name}: takes the first {dataset.first_rows:,} rows of {dataset.path}, which a run streams: nothing "
+            "is fetched ahead: choose other tasks or subsets, or fetch all its files with --set dataset.first_rows=null"
+        )
+
+
+def places(task: TaskSpec, subset: str) -> list[DatasetSpec]:
+    """Where the rows of a subset are on the hub, and those of its few-shot examples."""
+    dataset = task.subset(subset).dataset
+    if dataset is None:
+        raise ConfigError(f"task '{task.name}', subset '{subset}': is not on the hub: run it with --data FOLDER")
+    shots = hub_place(task, subset)
+    return [hub.filled(place, task.name, subset) for place in (dataset, shots) if place is not None]
+
+
+def fetch_place(dataset: DatasetSpec, console: Console) -> str:
+    """Download the files of one split: which, where they lie, how many rows and bytes."""
+    try:
+        commit, sizes = fetched.listing(dataset)
+        paths = []
+        for name, size in sizes.items():
+            told = "" if size is None else f" ({size:,} bytes)"
+            console.print(f"fetching {dataset.path} {name}{told}", markup=False, highlight=False, soft_wrap=True)
+            paths.append(fetched.download(dataset, commit, name))
+        fetched.write_note(dataset, commit, list(sizes))
+    except ConfigError:
+        raise
+    except Exception as error:  # no connection, gated, a full disk: many classes of several libraries
+        raise hub.failure(dataset, error, way_out=WITHOUT_FETCH) from error
+    num_rows = sum(1 for _ in hub.read_rows(dataset, commit))
+    num_bytes = sum(path.stat().st_size for path in paths)
+    where = paths[0] if len(paths) == 1 else f"{paths[0]} … ({len(paths)} files)"
+    return f"{hub.location(dataset)} at {commit[:12]}: {num_rows:,} rows, {num_bytes:,} bytes: {where}"

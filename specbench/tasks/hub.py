@@ -1,0 +1,209 @@
+"""Rows from the Hugging Face hub at one resolved commit: of files that were fetched ahead, else streamed, so that no
+more comes over the line than is used."""
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from specbench.core import bounded
+from specbench.core.errors import ConfigError
+from specbench.core.files import write_atomically
+from specbench.specs.task import DatasetSpec
+from specbench.tasks.local_files import RemoteFile, member_rows
+from specbench.tasks.local_files import read_rows as read_file
+
+
+@dataclass(frozen=True)
+class Note:
+    """The commit at which files of a dataset were fetched, and their names by `key`."""
+
+    commit: str
+    files: dict[str, list[str]] = field(default_factory=dict)
+
+
+def key(dataset: DatasetSpec) -> str:
+    """What names the files of a split."""
+    return dataset.data_files or f"{dataset.name or ''}:{dataset.split}"
+
+
+def read_note(dataset: DatasetSpec) -> Note | None:
+    """What was fetched of a dataset at its revision, be it `main`; None when nothing was."""
+    try:
+        return Note(**bounded.read_json(_note_path(dataset), "fetch it again"))
+    except (ConfigError, TypeError):
+        return None
+
+
+def fetched_paths(dataset: DatasetSpec, commit: str) -> list[Path]:
+    """The fetched files of a split at a commit; empty unless all of them are there."""
+    note = read_note(dataset)
+    if note is None or note.commit != commit:
+        return []
+    try:
+        return [download(dataset, commit, name, local=True) for name in note.files.get(key(dataset), [])]
+    except OSError:  # deleted from the cache since
+        return []
+
+
+def download(dataset: DatasetSpec, commit: str, name: str, local: bool = False) -> Path:
+    """One file, from the hub or (`local`) only from its cache; raises what the hub's client raises."""
+    import huggingface_hub
+
+    return Path(
+        huggingface_hub.hf_hub_download(
+            dataset.path, name, repo_type="dataset", revision=commit, local_files_only=local
+        )
+    )
+
+
+def listing(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
+    """The commit, and the files of a split with their sizes in bytes where the hub tells them.
+
+    Raises ConfigError when no file has the name that the task gives, and whatever the hub's client raises.
+    """
+    import huggingface_hub
+
+    info = huggingface_hub.dataset_info(dataset.path, revision=dataset.revision, files_metadata=True)
+    commit = info.sha or dataset.revision
+    sizes = {sibling.rfilename: sibling.size for sibling in info.siblings or []}
+    names = [n for n in sizes if _matches(n, dataset.data_files)] if dataset.data_files else _of_split(dataset, commit)
+    if not names:
+        raise ConfigError(
+            f"dataset '{dataset.path}' (revision {commit}) has no file '{dataset.data_files or dataset.split}': "
+            "correct the key dataset.data_files, or run with files of your own (specbench run --data FOLDER)"
+        )
+    return commit, {name: sizes.get(name) for name in sorted(names)}
+
+
+def write_note(dataset: DatasetSpec, commit: str, names: list[str]) -> None:
+    """Say that these are the files of a split and that all of them are there."""
+    old = read_note(dataset)
+    files = old.files if old is not None and old.commit == commit else {}
+    write_atomically(_note_path(dataset), json.dumps(asdict(Note(commit, {**files, key(dataset): names})), indent=2))
+
+
+def _of_split(dataset: DatasetSpec, commit: str) -> list[str]:
+    """The files that the dataset's own description gives to a split of a configuration."""
+    import datasets
+
+    builder = datasets.load_dataset_builder(dataset.path, dataset.name, revision=commit)
+    named = (builder.config.data_files or {}).get(dataset.split, [])
+    return [str(url).partition(f"@{commit}/")[2] or str(url).rpartition("/")[2] for url in named]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a path is meant by a pattern, whose wildcards do not cross a slash."""
+    parts, wanted = name.split("/"), pattern.split("/")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
+def _note_path(dataset: DatasetSpec) -> Path:
+    import huggingface_hub
+
+    folder = huggingface_hub.cached_assets_path("specbench", namespace="fetched", subfolder=dataset.path)
+    return folder / f"{dataset.revision.replace('/', '--')}.json"
+
+
+TIMEOUT_SECONDS = 10
+WITHOUT_HUB = "give local files with --data FOLDER, or use --data sample"
+TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+
+
+def filled(dataset: DatasetSpec, task: str, subset: str) -> DatasetSpec:
+    """The place of one subset, with its fields filled in."""
+    fields = {"task": task, "subset": subset, "split": dataset.split}
+    keys = ("path", "name", "data_files", "archive_member")
+    texts = {key: text.format(**fields) for key in keys if (text := getattr(dataset, key)) is not None}
+    return dataset.model_copy(update=texts)
+
+
+def location(dataset: DatasetSpec) -> str:
+    """What messages and rows call it: path:name:split, path:files:split, or path:zip:member, and which rows of it."""
+    parts = [dataset.path, dataset.name or dataset.data_files, dataset.archive_member or dataset.split]
+    ends = (("first", dataset.first_rows), ("last", dataset.last_rows))
+    parts += [f"{end} {num_rows} rows" for end, num_rows in ends if num_rows is not None]
+    return ":".join(part for part in parts if part)
+
+
+def resolve_revision(dataset: DatasetSpec) -> str:
+    """The commit that the revision of a hub dataset stands for; without a connection the one that was fetched.
+
+    Raises ConfigError, and within seconds.
+    """
+    import huggingface_hub
+
+    try:
+        info = huggingface_hub.dataset_info(dataset.path, revision=dataset.revision, timeout=TIMEOUT_SECONDS)
+    except Exception as error:  # offline, no such dataset, gated, a proxy: many classes of several libraries
+        note = read_note(dataset)
+        if note is not None and key(dataset) in note.files:
+            return note.commit
+        raise failure(dataset, error) from error
+    return info.sha or dataset.revision
+
+
+def read_rows(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
+    """All rows of one split at a commit. A zip, and files of which the last rows are asked for, are downloaded."""
+    paths = fetched_paths(dataset, commit)
+    try:
+        if not paths and (dataset.archive_member or dataset.last_rows is not None):
+            paths = [download(dataset, commit, name) for name in _names(dataset, commit)]
+        if dataset.archive_member:
+            yield from member_rows(paths[0], dataset.archive_member)
+        elif paths:
+            for path in paths:
+                yield from read_file(path)
+        elif (dataset.data_files or "").endswith(TABLES):  # `datasets` would guess quotes, numbers and missing values
+            for name in _names(dataset, commit):
+                yield from read_file(RemoteFile(f"datasets/{dataset.path}@{commit}/{name}"))
+        else:
+            yield from _streamed(dataset, commit)
+    except ConfigError as error:
+        if isinstance(error.__cause__, OSError) and not paths:  # of the connection, not of a file
+            raise failure(dataset, error.__cause__, commit) from error
+        raise
+    except Exception as error:
+        raise failure(dataset, error, commit) from error
+
+
+def asked_for(dataset: DatasetSpec, rows: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """The first or last of the rows, where no more are asked for: they are counted as the task's reader leaves them."""
+    if dataset.last_rows is not None:
+        yield from deque(rows, maxlen=dataset.last_rows)
+    else:
+        yield from islice(rows, dataset.first_rows)
+
+
+def _names(dataset: DatasetSpec, commit: str) -> list[str]:
+    """The files of a split."""
+    if dataset.data_files and not any(wildcard in dataset.data_files for wildcard in "*?["):
+        return [dataset.data_files]
+    return list(listing(dataset.model_copy(update={"revision": commit}))[1])
+
+
+def _streamed(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
+    import datasets
+
+    datasets.config.STREAMING_READ_MAX_RETRIES = 2  # the default waits for minutes
+    files = {dataset.split: dataset.data_files} if dataset.data_files else None
+    yield from datasets.load_dataset(
+        dataset.path, dataset.name, data_files=files, split=dataset.split, revision=commit, streaming=True
+    )
+
+
+def failure(
+    dataset: DatasetSpec, error: Exception, commit: str | None = None, way_out: str = WITHOUT_HUB
+) -> ConfigError:
+    """What went wrong on the hub, in one line that says how to go on without it."""
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+    if "gated" in f"{type(error).__name__} {error}".lower():
+        way_out = f"accept its terms on huggingface.co/datasets/{dataset.path} and log in, or {way_out}"
+    return ConfigError(
+        f"dataset '{dataset.path}' (revision {commit or dataset.revision}) could not be read from the hub: "
+        f"{type(error).__name__}: {reason[:200]}: {way_out}"
+    )

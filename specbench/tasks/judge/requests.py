@@ -1,0 +1,168 @@
+"""What is asked about the answers of a run."""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from specbench.core import bounded
+from specbench.core.completions import Reply, check_url
+from specbench.core.errors import ConfigError
+from specbench.core.files import write_atomically
+from specbench.running.records import Key, Record, record_key
+from specbench.tasks.judge.prompts import Message, Turn, messages
+
+if TYPE_CHECKING:
+    from specbench.running.plan import Cell
+
+
+URL_VARIABLE = "OPENAI_BASE_URL"
+DEFAULT_URL = "https://api.openai.com/v1"
+
+
+def default_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specbench" / "judge"
+
+
+@dataclass(frozen=True)
+class JudgeSettings:
+    """`base_url`: any server that speaks OpenAI's chat completions; None: that of OPENAI_BASE_URL, else OpenAI's.
+    `prices`: US dollars per million tokens of the prompt and of the reply; None: unknown, and so is the cost.
+
+    Raises ConfigError for a value that cannot be.
+    """
+
+    model: str
+    base_url: str | None = None
+    prices: tuple[float, float] | None = None
+    max_tokens: int = 2048  # of a reply, as FastChat's judge has it
+    concurrency: int = 4
+    timeout_seconds: float = 120.0  # of one attempt, from the connection to the last byte
+    num_retries: int = 6
+    backoff_seconds: float = 1.0  # before the first retry; doubled from one to the next
+    cache: Path = field(default_factory=default_cache)
+
+    def __post_init__(self) -> None:
+        if not self.model.strip():
+            raise ConfigError("--judge: no model is named: give one that the server has, such as --judge gpt-4o")
+        check_url(self.url, "--judge-base-url")
+        if self.prices is not None and not all(0 <= price < math.inf for price in self.prices):
+            raise ConfigError(f"--judge-prices {self.prices[0]:g},{self.prices[1]:g}: must be finite and not negative")
+        if min(self.concurrency, self.timeout_seconds) <= 0 or self.num_retries < 0:
+            raise ConfigError("--judge: concurrency and time-out must be positive, retries not negative")
+
+    @property
+    def url(self) -> str:
+        return (self.base_url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
+
+    @property
+    def signature(self) -> str:
+        """How ratings were made, for rows: nothing in it is secret."""
+        return f"{self.model} at {self.url}, MT-bench single answer, temperature 0"
+
+    def cost(self, num_prompt_tokens: int | None, num_reply_tokens: int | None) -> float | None:
+        """US dollars, or None where the price or a count is unknown."""
+        if self.prices is None or num_prompt_tokens is None or num_reply_tokens is None:
+            return None
+        return (num_prompt_tokens * self.prices[0] + num_reply_tokens * self.prices[1]) / 1e6
+
+
+TEMPERATURE = 0.0
+
+
+def request_of(settings: JudgeSettings, messages: Sequence[Message]) -> dict[str, Any]:
+    """All that a reply depends on, and nothing secret."""
+    return {
+        "url": settings.url, "model": settings.model, "temperature": TEMPERATURE,
+        "max_tokens": settings.max_tokens, "messages": list(messages),
+    }  # fmt: skip
+
+
+def digest(request: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+class Cache:
+    """A file for each reply, written in one step: a process that is killed leaves a whole file or none."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def get(self, request: Mapping[str, Any]) -> Reply | None:
+        """The reply to a request; None where there is none, or its file is damaged."""
+        try:
+            content = bounded.read_json(self.path(request), "delete it", strict=False)
+            reply = Reply(**content["reply"])
+            return reply if content["request"] == request else None
+        except (ConfigError, ValueError, KeyError, TypeError):
+            return None
+
+    def put(self, request: Mapping[str, Any], reply: Reply) -> None:
+        """Keep a reply. Raises ConfigError when the disk refuses."""
+        text = json.dumps({"request": request, "reply": asdict(reply)}, ensure_ascii=False, indent=1)
+        try:
+            write_atomically(self.path(request), text)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.folder}: cannot keep the judge's replies there ({error.strerror or error}): free the disk, fix "
+                "the permissions, or set XDG_CACHE_HOME to another folder"
+            ) from error
+
+    def path(self, request: Mapping[str, Any]) -> Path:
+        """The file of the reply to a request."""
+        name = digest(request)
+        return self.folder / name[:2] / f"{name}.json"
+
+
+JudgementKey = tuple[Key, str]  # of a record, and a method of it
+Request = dict[str, Any]
+
+
+class Question(NamedTuple):
+    """What the user of a conversation says in each turn, and whether the judge is shown the right answers."""
+
+    turns: Sequence[str]
+    judge_sees_reference: bool = False
+
+
+Questions = Mapping[tuple[str, str, int], Question]  # by task, subset and example
+
+
+def questions_of(cells: "Iterable[Cell]") -> Questions:
+    """What the examples of a run ask."""
+    return {
+        (cell.task.name, cell.subset, example.index): Question(example.turns, example.judge_sees_reference)
+        for cell in cells
+        for example in cell.data.examples
+    }
+
+
+def requests_of(
+    records: Iterable[Record], questions: Questions, settings: JudgeSettings
+) -> dict[JudgementKey, Request]:
+    """What is asked about every answer: the conversation up to it, with the method's own answers, as the records hold
+    them; where the judge is shown the right ones, also these, if a record has a text for its reference."""
+    by_key = {record_key(record): record for record in records}
+    found: dict[JudgementKey, Request] = {}
+    for key, record in by_key.items():
+        task, subset, example, repeat, turn = key
+        question = questions[task, subset, example]
+        so_far = [by_key[task, subset, example, repeat, number] for number in range(turn + 1)]
+        for method in record["methods"]:
+            turns = [
+                Turn(text, part["methods"][method]["text"], _reference(part) if question.judge_sees_reference else None)
+                for text, part in zip(question.turns, so_far, strict=False)
+            ]
+            found[key, method] = request_of(settings, messages(turns))
+    return found
+
+
+def _reference(record: Record) -> str | None:
+    """The right answer as one text; several, any of which is right, one below the other. Tests of code are none."""
+    reference = record.get("reference")
+    texts = [reference] if isinstance(reference, str) else reference if isinstance(reference, list) else []
+    return "\n\n".join(text for text in texts if text.strip()) or None

@@ -1,0 +1,278 @@
+"""Rows from local files: jsonl, json, csv, tsv, parquet and txt (a text a line), plain or gzipped."""
+
+import csv
+import gzip
+import io
+import re
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+from specbench.core import bounded
+from specbench.core.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """`path`: datasets/OWNER/NAME@COMMIT/FILE."""
+
+    path: str
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        return f".{self.name.rpartition('.')[2]}"
+
+    def open(self, mode: str = "r", *, encoding: str, newline: str) -> IO[str]:
+        """As text, unpacked; raises what the hub's client raises."""
+        import huggingface_hub
+
+        raw = huggingface_hub.HfFileSystem().open(self.path, "rb")
+        return io.TextIOWrapper(gzip.open(raw) if self.suffix == ".gz" else raw, encoding=encoding, newline=newline)
+
+    def __str__(self) -> str:
+        return self.path
+
+
+Row = dict[str, Any]
+File = Path | zipfile.Path | RemoteFile
+FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "txt")
+SUFFIXES = tuple(f".{form}{gz}" for form in FORMATS for gz in ("", ".gz"))
+
+
+def find_files(folder: Path, stems: Sequence[str]) -> list[Path]:
+    """The files of the first stem (a wildcard pattern) and the first format that match any. Empty when none does.
+
+    Raises ConfigError for a stem that no file can have.
+    """
+    for stem in stems:
+        for suffix in SUFFIXES:
+            try:
+                files = sorted(path for path in folder.glob(stem + suffix) if path.is_file())
+            except (ValueError, OSError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise ConfigError(f"local.files: '{stem[:60]}' cannot be looked for: {reason}: correct it") from error
+            if files:
+                return files
+    return []
+
+
+def read_rows(path: File, *, headerless: Sequence[str] = (), columns: Iterable[str] = ()) -> Iterator[Row]:
+    """The rows of a file, lazily. A csv or tsv whose first row names none of `columns` and `headerless` has no header
+    and takes its columns from `headerless`, if there are any.
+
+    Raises ConfigError naming the file and the line (or row) when the file cannot be read or is not what its name says.
+    """
+    suffix = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
+    if suffix is None:
+        raise ConfigError(f"{path}: not a kind of file that can be read: use {', '.join(SUFFIXES[::2])} (also .gz)")
+    form = suffix.removesuffix(".gz").removeprefix(".")
+    try:
+        if form == "parquet" and isinstance(path, Path):
+            yield from _parquet_rows(path)
+            return
+        with _open_text(path) as file:
+            lines = bounded.lines(file, path, _num_packed_bytes(path))
+            if form == "jsonl":
+                yield from _jsonl_rows(path, lines)
+            elif form == "json":
+                yield from _json_rows(path, lines)
+            elif form == "txt":
+                yield from ({"text": text} for line in lines if (text := line.rstrip("\r\n")).strip())
+            else:
+                yield from _table_rows(path, lines, form, headerless, columns)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text: convert it") from error
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be read: {reason}: check the file") from error
+
+
+def _open_text(path: File) -> IO[str]:
+    if path.suffix == ".gz" and isinstance(path, Path):
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    opened: IO[str] = path.open("r", encoding="utf-8-sig", newline="")
+    return opened
+
+
+def _num_packed_bytes(path: File) -> int | None:
+    """The size of a packed file; None where it is not packed, or on the hub."""
+    if isinstance(path, zipfile.Path):
+        return path.root.getinfo(path.at).compress_size
+    return path.stat().st_size if isinstance(path, Path) and path.suffix == ".gz" else None
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        source = io.BytesIO(_unpacked(path)) if path.suffix == ".gz" else path
+        file = ParquetFile(source)
+        groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+        sizes = [group.column(index).total_uncompressed_size for group in groups for index in range(group.num_columns)]
+        if sum(sizes) > bounded.expanded_bound(path.stat().st_size):
+            raise bounded.too_large(path)
+        # A cell may be as large as its column, and a dictionary may repeat it in every row.
+        for batch in file.iter_batches(batch_size=max(1, min(256, bounded.MAX_BYTES // max(sizes, default=1)))):
+            yield from batch.to_pylist()
+    except ArrowException as error:
+        raise ConfigError(f"{path}: not a parquet file: {error}: check the file") from error
+
+
+def _unpacked(path: Path) -> bytes:
+    most = bounded.expanded_bound(path.stat().st_size)
+    with gzip.open(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise bounded.too_large(path)
+    return content
+
+
+def _jsonl_rows(path: File, lines: Iterable[str]) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield _mapping(_json(path, line.rstrip(), number), f"{path}, line {number}")
+
+
+def _json_rows(path: File, lines: Iterator[str]) -> Iterator[Row]:
+    first, second = next(lines, ""), next(lines, "")
+    if _is_row(first) and _is_row(second):  # one row a line: many a .json on the hub is
+        yield from _jsonl_rows(path, chain([first, second], lines))
+        return
+    data = _json(path, _joined(path, chain([first, second], lines)), 1)
+    rows = data.get("data") if isinstance(data, dict) else data
+    if not isinstance(rows, list):
+        raise ConfigError(f'{path}: holds no rows: write a list of rows, or {{"data": [rows]}}')
+    for number, row in enumerate(rows, start=1):
+        yield _mapping(row, f"{path}, row {number}")
+
+
+def _joined(path: File, lines: Iterable[str]) -> str:
+    """The text of a file that is read as a whole."""
+    found, size = [], 0
+    for line in lines:
+        found.append(line)
+        size += len(line)
+        if size > bounded.MAX_BYTES:
+            raise ConfigError(
+                f"{path}: has more than {bounded.MAX_BYTES:,} characters, the most that are read as one value: write "
+                "one row a line (.jsonl)"
+            )
+    return "".join(found)
+
+
+def _is_row(line: str) -> bool:
+    """Whether a line is a row by itself."""
+    try:
+        return isinstance(bounded.json_value(line, strict=False), dict)
+    except ValueError:
+        return False
+
+
+def _json(path: File, text: str, first_line: int) -> Any:
+    return bounded.parse_json(text, path, "correct it", first_line, strict=False)
+
+
+def _mapping(row: Any, place: str) -> Row:
+    if not isinstance(row, dict):
+        raise ConfigError(f"{place}: a row must be a JSON object such as {{'question': …}}, not {type(row).__name__}")
+    return row
+
+
+def _table_rows(
+    path: File, lines: Iterable[str], form: str, headerless: Sequence[str], columns: Iterable[str]
+) -> Iterator[Row]:
+    csv.field_size_limit(bounded.MAX_BYTES)
+    # Tab-separated files hold quotation marks as they are; a comma needs quoting.
+    table = (
+        csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if form == "tsv" else csv.reader(lines, strict=True)
+    )
+    names: list[str] = []
+    try:
+        for cells in table:
+            if not cells:
+                continue
+            if not names:
+                names = list(headerless)
+                if not headerless or {*columns, *headerless} & set(cells):
+                    names = cells
+                    continue
+            if len(cells) != len(names):
+                raise ConfigError(
+                    f"{path}, line {table.line_num}: {len(cells)} cells where there are {len(names)} columns "
+                    f"({', '.join(names)}): correct the row"
+                )
+            yield dict(zip(names, cells, strict=True))
+    except csv.Error as error:
+        raise ConfigError(f"{path}, line {table.line_num}: not valid {form}: {error}: correct it") from error
+
+
+def member_rows(archive: Path, member: str) -> Iterator[Row]:
+    """The rows of a member. Raises ConfigError when the zip cannot be read or has no such member."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            if member not in opened.namelist():
+                raise ConfigError(f"{archive}: has no file '{member}': {nearest(member, opened.namelist())}")
+            yield from read_rows(zipfile.Path(opened, member))
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{archive}: not a zip that can be read: {error}: fetch it again") from error
+
+
+Files = dict[str, Path]
+
+
+def find_parallel(folder: Path, patterns: Mapping[str, str], split: str = "test") -> list[Files]:
+    """The files of each column, in order of name: those for which the wildcards of all patterns stand for the same
+    texts. Empty when there are none: files that are named otherwise need not be translations of each other. Of several
+    those that are named after the split, if any is: `test.en` beside `train.en`."""
+    found = {column: _matching(folder, pattern) for column, pattern in patterns.items()}
+    if not found:
+        return []
+    common = sorted(set.intersection(*(set(files) for files in found.values())))
+    common = [texts for texts in common if any(split in text for text in texts)] or common
+    return [{column: files[texts] for column, files in found.items()} for texts in common]
+
+
+def _matching(folder: Path, pattern: str) -> dict[tuple[str, ...], Path]:
+    """The files that a pattern means, by what its wildcards stand for."""
+    expression = re.compile("(.*)".join(map(re.escape, pattern.split("*"))))
+    found = {}
+    for path in sorted(folder.glob(pattern)):
+        match = expression.fullmatch(path.relative_to(folder).as_posix())
+        if match and path.is_file():
+            found[match.groups()] = path
+    return found
+
+
+def parallel_rows(files: Files) -> Iterator[tuple[str, Row]]:
+    """The rows, each with its place; lines that are blank in all files are left out.
+
+    Raises ConfigError when the files have not the same number of lines.
+    """
+    columns = {column: _lines(path) for column, path in files.items()}
+    counts = {str(files[column]): len(lines) for column, lines in columns.items()}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name} has {count} lines" for name, count in counts.items())
+        raise ConfigError(f"local.parallel: {told}: aligned files have as many: correct them")
+    first = next(iter(files.values()))
+    for number, texts in enumerate(zip(*columns.values(), strict=True), start=1):
+        if any(text.strip() for text in texts):
+            yield f"{first}, line {number}", dict(zip(columns, texts, strict=True))
+
+
+def _lines(path: Path) -> list[str]:
+    """Only a line feed ends a line: other characters that could may stand inside a text."""
+    try:
+        text = bounded.read_bytes(path, "divide it").decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text: convert it") from error
+    lines = text.split("\n")
+    return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]

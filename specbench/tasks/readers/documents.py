@@ -1,0 +1,110 @@
+"""Readers of long documents: SCROLLS, whose inputs begin with the question, and QMSum as it was first published."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from specbench.core.errors import ConfigError
+from specbench.core.registry import READERS
+from specbench.specs import templates
+from specbench.tasks.local_files import Row
+
+LETTERS = "ABCD"
+FINAL = {"text", "references"}
+
+
+@READERS.register("scrolls_summary")
+def scrolls_summary() -> "Scrolls":
+    """SCROLLS without a question: the whole input is the text."""
+    return Scrolls(lambda row: {"text": row["input"]})
+
+
+@READERS.register("scrolls")
+def scrolls() -> "Scrolls":
+    """SCROLLS with a question, which ends at the first empty line of the input."""
+    return Scrolls(_question_first)
+
+
+@READERS.register("scrolls_choice")
+def scrolls_choice() -> "Scrolls":
+    """QuALITY: behind the question come four answers, "(A) …" to "(D) …"; the right one is given by its text."""
+    return Scrolls(_with_options)
+
+
+@READERS.register("scrolls_meetings")
+def scrolls_meetings() -> "Scrolls":
+    """QMSum in SCROLLS' layout or in its own: a meeting with several queries, a row for each of which is made."""
+    return Scrolls(_question_first)
+
+
+class Scrolls:
+    """A reader that splits the input by `split`. SCROLLS repeats a row for every further right answer: such rows, which
+    come one behind the other, are one row with several `references`."""
+
+    def __init__(self, split: Callable[[Row], Row]) -> None:
+        self._split = split
+        self._seen: set[str] = set()
+
+    def join(self, row: Row, following: Row) -> Row | None:
+        """A row and the next, of the same id, as one, with the texts of `output` as a list; None where they are two."""
+        if "input" not in row or row.get("id") is None or row["id"] != following.get("id"):
+            return None
+        if row["input"] != following.get("input"):
+            raise ConfigError(f"column 'id' = '{row['id']}': the row before has the same id, another input: correct it")
+        return {**row, "output": [*_outputs(row), *_outputs(following)]}
+
+    def __call__(self, row: Row) -> Row | list[Row]:
+        if "meeting_transcripts" in row:
+            return _queries(row)
+        if row.keys() >= FINAL:
+            return row
+        for column in ("id", "input"):
+            if not isinstance(row.get(column), str):
+                raise ConfigError(f"column '{column}' must be a text: SCROLLS rows have id, pid, input and output")
+        if row["id"] in self._seen:
+            raise ConfigError(f"column 'id' = '{row['id']}' has been before: put rows of one id one behind the other")
+        self._seen.add(row["id"])
+        outputs = list(dict.fromkeys(_outputs(row)))
+        return {"id": row.get("pid") or row["id"], "references": outputs} | self._split({**row, "output": outputs})
+
+
+def _outputs(row: Row) -> list[str]:
+    """The right answers of a row, none of them empty."""
+    output = row.get("output")
+    given: list[Any] = output if isinstance(output, list) else [output]
+    return [text for text in given if not templates.is_empty(text)]
+
+
+def _question_first(row: Row) -> Row:
+    question, _, text = row["input"].partition("\n\n")
+    if not text.strip():
+        raise ConfigError("column 'input' holds no empty line, which must end the question: correct it")
+    return {"question": question.strip(), "text": text}
+
+
+def _with_options(row: Row) -> Row:
+    split = _question_first(row)
+    end = split["text"].find("\n\n", max(split["text"].find("(D)"), 0))
+    options = _options(split["text"][: max(end, 0)])
+    if len(options) != len(LETTERS):
+        raise ConfigError(f"column 'input' holds {len(options)} answers where (A) to (D) are due: correct it")
+    answers = {" ".join(output.split()) for output in row["output"]}
+    right = [letter for letter, option in zip(LETTERS, options, strict=True) if option in answers]
+    if answers and len(right) != 1:
+        told = " / ".join(sorted(answers))[:60]
+        raise ConfigError(f"column 'output': '{told}' is {len(right) or 'none'} of the four answers: correct it")
+    letter = right[0] if right else ""
+    return {**split, "text": split["text"][end:].strip(), "options": options, "letter": letter}
+
+
+def _options(text: str) -> list[str]:
+    """What stands behind "(A)" to "(D)" at the beginning of a line; where that are not four, behind any of them."""
+    splits = [re.split(marker, text)[1:] for marker in (r"(?m)^ *\([A-D]\) *", r" *\([A-D]\) *")]
+    found = next((parts for parts in splits if len(parts) == len(LETTERS)), splits[-1])
+    return [" ".join(option.split()) for option in found]
+
+
+def _queries(row: Row) -> list[Row]:
+    text = "\n".join(f"{line['speaker']}: {line['content']}" for line in row["meeting_transcripts"])
+    asked: list[dict[str, Any]] = [*row.get("general_query_list", []), *row.get("specific_query_list", [])]
+    return [{"question": one["query"], "text": text, "references": [one["answer"]]} for one in asked]

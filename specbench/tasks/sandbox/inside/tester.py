@@ -1,0 +1,194 @@
+"""The trusted process of the sandbox: starts the answerer, runs the tests, and alone says whether they passed."""
+
+import builtins
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import CodeType
+from typing import Any, NoReturn
+
+from specbench.tasks.sandbox.inside import privileges
+from specbench.tasks.sandbox.inside.messages import NotPlain, decode, encode, receive, send
+from specbench.tasks.sandbox.inside.names import last_function, mentioned, wanted
+from specbench.tasks.sandbox.inside.namespaces import enter
+from specbench.tasks.sandbox.inside.system_calls import filter_system_calls
+
+ANSWERER = (
+    "import sys; sys.path.insert(0, {root!r}); from specbench.tasks.sandbox.inside.answerer import main; "
+    "del sys.path[0]; main({requests}, {replies})"
+)
+
+
+class Tester:
+    """Asks the answerer, and tells the verdict to the file descriptor `report`, which the answerer does not have."""
+
+    def __init__(self, job: dict[str, Any], report: int) -> None:
+        self.job = job
+        self.report = report
+        self.num_calls = 0
+        self.ends_iteration: tuple[type[Exception], ...] = (StopIteration, StopAsyncIteration)
+
+    def run(self) -> NoReturn:
+        """Start the program, run the tests against it, and end this process."""
+        printed = self._silence()
+        names: dict[str, Any] = {"__name__": "test"}
+        continued = self._prepare(names)
+        test, asked = self._test(names, continued)
+        self._start(printed)
+        with suppress(BrokenPipeError):  # it has gone: the next line says so
+            send(self.requests, {"limits": self.job["limits"], "program": self.job["program"]})
+        loaded = self._receive()
+        if "raised" in loaded:
+            self.end("failed", f"the program raised {loaded['raised']}: {loaded.get('text')}")
+        in_test = mentioned(self.job["test"])
+        self.ends_iteration = tuple(kind for kind in self.ends_iteration if kind.__name__ not in in_test)
+        if StopIteration in self.ends_iteration:
+            names.setdefault("next", _next)
+        names |= {name: self._function(name) for name in asked}
+        try:
+            exec(test, names)
+        except NotPlain as error:
+            self.end("not judged", f"the test gives the program {error}, which cannot be sent to it")
+        except BaseException as error:
+            self.end("failed" if self.num_calls else "not judged", self._place(error))
+        if not self.num_calls:
+            self.end("not judged", "the test never calls the program")
+        self.end("passed", "")
+
+    def _test(self, names: dict[str, Any], continued: str | None) -> tuple[CodeType, Sequence[str]]:
+        """The test, and the names in it that are the program's: the entry points, or what nothing else defines."""
+        source = self.job["test"]
+        try:
+            found = wanted(source, {*names, *dir(builtins)} - self._unfinished, continued)
+            return compile(source, "<test>", "exec"), self.job["entry_points"] or found
+        except (SyntaxError, ValueError) as error:
+            self.end("not judged", f"the test is not Python: {error}")
+
+    def end(self, status: str, reason: str) -> NoReturn:
+        os.write(self.report, json.dumps({"status": status, "reason": reason[:1000]}).encode() + b"\n")
+        os._exit(0)
+
+    def _silence(self) -> int:
+        """What prefix and tests print is nobody's concern. Returns where programs print to."""
+        printed = os.dup(1)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        return printed
+
+    def _start(self, printed: int) -> None:
+        program_end, self.requests = os.pipe()
+        self.replies, reply_end = os.pipe()
+        code = ANSWERER.format(root=self.job["root"], requests=program_end, replies=reply_end)
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-u", "-X", "utf8", "-c", code], env={}, cwd=self.job["folder"],
+            stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, pass_fds=(program_end, reply_end),
+            start_new_session=True, **privileges.lowered(self.job["user"]),
+        )  # fmt: skip
+        for fd in (program_end, reply_end, printed):
+            os.close(fd)
+        os.write(self.report, json.dumps({"pid": self.process.pid}).encode() + b"\n")
+        privileges.end_after(self.job["limits"]["timeout_seconds"] + 5)
+
+    def _receive(self) -> dict[str, Any]:
+        try:
+            reply = receive(self.replies)
+        except EOFError:
+            self.end("failed", f"the program ended before its tests did{self._exit_code()}")
+        except (ValueError, RecursionError):
+            self.end("failed", "the program wrote something that is no answer")
+        if not isinstance(reply, dict):
+            self.end("failed", "the program wrote something that is no answer")
+        return reply
+
+    def _exit_code(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(1)
+            return f" (signal {signal.Signals(-code).name})" if code < 0 else f" (exit code {code})"
+        return ""
+
+    def _prepare(self, names: dict[str, Any]) -> str | None:
+        """Run the trusted prefix; one that ends in the head of a function gets a body. Returns its last function."""
+        self._unfinished = set[str]()
+        for source in (self.job["prefix"], self.job["prefix"] + "\n    pass\n"):
+            try:
+                code = compile(source, "<prefix>", "exec")
+            except (SyntaxError, ValueError):
+                continue
+            try:
+                exec(code, names)
+            except BaseException as error:
+                self.end("not judged", f"the prefix raised {type(error).__name__}: {error}")
+            name, lacks_body = last_function(source)
+            if name is not None and lacks_body:
+                self._unfinished.add(name)
+            return name
+        return None
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            self.num_calls += 1
+            request = {"function": name, "arguments": encode(arguments), "keywords": encode(keywords)}
+            with suppress(BrokenPipeError):
+                send(self.requests, request)
+            reply = self._receive()
+            if "raised" in reply:
+                raise self._exception(reply["raised"], reply.get("text"))
+            try:
+                return decode(reply["value"])
+            except (KeyError, ValueError, TypeError, ArithmeticError, RecursionError):
+                self.end("failed", "the program wrote something that is no answer")
+
+        call.__name__ = name
+        return call
+
+    def _exception(self, name: Any, text: Any) -> Exception:
+        """The built-in exception of that name. Others become RuntimeError, and so do those that would end the test, or
+        an iteration of the test's own (as in PEP 479), unless the test names them."""
+        kind = getattr(builtins, name, None) if isinstance(name, str) else None
+        if not isinstance(kind, type) or not issubclass(kind, Exception):
+            return RuntimeError(text)
+        return RuntimeError(f"the function raised {name}") if issubclass(kind, self.ends_iteration) else kind(text)
+
+    def _place(self, error: BaseException) -> str:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == "<test>" and frame.lineno]
+        line = f", test line {lines[-1]}: {self.job['test'].splitlines()[lines[-1] - 1].strip()}" if lines else ""
+        return f"{type(error).__name__}{': ' if str(error) else ''}{error}{line}"
+
+
+def _next(iterator: Any, *default: Any) -> Any:
+    """The built-in `next` as a test has it. Raises RuntimeError where there is no item, for a StopIteration would end
+    the test's own iteration early: `all(map(lambda x: next(f(x)) == 3, xs))` would be true."""
+    try:
+        return next(iterator, *default)
+    except StopIteration as error:
+        if sys._getframe(1).f_code.co_name == "__next__":
+            raise
+        raise RuntimeError("next() found no item") from error
+
+
+def main(report: int) -> None:
+    """Read the job from stdin, isolate this process as it says, and run it."""
+    os.set_inheritable(report, False)
+    job = json.load(sys.stdin)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.set_int_max_str_digits(0)
+    tester = Tester(job, report)
+    try:
+        if job["isolation"] == "namespaces":
+            enter(job["readable"], job["outer_user"], job["limits"]["disk_mib"])
+        privileges.hide()
+        filter_system_calls()
+    except OSError as error:
+        tester.end("not judged", f"the sandbox could not be made: {error}")
+    memory = job["limits"]["memory_mib"] << 20  # what a program returns may make its tests grow
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    privileges.end_after(job["limits"]["timeout_seconds"] + 5)
+    tester.run()

@@ -1,0 +1,180 @@
+"""pass@k: programs are right when the tests of their problem pass, which is found by running them."""
+
+import ast
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import comb, inf
+from typing import Literal
+
+from specbench.core.errors import ConfigError, nearest
+from specbench.core.registry import SCORERS
+from specbench.tasks.sandbox import run as permission
+from specbench.tasks.sandbox.run import Job, Limits, Outcome, run_program
+from specbench.tasks.scoring.contract import Reference, Score, is_missing, unscored
+
+FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})([^`]*)")
+PYTHON = re.compile(r"(?:python|py)?[\d.]*", re.IGNORECASE)  # a block without a language may be Python too
+CODE = re.compile(r"(?:async def|def|class) \w|@\w|import [\w., ]+$|from [\w.]+ import \S")
+
+
+def fenced_blocks(text: str) -> list[tuple[str, str]]:
+    """(language, content) of each fenced block of a Markdown text, as CommonMark has them: a fence is closed by one of
+    its kind that is as long and says nothing else, or by the end; its indentation is not the content's."""
+    blocks: list[tuple[str, str]] = []
+    opening: tuple[str, str] | None = None  # indentation and fence
+    for line in text.replace("\r\n", "\n").splitlines(keepends=True):
+        fence = FENCE.fullmatch(line.rstrip("\n"))
+        if opening is None:
+            if fence:
+                opening = fence[1], fence[2]
+                blocks.append((fence[3].strip().partition(" ")[0], ""))
+        elif fence and fence[2].startswith(opening[1]) and not fence[3].strip():
+            opening = None
+        else:
+            language, content = blocks[-1]
+            blocks[-1] = language, content + line.removeprefix(opening[0])
+    return blocks
+
+
+def chosen_block(text: str, definition: re.Pattern[str]) -> str | None:
+    """The first fenced block with a definition, else the longest one of Python; None where there is none."""
+    blocks = [(language, content) for language, content in fenced_blocks(text) if content.strip()]
+    python = [content for language, content in blocks if PYTHON.fullmatch(language)]
+    defining = (content for _, content in blocks if definition.search(content))
+    return next(defining, max(python, key=len, default=None))
+
+
+def without_sentences(text: str) -> str:
+    """The lines from the first one of code to the last with which they compile, where the whole does not."""
+    lines = text.replace("\r\n", "\n").splitlines(keepends=True)
+    start = next((number for number, line in enumerate(lines) if CODE.match(line)), None)
+    if start is None or compiles(text):
+        return text
+    ends = [number for number, line in enumerate(lines) if number > start and line[0].strip()]  # nothing is cut open
+    parts = ("".join(lines[start:end]) for end in (None, *reversed(ends)))
+    return next(filter(compiles, parts), text)
+
+
+def compiles(source: str) -> bool:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            ast.parse(source)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: too many brackets in each other
+        return False
+    return True
+
+
+Extract = Literal["raw", "fenced", "auto"]
+KEYS = ("prefix", "test", "entry_point")
+SHOWN = 300  # characters of what is said of a run
+OFF = "code execution is off: --allow-code-execution"
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
+    """The chance that one of k of the samples is correct: 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, eq. 1). None
+    when there are fewer than k samples."""
+    if num_samples < k:
+        return None
+    return 1.0 - comb(num_samples - num_correct, k) / comb(num_samples, k)
+
+
+def program_of(answer: str, prefix: str, entry_point: str | None, extract: Extract) -> str:
+    """The whole program: the prompt's text with its continuation, or followed by a function written out anew.
+
+    "raw": the answer continues the prompt. "fenced": the Markdown block that defines the entry point is the answer,
+    else the longest one of Python, if there is one. "auto": "fenced", and an answer that defines the entry point itself
+    is no continuation, nor are sentences around it part of it.
+    """
+    if extract == "raw":
+        return prefix + answer
+    name = re.escape(entry_point) if entry_point else r"\w+"
+    definition = re.compile(rf"^(?:async )?def {name}\b", re.MULTILINE)
+    block = chosen_block(answer, definition)
+    code = answer if block is None else block
+    if not definition.search(code) or (block is None and extract != "auto"):
+        return prefix + code
+    head = next((head for head in (prefix, prefix.rstrip() + "\n    pass") if compiles(head)), "")
+    return f"{head}\n\n{code if block is not None else without_sentences(code)}"
+
+
+@dataclass(frozen=True)
+class Code:
+    """A scorer. One answer has a pass@1 alone; the pass@k of a problem comes from all its answers (`of_samples`)."""
+
+    names: tuple[str, ...]
+    limits: Limits
+    extract: Extract
+
+    def __call__(self, text: str, reference: Reference) -> Score:
+        if is_missing(reference):
+            return self._none("the row has no reference")
+        job = self._job(text, reference)
+        if undefined := misnamed(job):
+            return self._none(f"the row's prompt defines other functions than its entry_point '{undefined}'")
+        if not permission.allowed():
+            return self._none(OFF)
+        outcome = run_program(job, self.limits)
+        if outcome.status == "not judged":
+            return self._none(_said(outcome))
+        ended = {"status": outcome.status, "reason": outcome.reason[:SHOWN]}
+        return Score({"pass@1": float(outcome.status == "passed")}, outcome=ended)
+
+    def of_samples(self, name: str, values: Sequence[float]) -> float | None:
+        """A metric of one problem from the pass@1 of each of its answers; None when there are too few."""
+        return pass_at_k(len(values), sum(value == 1.0 for value in values), int(name.removeprefix("pass@")))
+
+    def corpus(self, name: str, sums: Sequence[float]) -> float:
+        raise ValueError(f"{name} is a mean over problems, not a corpus metric")
+
+    @property
+    def signature(self) -> Mapping[str, str]:
+        return {}
+
+    def _none(self, problem: str) -> Score:
+        return unscored(("pass@1",), problem)
+
+    def _job(self, text: str, reference: Reference) -> Job:
+        if not isinstance(reference, dict):
+            raise ConfigError(f"scorer code: the reference is no mapping: give it the keys {', '.join(KEYS)}")
+        for key in reference:
+            if key not in KEYS:
+                raise ConfigError(f"scorer code: the reference has an unknown key '{key}': {nearest(key, KEYS)}")
+        if not reference.get("test", "").strip():
+            raise ConfigError("scorer code: the reference has no 'test': give the source that calls the function")
+        prefix, name = reference.get("prefix", ""), reference.get("entry_point", "").strip()
+        program = program_of(text, prefix, name or None, self.extract)
+        return Job(program, reference["test"], (name,) if name else (), prefix)
+
+
+def misnamed(job: Job) -> str | None:
+    """The entry point, where the prompt defines functions and this is none of them, so that no answer is right."""
+    defined = re.findall(r"^(?:async )?def (\w+)", job.prefix, re.MULTILINE)
+    return next((name for name in job.entry_points if defined and name not in defined), None)
+
+
+def _said(outcome: Outcome) -> str:
+    return " ".join(f"{outcome.reason} {outcome.output}".split())[:SHOWN]
+
+
+@SCORERS.register("code")
+def code(
+    *,
+    k: tuple[int, ...] = (1,),
+    timeout_seconds: float = 10.0,
+    memory_mib: int = 512,
+    extract: Extract = "auto",
+) -> Code:
+    """pass@k by execution, which stays off without `--allow-code-execution`: then an answer has no value.
+
+    The reference is a mapping: `test`, source that calls the answer's function; `prefix`, the program text that the
+    answer continues; `entry_point`, the function's name. `timeout_seconds`, `memory_mib`: limits of one program. Raises
+    ConfigError for options out of range and a reference of another shape.
+    """
+    numbers = {"k": min(k, default=1), "timeout_seconds": timeout_seconds, "memory_mib": memory_mib}
+    for option, value in numbers.items():
+        if not 0 < value < inf:
+            raise ConfigError(f"scorer code: {option} = {value}: must be positive and finite")
+    names = tuple(f"pass@{number}" for number in sorted({1, *k}))
+    return Code(names, Limits(timeout_seconds=timeout_seconds, memory_mib=memory_mib), extract)

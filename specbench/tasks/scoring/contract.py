@@ -1,0 +1,105 @@
+"""What a scorer gives for one answer, and what it is asked with."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Protocol
+
+from specbench.core.errors import ConfigError
+from specbench.core.registry import SCORERS
+from specbench.specs.task import TaskSpec
+
+Reference = str | list[str] | dict[str, str]
+
+
+@dataclass(frozen=True)
+class Score:
+    """The judgement of one answer.
+
+    `values`: metric name → value of this answer; None where it could not be judged. `statistics`: corpus metric name →
+    numbers whose sums over answers give the metric of them all (n-gram counts and lengths of BLEU). `problem`: why
+    there is no value; such answers are counted apart and are in no mean. `outcome`: of a program that was run, how that
+    ended (`status`) and why (`reason`).
+    """
+
+    values: Mapping[str, float | None]
+    statistics: Mapping[str, list[float]] = field(default_factory=dict)
+    problem: str | None = None
+    outcome: Mapping[str, str] = field(default_factory=dict)
+
+
+class Scorer(Protocol):
+    """Judges answers. `names`: its metrics, the first of which stands for quality and is better when it is higher.
+
+    A factory that needs no reference says so with an attribute `needs_reference = False`: it is asked with "".
+    A factory with a parameter `language` gets the language of the task, where that is not one of its own options.
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def __call__(self, text: str, reference: Reference) -> Score:
+        """Judge one answer. Raises ConfigError for a reference that it cannot read, never for an answer."""
+
+    def corpus(self, name: str, sums: Sequence[float]) -> float:
+        """The corpus metric from the sums of its statistics."""
+
+    @property
+    def signature(self) -> Mapping[str, str]:
+        """How each metric was computed (sacrebleu's signature), empty where its name says it."""
+
+
+@dataclass(frozen=True)
+class PerAnswer:
+    """A scorer whose metrics are means over answers; `judge` gives the values of one answer, or None where the scorer's
+    own normalisation leaves nothing of the reference. `in_sentences`: whether answers are long enough to have a
+    language: a letter or a name is not."""
+
+    names: tuple[str, ...]
+    judge: Callable[[str, Reference], Mapping[str, float] | None]
+    needs_reference: bool = True
+    in_sentences: bool = True
+
+    def __call__(self, text: str, reference: Reference) -> Score:
+        if self.needs_reference and is_missing(reference):
+            return unscored(self.names)
+        values = self.judge(text, reference)
+        return unscored(self.names, "the reference holds no words") if values is None else Score(values)
+
+    def corpus(self, name: str, sums: Sequence[float]) -> float:
+        raise ValueError(f"{name} is a mean over answers, not a corpus metric")
+
+    @property
+    def signature(self) -> Mapping[str, str]:
+        return {}
+
+
+def is_missing(reference: Reference) -> bool:
+    """Whether there is nothing in a reference that an answer could be compared with."""
+    texts = [reference] if isinstance(reference, str) else reference
+    values = texts.values() if isinstance(texts, dict) else texts
+    return not any(text.strip() for text in values)
+
+
+def unscored(names: Sequence[str], problem: str = "the row has no reference") -> Score:
+    return Score(dict.fromkeys(names), problem=problem)
+
+
+def alternatives(reference: Reference, scorer: str) -> list[str]:
+    """The texts any of which is right. Raises ConfigError for a mapping: only some scorers know its names."""
+    if isinstance(reference, dict):
+        names = ", ".join(reference)
+        raise ConfigError(f"scorer {scorer}: the reference is a mapping ({names}): make it one text or a list of texts")
+    texts = [reference] if isinstance(reference, str) else reference
+    return [text for text in texts if text.strip()]
+
+
+def make_scorer(task: TaskSpec) -> Scorer | None:
+    """The scorer of a task that is merged with its subset."""
+    if task.scorer is None:
+        return None
+    factory, options = SCORERS.get(task.scorer.type), task.scorer.options
+    if "language" in signature(factory).parameters:
+        options = {"language": task.language, **options}
+    made: Scorer = factory(**options)
+    return made

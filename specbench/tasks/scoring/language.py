@@ -1,0 +1,116 @@
+"""Which language a text is in, by lingua or by its script."""
+
+import re
+import unicodedata
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lingua import LanguageDetector, LanguageDetectorBuilder
+
+
+# Fewer languages, fewer mistakes on short texts. One that is asked for is always added.
+COMMON = (
+    "ar", "bg", "bn", "cs", "da", "de", "el", "en", "es", "fa", "fi", "fr", "gu", "he", "hi", "hu", "id", "it", "ja",
+    "ko", "mr", "nl", "pa", "pl", "pt", "ro", "ru", "so", "sr", "sv", "sw", "ta", "te", "th", "tr", "uk", "ur", "vi",
+    "xh", "yo", "zh", "zu",
+)  # fmt: skip
+
+# Languages that lingua does not know, in scripts that none of those has: Amharic, Cherokee, Tamazight (Tifinagh).
+SCRIPTS = {
+    "am": re.compile(r"[\u1200-\u139f\u2d80-\u2ddf\uab00-\uab2f]"),
+    "chr": re.compile(r"[\u13a0-\u13ff\uab70-\uabbf]"),
+    "zgh": re.compile(r"[\u2d30-\u2d7f]"),
+}
+
+
+def language_of(text: str, *asked: str) -> str | None:
+    """The code of the language of a text, among the COMMON ones, those of SCRIPTS and those asked for; None for a text
+    without words, or where two languages are as likely. Sure for a few sentences, less for a few words."""
+    num_letters = sum(char.isalpha() for char in text)
+    written = next((code for code, script in SCRIPTS.items() if 2 * len(script.findall(text)) > num_letters), None)
+    if written is not None:
+        return written
+    found = _detector(_beside_common(asked)).detect_language_of(text)
+    return None if found is None else found.iso_code_639_1.name.lower()
+
+
+def prepare(*asked: str) -> None:
+    """Load what `language_of` with the same codes needs, so that none of its calls is slower than the others. All
+    detectors of a process share what is loaded."""
+    _loaded(_beside_common(asked))
+
+
+def _beside_common(asked: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(filter(None, map(known, asked))) - {*COMMON, *SCRIPTS}
+
+
+def known(code: str) -> str | None:
+    """The code of a language that can be told from others, ISO 639-1 if there is one: of "pt-BR" pt, of "yor" yo; else
+    None."""
+    return _codes().get(code.lower().partition("-")[0])
+
+
+@cache
+def _codes() -> dict[str, str]:
+    from lingua import Language
+
+    codes = {language: language.iso_code_639_1.name.lower() for language in Language.all()}
+    return {
+        **{code: code for code in codes.values()},
+        **{language.iso_code_639_3.name.lower(): code for language, code in codes.items()},
+        **{code: code for code in SCRIPTS},
+        "amh": "am",
+    }
+
+
+@cache
+def _detector(extra: frozenset[str]) -> "LanguageDetector":
+    """Built once; models are loaded at the first text."""
+    return _builder(extra).build()
+
+
+@cache
+def _loaded(extra: frozenset[str]) -> "LanguageDetector":
+    return _builder(extra).with_preloaded_language_models().build()
+
+
+def _builder(extra: frozenset[str]) -> "LanguageDetectorBuilder":
+    """Low accuracy means trigrams only: a tenth of the memory."""
+    from lingua import IsoCode639_1, LanguageDetectorBuilder
+
+    codes = [getattr(IsoCode639_1, code.upper()) for code in (*COMMON, *sorted(extra))]
+    return LanguageDetectorBuilder.from_iso_codes_639_1(*codes).with_low_accuracy_mode()
+
+
+# Thai, Lao, Myanmar, Khmer; kana, Han, half-width kana
+UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uff66-\uff9f]")
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words. Of a script without spaces each character, with the marks on it, is a word of its own.
+
+    On ASCII texts these are the words of rouge-score's tokenizer.
+    """
+    found: list[str] = []
+    is_open = False  # whether the next letter goes on with the last word
+    for char in unicodedata.normalize("NFKC", text).lower():
+        kind = unicodedata.category(char)[0]
+        if kind == "M" and found:
+            found[-1] += char
+        elif kind not in "LN":
+            is_open = False
+        elif UNSPACED.match(char):
+            found.append(char)
+            is_open = False
+        elif is_open:
+            found[-1] += char
+        else:
+            found.append(char)
+            is_open = True
+    return found
+
+
+def is_unspaced(text: str) -> bool:
+    """Whether most letters of a text are of scripts that are written without spaces."""
+    return 2 * len(UNSPACED.findall(text)) > sum(char.isalpha() for char in text)

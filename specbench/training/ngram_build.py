@@ -1,0 +1,235 @@
+"""Counting an n-gram model of any order, in memory that does not grow with the corpus.
+
+A k-gram is one integer: the index of its first k − 1 tokens at level k − 1, times the vocabulary size, plus its last
+token. Each level reads the tokens once, in chunks: a chunk's keys are sorted into a run on disk, the runs are merged
+into the level, and the place of every position's k-gram in it is the context of the next level.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from specbench.core.errors import ConfigError
+from specbench.models.ngram import SUFFIX, Array, NgramModel, array_name, replacing, write_manifest
+from specbench.training.ngram_corpus import Runs, append, first_of_each, ranks_of_groups
+
+BLOCK = 1 << 20  # starts that are written at once
+
+
+class LevelWriter:
+    """The arrays of one level, appended context by context. `dtypes`: the element type of each array that is kept."""
+
+    def __init__(self, folder: Path, level: int, vocab_size: int, dtypes: Mapping[str, np.dtype[np.unsignedinteger]]):
+        self.paths = {kind: folder / f"{array_name(level, kind)}{SUFFIX}" for kind in dtypes}
+        self.level, self.vocab_size, self.dtypes = level, vocab_size, dtypes
+        self.num_ngrams = self.num_contexts = 0
+        for path in self.paths.values():
+            path.write_bytes(b"")
+
+    def arrays(self) -> dict[str, tuple[str, int]]:
+        """Element type and length of every array, by name."""
+        lengths = {kind: self.num_contexts if kind == "starts" else self.num_ngrams for kind in self.paths}
+        return {array_name(self.level, kind): (self.dtypes[kind].str, lengths[kind]) for kind in self.paths}
+
+    def write(self, merged: Iterator[tuple[Array, Array]], num_contexts: int) -> None:
+        """All k-grams of the level: pieces of (keys, counts) in order, where key = context · vocab_size + token."""
+        keys = counts = np.empty(0, dtype=np.int64)
+        for more_keys, more_counts in merged:
+            keys, counts = np.concatenate([keys, more_keys]), np.concatenate([counts, more_counts])
+            # The last context may go on in the next piece.
+            complete = int(np.searchsorted(keys, keys[-1] // self.vocab_size * self.vocab_size))
+            self._write_contexts(keys[:complete], counts[:complete])
+            keys, counts = keys[complete:], counts[complete:]
+        self._write_contexts(keys, counts)
+        self._write_starts(num_contexts + 1, np.empty(0, dtype=np.int64))
+
+    def _write_contexts(self, keys: Array, counts: Array) -> None:
+        if len(keys) == 0:
+            return
+        contexts = keys // self.vocab_size
+        tokens = keys - contexts * self.vocab_size
+        self._write_starts(int(contexts[-1]) + 1, contexts)
+        order = most_frequent_first(contexts, counts)
+        self._append("tokens", tokens)
+        self._append("ranked_tokens", tokens[order])
+        self._append("ranked_counts", counts[order])
+        self.num_ngrams += len(keys)
+
+    def _write_starts(self, end: int, contexts: Array) -> None:
+        """The starts of the contexts up to `end`, given the sorted contexts of the k-grams that come next."""
+        for low in range(self.num_contexts, end, BLOCK):
+            block = np.arange(low, min(low + BLOCK, end))
+            self._append("starts", self.num_ngrams + np.searchsorted(contexts, block))
+        self.num_contexts = max(self.num_contexts, end)
+
+    def _append(self, kind: str, values: Array) -> None:
+        if kind in self.paths:
+            append(self.paths[kind], values.astype(self.dtypes[kind]))
+
+
+def most_frequent_first(contexts: Array, counts: Array) -> Array:
+    """The order [n] that sorts each context's entries by falling count and keeps the order of ties."""
+    most = int(counts.max())
+    groups = ranks_of_groups(first_of_each(contexts), len(contexts))
+    return np.argsort(groups * (most + 1) + (most - counts), kind="stable")
+
+
+CHUNK_TOKENS = 1 << 21
+NOTHING = -1  # after each document, and where no context ends
+Progress = Callable[[str, int], None]
+Document = Sequence[int] | Array
+
+
+def build(
+    documents: Iterable[Document],
+    order: int,
+    vocab_size: int,
+    output: Path,
+    tokenizer_digest: str,
+    progress: Progress | None = None,
+    chunk_tokens: int = CHUNK_TOKENS,
+) -> NgramModel:
+    """Count the n-grams up to `order` of documents (token ids each) into the folder `output`; none crosses documents.
+
+    `progress` is called with what is being done and the number of tokens it is done for. A model that is already at
+    `output` is replaced when the new one is complete. Raises ConfigError for an output that is anything else, for ids
+    outside the vocabulary and for a corpus without tokens.
+    """
+    with replacing(Path(output)) as folder:
+        count_into(folder, documents, order, vocab_size, tokenizer_digest, progress, chunk_tokens)
+    return NgramModel.load(output)
+
+
+def count_into(
+    folder: Path,
+    documents: Iterable[Document],
+    order: int,
+    vocab_size: int,
+    tokenizer_digest: str,
+    progress: Progress | None = None,
+    chunk_tokens: int = CHUNK_TOKENS,
+) -> None:
+    """As `build`, into a folder that is empty and takes its place later."""
+    if order < 1:
+        raise ConfigError(f"order = {order}: an n-gram has at least one token: give 1 or more (2 counts bigrams)")
+    say: Progress = progress or (lambda doing, num_tokens: None)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        counter = Counter(folder, Path(scratch), vocab_size, chunk_tokens, say)
+        counts = counter.write_tokens(documents)
+        num_tokens = int(counts.sum())
+        if num_tokens == 0:
+            raise ConfigError("the corpus has no tokens: give files with text")
+        writers = [counter.write_unigrams(counts)]
+        for level in range(2, order + 1):
+            writers.append(counter.write_level(level, writers[-1].num_ngrams, is_last=level == order, counts=counts))
+        fields = {"order": order, "vocab_size": vocab_size, "num_tokens": num_tokens,
+                  "num_ngrams": [writer.num_ngrams for writer in writers],
+                  "tokenizer_digest": tokenizer_digest}  # fmt: skip
+        write_manifest(folder, fields, {name: a for writer in writers for name, a in writer.arrays().items()})
+
+
+@dataclass
+class Counter:
+    """The files of one build: the tokens as int32 with a mark after each document, and a context per position."""
+
+    folder: Path
+    scratch: Path
+    vocab_size: int
+    chunk_tokens: int
+    say: Progress
+
+    def write_tokens(self, documents: Iterable[Document]) -> Array:
+        """Store the documents. Returns how often each token occurs: [vocab_size]."""
+        counts = np.zeros(self.vocab_size, dtype=np.int64)
+        end = np.array([NOTHING])
+        parts: list[Array] = []
+        size = num_tokens = 0
+        self._path("tokens").write_bytes(b"")
+        for document in documents:
+            if len(document) == 0:
+                continue
+            parts += (np.asarray(document, dtype=np.int64), end)
+            size += len(document)
+            if size >= self.chunk_tokens:
+                self._store(parts, counts)
+                num_tokens += size
+                self.say("reading", num_tokens)
+                parts, size = [], 0
+        self._store(parts, counts)
+        self.say("reading", num_tokens + size)
+        return counts
+
+    def _store(self, parts: list[Array], counts: Array) -> None:
+        if not parts:
+            return
+        chunk = np.concatenate(parts)
+        ids = chunk[chunk != NOTHING]
+        if len(ids) + len(parts) // 2 != len(chunk) or ids.min() < 0 or ids.max() >= self.vocab_size:
+            wrong = next(int(i) for part in parts[::2] for i in part if not 0 <= i < self.vocab_size)
+            raise ConfigError(f"token id {wrong} is outside the vocabulary of {self.vocab_size} tokens: check both")
+        counts += np.bincount(ids, minlength=self.vocab_size)
+        append(self._path("tokens"), chunk.astype(np.int32))
+
+    def write_unigrams(self, counts: Array) -> LevelWriter:
+        """Level 1: the tokens that occur."""
+        seen = np.flatnonzero(counts)
+        writer = LevelWriter(self.folder, 1, self.vocab_size, self._dtypes(counts, ("ranked_tokens", "ranked_counts")))
+        writer.write(iter([(seen, counts[seen])]), 0)
+        return writer
+
+    def write_level(self, level: int, num_previous: int, *, is_last: bool, counts: Array) -> LevelWriter:
+        """Level k ≥ 2, and the contexts of the next one unless it is the last."""
+        runs = self._count(level, inverse=not is_last)
+        kinds = ("starts", "ranked_tokens", "ranked_counts") + (() if is_last else ("tokens",))
+        writer = LevelWriter(self.folder, level, self.vocab_size, self._dtypes(counts, kinds))
+        writer.write(runs.merge(self.chunk_tokens, index=not is_last), self.vocab_size if level == 2 else num_previous)
+        if not is_last:
+            self._write_contexts(runs)
+        return writer
+
+    def _count(self, level: int, inverse: bool) -> Runs:
+        runs = Runs(self.scratch)
+        self._path("places").write_bytes(b"")
+        before, num_tokens = np.array([NOTHING]), 0
+        contexts_of = ("tokens", np.int32) if level == 2 else ("contexts", np.int64)
+        for tokens, ending in zip(self._chunks("tokens", np.int32), self._chunks(*contexts_of), strict=True):
+            contexts = np.concatenate([before, ending[:-1]]).astype(np.int64)
+            before = ending[-1:]
+            counted = (contexts != NOTHING) & (tokens != NOTHING)
+            places = runs.add(contexts[counted] * self.vocab_size + tokens[counted], inverse)
+            if inverse:
+                of_positions = np.full(len(tokens), NOTHING, dtype=np.int32)
+                of_positions[counted] = places
+                append(self._path("places"), of_positions)
+            num_tokens += int((tokens != NOTHING).sum())
+            self.say(f"counting {level}-grams", num_tokens)
+        return runs
+
+    def _write_contexts(self, runs: Runs) -> None:
+        """For every position the index of the k-gram that ends there."""
+        self._path("contexts").write_bytes(b"")
+        for number, places in enumerate(self._chunks("places", np.int32)):
+            indices = np.append(runs.indices_of(number), NOTHING)  # where NOTHING, as an index, finds it
+            append(self._path("contexts"), indices[places])
+
+    def _chunks(self, name: str, dtype: type[np.signedinteger]) -> Iterable[Array]:
+        num_bytes = np.dtype(dtype).itemsize
+        for offset in range(0, self._path(name).stat().st_size, self.chunk_tokens * num_bytes):
+            yield np.fromfile(self._path(name), dtype=dtype, count=self.chunk_tokens, offset=offset)
+
+    def _path(self, name: str) -> Path:
+        return self.scratch / name
+
+    def _dtypes(self, counts: Array, kinds: Sequence[str]) -> dict[str, np.dtype[np.unsignedinteger]]:
+        """The smallest types that hold the arrays of any level."""
+        token, count = smallest(self.vocab_size - 1), smallest(int(counts.max()))
+        types = {"starts": smallest(int(counts.sum())), "ranked_tokens": token, "ranked_counts": count, "tokens": token}
+        return {kind: types[kind] for kind in kinds}
+
+
+def smallest(maximum: int) -> np.dtype[np.unsignedinteger]:
+    """The smallest little-endian unsigned type that holds a number."""
+    return np.min_scalar_type(maximum).newbyteorder("<")

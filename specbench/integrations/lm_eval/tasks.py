@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import ConfigError
+from specbench.core.registry import TASK_SOURCES
 from specbench.integrations.lm_eval.scorer import HELD, HeldTask, hold, quiet, seeded
 from specbench.integrations.lm_eval.scorer import lm_eval as scorer
 from specbench.integrations.lm_eval.task_index import is_path, task_index
@@ -55,6 +56,7 @@ NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 LOCAL_FORMATS = ("json", "csv", "parquet", "text", "arrow")
 
 
+@TASK_SOURCES.register("lm_eval")
 def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
     """The task that lm-eval calls `name` (with or without "lm_eval:"; a path of a YAML file; a group, a tag or a
     pattern gives all its tasks), its data loaded. `include`: a folder with a user's own YAML files.

@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from specbench.analysis.limit.measuring import Asked, limits_of
 from specbench.analysis.limit.report import Costs, LimitReport
 from specbench.analysis.limit.tables import tables
+from specbench.decoding.decoder import Decoder
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
@@ -32,7 +33,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import DTYPES, choose_device
 from specbench.results import bootstrap
 from specbench.results.speed import expected_speedup
-from specbench.running.compose import Decoder, compose
+from specbench.running.compose import compose
 from specbench.running.requirements import num_compilations
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build

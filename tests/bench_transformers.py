@@ -17,13 +17,14 @@ from rich.console import Console
 from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from specbench.decoding.decoder import Decoder
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.results import bootstrap
-from specbench.running.compose import Decoder, compose
+from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method, load_task
 from specbench.specs.overrides import with_overrides
 from specbench.tasks.examples import load_examples

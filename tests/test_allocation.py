@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import Decoder, stream_seed
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.running.blocks import warm_up_cell
-from specbench.running.compose import Decoder, compose, stream_seed
+from specbench.running.compose import compose
 from specbench.running.records import check_record
 from specbench.specs.catalogue import load_method
 from specbench.specs.method import MethodSpec

@@ -103,7 +103,7 @@ def test_recover_draws_from_the_residual(tmp_path: Path) -> None:
     assert isinstance(sparse, SparseProbs)
     target_probs = torch.softmax(torch.randn(VOCAB, generator=generator), -1)
     for index in range(3):
-        counts = Counter(draw(sparse.rest(torch.tensor([index]), target_probs), generator) for _ in range(3000))
+        counts = Counter(draw(sparse.residual(torch.tensor([index]), target_probs), generator) for _ in range(3000))
         left = (target_probs - sparse.probs[index]).clamp_min(0).double()
         support = left > 0
         observed = [counts[token] for token in support.nonzero()[:, 0].tolist()]
@@ -115,7 +115,7 @@ def test_greedy_drafts_are_the_most_frequent_continuations(tmp_path: Path) -> No
     model = build([[0, 1, 2, 0, 1, 3, 0, 1, 3], [4, 4, 4]], 3, VOCAB, tmp_path / "ngram", "d")
     proposal = drafter(model, Sampling(0.0)).propose([9, 0], 4, torch.Generator())
     assert proposal.token_ids == [1, 3, 0, 1]
-    assert isinstance(proposal.probs, SparseProbs) and proposal.probs.certain
+    assert isinstance(proposal.probs, SparseProbs) and proposal.probs.is_one_hot
     assert proposal.probs.probs.argmax(-1).tolist() == [1, 3, 0, 1] and float(proposal.probs.probs.sum()) == 4.0
     raw = proposal.probs.raw_probs
     assert raw[0].tolist() == [0, 1.0, *[0] * (VOCAB - 2)]

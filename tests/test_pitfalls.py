@@ -15,6 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from specbench.cli import app
+from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import decode
@@ -22,7 +23,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import ModelPair
 from specbench.running.blocks import TEXT
-from specbench.running.compose import Decoder, compose
+from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method, load_task
 from specbench.tasks.examples import load_examples
 from tests.toys import TableModel
@@ -89,13 +90,13 @@ def test_every_draft_has_the_asked_length_until_the_limit() -> None:
 def test_the_warm_up_text_is_no_prompt(monkeypatch: pytest.MonkeyPatch, specbench: Specbench) -> None:
     """Everything that is decoded before the first record is written comes from the filler text."""
     decoded: list[list[int]] = []
-    generate = Decoder.generate
+    generate = DraftingDecoder.generate
 
-    def spy(self: Decoder, prompt_ids: list[int], *rest: Any, **named: Any) -> Any:
+    def spy(self: DraftingDecoder, prompt_ids: list[int], *rest: Any, **named: Any) -> Any:
         decoded.append(prompt_ids)
         return generate(self, prompt_ids, *rest, **named)
 
-    monkeypatch.setattr(Decoder, "generate", spy)
+    monkeypatch.setattr(DraftingDecoder, "generate", spy)
     specbench(
         "run", "--task", "mgsm", "--method", "sd", "--limit", "1", "--subset", "en", "--output", "p",
         "--set", "generation.max_new_tokens=12",

@@ -31,16 +31,15 @@ parrot = "specbench_parrot:TASKS"
 MODULE = '''
 from pathlib import Path
 
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import PointMass, Proposal
 
 METHODS = Path(__file__).parent / "methods"
 TASKS = str(Path(__file__).parent / "tasks")
 
 
-class Parrot:
+class Parrot(Drafter):
     """Repeats the last token."""
-
-    passes = None
 
     def __init__(self, count):
         self.count = count

@@ -169,7 +169,9 @@ def test_control_taking_drafts_as_they_are_is_caught() -> None:
 class OneSided(PointMass):
     """A point mass whose residual forgets to leave out the rejected token."""
 
-    def recover(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
+    residual_is_sampled = True
+
+    def sample_residual(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
         return int(torch.multinomial(target_probs, 1, generator=generator).item())
 
 

@@ -9,12 +9,13 @@ import pytest
 import yaml
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import QueryInfo
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.metrics import metrics_of
 from specbench.results.rows import drafter_options
-from specbench.running.compose import QueryInfo, Route, RoutedDecoder, compose, without_subset
+from specbench.running.compose import Route, RoutedDecoder, compose, without_subset
 from specbench.running.models import Models
 from specbench.specs.catalogue import load_method, load_task
 from specbench.specs.components import build

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.running.blocks import Block, blocks, what_blocks_are
-from specbench.running.compose import compose, methods_for_any_vocabulary, stream_seed
+from specbench.running.compose import compose, methods_for_any_vocabulary
 from specbench.running.identity import run_identity
 from specbench.running.models import Models
 from specbench.running.runner import check_same_examples

@@ -73,5 +73,5 @@ def test_certain_rows_are_judged_by_their_token_as_if_they_were_one_hot(monkeypa
     assert torch.equal(rows.token_probs(token_ids), torch.tensor([1.0, 0.0, 1.0]))
     assert torch.equal(rows.overlap(target_probs), torch.minimum(one_hot, target_probs).sum(-1))
     for index in range(3):
-        rest = rows.rest(torch.tensor([index]), target_probs[index])
+        rest = rows.residual(torch.tensor([index]), target_probs[index])
         assert torch.equal(rest, residual(target_probs[index], one_hot[index]))

@@ -216,7 +216,7 @@ def test_control_the_drafted_path_alone_in_place_of_psi_is_caught(monkeypatch: p
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_control_recovering_from_the_target_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StringProbs, "recover", lambda self, index, probs, generator: draw(probs, generator))
+    monkeypatch.setattr(StringProbs, "sample_residual", lambda self, index, probs, generator: draw(probs, generator))
     target, draft = models(name, 1)
     counts = draws(target, bridged(target, draft, PLAIN), 1, 1, PLAIN)
     assert chi_square_p(counts, joint(target, 3, PLAIN)) < 1e-6
@@ -241,7 +241,7 @@ def test_recovery_follows_the_residual_and_ends(foreign: float) -> None:
     counts: Counter[tuple[int, ...]] = Counter()
     for _ in range(NUM_DRAWS):
         table = Table()
-        counts[(StringProbs([0], [table]).recover(0, target_probs, generator),)] += 1  # type: ignore[list-item]
+        counts[(StringProbs([0], [table]).sample_residual(0, target_probs, generator),)] += 1  # type: ignore[list-item]
         assert table.num_asked <= 5
     expected = {(i,): float(mass) for i, mass in enumerate(residual / residual.sum()) if mass > 0}
     assert set(counts) <= set(expected)

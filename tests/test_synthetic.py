@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import Decoder, DraftingDecoder
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.drafters.synthetic import SyntheticDrafter
 from specbench.decoding.ledger import StopRules
@@ -18,7 +19,7 @@ from specbench.results.captions import caption
 from specbench.results.paired import Side
 from specbench.results.ranked_tables import unranked
 from specbench.results.ranks import ranked
-from specbench.running.compose import Decoder, compose
+from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
@@ -39,13 +40,13 @@ def synthetic(acceptance: float):
 def decoder(acceptance: float, sampling: Sampling = GREEDY, vocab: int = 30, **options) -> Decoder:
     target, draft = TableModel(vocab, 1, **options), TableModel(vocab, 2)
     target.device = torch.device("cpu")
-    return Decoder(
+    return DraftingDecoder(
         synthetic(acceptance), target, SyntheticDrafter(target, draft, acceptance, sampling), rejection, sampling
     )
 
 
 def plain(target, sampling: Sampling = GREEDY) -> Decoder:
-    return Decoder(load_method("ar"), target, NoDrafter(), rejection, sampling)
+    return DraftingDecoder(load_method("ar"), target, NoDrafter(), rejection, sampling)
 
 
 def counts(generations: list[Generation]) -> tuple[int, int]:

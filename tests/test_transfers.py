@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench.decoding.bridges.token_level import View
+from specbench.decoding.decoder import Decoder
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.ledger import Ledger, StopRules
 from specbench.decoding.loop import Generation
@@ -21,7 +22,7 @@ from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.devices import uploaded
-from specbench.running.compose import Decoder, compose
+from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import DraftingDecoder
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import Prompts
-from specbench.running.compose import Decoder
 from specbench.running.prompts import record_prompts
 from specbench.running.records import with_the_same_history
 from specbench.specs.components import build
@@ -94,15 +94,15 @@ def test_each_method_reads_its_own_answers(
     call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_pair: tuple[str, str]
 ) -> None:
     asked: dict[str, list[str]] = {"ar": [], "sd": [], "draft-only": []}
-    generate, model = Decoder.generate, load_model(tiny_pair[0])
+    generate, model = DraftingDecoder.generate, load_model(tiny_pair[0])
 
-    def spy(self: Decoder, prompt_ids: list[int], *rest: Any, **named: Any) -> Any:
+    def spy(self: DraftingDecoder, prompt_ids: list[int], *rest: Any, **named: Any) -> Any:
         text = model.decode_text(prompt_ids)
         if text.startswith("0: How?"):
             asked[self.method.name].append(text)
         return generate(self, prompt_ids, *rest, **named)
 
-    monkeypatch.setattr(Decoder, "generate", spy)
+    monkeypatch.setattr(DraftingDecoder, "generate", spy)
     records = call(write(tmp_path, *ROWS), "out")
     assert [(record["example"], record["turn"]) for record in records] == [(n, t) for n in range(3) for t in range(3)]
     for name, prompts in asked.items():
@@ -158,14 +158,14 @@ def test_the_prompts_of_records_are_what_was_read(
     call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_pair: tuple[str, str]
 ) -> None:
     read_ids: list[list[int]] = []
-    generate = Decoder.generate
+    generate = DraftingDecoder.generate
 
-    def spy(self: Decoder, prompt_ids: list[int], *rest: Any, **named: Any) -> Any:
+    def spy(self: DraftingDecoder, prompt_ids: list[int], *rest: Any, **named: Any) -> Any:
         if self.method.name == "ar" and bytes(prompt_ids[:1]):
             read_ids.append(prompt_ids)
         return generate(self, prompt_ids, *rest, **named)
 
-    monkeypatch.setattr(Decoder, "generate", spy)
+    monkeypatch.setattr(DraftingDecoder, "generate", spy)
     records = call(write(tmp_path, *ROWS), "out")
     examples = {("default", example.index): example for example in load(tmp_path)}
     ids = record_prompts(examples, {}, records, load_model(tiny_pair[0]), "auto")

@@ -281,7 +281,7 @@ def test_the_value_of_a_token_bridge_is_that_of_the_models_whatever_is_drawn(see
     assert found < float(np.mean(given_no_end)) - 0.04
 
 
-class DrawnOnly:
+class DrawnOnly(DraftProbs):
     """What slrs knows of its draft: ψ of the tokens that were drawn, and no sum over the vocabulary."""
 
     def __init__(self, psi: torch.Tensor) -> None:
@@ -293,7 +293,9 @@ class DrawnOnly:
     def overlap(self, target_probs: torch.Tensor) -> None:
         return None
 
-    def recover(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
+    residual_is_sampled = True
+
+    def sample_residual(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
         raise AssertionError("nothing is drawn")
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.running.blocks import TEXT, warm_up
-from specbench.running.compose import Decoder, compose
+from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
 from tests import tiny
 
@@ -27,15 +28,15 @@ def decoded(
         rows = "".join(f"{subset}: {'why ' * length}\t{n}\n" for n in range(2))
         (tmp_path / f"mgsm_{subset}.tsv").write_text(rows, encoding="utf-8")
     seen: list[tuple[str, str]] = []
-    generate = Decoder.generate
+    generate = DraftingDecoder.generate
 
-    def spy(self: Decoder, prompt_ids: list[int], *given: Any, **named: Any) -> Any:
+    def spy(self: DraftingDecoder, prompt_ids: list[int], *given: Any, **named: Any) -> Any:
         text = self.model.decode_text(prompt_ids)
         seen.append((self.method.name, next((s for s in LENGTHS if f"{s}: why" in text), "warm-up")))
         assert (TEXT[:10] in text) == (seen[-1][1] == "warm-up")
         return generate(self, prompt_ids, *given, **named)
 
-    monkeypatch.setattr(Decoder, "generate", spy)
+    monkeypatch.setattr(DraftingDecoder, "generate", spy)
 
     def run(subsets: str, *more: str) -> list[tuple[str, str]]:
         seen.clear()
@@ -62,7 +63,7 @@ def test_what_is_measured_already_is_not_warmed_up(decoded: Run) -> None:
 
 def test_the_same_decoder_is_warmed_up_again_on_more_tokens_only(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
-    monkeypatch.setattr(Decoder, "generate", lambda self, ids, *given, **named: lengths.append(len(ids)))
+    monkeypatch.setattr(DraftingDecoder, "generate", lambda self, ids, *given, **named: lengths.append(len(ids)))
     pair = ModelPair(tiny.causal_lm())
     decoder, other = (compose(load_method("ar"), pair, sampling) for sampling in (Sampling(), Sampling(1.0)))
     for num_tokens in (50, 40, 50, 60):

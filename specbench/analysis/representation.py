@@ -15,9 +15,9 @@ from rich.text import Text
 from scipy import stats
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.running.compose import stream_seed
 from specbench.tasks.scoring.language import language_of
 from specbench.training.teacher import Generator, Job
 

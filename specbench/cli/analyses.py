@@ -109,7 +109,7 @@ def languages(
 
     Languages are identified by lingua; the paper has NLTK's classifier, whose shares may differ.
     """
-    from specbench.tasks.scoring.language import known
+    from specbench.specs.languages import known
 
     for option, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
         if not 0 < value < float("inf"):

@@ -13,9 +13,10 @@ from specbench.results.log_ratios import CONFIDENCE, NUM_RESAMPLES
 from specbench.results.shares import SHARE
 from specbench.results.units import bounds_of
 from specbench.running.records import Generation, Record
+from specbench.specs.languages import known
 from specbench.tasks.sandbox.run import ENDED
 from specbench.tasks.scoring.contract import Scorer
-from specbench.tasks.scoring.language import known, language_of
+from specbench.tasks.scoring.language import language_of
 
 if TYPE_CHECKING:
     from specbench.running.plan import Cell

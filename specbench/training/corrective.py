@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.running.compose import stream_seed
 from specbench.training.divergence import corrective_weights, cross_entropy_full, cross_entropy_sampled, unfairness
 from specbench.training.objective import Part
 from specbench.training.passes import Batch, FrozenLogits, Sample, bare, batches_of, learnt_logits

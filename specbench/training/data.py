@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 
 from specbench.core.errors import ConfigError, nearest
+from specbench.decoding.decoder import stream_seed
 from specbench.embedded.world import WORLDS
-from specbench.running.compose import stream_seed
 from specbench.specs.catalogue import load_task
 from specbench.specs.components import build
 from specbench.specs.task import TaskSpec

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.running.compose import stream_seed
 from specbench.training.corrective import Prompts
 from specbench.training.data import TrainingData
 from specbench.training.divergence import cross_entropy_sampled, truncated_cross_entropy, truncated_probs

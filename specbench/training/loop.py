@@ -11,7 +11,7 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from specbench.core.errors import ConfigError
-from specbench.running.compose import stream_seed
+from specbench.decoding.decoder import stream_seed
 from specbench.training.cost import Meter
 from specbench.training.files import OutputFolder
 from specbench.training.objective import Objective, Part

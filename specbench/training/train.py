@@ -17,6 +17,7 @@ from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import VocabularyMismatch
 from specbench.decoding.bridges.token_level import shared
+from specbench.decoding.decoder import stream_seed
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.embedded.family import source_of
@@ -24,7 +25,6 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.checkpoints import identified
 from specbench.models.loading import choose_device, load_model
 from specbench.results.environment import environment
-from specbench.running.compose import stream_seed
 from specbench.training.files import OutputFolder
 from specbench.training.loop import Loop, bitsandbytes
 from specbench.training.objective import Objective

@@ -31,12 +31,13 @@ from specbench.analysis.audit.verdict import (
     declaration,
 )
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import stream_seed
 from specbench.decoding.drafters.model import ModelDrafter, ScoringModel
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.entry import load, takes_sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.running.compose import compose, stream_seed
+from specbench.running.compose import compose
 from specbench.running.models import Models, parts
 from specbench.specs.method import MethodSpec
 

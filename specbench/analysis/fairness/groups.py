@@ -24,8 +24,8 @@ from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.shares import SHARE, Bounds
 from specbench.results.units import PERCENT
 from specbench.running.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum
+from specbench.specs.languages import known
 from specbench.tasks.scoring.contract import Scorer
-from specbench.tasks.scoring.language import known
 
 # After the columns of positions.py, per prompt: Σ F(α(s)) and the number of positions, …
 PER_PASS: Final = NUM_COLUMNS

@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM, shortest_context
-from specbench.tasks.scoring.language import known
+from specbench.specs.languages import known
 
 Side = tuple[Run, str]  # a run and one of its methods
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from random import Random
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import stream_seed
 from specbench.results.bootstrap import MIN_PROMPTS
-from specbench.running.compose import stream_seed
 from specbench.specs.method import CalibrationSpec, MethodSpec
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import Example, TaskData

@@ -30,10 +30,10 @@ from specbench.running.request import Request
 from specbench.specs import components as dotted
 from specbench.specs import yaml_files
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
+from specbench.specs.languages import known
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import RunSpec
 from specbench.tasks.scoring.contract import Scorer
-from specbench.tasks.scoring.language import known
 
 Array = NDArray[np.float64]
 

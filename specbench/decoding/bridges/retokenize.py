@@ -8,11 +8,14 @@ from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
+from specbench.models.timing import Stopwatch
 from specbench.models.vocabulary import Vocabulary
 
 
 class Retokenized(Drafter):
     """A drafter whose text is proposed in the target's tokens: certain, whatever it was drawn from."""
+
+    tokenizing: Stopwatch
 
     def __init__(self, drafter: Drafter, context: DraftContext, target: Vocabulary, draft: Vocabulary) -> None:
         self._drafter = drafter

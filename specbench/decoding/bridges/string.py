@@ -18,6 +18,7 @@ from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.proposal import FOREIGN, PointMass, Proposal
 from specbench.decoding.sampling import DraftProbs, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.timing import Stopwatch
 
 
 class StringBridge(Drafter):
@@ -25,6 +26,9 @@ class StringBridge(Drafter):
 
     The rest of the text is drawn anew. A text that begins with no target token (the end of one, say) is FOREIGN.
     """
+
+    sampling: Sampling
+    tokenizing: Stopwatch
 
     def __init__(self, drafter: ModelDrafter, models: ModelPair, greedy: bool, max_draft_passes: int) -> None:
         assert models.drafter is not None

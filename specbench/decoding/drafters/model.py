@@ -49,6 +49,8 @@ class ModelDrafter(Drafter):
     """Drafts token by token; a drafted EOS ends the draft. Where reading a token would wait for the device, it drafts
     on and is cut at the EOS when the step is read."""
 
+    sampling: Sampling
+
     def __init__(self, model: ScoringModel, sampling: Sampling) -> None:
         self.model = model
         self.sampling = sampling

@@ -153,6 +153,8 @@ HOW = "train one with `specbench train ngram --target {target}` and give --set d
 class NgramDrafter(Drafter):
     """Drafts token by token; a drafted EOS ends the draft. One pass is logged per draft token: look-up and draw."""
 
+    sampling: Sampling
+
     def __init__(
         self, model: NgramModel, sampling: Sampling, eos_token_ids: frozenset[int], vocab_size: int,
         device: torch.device, name: str | None = None,

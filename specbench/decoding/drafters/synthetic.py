@@ -136,6 +136,8 @@ class SyntheticDrafter(Drafter):
     """Each draft token is accepted with probability `acceptance`, given that all before it were; a drafted EOS ends the
     draft. Without a rehearsal the target's passes that the plan takes are made while the clock runs."""
 
+    sampling: Sampling
+
     def __init__(self, target: ScoringModel, model: ScoringModel, acceptance: float, sampling: Sampling) -> None:
         self.model = model
         self.sampling = sampling

@@ -1,0 +1,115 @@
+"""The packages import downwards only, lazy imports included, and no two files import each other."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "specbench"
+LAYERS = (
+    {"core"}, {"specs"}, {"models"}, {"decoding", "tasks"}, {"running"}, {"results"}, {"integrations"},
+    {"training"}, {"analysis"}, {"publish"}, {"cli"},
+)  # fmt: skip
+LEVEL = {package: number for number, packages in enumerate(LAYERS) for package in packages}
+LOADERS = {"specbench.models.loading", "specbench.tasks.sources"}  # the only ones that may import the embedded family
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in PACKAGE.rglob("*.py") if "inside" not in path.parts}
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    """The modules that a file imports anywhere, without those under TYPE_CHECKING."""
+    only_types = {
+        id(inner) for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }  # fmt: skip
+    for node in ast.walk(tree):
+        if id(node) in only_types:
+            continue
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "specbench":
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in MODULES else str(node.module)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+
+
+IMPORTS = {
+    name: set(imports(ast.parse(path.read_text(encoding="utf-8")))) - {name} for name, path in MODULES.items()
+}
+
+
+def package(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def test_every_package_has_a_layer() -> None:
+    packages = {package(name) for name in MODULES} - {"", "__main__", "embedded"}
+    assert packages == set(LEVEL)
+
+
+def test_packages_import_downwards_only() -> None:
+    upwards = [
+        f"{name} imports {other}" for name, others in IMPORTS.items() for other in others
+        if package(name) in LEVEL and LEVEL.get(package(other), -1) > LEVEL[package(name)]
+    ]  # fmt: skip
+    assert not upwards, "\n".join(sorted(upwards))
+
+
+def test_packages_of_one_layer_do_not_import_each_other() -> None:
+    across = [
+        f"{name} imports {other}" for name, others in IMPORTS.items() for other in others
+        if package(name) != package(other) and LEVEL.get(package(name), -1) == LEVEL.get(package(other), -2)
+    ]  # fmt: skip
+    assert not across, "\n".join(sorted(across))
+
+
+def test_only_the_loaders_import_the_embedded_family() -> None:
+    others = [
+        f"{name} imports {other}" for name, found in IMPORTS.items() for other in found
+        if package(other) == "embedded" and package(name) != "embedded" and name not in LOADERS
+    ]  # fmt: skip
+    assert not others, "\n".join(sorted(others))
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """One cycle of a graph, its first node again at the end; empty where there is none."""
+    done: set[str] = set()
+    for start in graph:
+        path: list[tuple[str, Iterator[str]]] = [(start, iter(graph[start]))] if start not in done else []
+        while path:
+            following = next(path[-1][1], None)
+            if following is None:
+                done.add(path.pop()[0])
+                continue
+            names = [name for name, _ in path]
+            if following in names:
+                return [*names[names.index(following) :], following]
+            if following not in done:
+                path.append((following, iter(graph.get(following, ()))))
+    return []
+
+
+def test_no_files_import_each_other() -> None:
+    assert not cycle(IMPORTS)
+
+
+def test_no_packages_import_each_other() -> None:
+    found: dict[str, set[str]] = {}
+    for name, others in IMPORTS.items():
+        found.setdefault(package(name), set()).update(package(other) for other in others)
+    found.pop("", None)
+    for name, others in found.items():
+        others -= {name, ""}
+    assert not cycle(found)
+
+
+@pytest.mark.parametrize("graph", [{"a": {"b"}, "b": {"c"}, "c": {"a"}}, {"a": set(), "b": {"b"}}])
+def test_control_a_cycle_is_found(graph: dict[str, set[str]]) -> None:
+    assert cycle(graph)

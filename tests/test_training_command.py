@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 
 from specbench.models.checkpoints import fingerprint
 from specbench.models.loading import load_model, load_weights
-from specbench.training.command import identity, measuring
+from specbench.training.command import measurement_command, training_identity
 from specbench.training.corrective import CorrectiveObjective
-from specbench.training.distillation import SampleObjective
-from specbench.training.files import OutputFolder
 from specbench.training.loop import make_optimizer
-from specbench.training.self_distillation import Server
+from specbench.training.objectives import SampleObjective
+from specbench.training.output import OutputFolder
+from specbench.training.self_distillation import CompletionServer
 from specbench.training.spec import TrainSpec
 from tests import tiny
 from tests.training_toys import in_a_process, killed_at, same
@@ -94,7 +94,7 @@ def test_a_finished_training_is_not_repeated(specbench: Run, models: tuple[str, 
 def test_a_trained_drafter_is_measured_on_the_tasks_of_its_data() -> None:
     def command(**given: Any) -> str:
         made = TrainSpec.model_validate({"kind": "scdf", "output": "x", **given})
-        return measuring(made.model_dump(mode="json"), Path("my drafter"))
+        return measurement_command(made.model_dump(mode="json"), Path("my drafter"))
 
     tasks = ["world:mgsm", "world:drill", "wmt", "world:wmt"]
     assert command(data={"tasks": tasks, "subsets": ["en", "sw"]}) == (
@@ -142,7 +142,9 @@ def test_weights_of_the_target_are_loaded_only_where_it_computes(
     if stage == "with a server":
         small += ["--set", "finetune.server.base_url=http://127.0.0.1:1/v1"]
         reply = {"text": " yes", "ended": True}
-        monkeypatch.setattr(Server, "answers", lambda _, asked: [[(place, reply) for place in range(len(asked))]])
+        monkeypatch.setattr(
+            CompletionServer, "answers", lambda _, asked: [[(place, reply) for place in range(len(asked))]]
+        )
     elif stage == "pretrain":
         small += ["--set", "finetune.stage=pretrain"]
     code, _, err = specbench(*arguments("finetune", models, tmp_path, *corpus(tmp_path), *small))
@@ -294,7 +296,7 @@ def test_what_a_training_is_resumed_by_names_the_precision_that_was_computed_in(
     def of(dtype: str, num_processes: int = 1) -> dict[str, Any]:
         given = {"kind": "scdf", "data": {"tasks": ["mgsm"]}, "output": "x", "dtype": dtype, "device": "cpu"}
         about = {"data": {"digest": "d"}, "models": {}}
-        return identity(TrainSpec.model_validate(given), 3, about, num_processes)
+        return training_identity(TrainSpec.model_validate(given), 3, about, num_processes)
 
     assert of("auto") == of("float32") != of("bfloat16")
     assert of("auto") != of("auto", 2)

@@ -11,7 +11,7 @@ import torch
 from accelerate.state import AcceleratorState
 from torch import nn
 
-from specbench.training.objective import Part
+from specbench.training.loop import LossPart
 from tests import tiny
 from tests.training_toys import ToyObjective, processes, train_toy, weights
 
@@ -63,13 +63,13 @@ class Counting(ToyObjective):
 
     num_trained = 0
 
-    def parts(self, drafter: nn.Module, number: int) -> list[Part]:
+    def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         return [
-            Part(part.group, part.weight, part.num_tokens, self.counted(part))
+            LossPart(part.group, part.weight, part.num_tokens, self.counted(part))
             for part in super().parts(drafter, number)
         ]
 
-    def counted(self, part: Part) -> Callable[[nn.Module], torch.Tensor]:
+    def counted(self, part: LossPart) -> Callable[[nn.Module], torch.Tensor]:
         def loss(drafter: nn.Module) -> torch.Tensor:
             self.num_trained += 1
             return part.loss(drafter)

@@ -8,7 +8,7 @@ import pytest
 from specbench.cli.train import NUM_STEPS
 from specbench.core.errors import ConfigError
 from specbench.specs.components import build
-from specbench.training.settings import EXAMPLES, read_settings, settings
+from specbench.training.command import EXAMPLES, read_settings, settings
 from specbench.training.spec import NgramSpec, TrainSpec
 
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}

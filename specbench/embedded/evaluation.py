@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from specbench.embedded.recipe import NgramRecipe, Recipe, TrainedMember
+from specbench.embedded.family import NgramRecipe, Recipe, TrainedMember
 from specbench.embedded.world import WORLDS
 from specbench.models.ngram import NgramModel
 
-Row = dict[str, Any]
+WorldRow = dict[str, Any]
 Predict = Callable[[list[int], list[int]], list[int]]  # a prompt and its output → the most likely token at each place
 
 
@@ -58,7 +58,7 @@ def ngram_predictor(ngrams: NgramModel) -> Predict:
     return predict
 
 
-def is_exact(text: str, row: Row) -> bool:
+def is_exact(text: str, row: WorldRow) -> bool:
     """Whether the last number of the text is the answer; of a row without a number, whether the text is."""
     if "answer_number" not in row:
         return text.strip() == WORLDS[row["task"]].example(row)[1].strip()
@@ -66,7 +66,7 @@ def is_exact(text: str, row: Row) -> bool:
     return bool(numbers) and int(numbers[-1]) == row["answer_number"]
 
 
-def by_subset(rows: list[Row], values: list[float]) -> dict[str, float]:
+def by_subset(rows: list[WorldRow], values: list[float]) -> dict[str, float]:
     """The mean value of each task, of each of its subsets (`mgsm/en`), and of all rows as `all`."""
     groups: dict[str, list[float]] = defaultdict(list)
     for row, value in zip(rows, values, strict=True):
@@ -96,18 +96,18 @@ def agreement(lengths: list[int], draft_lengths: list[int], hits: list[bool]) ->
     return found / len(lengths)
 
 
-def exact_share(tokenizer: PreTrainedTokenizerBase, rows: list[Row], outputs: list[list[int]]) -> dict[str, float]:
+def exact_share(tokenizer: PreTrainedTokenizerBase, rows: list[WorldRow], outputs: list[list[int]]) -> dict[str, float]:
     """The share of outputs whose last number is the answer, per subset and for `all`."""
     texts = [str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in outputs]
     return by_subset(rows, [float(is_exact(*pair)) for pair in zip(texts, rows, strict=True)])
 
 
 @dataclass(frozen=True)
-class Outputs:
+class TargetOutputs:
     """What the target writes greedily for some rows."""
 
     tokenizer: PreTrainedTokenizerBase
-    rows: list[Row]
+    rows: list[WorldRow]
     ids: list[list[int]]
 
     def in_tokens_of(self, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
@@ -129,15 +129,15 @@ class Outputs:
         return by_subset(self.rows, values)
 
 
-def prompts_of(tokenizer: PreTrainedTokenizerBase, rows: list[Row]) -> list[list[int]]:
+def prompts_of(tokenizer: PreTrainedTokenizerBase, rows: list[WorldRow]) -> list[list[int]]:
     """The prompts as a tokenizer writes them, with its start token if it has one."""
     return [tokenizer(WORLDS[row["task"]].example(row)[0]).input_ids for row in rows]
 
 
-def figures(folder: Path, recipes: list[Recipe], rows: list[Row], num_new: int) -> dict[str, Any]:
+def member_figures(folder: Path, recipes: list[Recipe], rows: list[WorldRow], num_new: int) -> dict[str, Any]:
     """Exact match of the models on held-out rows and every drafter's agreement with the target, in float32."""
     tokenizer, target = load(folder / "target")
-    outputs = Outputs(tokenizer, rows, greedy_ids(target, prompts_of(tokenizer, rows), num_new))
+    outputs = TargetOutputs(tokenizer, rows, greedy_ids(target, prompts_of(tokenizer, rows), num_new))
     found: dict[str, Any] = {"num_rows": len(rows), "target": {"exact": exact_share(tokenizer, rows, outputs.ids)}}
     for recipe in recipes:
         if isinstance(recipe, NgramRecipe):

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from specbench.embedded.recipe import Stage
+from specbench.embedded.family import Stage
 from specbench.embedded.world import WORLDS, training_rows
 
 
@@ -59,7 +59,7 @@ CHUNK = 1024
 Example = tuple[list[int], list[int]]  # token ids and labels (-100 where nothing is learnt)
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Example:
+def encode_example(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Example:
     """Texts that are given and learnt in turn, each encoded apart as a model meets them; END is learnt at the end.
 
     A start token, where the tokenizer has one, comes before the first text."""
@@ -79,7 +79,7 @@ def world_examples(
     """Endless chunks of encoded training examples."""
     while True:
         rows = training_rows(worlds, CHUNK, random, mix_power)
-        yield [encode(tokenizer, WORLDS[row["task"]].example(row)) for row in rows]
+        yield [encode_example(tokenizer, WORLDS[row["task"]].example(row)) for row in rows]
 
 
 def batches(
@@ -87,7 +87,7 @@ def batches(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Ids [batch, length] (padded with 0) and labels (-100 where nothing is learnt), batched by length."""
     for chunk in chunks:
-        groups = grouped(chunk, batch_tokens)
+        groups = group_by_length(chunk, batch_tokens)
         random.shuffle(groups)
         for group in groups:
             length = max(len(ids) for ids, _ in group)
@@ -97,7 +97,7 @@ def batches(
             )
 
 
-def grouped(examples: list[Example], batch_tokens: int) -> list[list[Example]]:
+def group_by_length(examples: list[Example], batch_tokens: int) -> list[list[Example]]:
     """The examples in batches of similar length, none above `batch_tokens`, padding included; one too long is alone."""
     groups: list[list[Example]] = []
     for example in sorted(examples, key=lambda example: len(example[0])):
@@ -122,7 +122,7 @@ def _optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
     return [Muon(matrices, lr=0.0), torch.optim.AdamW(others, lr=0.0, betas=(0.9, 0.98), weight_decay=0.0)]
 
 
-def train(
+def train_stage(
     model: LlamaForCausalLM,
     stage: Stage,
     data: Iterator[tuple[torch.Tensor, torch.Tensor]],
@@ -182,7 +182,7 @@ def _identity_copy(block: nn.Module) -> nn.Module:
     return new
 
 
-def grow(model: LlamaForCausalLM, num_layers: int) -> None:
+def grow_model(model: LlamaForCausalLM, num_layers: int) -> None:
     """Insert identity blocks, spread evenly behind the trained ones, until there are `num_layers`. In place."""
     old = list(model.model.layers)
     blocks: list[nn.Module] = []

@@ -18,14 +18,14 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import first_problem
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
-from specbench.integrations.external import ExternalDecoder, LoadedModel, blaming, no_rule
+from specbench.integrations.external import ExternalDecoder, LoadedModel, naming_method, no_verification
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.specs.method import MethodSpec, is_file_entry
 from specbench.specs.run import digest
 
 
 @dataclass(frozen=True)
-class Code:
+class EntryCode:
     """A function or a class, and 12 hex digits of what its file holds (None where it has no file)."""
 
     call: Callable[..., Any]
@@ -36,7 +36,7 @@ class Code:
         return isinstance(self.call, type)
 
 
-def load(entry: str) -> Code:
+def load(entry: str) -> EntryCode:
     """Import an entry. Raises ConfigError in one line; whatever the import raises is named in it."""
     place, _, name = entry.rpartition(":")
     try:
@@ -50,7 +50,7 @@ def load(entry: str) -> Code:
         raise ConfigError(f"'{place}' has no function or class '{name}': {nearest(name, known)}")
     if isinstance(call, type) and not callable(getattr(call, "generate", None)):
         raise ConfigError(f"class '{name}' has no method 'generate': add it, or name a function")
-    return Code(call, _revision(module))
+    return EntryCode(call, _revision(module))
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -123,7 +123,7 @@ def takes(call: Callable[..., Any], name: str) -> bool:
     return any(p.kind is p.VAR_KEYWORD or p.name == name for p in parameters)
 
 
-def takes_sampling(code: Code) -> bool:
+def takes_sampling(code: EntryCode) -> bool:
     """Whether it can be told how to sample; code that cannot decodes greedily only."""
     return any(takes(way, "sampling") for way in (code.call, getattr(code.call, "generate", code.call)))
 
@@ -150,7 +150,7 @@ def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) 
         "num_draft_tokens": method.num_draft_tokens,
         "sampling": sampling,
     }
-    with blaming(method):
+    with naming_method(method):
         code = load(method.decoder.entry)
         call: Callable[..., Any] = code.call
         if not sampling.greedy and not takes_sampling(code):
@@ -162,7 +162,7 @@ def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) 
                 built[key] = drafter, call(**keywords(call, fixed, options, 0))
             call, options = built[key][1].generate, {}
         bound = bind(call, fixed, options, "generate" if code.is_class else "decoder.options")
-    return ExternalDecoder(method, models.target, NoDrafter(), no_rule, sampling, bound, code.revision)
+    return ExternalDecoder(method, models.target, NoDrafter(), no_verification, sampling, bound, code.revision)
 
 
 def bind(call: Callable[..., Any], fixed: dict[str, Any], options: dict[str, Any], place: str) -> Callable[..., Any]:

@@ -85,7 +85,7 @@ class Decoded:
 __all__ = ["Decoded", "LoadedModel"]
 
 
-def checked(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
+def checked_steps(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
     """The steps as they were given. Raises ConfigError naming the first that contradicts itself."""
     found = []
     for number, counts in enumerate(steps):
@@ -105,7 +105,7 @@ def checked(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
     return found
 
 
-def cut(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[list[Step], int]:
+def cut_steps(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[list[Step], int]:
     """The steps up to the last kept token, the first token of all in none of them; and the number of target passes.
 
     Raises ConfigError where the steps do not emit what was returned.
@@ -134,7 +134,7 @@ def _shortened(step: Step, num_emitted: int) -> Step:
 
 
 @contextmanager
-def blaming(method: MethodSpec) -> Iterator[None]:
+def naming_method(method: MethodSpec) -> Iterator[None]:
     """Whatever the block raises is the method's own defect: one line that names it, and where it was raised."""
     assert method.decoder is not None
     place = f"method '{method.name}': decoder.entry = '{method.decoder.entry}'"
@@ -160,7 +160,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-class Meter:
+class TokenMeter:
     """What a decoder reports tokens to: it stops the clock at the first and knows where the answer ends."""
 
     def __init__(self, ledger: Ledger, clock: Clock) -> None:
@@ -188,7 +188,7 @@ def emit(ledger: Ledger, token_ids: Iterable[int]) -> None:
             ledger.start(token)
 
 
-def no_rule(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+def no_verification(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
     raise AssertionError("an external decoder verifies by itself")
 
 
@@ -202,8 +202,8 @@ class ExternalDecoder(Decoder):
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
         """Decode one prompt. Raises ConfigError in one line for whatever the code raises or gets wrong."""
         ledger, clock = Ledger(list(prompt_ids), stop), self.model.passes.clock
-        meter = Meter(ledger, clock)
-        with blaming(self.method), seeded(seed, self.model.device), torch.inference_mode():
+        meter = TokenMeter(ledger, clock)
+        with naming_method(self.method), seeded(seed, self.model.device), torch.inference_mode():
             start = clock.now()
             result = self.call(
                 list(prompt_ids), max_new_tokens=ledger.num_remaining, eos_token_ids=sorted(stop.eos_token_ids),
@@ -220,7 +220,7 @@ class ExternalDecoder(Decoder):
             decode_seconds=end - first, external=external,
         )  # fmt: skip
 
-    def _count(self, result: Any, meter: Meter) -> tuple[list[int], list[Step], ExternalCounts]:
+    def _count(self, result: Any, meter: TokenMeter) -> tuple[list[int], list[Step], ExternalCounts]:
         """What the ledger keeps of the result. Raises ConfigError where it contradicts itself."""
         try:
             returned = [int(token) for token in getattr(result, "token_ids", result)]
@@ -245,7 +245,7 @@ class ExternalDecoder(Decoder):
         num_passes = getattr(result, "num_target_passes", None)
         given: Sequence[Any] | None = getattr(result, "steps", None)
         if given is not None:
-            steps, num_passes = cut(checked(given, self.method.num_draft_tokens), len(returned), len(kept))
+            steps, num_passes = cut_steps(checked_steps(given, self.method.num_draft_tokens), len(returned), len(kept))
         elif num_passes is not None and int(num_passes) < 1:
             raise ConfigError(f"num_target_passes = {num_passes}: the prompt alone takes 1")
         num_first = min(meter.num_first_tokens, len(kept))

@@ -7,9 +7,8 @@ from typing import Literal
 from specbench.core.errors import ConfigError
 from specbench.specs import templates
 from specbench.specs.task import TaskSpec
-from specbench.tasks.fewshot import NONE, Worked, load_shots, sample_prefix
 from specbench.tasks.local_files import Row
-from specbench.tasks.rendering import reference_of, render, turns_of
+from specbench.tasks.prompts import NO_SHOTS, FewshotInfo, load_fewshot, reference_of, render, sample_prefix, turns_of
 from specbench.tasks.scoring.contract import Reference
 from specbench.tasks.sources import NoRows, open_source, rows_of
 
@@ -48,7 +47,7 @@ class TaskData:
     location: str
     revision: str | None
     examples: tuple[Example, ...]
-    worked: Worked = NONE
+    worked: FewshotInfo = NO_SHOTS
 
 
 def load_examples(
@@ -66,7 +65,7 @@ def load_examples(
         return made
     place = data or ("sample" if use_sample else "hub")
     source = open_source(task, subset, place, num_subsets)
-    shots = load_shots(task, subset, place)
+    shots = load_fewshot(task, subset, place)
     rows = list(islice(source.asked_for(rows_of(chosen, source)), limit))
     examples = tuple(_example(chosen, index, *pair, shots.prefix) for index, pair in enumerate(rows))
     shots.check(chosen, rows)

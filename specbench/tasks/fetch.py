@@ -10,7 +10,7 @@ from specbench.specs.overrides import with_overrides
 from specbench.specs.task import DatasetSpec, TaskSpec
 from specbench.tasks import hub
 from specbench.tasks import hub as fetched
-from specbench.tasks.fewshot import hub_place
+from specbench.tasks.prompts import hub_place
 
 WITHOUT_FETCH = "repeat this when the hub answers, or run with files of your own (specbench run --data FOLDER)"
 

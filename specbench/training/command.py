@@ -1,4 +1,4 @@
-"""`specbench train scdf | distill | finetune`: settings → data, models, objective → a trained checkpoint."""
+"""The settings of a training: the command line wins over the YAML file, and the file over the defaults."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,22 +11,90 @@ from rich.console import Console
 
 from specbench.core import bounded
 from specbench.core.console import say
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import TRAINING_RECORD
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.embedded.family import source_of
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import identified
-from specbench.training.cost import Meter
+from specbench.specs import components as dotted
+from specbench.specs import yaml_files
+from specbench.specs.components import AnySpec, build
+from specbench.training.cost import CostMeter
 from specbench.training.data import WORLD, TrainingData, is_measured, load_data, total_steps
-from specbench.training.files import WITHOUT_EFFECT, OutputFolder, differences
 from specbench.training.objectives import build_objective
-from specbench.training.progress import saying_what_is_kept
-from specbench.training.record import FORMAT, TrainingRecord, data_of, settings_of
-from specbench.training.settings import settings
-from specbench.training.spec import TrainSpec
-from specbench.training.train import check_fit, device_of, dtype_of, load_drafter, load_target, make_accelerator, train
+from specbench.training.output import (
+    FORMAT,
+    WITHOUT_EFFECT,
+    OutputFolder,
+    TrainingRecord,
+    all_settings,
+    data_record,
+    settings_differences,
+)
+from specbench.training.progress import reporting_what_is_kept
+from specbench.training.spec import EXAMPLES, KINDS, TrainSpec
+from specbench.training.train import (
+    check_fit,
+    device_of,
+    dtype_of,
+    load_drafter,
+    load_target,
+    make_accelerator,
+    train_drafter,
+)
+
+
+def settings(kind: str, config: Path | None, options: Mapping[str, Any], overrides: Sequence[str]) -> TrainSpec:
+    """The checked settings of a training in steps, as `read_settings`."""
+    return read_settings(TrainSpec, kind, config, options, overrides)
+
+
+def read_settings(
+    model: type[AnySpec], kind: str, config: Path | None, options: Mapping[str, Any], overrides: Sequence[str]
+) -> AnySpec:  # fmt: skip
+    """The checked settings. `options`: by dotted key, None where an option was not given. `overrides`: key=value.
+
+    Raises ConfigError naming the file or the option, the key and the value.
+    """
+    file = read_config(config, kind) if config is not None else {}
+    data: dict[str, Any] = {**file, "kind": kind}
+    for path, value in options.items():
+        if value is not None:
+            data = dotted.put(data, path, value)
+    texts = {}
+    for pair in overrides:
+        path, equals, text = pair.partition("=")
+        if not equals or not path.strip():
+            raise ConfigError(f"--set '{pair}': write it as key=value, such as --set {EXAMPLES[kind]}")
+        texts[path.strip()] = pair
+        data = dotted.put(data, path.strip(), yaml_files.parse(text, f"--set {pair}"))
+    if not data.get("output"):
+        raise ConfigError("--output: is missing: give the folder that the trained drafter is written to")
+    try:
+        return build(model, {"data": {}, **data})
+    except ConfigError as error:
+        raise ConfigError(f"{origin_of(str(error), config, file, texts)}{error}") from error
+
+
+def read_config(config: Path, kind: str) -> dict[str, Any]:
+    """The keys of a file. Raises ConfigError for one that cannot be read, or that is of another kind."""
+    data = yaml_files.read(config)
+    if data.get("kind", kind) != kind:
+        raise ConfigError(
+            f"{config}: kind = {data['kind']!r}, and the command is `train {kind}`: {nearest(kind, KINDS)}"
+        )
+    return data
+
+
+def origin_of(problem: str, config: Path | None, file: Mapping[str, Any], overrides: Mapping[str, str]) -> str:
+    """Where the key at the beginning of a problem was given: `--set`, the file, or neither."""
+    key = problem.split(" = ")[0].split(": ")[0]
+    for path, pair in overrides.items():
+        if key == path or key.startswith(f"{path}.") or key == path.split(".")[0]:
+            return f"--set {pair}: "
+    return f"{config}: " if key.split(".")[0] in file else ""
 
 
 def is_finished(spec: TrainSpec) -> bool:
@@ -43,8 +111,8 @@ def is_finished(spec: TrainSpec) -> bool:
     asked = {key: value for key, value in spec.model_dump(mode="json").items() if key not in WITHOUT_EFFECT}
     if spec.num_steps is None:  # as many as the data take
         del asked["num_steps"]
-    check_same(spec, {key: made.get(key) for key in asked}, asked)
-    check_same(spec, {"data_digest": digest, "revisions": revisions}, {
+    check_same_settings(spec, {key: made.get(key) for key in asked}, asked)
+    check_same_settings(spec, {"data_digest": digest, "revisions": revisions}, {
         "data_digest": load_data(spec).digest, "revisions": {
             "target": revision_of(spec.target, spec.target_revision),
             "drafter": revision_of(spec.drafter, spec.drafter_revision),
@@ -53,9 +121,9 @@ def is_finished(spec: TrainSpec) -> bool:
     return True
 
 
-def check_same(spec: TrainSpec, made: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def check_same_settings(spec: TrainSpec, made: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """Raise ConfigError for what differs."""
-    changed = differences(made, asked)
+    changed = settings_differences(made, asked)
     if changed:
         raise ConfigError(
             f"--output {spec.output}: a finished training with other settings is there ({changed}): choose another "
@@ -69,7 +137,7 @@ def revision_of(name: str, revision: str | None) -> str | None:
     return identified(source, revision)
 
 
-def measuring(settings: Mapping[str, Any], folder: Path) -> str:
+def measurement_command(settings: Mapping[str, Any], folder: Path) -> str:
     """The command that measures a trained drafter: on the tasks that it was trained for, or on TASK without one."""
     data = settings["data"]
     names = [name.removeprefix(WORLD) for name in data["tasks"]]
@@ -96,7 +164,7 @@ class TrainRequest:
     command: str
 
 
-def execute(request: TrainRequest, console: Console) -> tuple[TrainingRecord, Path] | None:
+def run_training(request: TrainRequest, console: Console) -> tuple[TrainingRecord, Path] | None:
     """Train, or resume, as a user asked; of several processes the main one gives the record and the folder. A training
     that is finished already is said to be so, and None.
 
@@ -107,11 +175,13 @@ def execute(request: TrainRequest, console: Console) -> tuple[TrainingRecord, Pa
         return None
     OutputFolder(Path(spec.output)).check()
     set_threads(request.threads, spec.target.startswith(EMBEDDED))
-    record = make(spec, console, cache_folder(), request.command)
+    record = train_with_settings(spec, console, cache_folder(), request.command)
     return (record, Path(spec.output)) if record is not None else None
 
 
-def make(spec: TrainSpec, console: Console, cache: Path, command: str | None = None) -> TrainingRecord | None:
+def train_with_settings(
+    spec: TrainSpec, console: Console, cache: Path, command: str | None = None
+) -> TrainingRecord | None:
     """The training of checked settings, with what `specbench run` measures of its data said; the record, in the main
     process. cache: where the target's continuations are kept. Raises ConfigError."""
     output = OutputFolder(Path(spec.output))
@@ -120,41 +190,41 @@ def make(spec: TrainSpec, console: Console, cache: Path, command: str | None = N
         output.check_writable()
     data = load_data(spec)
     if accelerator.is_main_process:
-        say_overlap(data, console)
+        warn_of_overlap(data, console)
     device = device_of(spec, accelerator)
     target, drafter = load_target(spec, device), load_drafter(spec, device)
     check_fit(target, drafter)
-    with saying_what_is_kept(console, output):
-        with Meter(drafter.device) as meter:
+    with reporting_what_is_kept(console, output):
+        with CostMeter(drafter.device) as meter:
             objective = build_objective(spec, target, drafter, data, cache, console)
             preparation = meter.cost()
         num_steps = total_steps(spec, objective.num_items)
-        about = {"data": data_of(data), "models": {"target": named(target), "drafter": named(drafter)},
+        about = {"data": data_record(data), "models": {"target": model_record(target), "drafter": model_record(drafter)},
                  "preparation": preparation}  # fmt: skip
-        same = identity(spec, num_steps, about, accelerator.num_processes)
+        same = training_identity(spec, num_steps, about, accelerator.num_processes)
         with output.open(same, is_main=accelerator.is_main_process):
             if accelerator.is_main_process:
                 steps = f"{num_steps} steps of {spec.gradient_accumulation} passes"
                 say(console, f"training {drafter.name} for {target.name}: {steps} into {output.path}")
-            record = train(drafter, objective, spec, output, console, num_steps, about, command)
+            record = train_drafter(drafter, objective, spec, output, console, num_steps, about, command)
     return record if accelerator.is_main_process else None
 
 
-def identity(spec: TrainSpec, num_steps: int, about: Mapping[str, Any], num_processes: int) -> dict[str, Any]:
+def training_identity(spec: TrainSpec, num_steps: int, about: Mapping[str, Any], num_processes: int) -> dict[str, Any]:
     """What must be the same for a training to be resumed: of the dtype auto what it comes to on this device."""
-    kept = {key: value for key, value in settings_of(spec, num_steps).items() if key not in WITHOUT_EFFECT}
+    kept = {key: value for key, value in all_settings(spec, num_steps).items() if key not in WITHOUT_EFFECT}
     return {
         "format": FORMAT, "settings": {**kept, "dtype": dtype_of(spec)}, "num_processes": num_processes,
         "data_digest": about["data"]["digest"], "models": about["models"],
     }  # fmt: skip
 
 
-def named(model: CausalLM) -> dict[str, str | None]:
+def model_record(model: CausalLM) -> dict[str, str | None]:
     """A model's name, and the commit or the digest of its files."""
     return {"name": model.name, "revision": model.revision}
 
 
-def say_overlap(data: TrainingData, console: Console) -> None:
+def warn_of_overlap(data: TrainingData, console: Console) -> None:
     """Rows that are measured are not trained on in silence."""
     if data.overlap:
         first, more = data.overlap[0], len(data.overlap) - 1

@@ -13,16 +13,26 @@ from torch import Tensor, nn
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
 from specbench.running.compose import stream_seed
-from specbench.training.divergence import corrective_weights, cross_entropy_full, cross_entropy_sampled, unfairness
-from specbench.training.objective import Part
-from specbench.training.passes import Batch, FrozenLogits, Sample, bare, batches_of, learnt_logits
+from specbench.training.loop import LossPart
+from specbench.training.passes import (
+    Batch,
+    LogitsCache,
+    Sample,
+    batches_of,
+    corrective_weights,
+    cross_entropy_full,
+    cross_entropy_sampled,
+    learnt_logits,
+    unfairness,
+    unwrapped,
+)
 from specbench.training.spec import ScdfSpec, TrainSpec
-from specbench.training.teacher import Generator, Ids, Job
+from specbench.training.teacher import GenerationJob, Generator, Ids
 
 Prompts = Sequence[tuple[str, Ids]]  # language and token ids
 
 
-class Draws:
+class LanguageDraws:
     """Draws the data of any pass; every draw is a function of the seed and the number of the pass."""
 
     def __init__(self, spec: TrainSpec, settings: ScdfSpec, target: CausalLM, prompts: Prompts) -> None:
@@ -50,7 +60,10 @@ class Draws:
             for language, times in languages.items()
             for ids in self._prompts_of(number, language, times)
         ]
-        jobs = [Job(ids, stream_seed(self._spec.seed, "continuation", number, i)) for i, (_, ids) in enumerate(chosen)]
+        jobs = [
+            GenerationJob(ids, stream_seed(self._spec.seed, "continuation", number, i))
+            for i, (_, ids) in enumerate(chosen)
+        ]
         ends = self._generator.continue_all(jobs, self._spec.generation_batch)
         samples: dict[str, list[Sample]] = {language: [] for language in languages}
         for (language, ids), end in zip(chosen, ends, strict=True):
@@ -60,13 +73,13 @@ class Draws:
     def _prompts_of(self, number: int, language: str, times: int) -> list[Ids]:
         pool = self._prompts[language]
         wanted = times * self._settings.prompts_per_language
-        return [pool[place] for place in drawn_places(len(pool), wanted, self._random("prompts", number, language))]
+        return [pool[place] for place in draw_indices(len(pool), wanted, self._random("prompts", number, language))]
 
     def _random(self, *purpose: str | int) -> torch.Generator:
         return torch.Generator().manual_seed(stream_seed(self._spec.seed, *purpose))
 
 
-def drawn_places(num_items: int, number: int, random: torch.Generator) -> list[int]:
+def draw_indices(num_items: int, number: int, random: torch.Generator) -> list[int]:
     """`number` of `num_items` places in random order; none comes again before all have come."""
     rounds = -(-number // num_items)
     return [place for _ in range(rounds) for place in torch.randperm(num_items, generator=random).tolist()][:number]
@@ -75,7 +88,7 @@ def drawn_places(num_items: int, number: int, random: torch.Generator) -> list[i
 Logits = Callable[[Batch], Tensor]  # the logits before every learnt token, [num_learnt, vocab]
 
 
-class Proxies:
+class AcceptanceProxy:
     """Estimates on the prompts of a pass. `num_draft_tokens`: of a greedy draft; `batch_size`: of a scoring pass."""
 
     def __init__(self, target: CausalLM, num_draft_tokens: int, batch_size: int, generation_batch: int) -> None:
@@ -102,8 +115,8 @@ class Proxies:
 
     def _drafts(self, drafter: nn.Module, prompts: Sequence[Sequence[int]]) -> list[Sample]:
         eos = self._target.eos_token_ids
-        greedy = Generator(bare(drafter), self._target.vocab_size, eos, Sampling(), self._num_draft_tokens)
-        ends = greedy.continue_all([Job(tuple(ids)) for ids in prompts], self._generation_batch)
+        greedy = Generator(unwrapped(drafter), self._target.vocab_size, eos, Sampling(), self._num_draft_tokens)
+        ends = greedy.continue_all([GenerationJob(tuple(ids)) for ids in prompts], self._generation_batch)
         return [Sample("", (*ids, *end), len(ids)) for ids, end in zip(prompts, ends, strict=True)]
 
 
@@ -142,7 +155,7 @@ def prompt_misfit(prompts: Sequence[Sample], model: Logits, batch_size: int) -> 
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredLanguage:
     """The mini-batches of one language in one pass, and the drafter's loss on each before the update."""
 
     batches: Sequence[Batch]
@@ -176,19 +189,19 @@ class CorrectiveObjective:
         self.num_items = len(prompts)
         self._seed, self._settings = spec.seed, spec.scdf
         self._vocab_size = target.vocab_size
-        self._draws = Draws(spec, spec.scdf, target, prompts)
-        self._frozen = FrozenLogits(target.model, target.vocab_size)
-        self._proxies = Proxies(target, spec.scdf.num_draft_tokens, spec.scdf.mini_batch, spec.generation_batch)
-        self._measured: Mapping[str, Measured] = {}
+        self._draws = LanguageDraws(spec, spec.scdf, target, prompts)
+        self._frozen = LogitsCache(target.model, target.vocab_size)
+        self._proxies = AcceptanceProxy(target, spec.scdf.num_draft_tokens, spec.scdf.mini_batch, spec.generation_batch)
+        self._measured: Mapping[str, MeasuredLanguage] = {}
         self._weights: Mapping[str, float] = {}
 
-    def parts(self, drafter: nn.Module, number: int) -> list[Part]:
+    def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         """The mini-batches of a pass with their constant weights: Σ weight · ∇loss is the gradient of P0 eq. 9."""
         self._frozen.forget()
         languages = self._draws.languages(number)
         batches = self._draws.batches(number, languages)
         self._measured = {language: self._measure(language, found, drafter) for language, found in batches.items()}
-        self._weights = weights(self._settings, self._measured, languages)
+        self._weights = language_weights(self._settings, self._measured, languages)
         return [self._part(language, place) for language, found in batches.items() for place in range(len(found))]
 
     def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
@@ -211,9 +224,9 @@ class CorrectiveObjective:
         return None
 
     @torch.no_grad()
-    def _measure(self, language: str, batches: Sequence[Batch], drafter: nn.Module) -> Measured:
+    def _measure(self, language: str, batches: Sequence[Batch], drafter: nn.Module) -> MeasuredLanguage:
         losses = [float(self._loss((language, place), batch, drafter)) for place, batch in enumerate(batches)]
-        return Measured(batches, losses)
+        return MeasuredLanguage(batches, losses)
 
     def _loss(self, key: tuple[str, int], batch: Batch, drafter: nn.Module) -> Tensor:
         """The estimate of D on one mini-batch."""
@@ -222,18 +235,20 @@ class CorrectiveObjective:
             return cross_entropy_sampled(batch.learnt_ids.to(draft_logits.device), draft_logits).mean()
         return cross_entropy_full(self._frozen.of(key, batch), draft_logits).mean()
 
-    def _part(self, language: str, place: int) -> Part:
+    def _part(self, language: str, place: int) -> LossPart:
         """A mini-batch with its share of its language's weight; what has no weight is not computed again."""
         measured, weight = self._measured[language], self._weights[language]
         batch = measured.batches[place]
         if weight == 0.0:
             known = torch.tensor(measured.losses[place])
-            return Part(language, 0.0, batch.num_learnt, lambda drafter: known)
+            return LossPart(language, 0.0, batch.num_learnt, lambda drafter: known)
         share = batch.num_learnt / measured.num_tokens
-        return Part(language, weight * share, batch.num_learnt, partial(self._loss, (language, place), batch))
+        return LossPart(language, weight * share, batch.num_learnt, partial(self._loss, (language, place), batch))
 
 
-def weights(settings: ScdfSpec, measured: Mapping[str, Measured], languages: Counter[str]) -> dict[str, float]:
+def language_weights(
+    settings: ScdfSpec, measured: Mapping[str, MeasuredLanguage], languages: Counter[str]
+) -> dict[str, float]:
     """The constant weight of each language's D in a pass; how often it was drawn counts for the baselines."""
     if settings.weighting == "corrective":
         found = corrective_weights([measured[language].divergence for language in languages])

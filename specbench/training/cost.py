@@ -12,7 +12,7 @@ RAPL = Path("/sys/class/powercap")
 SECONDS = 10.0  # between two readings
 MAX_WATTS = 1000.0  # of one package: more than any takes
 
-Counter = tuple[int, int]  # microjoules so far, and those at which it begins anew
+EnergyCounter = tuple[int, int]  # microjoules so far, and those at which it begins anew
 
 
 class ProcessorEnergy:
@@ -24,7 +24,7 @@ class ProcessorEnergy:
 
     def __init__(self, folder: Path = RAPL, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
-        self._joules, self._last, self._read_at = 0.0, packages(folder), clock()
+        self._joules, self._last, self._read_at = 0.0, package_counters(folder), clock()
         self._lock, self._stopped, self._thread = Lock(), Event(), Thread(target=self._keep_reading, daemon=True)
 
     def __enter__(self) -> "ProcessorEnergy":
@@ -40,14 +40,14 @@ class ProcessorEnergy:
     def joules(self) -> float | None:
         """So far; None where the counters cannot be read, or have not been read for too long."""
         with self._lock:
-            now, found, last = self._clock(), packages(self._folder), self._last
+            now, found, last = self._clock(), package_counters(self._folder), self._last
             self._last = None
             if last is None or found is None or found.keys() != last.keys():
                 return None
             most = (now - self._read_at) * MAX_WATTS * 1e6
             if any(most >= limit for _, limit in found.values()):
                 return None
-            self._joules += sum(taken(last[name], found[name]) for name in found) / 1e6
+            self._joules += sum(energy_between(last[name], found[name]) for name in found) / 1e6
             self._last, self._read_at = found, now
             return self._joules
 
@@ -56,13 +56,13 @@ class ProcessorEnergy:
             pass
 
 
-def taken(before: Counter, after: Counter) -> int:
+def energy_between(before: EnergyCounter, after: EnergyCounter) -> int:
     """Microjoules between two readings of one counter, between which it has begun anew at most once."""
     count, limit = after
     return count - before[0] if count >= before[0] else count - before[0] + limit
 
 
-def packages(folder: Path = RAPL) -> dict[str, Counter] | None:
+def package_counters(folder: Path = RAPL) -> dict[str, EnergyCounter] | None:
     """The counter of every package, by its zone; None where there is none or one may not be read. Other zones are parts
     of a package (core, dram) or hold them all (psys)."""
     try:
@@ -79,7 +79,7 @@ def packages(folder: Path = RAPL) -> dict[str, Counter] | None:
 Cost = dict[str, float | None]
 
 
-class Meter:
+class CostMeter:
     """Counts from its making on top of what an earlier part of the same training has cost; inside `with` without gaps.
 
     wall_seconds; cpu_seconds; gpu_joules (NVML, the whole device of `device`) and cpu_joules (RAPL, all packages): null
@@ -91,7 +91,7 @@ class Meter:
         self._device, self._earlier = device, dict(earlier or {})
         self._start, self._processor = self._counters(), ProcessorEnergy()
 
-    def __enter__(self) -> "Meter":
+    def __enter__(self) -> "CostMeter":
         self._processor.__enter__()
         return self
 
@@ -100,10 +100,10 @@ class Meter:
 
     def cost(self) -> Cost:
         """What it has cost so far; steps that a kill made vain are not in it."""
-        taken = {name: since(self._start[name], now) for name, now in self._counters().items()}
+        taken = {name: counted_since(self._start[name], now) for name, now in self._counters().items()}
         taken["cpu_joules"] = self._processor.joules()
         before = {name: self._earlier.get(name, 0.0) for name in taken}
-        return {name: added(before[name], more) for name, more in taken.items()}
+        return {name: known_sum(before[name], more) for name, more in taken.items()}
 
     def _counters(self) -> Cost:
         return {
@@ -113,12 +113,12 @@ class Meter:
         }
 
 
-def since(start: float | None, now: float | None) -> float | None:
+def counted_since(start: float | None, now: float | None) -> float | None:
     """What a counter has counted; None where it is not known or has begun anew."""
     return None if start is None or now is None or now < start else now - start
 
 
-def added(before: float | None, more: float | None) -> float | None:
+def known_sum(before: float | None, more: float | None) -> float | None:
     """The sum; None where a part of it is."""
     return None if before is None or more is None else before + more
 

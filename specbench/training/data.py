@@ -16,7 +16,7 @@ from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
 from specbench.tasks.local_files import parallel_rows
 from specbench.tasks.scoring.contract import Reference
-from specbench.training.ngram_corpus import Corpus
+from specbench.training.ngram_corpus import CorpusFiles
 from specbench.training.spec import DataSpec, ParallelSpec, TrainSpec, check_warmup
 
 
@@ -32,18 +32,18 @@ class TaskPrompts:
 
 def task_prompts(spec: DataSpec, tasks: Sequence[TaskSpec]) -> list[TaskPrompts]:
     """The prompts of every subset of the tasks that is asked for."""
-    chosen = [(task, subset) for task in tasks for subset in task.subset_names if wanted(task, subset, spec)]
+    chosen = [(task, subset) for task in tasks for subset in task.subset_names if is_wanted(task, subset, spec)]
     return [prompts_of(task, subset, spec, sum(task is other for other, _ in chosen)) for task, subset in chosen]
 
 
-def wanted(task: TaskSpec, subset: str, spec: DataSpec) -> bool:
+def is_wanted(task: TaskSpec, subset: str, spec: DataSpec) -> bool:
     """Whether a subset is asked for; of the bundled samples all that there are."""
     if spec.subsets is not None and task.subsets:
         return subset in spec.subsets
     return spec.source != "sample" or task.sample_of(subset) is not None
 
 
-def in_split(task: TaskSpec, spec: DataSpec) -> TaskSpec:
+def with_split(task: TaskSpec, spec: DataSpec) -> TaskSpec:
     """The task with its rows taken from the split that was asked for."""
     if spec.split is None:
         return task
@@ -104,14 +104,14 @@ def is_measured(name: str) -> bool:
 def world_prompts(spec: DataSpec, names: Sequence[str], seed: int) -> list[TaskPrompts]:
     """`limit` different rows of each subset that is asked for (fewer where there are none left)."""
     return [
-        TaskPrompts(subset, f"{WORLD}{name}", drawn(name, subset, spec.limit or NUM_ROWS, seed))
+        TaskPrompts(subset, f"{WORLD}{name}", draw_pairs(name, subset, spec.limit or NUM_ROWS, seed))
         for name in names
         for subset in world_subsets([name])
         if spec.subsets is None or subset in spec.subsets
     ]
 
 
-def drawn(name: str, subset: str, num_rows: int, seed: int) -> list[tuple[str, str | None]]:
+def draw_pairs(name: str, subset: str, num_rows: int, seed: int) -> list[tuple[str, str | None]]:
     """Different training rows as prompt and answer; of a conversation the first turn."""
     world, random = WORLDS[name], Random(stream_seed(seed, "world", name, subset))
     found: dict[tuple[str, str | None], None] = {}
@@ -124,7 +124,7 @@ def drawn(name: str, subset: str, num_rows: int, seed: int) -> list[tuple[str, s
 
 
 @dataclass(frozen=True)
-class Prompt:
+class TrainingPrompt:
     """What the target is asked, and the data's own answer where there is one."""
 
     language: str
@@ -149,7 +149,7 @@ class Prompt:
 class TrainingData:
     """Prompts by language, in order. `sources`: what each came from; `overlap`: sources whose rows are measured too."""
 
-    prompts: Mapping[str, tuple[Prompt, ...]]
+    prompts: Mapping[str, tuple[TrainingPrompt, ...]]
     sources: tuple[str, ...] = ()
     overlap: tuple[str, ...] = field(default=())
 
@@ -183,26 +183,26 @@ class TrainingData:
 
 def load_data(spec: TrainSpec) -> TrainingData:
     """As `gathered`, and checked for the kind of training."""
-    data = gathered(spec.data, spec.seed)
+    data = gather_data(spec.data, spec.seed)
     check_languages(spec, data.languages)
     return data
 
 
-def gathered(spec: DataSpec, seed: int) -> TrainingData:
+def gather_data(spec: DataSpec, seed: int) -> TrainingData:
     """All that is named, merged by language. Raises ConfigError for what is missing, empty or unknown."""
-    prompts: dict[str, list[Prompt]] = {}
+    prompts: dict[str, list[TrainingPrompt]] = {}
     sources, overlap = [], []
-    for part in parts(spec, seed):
-        prompts.setdefault(part.language, []).extend(Prompt(part.language, *pair) for pair in part.pairs)
+    for part in data_parts(spec, seed):
+        prompts.setdefault(part.language, []).extend(TrainingPrompt(part.language, *pair) for pair in part.pairs)
         sources.append(f"{part.language}: {len(part.pairs)} from {part.place}")
         if part.is_measured:
             overlap.append(f"{part.language}: {len(part.pairs)} rows of {part.place}")
     return TrainingData({name: tuple(found) for name, found in prompts.items()}, tuple(sources), tuple(overlap))
 
 
-def parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
+def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
     """What each task, pair of aligned files and text file gives."""
-    tasks = [in_split(load_task(name), spec) for name in spec.tasks if not name.startswith(WORLD)]
+    tasks = [with_split(load_task(name), spec) for name in spec.tasks if not name.startswith(WORLD)]
     worlds = [name.removeprefix(WORLD) for name in spec.tasks if name.startswith(WORLD)]
     check_subsets(spec, [*(name for task in tasks for name in task.subset_names), *world_subsets(worlds)])
     if worlds and not tasks and (spec.source or spec.split):
@@ -211,9 +211,9 @@ def parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
     yield from task_prompts(spec, tasks)
     yield from world_prompts(spec, worlds, seed)
     for language, files in spec.parallel.items():
-        yield TaskPrompts(language, files.source, aligned(language, files, spec.limit))
+        yield TaskPrompts(language, files.source, aligned_pairs(language, files, spec.limit))
     for language, file in spec.text.items():
-        yield TaskPrompts(language, file, lines(language, file, spec))
+        yield TaskPrompts(language, file, text_pairs(language, file, spec))
 
 
 def check_subsets(spec: DataSpec, known: Sequence[str]) -> None:
@@ -223,7 +223,7 @@ def check_subsets(spec: DataSpec, known: Sequence[str]) -> None:
             raise ConfigError(f"data.subsets: {', '.join(spec.tasks)} has no language '{name}': {nearest(name, known)}")
 
 
-def aligned(language: str, files: ParallelSpec, limit: int | None) -> list[tuple[str, str | None]]:
+def aligned_pairs(language: str, files: ParallelSpec, limit: int | None) -> list[tuple[str, str | None]]:
     """Prompts made of the source's lines, with the target's as their answers."""
     named = {"source": files.source, **({"target": files.target} if files.target else {})}
     for path in named.values():
@@ -234,10 +234,10 @@ def aligned(language: str, files: ParallelSpec, limit: int | None) -> list[tuple
     return not_empty(made[:limit], f"data.parallel.{language}: '{files.source}'")
 
 
-def lines(language: str, file: str, spec: DataSpec) -> list[tuple[str, str | None]]:
+def text_pairs(language: str, file: str, spec: DataSpec) -> list[tuple[str, str | None]]:
     """The texts of a file, each a prompt without an answer."""
     try:
-        corpus = Corpus([Path(file)], spec.column)
+        corpus = CorpusFiles([Path(file)], spec.column)
         texts: list[tuple[str, str | None]] = [(text, None) for text in corpus if text.strip()]
     except ConfigError as error:
         raise ConfigError(f"data.text.{language}: {str(error).removeprefix('--corpus ')}") from error

@@ -1,22 +1,70 @@
-"""The training loop: passes of an objective, updates, checkpoints; the same curve whether or not it was interrupted."""
+"""What the training loop asks of an objective: the mini-batches of a pass, its log lines and its held-back loss."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import nn
+from torch import Tensor, nn
 
 from specbench.core.errors import ConfigError
 from specbench.running.compose import stream_seed
-from specbench.training.cost import Meter
-from specbench.training.files import OutputFolder
-from specbench.training.objective import Objective, Part
+from specbench.training.checkpoint import (
+    Log,
+    Loss,
+    RateProgress,
+    StepCurve,
+    load_checkpoint,
+    save_checkpoint,
+    trained_parameters,
+)
+from specbench.training.cost import CostMeter
+from specbench.training.output import OutputFolder
 from specbench.training.spec import TrainSpec
-from specbench.training.state import Log, Loss, Progress, StepCurve, load, save, trained
+
+
+@dataclass(frozen=True)
+class LossPart:
+    """One mini-batch of a pass: its loss is computed when asked, so that only one graph is alive.
+
+    The gradient of a pass is the sum of `weight` times the gradient of `loss` over its parts.
+    """
+
+    group: str
+    """Language, or "all" where there is only one group."""
+    weight: float
+    """Constant factor of the loss: no gradient goes through it."""
+    num_tokens: int
+    """Tokens that the loss is the mean over."""
+    loss: Callable[[nn.Module], Tensor]
+    """The drafter's loss on this mini-batch: a float32 scalar with its graph."""
+
+
+class Objective(Protocol):
+    """What a drafter is trained on, in passes that are counted from 0; a step of the training is one or several.
+
+    Every draw of a pass depends on (seed, number, purpose) alone, so that a training can resume. In the log, `columns`
+    follow the columns timestamp, step and pass.
+    """
+
+    columns: tuple[str, ...]
+
+    def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
+        """The mini-batches of a pass; may run the drafter without gradient first (s-CDF needs every group's loss)."""
+        ...
+
+    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
+        """The log lines of the pass just made, one per group, with the keys of `columns`; called before the update."""
+        ...
+
+    def validation(self, drafter: nn.Module) -> float | None:
+        """Mean loss on held-back data, or None where nothing is held back."""
+        ...
+
 
 NO_BITSANDBYTES = "quantize = 'nf4': needs bitsandbytes: pip install 'specbench[quant]'"
 
@@ -68,19 +116,19 @@ class Loop:
     ) -> None:  # fmt: skip
         self.model, self.objective, self.spec, self.num_steps, self.rate = model, objective, spec, num_steps, rate
         self.folder, self.accelerator = folder, accelerator
-        self.parameters = list(trained(model).values())
+        self.parameters = list(trained_parameters(model).values())
         self.optimizer = make_optimizer(self.parameters, spec)
         self.log = Log(folder / "log.csv", objective.columns)
 
-    def run(self, output: OutputFolder, bar: Any) -> Progress:
+    def run(self, output: OutputFolder, bar: Any) -> RateProgress:
         """All steps that the checkpoint lacks, or those up to the one in which the training is lost: a loss or a
         gradient is not finite. Raises ConfigError where the disk is full."""
-        done = load(self.folder, self.model, self.optimizer)
+        done = load_checkpoint(self.folder, self.model, self.optimizer)
         with output.writing():
             self.folder.mkdir(parents=True, exist_ok=True)
             if self.accelerator.is_main_process:
                 self.log.cut_back(done.log_bytes)
-        with Meter(self.accelerator.device, done.cost) as meter, bar(done.num_done) as progress:
+        with CostMeter(self.accelerator.device, done.cost) as meter, bar(done.num_done) as progress:
             try:
                 for step in range(done.num_done + 1, self.num_steps + 1):
                     done.curve.append(self.step(step, output))
@@ -123,7 +171,7 @@ class Loop:
             check_finite(loss, f"the loss of '{group}'", step)
         return losses
 
-    def _backward(self, part: Part) -> Loss:
+    def _backward(self, part: LossPart) -> Loss:
         with self.accelerator.autocast(), torch.set_grad_enabled(part.weight != 0):
             loss = part.loss(self.model)
         if part.weight != 0:
@@ -153,7 +201,7 @@ class Loop:
             with output.writing():
                 self.log.append(step, place, rows)
 
-    def _checkpoint(self, done: Progress, meter: Meter, output: OutputFolder) -> None:
+    def _checkpoint(self, done: RateProgress, meter: CostMeter, output: OutputFolder) -> None:
         self.model.eval()
         with self.accelerator.autocast():
             held_back = self.objective.validation(self.model)
@@ -164,7 +212,7 @@ class Loop:
         if self.accelerator.is_main_process:
             with output.writing():
                 done.log_bytes = self.log.sync()
-                save(self.folder, self.model, self.optimizer, done)
+                save_checkpoint(self.folder, self.model, self.optimizer, done)
         self.accelerator.wait_for_everyone()
 
 

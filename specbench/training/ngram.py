@@ -16,19 +16,18 @@ from specbench.core.errors import ConfigError
 from specbench.models.ngram import NgramModel, check_replaceable, replacing, vocabulary_digest
 from specbench.results.environment import environment
 from specbench.running.progress import PLAIN_LINE_SECONDS
-from specbench.training.command import TrainRequest, say_overlap
-from specbench.training.cost import Meter
-from specbench.training.data import Prompt, TrainingData, gathered
+from specbench.training.command import TrainRequest, read_settings, warn_of_overlap
+from specbench.training.cost import CostMeter
+from specbench.training.data import TrainingData, TrainingPrompt, gather_data
 from specbench.training.ngram_build import count_into
-from specbench.training.ngram_corpus import Corpus
-from specbench.training.record import CountingRecord, data_of, now
-from specbench.training.settings import read_settings
+from specbench.training.ngram_corpus import CorpusFiles
+from specbench.training.output import CountingRecord, data_record, utc_now
 from specbench.training.spec import CorpusSpec, NgramSpec
 
 BATCH_CHARACTERS = 500_000
 
 
-class Texts:
+class NgramTexts:
     """The rows and texts of the data, then those of the corpus, which are read as they are asked for.
 
     `size`: characters of the data and bytes of the corpus's files, `size_read`: how much of it has come. `digest`: of
@@ -38,7 +37,7 @@ class Texts:
 
     def __init__(self, data: TrainingData, spec: CorpusSpec) -> None:
         self._prompts = [prompt for prompts in data.prompts.values() for prompt in prompts]
-        self._corpus = Corpus([Path(file) for file in spec.corpus], spec.column) if spec.corpus else None
+        self._corpus = CorpusFiles([Path(file) for file in spec.corpus], spec.column) if spec.corpus else None
         self.files = spec.corpus
         self._limit = spec.limit
         self._state = hashlib.sha256()
@@ -54,23 +53,23 @@ class Texts:
     def digest(self) -> str:
         return self._state.hexdigest()[:12]
 
-    def __iter__(self) -> Iterator[Prompt]:
+    def __iter__(self) -> Iterator[TrainingPrompt]:
         """Raises ConfigError naming file and line."""
         for prompt in self._prompts:
             self._state.update(prompt.identity)
             self._characters_read += len(prompt.whole)
             yield prompt
         for text in islice(self._corpus or (), self._limit):
-            prompt = Prompt("", text)
+            prompt = TrainingPrompt("", text)
             self._state.update(prompt.identity)
             yield prompt
 
 
-class Documents:
+class TokenizedTexts:
     """The tokens of every text, with the time that it took, said while it goes on. A row's answer is followed by the
     token that ends the target's texts. Iterating raises ConfigError for a corpus without tokens."""
 
-    def __init__(self, texts: Texts, tokenizer: Any, console: Console) -> None:
+    def __init__(self, texts: NgramTexts, tokenizer: Any, console: Console) -> None:
         self.texts, self.tokenizer, self.console = texts, tokenizer, console
         self.num_tokens = self.num_documents = 0
         self.seconds = 0.0
@@ -78,7 +77,7 @@ class Documents:
         columns = TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), TaskProgressColumn()
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
-    def __enter__(self) -> "Documents":
+    def __enter__(self) -> "TokenizedTexts":
         self._bar.start()
         self._task = self._bar.add_task("reading", total=self.texts.size)
         return self
@@ -104,7 +103,7 @@ class Documents:
         if self.num_tokens == 0 and self.texts.files:
             raise ConfigError(f"--corpus {', '.join(self.texts.files)}: the corpus has no tokens: give files with text")
 
-    def _tokens(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+    def _tokens(self, prompts: Sequence[TrainingPrompt]) -> list[list[int]]:
         batch: list[list[int]] = self.tokenizer(
             [prompt.whole for prompt in prompts], add_special_tokens=False, return_attention_mask=False, verbose=False
         )["input_ids"]
@@ -127,9 +126,9 @@ class Documents:
             self.console.print(text, soft_wrap=True)
 
 
-def in_batches(prompts: Iterable[Prompt]) -> Iterator[list[Prompt]]:
+def in_batches(prompts: Iterable[TrainingPrompt]) -> Iterator[list[TrainingPrompt]]:
     """The texts in groups that a tokenizer takes at once."""
-    batch: list[Prompt] = []
+    batch: list[TrainingPrompt] = []
     size = 0
     for prompt in prompts:
         batch.append(prompt)
@@ -144,41 +143,41 @@ def in_batches(prompts: Iterable[Prompt]) -> Iterator[list[Prompt]]:
 OF_NETWORKS = ("dtype", "attention", "engine")
 
 
-def execute_counting(request: TrainRequest, console: Console) -> tuple[CountingRecord, Path]:
+def run_counting(request: TrainRequest, console: Console) -> tuple[CountingRecord, Path]:
     """Count as a user asked; a model that is in the folder is replaced. Raises ConfigError in one line."""
     spec = read_settings(NgramSpec, request.kind, request.config, request.options, request.overrides)
     output = Path(spec.output)
     check_replaceable(output)
-    with Meter(torch.device("cpu")) as meter:
-        record = counted(spec, output, request.command, meter, console)
+    with CostMeter(torch.device("cpu")) as meter:
+        record = count_model(spec, output, request.command, meter, console)
     return record, output
 
 
-def counted(spec: NgramSpec, output: Path, command: str, meter: Meter, console: Console) -> CountingRecord:
+def count_model(spec: NgramSpec, output: Path, command: str, meter: CostMeter, console: Console) -> CountingRecord:
     """The record of a model that is counted and written."""
-    data = gathered(spec.data, spec.seed)
-    texts = Texts(data, spec.data)
-    say_overlap(data, console)
+    data = gather_data(spec.data, spec.seed)
+    texts = NgramTexts(data, spec.data)
+    warn_of_overlap(data, console)
     tokenizer = load_tokenizer(spec.target, spec.target_revision)
-    with replacing(output) as folder, Documents(texts, tokenizer, console) as documents:
+    with replacing(output) as folder, TokenizedTexts(texts, tokenizer, console) as documents:
         start = time.perf_counter()
         digest = count(documents, spec, folder)
         seconds = time.perf_counter() - start
         record = CountingRecord(
             settings=spec.model_dump(mode="json"),
-            data=told(data, spec, documents),
+            data=corpus_record(data, spec, documents),
             models={"target": {"name": spec.target, "tokenizer_digest": digest}},
-            counts=counts_of(folder, documents, seconds),
+            counts=count_record(folder, documents, seconds),
             cost=meter.cost(),
             environment={k: v for k, v in environment("cpu", "", "").items() if k not in OF_NETWORKS},
             command=command,
-            finished=now(),
+            finished=utc_now(),
         )
         record.write(folder)
     return record
 
 
-def count(documents: Documents, spec: NgramSpec, folder: Path) -> str:
+def count(documents: TokenizedTexts, spec: NgramSpec, folder: Path) -> str:
     """Count into an empty folder; the digest of the vocabulary."""
     vocabulary: dict[str, int] = documents.tokenizer.get_vocab()
     digest = vocabulary_digest(vocabulary)
@@ -186,14 +185,14 @@ def count(documents: Documents, spec: NgramSpec, folder: Path) -> str:
     return digest
 
 
-def told(data: TrainingData, spec: NgramSpec, documents: Documents) -> dict[str, Any]:
+def corpus_record(data: TrainingData, spec: NgramSpec, documents: TokenizedTexts) -> dict[str, Any]:
     """What identifies the data, the texts of the corpus among them."""
     files, num_texts = spec.data.corpus, documents.num_documents - data.num_prompts
     corpus = [f"{num_texts} from {', '.join(files)}"] if files else []
-    return {**data_of(data), "digest": documents.texts.digest, "sources": [*data.sources, *corpus]}
+    return {**data_record(data), "digest": documents.texts.digest, "sources": [*data.sources, *corpus]}
 
 
-def counts_of(folder: Path, documents: Documents, seconds: float) -> dict[str, Any]:
+def count_record(folder: Path, documents: TokenizedTexts, seconds: float) -> dict[str, Any]:
     """What `CountingRecord` says of a model that was made in so many seconds."""
     model = NgramModel.load(folder)
     return {

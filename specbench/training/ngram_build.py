@@ -14,7 +14,7 @@ import numpy as np
 
 from specbench.core.errors import ConfigError
 from specbench.models.ngram import SUFFIX, Array, NgramModel, array_name, replacing, write_manifest
-from specbench.training.ngram_corpus import Runs, append, first_of_each, ranks_of_groups
+from specbench.training.ngram_corpus import SortedRuns, append, first_of_each, ranks_of_groups
 
 BLOCK = 1 << 20  # starts that are written at once
 
@@ -79,17 +79,17 @@ def most_frequent_first(contexts: Array, counts: Array) -> Array:
 
 CHUNK_TOKENS = 1 << 21
 NOTHING = -1  # after each document, and where no context ends
-Progress = Callable[[str, int], None]
+CountingProgress = Callable[[str, int], None]
 Document = Sequence[int] | Array
 
 
-def build(
+def build_ngrams(
     documents: Iterable[Document],
     order: int,
     vocab_size: int,
     output: Path,
     tokenizer_digest: str,
-    progress: Progress | None = None,
+    progress: CountingProgress | None = None,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> NgramModel:
     """Count the n-grams up to `order` of documents (token ids each) into the folder `output`; none crosses documents.
@@ -109,15 +109,15 @@ def count_into(
     order: int,
     vocab_size: int,
     tokenizer_digest: str,
-    progress: Progress | None = None,
+    progress: CountingProgress | None = None,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> None:
     """As `build`, into a folder that is empty and takes its place later."""
     if order < 1:
         raise ConfigError(f"order = {order}: an n-gram has at least one token: give 1 or more (2 counts bigrams)")
-    say: Progress = progress or (lambda doing, num_tokens: None)
+    say: CountingProgress = progress or (lambda doing, num_tokens: None)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        counter = Counter(folder, Path(scratch), vocab_size, chunk_tokens, say)
+        counter = NgramCounter(folder, Path(scratch), vocab_size, chunk_tokens, say)
         counts = counter.write_tokens(documents)
         num_tokens = int(counts.sum())
         if num_tokens == 0:
@@ -132,14 +132,14 @@ def count_into(
 
 
 @dataclass
-class Counter:
+class NgramCounter:
     """The files of one build: the tokens as int32 with a mark after each document, and a context per position."""
 
     folder: Path
     scratch: Path
     vocab_size: int
     chunk_tokens: int
-    say: Progress
+    say: CountingProgress
 
     def write_tokens(self, documents: Iterable[Document]) -> Array:
         """Store the documents. Returns how often each token occurs: [vocab_size]."""
@@ -190,8 +190,8 @@ class Counter:
             self._write_contexts(runs)
         return writer
 
-    def _count(self, level: int, inverse: bool) -> Runs:
-        runs = Runs(self.scratch)
+    def _count(self, level: int, inverse: bool) -> SortedRuns:
+        runs = SortedRuns(self.scratch)
         self._path("places").write_bytes(b"")
         before, num_tokens = np.array([NOTHING]), 0
         contexts_of = ("tokens", np.int32) if level == 2 else ("contexts", np.int64)
@@ -208,7 +208,7 @@ class Counter:
             self.say(f"counting {level}-grams", num_tokens)
         return runs
 
-    def _write_contexts(self, runs: Runs) -> None:
+    def _write_contexts(self, runs: SortedRuns) -> None:
         """For every position the index of the k-gram that ends there."""
         self._path("contexts").write_bytes(b"")
         for number, places in enumerate(self._chunks("places", np.int32)):

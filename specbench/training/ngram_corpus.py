@@ -15,10 +15,10 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.models.ngram import Array
 
-KINDS = (".txt", ".jsonl")
+TEXT_FORMATS = (".txt", ".jsonl")
 
 
-class Corpus:
+class CorpusFiles:
     """The documents of some files in order, read line by line. `num_bytes` is the size of the files, `num_bytes_read`
     how much of it has been read. Raises ConfigError at once for a file that is not there or of another kind."""
 
@@ -28,7 +28,7 @@ class Corpus:
         if not files:
             raise ConfigError("--corpus: give at least one file")
         for path in files:
-            if kind_of(path) not in KINDS:
+            if text_format(path) not in TEXT_FORMATS:
                 raise ConfigError(f"--corpus {path}: give .txt (one document per line) or .jsonl, or .gz of these")
             if not path.is_file():
                 raise ConfigError(f"--corpus {path}: {'is a folder: give files' if path.is_dir() else 'no such file'}")
@@ -57,20 +57,20 @@ class Corpus:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path}, line {number}: not UTF-8 text: convert the file") from error
-        return text if kind_of(path) == ".txt" else self._cell(text, path, number)
+        return text if text_format(path) == ".txt" else self._cell(text, path, number)
 
     def _cell(self, text: str, path: Path, number: int) -> str:
         row = bounded.parse_json(text, path, "correct it", number, strict=False)
         place = f"{path}, line {number}"
         if not isinstance(row, dict) or self.column not in row:
-            raise ConfigError(f"{place}: has no column '{self.column}' {instead(row)}")
+            raise ConfigError(f"{place}: has no column '{self.column}' {column_hint(row)}")
         cell = row[self.column]
         if not isinstance(cell, str):
             raise ConfigError(f"{place}: column '{self.column}' holds no text but {json.dumps(cell)[:40]}: correct it")
         return cell
 
 
-def instead(row: object) -> str:
+def column_hint(row: object) -> str:
     """What a line has in the place of the column, and what to do."""
     if not isinstance(row, dict):
         return '(it is no JSON object): write {"COLUMN": "…"} on each line'
@@ -78,7 +78,7 @@ def instead(row: object) -> str:
     return f"(columns: {', '.join(names)}): give --set data.column={names[0] if len(names) == 1 else 'NAME'}"
 
 
-def kind_of(path: Path) -> str:
+def text_format(path: Path) -> str:
     """The suffix of a file without .gz."""
     return Path(path.name.removesuffix(".gz")).suffix
 
@@ -86,7 +86,7 @@ def kind_of(path: Path) -> str:
 MIN_BUFFER = 4096  # entries of a run that are read at once, at least
 
 
-class Runs:
+class SortedRuns:
     """Runs of (key, count), each sorted by key and without duplicates, one after the other in two files."""
 
     def __init__(self, folder: Path) -> None:
@@ -144,7 +144,7 @@ class Runs:
 class RunBuffer:
     """The entries of one run that are in memory."""
 
-    def __init__(self, runs: Runs, number: int, size: int) -> None:
+    def __init__(self, runs: SortedRuns, number: int, size: int) -> None:
         self.runs, self.size = runs, size
         self.place, self.end = runs.ends[number : number + 2]
         self.keys = np.empty(0, dtype=np.int64)

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
-KEPT_BYTES = 2**30  # of target logits that are kept for a second use
+MAX_CACHED_BYTES = 2**30  # of target logits that are kept for a second use
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def learnt_logits(model: nn.Module, batch: Batch, vocab_size: int) -> Tensor:
     ids = batch.ids[:, :-1]
     first = int(columns.min())
     num_kept = ids.shape[1] - first
-    options: dict[str, Any] = {"logits_to_keep": num_kept} if takes(model, "logits_to_keep") else {}
+    options: dict[str, Any] = {"logits_to_keep": num_kept} if accepts_argument(model, "logits_to_keep") else {}
     logits: Tensor = model(input_ids=ids.to(device), use_cache=False, **options).logits[:, -num_kept:]
     return logits[rows.to(device), (columns - first).to(device), :vocab_size]
 
@@ -85,24 +88,24 @@ def device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def bare(model: nn.Module) -> Any:
+def unwrapped(model: nn.Module) -> Any:
     """The model inside what spreads it over several devices."""
     while isinstance(inner := getattr(model, "module", None), nn.Module):
         model = inner
     return model
 
 
-def takes(model: nn.Module, argument: str) -> bool:
+def accepts_argument(model: nn.Module, argument: str) -> bool:
     """Whether the forward pass of a model has an argument; asked of the network inside adapters and wrappers."""
-    network = bare(model)
+    network = unwrapped(model)
     network = network.get_base_model() if hasattr(network, "get_base_model") else network
     return argument in inspect.signature(network.forward).parameters
 
 
-class FrozenLogits:
+class LogitsCache:
     """The logits of a model that is not trained, kept for a second use as long as there is room for them."""
 
-    def __init__(self, model: nn.Module, vocab_size: int, limit_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, model: nn.Module, vocab_size: int, limit_bytes: int = MAX_CACHED_BYTES) -> None:
         self._model, self._vocab_size, self._limit_bytes = model, vocab_size, limit_bytes
         self._kept: dict[Hashable, Tensor] = {}
         self._num_bytes = 0
@@ -122,3 +125,52 @@ class FrozenLogits:
     def forget(self) -> None:
         self._kept.clear()
         self._num_bytes = 0
+
+
+def in_float32(logits: Tensor) -> Tensor:
+    """Logits in float32, or in float64 where they are."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def cross_entropy_full(target_logits: Tensor, draft_logits: Tensor) -> Tensor:
+    """H(p, q) = −Σ_x p(x) ln q(x) with the target's whole distribution: [num_positions] (P0 eq. 10, left)."""
+    target_probs = torch.softmax(in_float32(target_logits), dim=-1)
+    return -(target_probs * torch.log_softmax(in_float32(draft_logits), dim=-1)).sum(-1)
+
+
+def cross_entropy_sampled(token_ids: Tensor, draft_logits: Tensor) -> Tensor:
+    """−ln q(x) of given tokens [num_positions]. For x ~ p its mean is H(p, q) (P0 eq. 10, right, and App. D.1)."""
+    return functional.cross_entropy(in_float32(draft_logits), token_ids, reduction="none")
+
+
+def truncated_probs(target_logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """The target's `top_k` most probable tokens: their probabilities and ids, both [num_positions, top_k]."""
+    best = torch.softmax(in_float32(target_logits), dim=-1).topk(min(top_k, target_logits.shape[-1]), dim=-1)
+    return best.values, best.indices
+
+
+def truncated_cross_entropy(target_probs: Tensor, token_ids: Tensor, draft_logits: Tensor) -> Tensor:
+    """−Σ p(x) ln q(x) over the target's most probable tokens, as `truncated_probs` gives them: [num_positions] (P1
+    App. B).
+
+    The tail is dropped and what is left is not normalised. Where the tail has the mass ε, this is (1 − ε) times the
+    normalised form: both have their minimum where q is p without its tail.
+    """
+    log_probs = torch.log_softmax(in_float32(draft_logits), dim=-1).gather(-1, token_ids)
+    return -(target_probs * log_probs).sum(-1)
+
+
+def corrective_weights(divergences: Sequence[float]) -> list[float]:
+    """(D_T − D_min) / m for each of m tasks (P0 eq. 9): the best one gets 0.
+
+    Weights are constants. Σ weight · ∇D is then ½ of the gradient of (1/m) Σ (D − c)² with c = D_min held constant;
+    P0 calls it exactly that gradient, without the factor.
+    """
+    best = min(divergences)
+    return [(divergence - best) / len(divergences) for divergence in divergences]
+
+
+def unfairness(divergences: NDArray[np.float64]) -> NDArray[np.float64]:
+    """𝒰 = (1/m) Σ (D_T − D_min)², over the last axis: [..., m] → [...], in nats² (P0 eq. 6)."""
+    lowest = divergences.min(axis=-1, keepdims=True)
+    return np.asarray(((divergences - lowest) ** 2).mean(axis=-1))

@@ -16,14 +16,13 @@ from specbench.core.console import INTERRUPTED, say
 from specbench.core.errors import ConfigError
 from specbench.models.devices import is_out_of_memory
 from specbench.running.progress import PLAIN_LINE_SECONDS
-from specbench.training.files import OutputFolder
-from specbench.training.record import TrainingRecord
-from specbench.training.state import StepCurve
+from specbench.training.checkpoint import StepCurve
+from specbench.training.output import OutputFolder, TrainingRecord
 
 MAX_SHOWN = 6  # languages: the worst of them
 
 
-class TrainProgress:
+class TrainingProgress:
     """Counts steps of one learning rate; `quiet` where another process of the same training speaks."""
 
     def __init__(
@@ -39,7 +38,7 @@ class TrainProgress:
             TimeRemainingColumn(), console=console, transient=True, disable=quiet or not console.is_terminal,
         )  # fmt: skip
 
-    def __enter__(self) -> "TrainProgress":
+    def __enter__(self) -> "TrainingProgress":
         if 0 < self._first < self.num_steps and not self.quiet:
             say(self.console, f"going on at step {self._first + 1} of {self.num_steps}")
         self._bar.start()
@@ -53,7 +52,7 @@ class TrainProgress:
         """One step is made."""
         self._losses |= point.loss
         num_done = point.step
-        line = f"loss {losses(self._losses)} · rate {point.learning_rate:.2g}"
+        line = f"loss {losses_text(self._losses)} · rate {point.learning_rate:.2g}"
         self._bar.update(self._task, description=line, completed=num_done)
         is_due = self._clock() - self._said >= PLAIN_LINE_SECONDS or num_done == self.num_steps
         if is_due and not self.quiet and not self.console.is_terminal:
@@ -62,7 +61,7 @@ class TrainProgress:
             say(self.console, f"step {num_done}/{self.num_steps} {line} · {seconds:.0f} s left")
 
 
-def losses(by_language: dict[str, float]) -> str:
+def losses_text(by_language: dict[str, float]) -> str:
     """The highest losses by language, the worst first."""
     worst = sorted(by_language.items(), key=lambda pair: -pair[1])
     more = f" and {len(worst) - MAX_SHOWN} more" if len(worst) > MAX_SHOWN else ""
@@ -70,7 +69,7 @@ def losses(by_language: dict[str, float]) -> str:
 
 
 @contextmanager
-def saying_what_is_kept(console: Console, folder: OutputFolder) -> Iterator[None]:
+def reporting_what_is_kept(console: Console, folder: OutputFolder) -> Iterator[None]:
     """An interrupt, or running out of memory, ends a training with one line that says what is kept."""
     try:
         yield
@@ -86,7 +85,7 @@ def saying_what_is_kept(console: Console, folder: OutputFolder) -> Iterator[None
         ) from error
 
 
-def draw(record: TrainingRecord, path: Path) -> bool:
+def draw_curves(record: TrainingRecord, path: Path) -> bool:
     """Loss per language and learning rate of the chosen curve, and the held-back loss; False without matplotlib."""
     if find_spec("matplotlib") is None:
         return False

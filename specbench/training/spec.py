@@ -10,7 +10,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.specs.components import Spec, Temperature, Text
 
 
-class Described(Spec):
+class DescribedSpec(Spec):
     """A spec whose keys say what they mean in the text below each."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -20,7 +20,7 @@ Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class ScdfSpec(Described):
+class ScdfSpec(DescribedSpec):
     """s-CDF (P0 Alg. 1, App. D) and its baselines."""
 
     estimator: Literal["full", "sampled"] = "full"
@@ -61,7 +61,7 @@ class ScdfSpec(Described):
         return self
 
 
-class DistillSpec(Described):
+class DistillSpec(DescribedSpec):
     """Distillation on the target's top-k probabilities (P1 §3.3, App. B)."""
 
     corpus: Literal["task", "general"] = "task"
@@ -74,7 +74,7 @@ class DistillSpec(Described):
     """Share of the prompts that is held back."""
 
 
-class ServerSpec(Described):
+class ServerSpec(DescribedSpec):
     """A server with the OpenAI interface that generates in the target's place; its key is in OPENAI_API_KEY."""
 
     base_url: Text | None = None
@@ -83,7 +83,7 @@ class ServerSpec(Described):
     """The server's name of the target; null: target."""
 
 
-class FinetuneSpec(Described):
+class FinetuneSpec(DescribedSpec):
     """Language modelling (P3 §2.3, App. F)."""
 
     stage: Literal["pretrain", "finetune"] = "finetune"
@@ -99,7 +99,7 @@ class FinetuneSpec(Described):
     """Share of the prompts that is held back."""
 
 
-class LoraSpec(Described):
+class LoraSpec(DescribedSpec):
     """Low-rank adapters on all linear layers (arXiv:2106.09685), merged into the weights at the end."""
 
     rank: Positive = 16
@@ -113,7 +113,7 @@ class LoraSpec(Described):
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class ParallelSpec(Described):
+class ParallelSpec(DescribedSpec):
     """Two text files aligned line by line."""
 
     source: Text
@@ -135,7 +135,7 @@ class ParallelSpec(Described):
         return prompt
 
 
-class DataSpec(Described):
+class DataSpec(DescribedSpec):
     """What is trained on, by language (the subset of a task, or the name given to a file)."""
 
     places: ClassVar[dict[str, str]] = {
@@ -187,10 +187,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-BLOCKS: dict[str, type[Described]] = {"scdf": ScdfSpec, "distill": DistillSpec, "finetune": FinetuneSpec}
+BLOCKS: dict[str, type[DescribedSpec]] = {"scdf": ScdfSpec, "distill": DistillSpec, "finetune": FinetuneSpec}
 
 
-class TrainSpec(Described):
+class TrainSpec(DescribedSpec):
     """One training. The block of its kind is there and complete, those of the other kinds are None.
 
     A step is one update of the weights, as transformers' Trainer counts them: the mean gradient of
@@ -313,7 +313,7 @@ class CorpusSpec(DataSpec):
     """Files of texts as in text, of any size; limit holds for all of them together."""
 
 
-class NgramSpec(Described):
+class NgramSpec(DescribedSpec):
     """One n-gram model. What is counted are the tokens of each text, without those that the target's tokenizer adds; a
     row's answer is followed by the token that ends the target's texts."""
 
@@ -329,3 +329,13 @@ class NgramSpec(Described):
     """Of the rows that are drawn from the embedded world."""
     order: Annotated[int, Field(ge=1, le=16)] = 2
     """Tokens of the longest n-gram; 2 counts bigrams."""
+
+
+# A key for --set of each kind, in help and errors.
+EXAMPLES = {
+    "scdf": "scdf.estimator=sampled",
+    "distill": "distill.top_k=10",
+    "finetune": "finetune.stage=pretrain",
+    "ngram": "data.split=train",
+}
+KINDS = (*get_args(Kind), *get_args(NgramSpec.model_fields["kind"].annotation))

@@ -21,7 +21,7 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.sampling import Sampling, process
 from specbench.models.causal_lm import CausalLM
 from specbench.running.progress import PLAIN_LINE_SECONDS
-from specbench.training.passes import bare, device_of, takes
+from specbench.training.passes import accepts_argument, device_of, unwrapped
 
 
 class RoomyLayer(DynamicLayer):
@@ -80,7 +80,7 @@ Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Job:
+class GenerationJob:
     """A prompt that is to be continued, and the seed of its random stream (greedy continuations need none)."""
 
     prompt_ids: Ids
@@ -102,12 +102,12 @@ class Generator:
     def of(cls, model: CausalLM, sampling: Sampling, max_new_tokens: int) -> "Generator":
         return cls(model.model, model.vocab_size, model.eos_token_ids, sampling, max_new_tokens)
 
-    def continue_all(self, jobs: Sequence[Job], batch_size: int) -> list[Ids]:
+    def continue_all(self, jobs: Sequence[GenerationJob], batch_size: int) -> list[Ids]:
         """The continuations in the order of the jobs."""
         found = dict(pair for batch in self.batches(jobs, batch_size) for pair in batch)
         return [found[place] for place in range(len(jobs))]
 
-    def batches(self, jobs: Sequence[Job], batch_size: int) -> Iterator[list[tuple[int, Ids]]]:
+    def batches(self, jobs: Sequence[GenerationJob], batch_size: int) -> Iterator[list[tuple[int, Ids]]]:
         """The places of jobs with their continuations, batch after batch; prompts of similar length go together."""
         order = sorted(range(len(jobs)), key=lambda place: len(jobs[place].prompt_ids))
         for start in range(0, len(order), batch_size):
@@ -115,7 +115,7 @@ class Generator:
             yield list(zip(chosen, self._continue([jobs[place] for place in chosen]), strict=True))
 
     @torch.no_grad()
-    def _continue(self, jobs: Sequence[Job]) -> list[Ids]:
+    def _continue(self, jobs: Sequence[GenerationJob]) -> list[Ids]:
         was_training = self.model.training
         self.model.eval()
         uniforms = None if self.sampling.greedy else torch.stack([self._uniforms(job.seed) for job in jobs])
@@ -161,14 +161,14 @@ class LeftPadded:
     of every row: [num_rows, output_size]. `room`: how many tokens will be appended."""
 
     def __init__(self, model: nn.Module, prompts: Sequence[Sequence[int]], room: int) -> None:
-        self._model = bare(model)
+        self._model = unwrapped(model)
         self._device = device_of(model)
         width = max(map(len, prompts))
         ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
         self._mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        self._options: dict[str, Any] = {"logits_to_keep": 1} if takes(model, "logits_to_keep") else {}
-        self._counts_positions = takes(model, "position_ids")
-        self._cache_name = "past_key_values" if takes(model, "past_key_values") else "cache_params"
+        self._options: dict[str, Any] = {"logits_to_keep": 1} if accepts_argument(model, "logits_to_keep") else {}
+        self._counts_positions = accepts_argument(model, "position_ids")
+        self._cache_name = "past_key_values" if accepts_argument(model, "past_key_values") else "cache_params"
         self._cache = roomy_cache(self._model.config, room)
         self.can_drop_rows = can_drop_rows(self._cache)
         self.logits = self._feed(ids, (self._mask.cumsum(-1) - 1).clamp_min(0))
@@ -196,27 +196,29 @@ class LeftPadded:
 
 
 FILE = "generations.sqlite"
-MANY = 500  # keys of one query
-Made = Iterator[list[tuple[int, Any]]]  # batches of places with what was made for them
+KEYS_PER_QUERY = 500  # keys of one query
+GeneratedBatches = Iterator[list[tuple[int, Any]]]  # batches of places with what was made for them
 
 
-class Generations:
+class GenerationCache:
     """One file; what is in it is written batch by batch, each as a whole. `console`: told how many are made."""
 
     def __init__(self, folder: Path, console: Console | None = None) -> None:
         self.path = folder / FILE
         self._console = console
 
-    def continued(self, target: CausalLM, generator: Generator, jobs: Sequence[Job], batch_size: int) -> list[Ids]:
+    def continued(
+        self, target: CausalLM, generator: Generator, jobs: Sequence[GenerationJob], batch_size: int
+    ) -> list[Ids]:
         """The target's continuations, in the order of the jobs; those that are there are not generated again."""
         common = {
-            "model": fingerprint(target), "sampling": asdict(generator.sampling),
+            "model": model_fingerprint(target), "sampling": asdict(generator.sampling),
             "max_new_tokens": generator.max_new_tokens, "ends": sorted(generator.eos_token_ids),
         }  # fmt: skip
         greedy = generator.sampling.greedy
-        keys = [key_of({**common, "prompt": job.prompt_ids, "seed": 0 if greedy else job.seed}) for job in jobs]
+        keys = [generation_key({**common, "prompt": job.prompt_ids, "seed": 0 if greedy else job.seed}) for job in jobs]
 
-        def make(places: Sequence[int]) -> Made:
+        def make(places: Sequence[int]) -> GeneratedBatches:
             for batch in generator.batches([jobs[place] for place in places], batch_size):
                 yield [(places[index], ids) for index, ids in batch]
 
@@ -224,19 +226,19 @@ class Generations:
         what = f"continuations by {target.name} at temperature {temperature}"
         return [tuple(ids) for ids in self.filled(keys, make, what)]
 
-    def filled(self, keys: Sequence[str], make: Callable[[Sequence[int]], Made], what: str) -> list[Any]:
+    def filled(self, keys: Sequence[str], make: Callable[[Sequence[int]], GeneratedBatches], what: str) -> list[Any]:
         """What is kept under each key; `make` is asked, once, for the places of those that are missing.
 
         Raises ConfigError where the disk refuses, or the file is damaged.
         """
         with self._open() as database:
-            known = read(database, keys)
+            known = read_values(database, keys)
             first = {key: place for place, key in reversed(list(enumerate(keys))) if key not in known}
             missing = sorted(first.values())
             num_made, said = 0, time.monotonic()
             for batch in make(missing) if missing else ():
                 new = {keys[place]: value for place, value in batch}
-                write(database, new)
+                write_values(database, new)
                 known |= new
                 num_made += len(batch)
                 if self._console and (num_made == len(missing) or time.monotonic() - said >= PLAIN_LINE_SECONDS):
@@ -259,28 +261,28 @@ class Generations:
             ) from error
 
 
-def read(database: sqlite3.Connection, keys: Sequence[str]) -> dict[str, Any]:
+def read_values(database: sqlite3.Connection, keys: Sequence[str]) -> dict[str, Any]:
     """What is kept, by key."""
     found: dict[str, Any] = {}
-    for start in range(0, len(keys), MANY):
-        some = list(keys[start : start + MANY])
+    for start in range(0, len(keys), KEYS_PER_QUERY):
+        some = list(keys[start : start + KEYS_PER_QUERY])
         marks = ",".join("?" * len(some))
         found |= dict(database.execute(f"SELECT key, value FROM kept WHERE key IN ({marks})", some))
     return {key: json.loads(value) for key, value in found.items()}
 
 
-def write(database: sqlite3.Connection, values: Mapping[str, Any]) -> None:
+def write_values(database: sqlite3.Connection, values: Mapping[str, Any]) -> None:
     rows = [(key, json.dumps(value, ensure_ascii=False)) for key, value in values.items()]
     with database:
         database.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", rows)
 
 
-def key_of(request: Mapping[str, Any]) -> str:
+def generation_key(request: Mapping[str, Any]) -> str:
     """64 hex digits over all that a continuation depends on."""
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
-def fingerprint(model: CausalLM) -> str:
+def model_fingerprint(model: CausalLM) -> str:
     """What identifies the distribution that a model gives: its revision, or its weights where it has none, and the
     precision it computes in."""
     name = model.revision

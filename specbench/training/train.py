@@ -25,13 +25,19 @@ from specbench.models.checkpoints import identified
 from specbench.models.loading import choose_device, load_model
 from specbench.results.environment import environment
 from specbench.running.compose import stream_seed
-from specbench.training.files import OutputFolder
-from specbench.training.loop import Loop, bitsandbytes
-from specbench.training.objective import Objective
-from specbench.training.progress import TrainProgress, draw
-from specbench.training.record import TrainingRecord, curve_of, last_validation, now, settings_of, total
+from specbench.training.checkpoint import RateProgress, load_weights, set_weights, trained_parameters
+from specbench.training.loop import Loop, Objective, bitsandbytes
+from specbench.training.output import (
+    OutputFolder,
+    TrainingRecord,
+    all_settings,
+    curve_record,
+    last_validation,
+    total_cost,
+    utc_now,
+)
+from specbench.training.progress import TrainingProgress, draw_curves
 from specbench.training.spec import TrainSpec
-from specbench.training.state import Progress, load_weights, put, trained
 
 
 def make_accelerator(spec: TrainSpec) -> Accelerator:
@@ -113,7 +119,7 @@ def check_fit(target: CausalLM, drafter: CausalLM) -> None:
         raise ConfigError(f"--drafter: {error}: choose a drafter of the target's family") from error
 
 
-def trainable(model: nn.Module, spec: TrainSpec) -> nn.Module:
+def prepare_network(model: nn.Module, spec: TrainSpec) -> nn.Module:
     """The network with the parameters that are trained set to require gradients: all, or those of its adapters."""
     if spec.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
@@ -130,7 +136,7 @@ def trainable(model: nn.Module, spec: TrainSpec) -> nn.Module:
     return adapted
 
 
-def merged(model: nn.Module, spec: TrainSpec) -> nn.Module:
+def merge_adapters(model: nn.Module, spec: TrainSpec) -> nn.Module:
     """The plain network, adapters added into its weights."""
     if spec.gradient_checkpointing:
         model.gradient_checkpointing_disable()  # type: ignore[operator]
@@ -149,7 +155,7 @@ def stored_dtype(model: Any, revision: str | None) -> torch.dtype:
 STATE_BYTES = 12  # of a trained parameter in a checkpoint: itself and two moments
 
 
-def train(
+def train_drafter(
     drafter: CausalLM, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console, num_steps: int,
     about: dict[str, Any] | None = None, command: str | None = None,
 ) -> TrainingRecord:  # fmt: skip
@@ -159,67 +165,67 @@ def train(
     ConfigError where there is no room, where no learning rate keeps the loss finite, and where nothing can be written.
     """
     accelerator = make_accelerator(spec)
-    model = trainable(drafter.model, spec)
-    folder.check_room(room(model, len(spec.learning_rate)))
-    tried = all_rates(model, objective, spec, folder, console, num_steps, accelerator)
+    model = prepare_network(drafter.model, spec)
+    folder.check_room(needed_bytes(model, len(spec.learning_rate)))
+    tried = train_all_rates(model, objective, spec, folder, console, num_steps, accelerator)
     check_not_all_lost(tried, folder)
-    chosen = best([last_validation(progress) for progress in tried])
+    chosen = index_of_lowest([last_validation(progress) for progress in tried])
     record = TrainingRecord(
-        settings=settings_of(spec, num_steps),
+        settings=all_settings(spec, num_steps),
         data=(about or {}).get("data", {}),
         models={
             **(about or {}).get("models", {}),
-            "num_trained_parameters": count(trained(model)),
+            "num_trained_parameters": num_elements(trained_parameters(model)),
             "stored_dtype": str(stored_dtype(drafter.model, spec.drafter_revision)).removeprefix("torch."),
         },
         chosen=chosen,
-        curves=[curve_of(rate, progress) for rate, progress in zip(spec.learning_rate, tried, strict=True)],
-        cost=total([progress.cost for progress in tried]),
+        curves=[curve_record(rate, progress) for rate, progress in zip(spec.learning_rate, tried, strict=True)],
+        cost=total_cost([progress.cost for progress in tried]),
         preparation=(about or {}).get("preparation", {}),
         environment=environment(str(drafter.device), drafter.dtype, drafter.attention),
         command=command,
-        finished=now(),
+        finished=utc_now(),
     )
     if accelerator.is_main_process:
-        load_weights(work_of(folder, chosen), model)
+        load_weights(rate_folder(folder, chosen), model)
         with folder.writing():
-            finish(model, drafter, spec, folder, record)
+            write_finished(model, drafter, spec, folder, record)
     accelerator.wait_for_everyone()
     return record
 
 
-def all_rates(
+def train_all_rates(
     model: nn.Module, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console, num_steps: int,
     accelerator: Accelerator,
-) -> list[Progress]:  # fmt: skip
+) -> list[RateProgress]:  # fmt: skip
     """Every learning rate from the same beginning; one that is lost does not keep the others from being tried."""
-    initial = {name: parameter.detach().clone() for name, parameter in trained(model).items()}
+    initial = {name: parameter.detach().clone() for name, parameter in trained_parameters(model).items()}
     tried = []
     for number, rate in enumerate(spec.learning_rate):
-        put(model, initial)
+        set_weights(model, initial)
         model.zero_grad(set_to_none=True)  # a rate that was lost has left its own
-        loop = Loop(model, objective, spec, num_steps, rate, work_of(folder, number), accelerator)
+        loop = Loop(model, objective, spec, num_steps, rate, rate_folder(folder, number), accelerator)
         if len(spec.learning_rate) > 1 and accelerator.is_main_process:
             say(console, f"learning rate {rate:g} ({number + 1} of {len(spec.learning_rate)})")
-        bar = partial(TrainProgress, console, num_steps, quiet=not accelerator.is_main_process)
+        bar = partial(TrainingProgress, console, num_steps, quiet=not accelerator.is_main_process)
         tried.append(loop.run(folder, bar))
         if tried[-1].lost and number + 1 < len(spec.learning_rate) and accelerator.is_main_process:
             say(console, f"learning rate {rate:g} is lost, the next one is tried: {tried[-1].lost}")
     return tried
 
 
-def work_of(folder: OutputFolder, number: int) -> Path:
+def rate_folder(folder: OutputFolder, number: int) -> Path:
     """Where the checkpoint and the log of a learning rate are, while the training goes on."""
     return folder.work / f"rate-{number}"
 
 
-def best(losses: list[float | None]) -> int:
+def index_of_lowest(losses: list[float | None]) -> int:
     """The index of the lowest held-back loss; a rate that is lost has none."""
     comparable = [inf if loss is None else loss for loss in losses]
     return comparable.index(min(comparable))
 
 
-def check_not_all_lost(tried: Sequence[Progress], folder: OutputFolder) -> None:
+def check_not_all_lost(tried: Sequence[RateProgress], folder: OutputFolder) -> None:
     """Raise ConfigError where no learning rate has come to its end."""
     if all(progress.lost for progress in tried):
         raise ConfigError(
@@ -228,30 +234,35 @@ def check_not_all_lost(tried: Sequence[Progress], folder: OutputFolder) -> None:
         )
 
 
-def finish(model: nn.Module, drafter: CausalLM, spec: TrainSpec, folder: OutputFolder, record: TrainingRecord) -> None:
+def write_finished(
+    model: nn.Module, drafter: CausalLM, spec: TrainSpec, folder: OutputFolder, record: TrainingRecord
+) -> None:
     """Write the checkpoint, the log, the record and its picture beside the work, and move them into place."""
     final = folder.work / "final"
     shutil.rmtree(final, ignore_errors=True)
     final.mkdir()
     if spec.quantize == "nf4":  # adapters are merged into the weights as they were before their quantisation
-        weights = {name: parameter.detach() for name, parameter in trained(model).items()}
-        model = trainable(load_drafter(spec.model_copy(update={"quantize": "none"}), "cpu").model, spec)
-        put(model, weights)
-    plain: Any = merged(model, spec)
+        weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
+        model = prepare_network(load_drafter(spec.model_copy(update={"quantize": "none"}), "cpu").model, spec)
+        set_weights(model, weights)
+    plain: Any = merge_adapters(model, spec)
     plain.to(stored_dtype(plain, spec.drafter_revision)).save_pretrained(final)
     drafter.tokenizer.save_pretrained(final)
-    shutil.copyfile(work_of(folder, record.chosen) / "log.csv", final / "log.csv")
-    draw(record, final / "curves.png")
+    shutil.copyfile(rate_folder(folder, record.chosen) / "log.csv", final / "log.csv")
+    draw_curves(record, final / "curves.png")
     record.write(final)
     for path in final.iterdir():
         path.chmod(0o644)  # safetensors writes files that only their owner can read
     folder.publish(final)
 
 
-def room(model: nn.Module, num_rates: int) -> int:
+def needed_bytes(model: nn.Module, num_rates: int) -> int:
     """Bytes on the disk: a checkpoint of every rate, one more while it is replaced, and the finished model."""
-    return count(trained(model)) * STATE_BYTES * (num_rates + 1) + count(dict(model.named_parameters())) * 4
+    return (
+        num_elements(trained_parameters(model)) * STATE_BYTES * (num_rates + 1)
+        + num_elements(dict(model.named_parameters())) * 4
+    )
 
 
-def count(parameters: dict[str, Any]) -> int:
+def num_elements(parameters: dict[str, Any]) -> int:
     return sum(parameter.numel() for parameter in parameters.values())

@@ -5,54 +5,38 @@ sentences by its sentences, as in translation.
 """
 
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
-import yaml
+from specbench.embedded.world.grammar import Sentence, capital, clause, name, say, words
+from specbench.embedded.world.rows import tables
+from specbench.embedded.world.sentences import draw_sentence, is_held_out_content
 
-from specbench.embedded.world.texts import example_of
-from specbench.embedded.world.translation.grammar import Sentence, capital, clause, name, say, words
-from specbench.embedded.world.translation.sentences import draw_sentence, is_held_out
-
-KINDS = {"opposite": 1.0, "use": 1.0, "define": 1.0, "list": 1.0, "who": 2.0, "where": 1.5, "sentence": 2.0}
+DOLLY_KINDS = {"opposite": 1.0, "use": 1.0, "define": 1.0, "list": 1.0, "who": 2.0, "where": 1.5, "sentence": 2.0}
 
 
-@cache
-def definition() -> dict[str, Any]:
-    """The questions and answers of `dolly.yaml`."""
-    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("dolly.yaml").read_text(encoding="utf-8"))
-    return data
-
-
-def weights() -> dict[str, float]:
+def dolly_weights() -> dict[str, float]:
     """The share of each language in the training data."""
-    return {language: entry["weight"] for language, entry in definition().items()}
+    return {language: entry["weight"] for language, entry in tables("dolly").items()}
 
 
-def draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
+def dolly_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """A row: subset, language (ISO 639-3), inputs, targets."""
-    kind = random.choices(list(KINDS), weights=list(KINDS.values()))[0]
+    kind = random.choices(list(DOLLY_KINDS), weights=list(DOLLY_KINDS.values()))[0]
     about = {"who": _who, "where": _where, "sentence": _sentence}.get(kind)
     question, answer = about(subset, held_out, random) if about else _topic(subset, kind, held_out, random)
-    code = definition()[subset]["code"]
+    code = tables("dolly")[subset]["code"]
     return {"subset": subset, "language": code, "inputs": question, "targets": answer, "_completion": answer,
             "_key": question}  # fmt: skip
 
 
-def example(row: dict[str, Any]) -> tuple[str, ...]:
-    """The prompt exactly as the task renders it, and the answer."""
-    return example_of("dolly", row)
-
-
 def _topic(language: str, kind: str, held_out: bool, random: Random) -> tuple[str, str]:
-    entry = definition()[language][kind]
-    numbers = definition()[language]["numbers"]
+    entry = tables("dolly")[language][kind]
+    numbers = tables("dolly")[language]["numbers"]
     while True:
         choices = (entry["questions"], _topics(entry), numbers if kind == "list" else [None])
         wording, topic, number = (random.randrange(len(texts)) for texts in choices)
-        if is_held_out(kind, wording, topic, number) == held_out:
+        if is_held_out_content(kind, wording, topic, number) == held_out:
             break
     asked, *answers = _topics(entry)[topic]
     values = {"topic": asked, "number": numbers[number + 2]}
@@ -83,7 +67,7 @@ def _who(language: str, held_out: bool, random: Random) -> tuple[str, str]:
     """A text of two sentences and a question for the person of one."""
     text = _two_sentences(held_out, random)
     asked = replace(random.choice(text), subject_adjective=None)
-    question = definition()[language]["who"].format(capital(clause(language, replace(asked, subject="who"))))
+    question = tables("dolly")[language]["who"].format(capital(clause(language, replace(asked, subject="who"))))
     return _joined(language, say(language, *text), question), say(language, asked)
 
 
@@ -91,7 +75,7 @@ def _where(language: str, held_out: bool, random: Random) -> tuple[str, str]:
     """A text of two sentences and a question for the place of one."""
     text = _two_sentences(held_out, random)
     asked = random.choice(text)
-    question, answer = definition()[language]["where"]
+    question, answer = tables("dolly")[language]["where"]
     person = name(language, asked.subject)
     place = words(language)["places"][asked.place]
     return (
@@ -104,7 +88,7 @@ def _sentence(language: str, held_out: bool, random: Random) -> tuple[str, str]:
     """Words, to be made into a sentence."""
     sentence = draw_sentence(held_out, random, time="", about="transitive")
     sentence = replace(sentence, subject_adjective=None, object_adjective=None, number=1)
-    entry, table = definition()[language], words(language)
+    entry, table = tables("dolly")[language], words(language)
     nouns = [table["nouns"][noun] for noun in (sentence.subject, sentence.object)]
     subject, thing = (noun if isinstance(noun, str) else noun[1] for noun in nouns)
     parts = [subject, table["verbs"][sentence.verb], thing, table["places"].get(sentence.place)]

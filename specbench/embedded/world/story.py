@@ -3,32 +3,20 @@
 A topic belongs to training or to the held-out ones, in every language; all words are seen in training.
 """
 
-from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
-import yaml
-
-from specbench.embedded.world.documents.events import is_held_out
-from specbench.embedded.world.texts import example_of
+from specbench.embedded.world.rows import is_held_out, tables
 
 
-@cache
-def tables() -> dict[str, Any]:
-    """The lists and frames of `story.yaml`."""
-    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("story.yaml").read_text(encoding="utf-8"))
-    return data
-
-
-def weights() -> dict[str, float]:
+def story_weights() -> dict[str, float]:
     """The share of each language in the training data."""
-    return {language: entry["weight"] for language, entry in tables()["languages"].items()}
+    return {language: entry["weight"] for language, entry in tables("story")["languages"].items()}
 
 
 def tell(language: str, adjective: int, noun: int) -> str:
     """The story of a topic, given by the places of its two words in the lists."""
-    entry = tables()["languages"][language]
+    entry = tables("story")["languages"][language]
     gender, word = entry["nouns"][noun] if "articles" in entry else ("m", entry["nouns"][noun])
     article, definite = entry["articles"][gender] if "articles" in entry else ("a", "the")
     forms = entry["adjectives"][adjective]
@@ -51,21 +39,16 @@ def tell(language: str, adjective: int, noun: int) -> str:
 
 def topic(held_out: bool, random: Random) -> tuple[int, int]:
     """An adjective and a noun, by their places in the lists."""
-    words = tables()["topics"]
+    words = tables("story")["topics"]
     while True:
         adjective, noun = random.randrange(len(words["adjectives"])), random.randrange(len(words["nouns"]))
         if is_held_out(words["adjectives"][adjective], words["nouns"][noun]) == held_out:
             return adjective, noun
 
 
-def draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
+def story_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
     """One topic and its story."""
-    words, (adjective, noun) = tables()["topics"], topic(held_out, random)
+    words, (adjective, noun) = tables("story")["topics"], topic(held_out, random)
     topic_words = {"adjective": words["adjectives"][adjective], "noun": words["nouns"][noun]}
     told = tell(language, adjective, noun)
     return {"subset": language, **topic_words, "_completion": told, "_key": " ".join(topic_words.values())}
-
-
-def example(row: dict[str, Any]) -> tuple[str, ...]:
-    """The prompt of the task and the story."""
-    return example_of("story", row)

@@ -21,8 +21,7 @@ from lm_eval.utils import setup_logging, simple_parse_args_string
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.integrations.lm_eval.model import SpecbenchLM
-from specbench.integrations.lm_eval.task_index import task_index
-from specbench.integrations.lm_eval.tasks import generation_spec
+from specbench.integrations.lm_eval.tasks import generation_spec, task_index
 
 OF_THE_MODEL = ("batch_size", "max_batch_size", "device")
 
@@ -78,7 +77,7 @@ def main(line: Sequence[str]) -> None:
     Raises ConfigError in one line for what a user can get wrong.
     """
     setup_logging(logging.WARNING)
-    cli, arguments = HarnessCLI(), parse([*([] if line[:1] and line[0] in COMMANDS else ["run"]), *line])
+    cli, arguments = HarnessCLI(), parse_line([*([] if line[:1] and line[0] in COMMANDS else ["run"]), *line])
     if arguments.command != "run":
         cli.execute(arguments)
         return
@@ -86,8 +85,8 @@ def main(line: Sequence[str]) -> None:
         raise ConfigError(f"--model {arguments.model}: the model of `specbench lm-eval` is specbench: leave it out")
     started: list[bool] = []
     try:
-        complete(arguments)
-        with ours(arguments, started):
+        fill_defaults(arguments)
+        with replaced_functions(arguments, started):
             cli.execute(arguments)
     except (ValueError, TypeError, FileNotFoundError) as error:
         if started and "unsafe" not in str(error):  # not of the command line: a defect
@@ -95,7 +94,7 @@ def main(line: Sequence[str]) -> None:
         raise ConfigError(f"lm-eval: {error}") from error
 
 
-def parse(line: list[str]) -> Any:
+def parse_line(line: list[str]) -> Any:
     """The arguments as lm-eval parses them. Raises ConfigError with its message, and leaves for --help."""
     before, said = sys.argv, io.StringIO()
     sys.argv = ["specbench lm-eval", *line]
@@ -111,7 +110,7 @@ def parse(line: list[str]) -> Any:
         sys.argv = before
 
 
-def complete(arguments: Any) -> None:
+def fill_defaults(arguments: Any) -> None:
     """Fill in what lm-eval would: from its --config file, and where that does not say, for our model."""
     given = EvaluatorConfig.load_yaml_config(arguments.config) if arguments.config else {}
     tasks = arguments.tasks or given.get("tasks") or ()
@@ -126,7 +125,7 @@ def complete(arguments: Any) -> None:
 
 
 @contextmanager
-def ours(arguments: Any, started: list[bool]) -> Iterator[None]:
+def replaced_functions(arguments: Any, started: list[bool]) -> Iterator[None]:
     """lm-eval evaluates and finds tasks by functions that it looks up when it needs them: for this while, by ours."""
 
     def find(include_path: str | None = None, metadata: Any = None) -> Any:

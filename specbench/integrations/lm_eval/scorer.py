@@ -30,11 +30,11 @@ from specbench.tasks.scoring.contract import Reference, Score, unscored
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 PLACES = ("dataset_kwargs", "metadata")  # where the rows are: the prompts of a run have a digest of their own
-Items = dict[str, Any]  # "METRIC,FILTER" → what the metric makes of one answer
+MetricItems = dict[str, Any]  # "METRIC,FILTER" → what the metric makes of one answer
 
 
 @dataclass(frozen=True)
-class HeldTask:
+class LoadedTask:
     """One task. `name` is lm-eval's."""
 
     name: str
@@ -44,7 +44,7 @@ class HeldTask:
     def config(self) -> str:
         """The meaning of its configuration and of lm-eval's version, in 12 hex digits."""
         meaning = {key: value for key, value in self.task.dump_config().items() if key not in PLACES}
-        text = json.dumps([version("lm_eval"), meaning], sort_keys=True, default=described)
+        text = json.dumps([version("lm_eval"), meaning], sort_keys=True, default=source_or_repr)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @cached_property
@@ -59,7 +59,7 @@ class HeldTask:
             self.task.build_all_requests(limit=limit)
         return list(self.task.instances)
 
-    def items(self, doc_id: int, text: str) -> Items:
+    def items(self, doc_id: int, text: str) -> MetricItems:
         """What each metric makes of an answer behind each filter. Whatever lm-eval's code raises."""
         doc = self.docs[doc_id]
         instance = Instance("generate_until", doc, ("", {}), 0, (self.name, doc_id, 1), resps=[text])
@@ -93,7 +93,7 @@ def metric_of(name: str) -> str:
     return name.rpartition(",")[0]
 
 
-def described(value: Any) -> str:
+def source_or_repr(value: Any) -> str:
     """A function by its source, anything else by what it shows; no addresses, which change from run to run."""
     try:
         return getsource(value)
@@ -127,22 +127,22 @@ def quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-HELD: dict[tuple[str, str], HeldTask] = {}  # by name and config: what this process has loaded
+LOADED_TASKS: dict[tuple[str, str], LoadedTask] = {}  # by name and config: what this process has loaded
 
 
-def hold(tasks: Mapping[str, Any]) -> list[HeldTask]:
+def keep_loaded(tasks: Mapping[str, Any]) -> list[LoadedTask]:
     """Keep loaded tasks for the scorers and examples of this process."""
-    held = [HeldTask(name, task) for name, task in tasks.items()]
-    HELD.update({(each.name, each.config): each for each in held})
+    held = [LoadedTask(name, task) for name, task in tasks.items()]
+    LOADED_TASKS.update({(each.name, each.config): each for each in held})
     return held
 
 
-SUMMED: dict[str, Callable[[], Any]] = {  # with lm-eval's settings
+CORPUS_METRICS: dict[str, Callable[[], Any]] = {  # with lm-eval's settings
     "bleu": BLEU, "chrf": CHRF, "chrf++": lambda: CHRF(word_order=2), "ter": TER,
 }  # fmt: skip
 
 
-class HarnessScorer:
+class LmEvalScorer:
     """Metrics by lm-eval's names, "METRIC,FILTER". A reference tells the document: {"doc": its number, "target": …}.
 
     Means are means. BLEU, chrF, chrF++ and TER come from the sums of sacrebleu's statistics, which is lm-eval's value
@@ -150,7 +150,7 @@ class HarnessScorer:
     aggregation over it alone; lm-eval's value over all answers is what `aggregate` gives.
     """
 
-    def __init__(self, held: HeldTask) -> None:
+    def __init__(self, held: LoadedTask) -> None:
         self._held = held
 
     @property
@@ -159,7 +159,7 @@ class HarnessScorer:
 
     @cached_property
     def _summed(self) -> dict[str, Any]:
-        known = {get_aggregation(name): make for name, make in SUMMED.items()}
+        known = {get_aggregation(name): make for name, make in CORPUS_METRICS.items()}
         found = {name: known.get(self._held.aggregation(name)) for name in self.names}
         return {name: make() for name, make in found.items() if make is not None}
 
@@ -171,7 +171,9 @@ class HarnessScorer:
         except Exception as error:  # lm-eval's code, or the task's own: it meets answers that nobody has seen
             return unscored(self.names, f"lm-eval's judgement fails: {type(error).__name__}: {error}")
         values = {name: self._value(name, items[name]) if name in items else None for name in self.names}
-        statistics = {name: counts(metric, items[name]) for name, metric in self._summed.items() if name in items}
+        statistics = {
+            name: corpus_statistics(metric, items[name]) for name, metric in self._summed.items() if name in items
+        }
         return Score(values, statistics)
 
     def check_reference(self, reference: Reference) -> None:
@@ -217,7 +219,7 @@ class HarnessScorer:
         return f", mean over documents of {getattr(aggregation, '__name__', metric_of(name))}, which lm-eval takes once"
 
 
-def counts(metric: Any, item: Any) -> list[float]:
+def corpus_statistics(metric: Any, item: Any) -> list[float]:
     """sacrebleu's statistics of one (references, answer) pair of lm-eval."""
     references, answer = item
     texts = [references] if isinstance(references, str) else list(references)
@@ -226,8 +228,8 @@ def counts(metric: Any, item: Any) -> list[float]:
 
 
 @SCORERS.register("lm_eval")
-def lm_eval(*, task: str, config: str) -> HarnessScorer:
+def lm_eval(*, task: str, config: str) -> LmEvalScorer:
     """The filters and metrics of a task of lm-eval, which --task lm_eval:NAME has loaded."""
-    if (task, config) not in HELD:
+    if (task, config) not in LOADED_TASKS:
         raise ConfigError(f"scorer.task = {task!r}: not loaded: give the task as --task lm_eval:{task}")
-    return HarnessScorer(HELD[task, config])
+    return LmEvalScorer(LOADED_TASKS[task, config])

@@ -1,20 +1,156 @@
-"""lm-eval's generation tasks as tasks of specbench: `--task lm_eval:NAME`."""
+"""lm-eval's tasks found and loaded: a user's own folder first, the thousands that come with lm-eval when needed."""
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import yaml
+from lm_eval.api.task import Task
+from lm_eval.tasks import TaskManager
+from lm_eval.tasks._yaml_loader import load_yaml
+
 from specbench.core.errors import ConfigError
-from specbench.integrations.lm_eval.scorer import HELD, HeldTask, hold, quiet, seeded
+from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LoadedTask, keep_loaded, quiet, seeded
 from specbench.integrations.lm_eval.scorer import lm_eval as scorer
-from specbench.integrations.lm_eval.task_index import is_path, task_index
 from specbench.specs.components import build
 from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.examples import Example, TaskData
-from specbench.tasks.fewshot import Worked
+from specbench.tasks.prompts import FewshotInfo
+
+GENERATES = "generate_until"
+SHOWN = 3  # tasks in an error
+
+
+class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
+    """lm-eval's index, in which what cannot be loaded or run is one line."""
+
+    def load(self, task_list: Any) -> Any:
+        """lm-eval's tasks and groups by name. Raises ConfigError naming the task and what is wrong with it."""
+        asked = task_list if isinstance(task_list, list) else [task_list]
+        names = [str(name.get("task", name)) if isinstance(name, dict) else str(name) for name in asked]
+        try:
+            loaded = super().load(task_list)
+        except Exception as error:  # of a data set, a template or a task's own code
+            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+            raise ConfigError(
+                f"lm-eval cannot load task {failed_names(names, reason)}: {type(error).__name__}: {reason[:300]} (for data of "
+                "your own, give a YAML that includes the task's and has dataset_path: json, and its folder as include "
+                "path)"
+            ) from error
+        for name, task in loaded["tasks"].items():
+            check_generates(name, task)
+        return loaded
+
+
+def failed_names(names: Sequence[str], reason: str) -> str:
+    """Of the tasks that were asked for together those that the reason names, or else the first."""
+    named = [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", reason)] or names
+    return ", ".join(named[:SHOWN]) + (f" or {len(named) - SHOWN} more" if len(named) > SHOWN else "")
+
+
+def check_generates(name: str, task: Task) -> None:
+    """Raise ConfigError for a task that asks for log-likelihoods, or for more than text."""
+    check_output_type(name, task.OUTPUT_TYPE)
+    if getattr(task, "MULTIMODAL", False):
+        raise ConfigError(f"task {name}: asks for images or sound, and specbench gives models text: choose another")
+
+
+def check_output_type(name: str, output_type: Any) -> None:
+    if output_type != GENERATES:
+        raise ConfigError(
+            f"task {name}: output_type {output_type} asks for log-likelihoods of given texts, where nothing is "
+            f"generated and no draft token is judged: choose a task with output_type {GENERATES}, such as gsm8k"
+        )
+
+
+def task_index(
+    names: Sequence[str], include: str | Path | None = None, metadata: Mapping[str, Any] | None = None
+) -> TaskIndex:
+    """An index that holds all `names` (tasks, groups, tags, patterns, paths of YAML files), the folder `include` alone
+    where that is enough: reading lm-eval's own takes seconds.
+
+    Raises ConfigError for a name that is nowhere, with the nearest, and for a folder that is not there.
+    """
+    if include is not None and not Path(include).is_dir():
+        raise ConfigError(f"lm-eval include path {include}: no such folder: give one that holds YAML files of tasks")
+    for name in names:
+        if is_path(name) and not Path(name).exists():
+            raise ConfigError(f"lm-eval task {name}: no such file: give the path of a YAML file, or a task's name")
+    folder = None if include is None else str(include)
+    index = TaskIndex(include_path=folder, include_defaults=False, metadata=dict(metadata or {}))
+    if any(config is None for name in names for _, config in configs(index, name)):
+        check_readable(folder, names)
+        index = TaskIndex(include_path=folder, metadata=dict(metadata or {}))
+    for name in names:
+        for leaf, config in configs(index, name):
+            if config is None:
+                raise unknown_task(leaf, index)
+            if "class" not in config:
+                check_output_type(leaf, config.get("output_type", GENERATES))
+    return index
+
+
+def is_path(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) or "/" in name
+
+
+def configs(index: TaskIndex, name: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """The tasks that a name, a pattern or a path means, with what their files say; None for one that is not there."""
+    if is_path(name):
+        paths = [Path(name)] if Path(name).is_file() else sorted(Path(name).glob("*.yaml"))
+        for path in paths:
+            yield from task_configs(index, name, read_task_file(path))
+        return
+    matches = [name] if name in index.task_index else index.match_tasks([name])
+    if not matches:
+        yield name, None
+    for match in matches:
+        entry = index.task_index[match]
+        for member in sorted(entry.tags) if entry.cfg is None else ():  # a tag
+            yield from configs(index, member)
+        if entry.cfg is not None:
+            yield from task_configs(index, match, entry.cfg)
+
+
+def task_configs(index: TaskIndex, name: str, config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """The task of a file, or those that its group names; a group may define tasks in place, which are whole."""
+    members = config.get("task") if "group" in config else None
+    if not isinstance(members, list):
+        yield name, config
+        return
+    for member in members:
+        called = member if isinstance(member, str) else member.get("group", member.get("task"))
+        if isinstance(member, dict) and called not in index.task_index and len(member) > 1:
+            yield from task_configs(index, str(called), member)
+        else:
+            yield from configs(index, str(called))
+
+
+def check_readable(folder: str | None, names: Sequence[str]) -> None:
+    """lm-eval passes over files that it cannot read: where a name is missing, the first of them is named."""
+    for path in sorted(Path(folder).glob("**/*.yaml")) if folder is not None else []:
+        if any(name in path.stem or name in path.read_text("utf-8", "replace") for name in names):
+            read_task_file(path)
+
+
+def read_task_file(path: Path) -> dict[str, Any]:
+    """A task's YAML with what it includes. Raises ConfigError naming the file and the line."""
+    try:
+        config: dict[str, Any] = load_yaml(path, resolve_func=False)
+    except (yaml.YAMLError, ValueError, OSError) as error:
+        raise ConfigError(f"{path}: lm-eval cannot read this task: {error}: correct the file") from error
+    return config
+
+
+def unknown_task(name: str, index: TaskIndex) -> ConfigError:
+    close = get_close_matches(name, index.all_tasks, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(repr(each) for each in close)}? " if close else ""
+    return ConfigError(f"unknown lm-eval task '{name}': {hint}`specbench lm-eval ls tasks` lists them all")
+
 
 PLACE = "generation_kwargs."
 LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first that is given counts
@@ -71,7 +207,7 @@ def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
         check_one_answer(task_name, task)
         if task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
-    return [spec_of(held) for held in hold(loaded["tasks"])]
+    return [spec_of(held) for held in keep_loaded(loaded["tasks"])]
 
 
 def check_one_answer(name: str, task: Any) -> None:
@@ -86,7 +222,7 @@ def check_one_answer(name: str, task: Any) -> None:
         )
 
 
-def spec_of(held: HeldTask) -> TaskSpec:
+def spec_of(held: LoadedTask) -> TaskSpec:
     """The task's specification; its prompts are made by lm-eval and come with its examples."""
     try:
         generation = generation_spec(held.task.get_config("generation_kwargs") or {})
@@ -122,29 +258,29 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
             "includes the task's, with dataset_path: json"
         )
     scorer(task=task, config=config)
-    held = HELD[task, config]
+    held = LOADED_TASKS[task, config]
     made = tuple(example(held, number, each) for number, each in enumerate(held.instances(limit)))
     text = json.dumps([[each.prompt, each.reference] for each in made])
-    return TaskData(*origin(held), hashlib.sha256(text.encode()).hexdigest()[:12], made, worked(held, made))
+    return TaskData(*origin(held), hashlib.sha256(text.encode()).hexdigest()[:12], made, fewshot_info(held, made))
 
 
-def worked(held: HeldTask, made: Sequence[Example]) -> Worked:
+def fewshot_info(held: LoadedTask, made: Sequence[Example]) -> FewshotInfo:
     """The worked examples, which lm-eval draws for each document; `digest`: of all prompts with them."""
     config = held.task.config
     if not config.num_fewshot:
-        return Worked()
+        return FewshotInfo()
     source, place = origin(held)
     split = config.fewshot_split or config.training_split or config.validation_split or config.test_split
     digest = hashlib.sha256("\0".join(each.prompt for each in made).encode("utf-8", "surrogatepass")).hexdigest()[:12]
     checked = all(is_text(held.task.doc_to_text(held.docs[int(each.id)])) for each in made)
-    return Worked(config.num_fewshot, source, f"{place} {split}" if split else place, digest, checked)
+    return FewshotInfo(config.num_fewshot, source, f"{place} {split}" if split else place, digest, checked)
 
 
 def is_text(question: Any) -> bool:
     return isinstance(question, str) and bool(question.strip())
 
 
-def check_shots(held: HeldTask, instance: Any) -> None:
+def check_shots(held: LoadedTask, instance: Any) -> None:
     """Raise ConfigError where a worked example before the question is that very question, with its answer."""
     question, config = held.task.doc_to_text(instance.doc), held.task.config
     if not is_text(question) or not config.num_fewshot:
@@ -158,7 +294,7 @@ def check_shots(held: HeldTask, instance: Any) -> None:
         )
 
 
-def example(held: HeldTask, number: int, instance: Any) -> Example:
+def example(held: LoadedTask, number: int, instance: Any) -> Example:
     prompt, target = instance.args[0], held.task.doc_to_target(instance.doc)
     if not isinstance(prompt, str) or instance.idx != 0:
         raise ConfigError(f"task {PREFIX}{held.name}: document {instance.doc_id} is several requests: choose another")
@@ -167,7 +303,7 @@ def example(held: HeldTask, number: int, instance: Any) -> Example:
     return Example(number, str(instance.doc_id), (prompt,), (reference,))
 
 
-def origin(held: HeldTask) -> tuple[Any, str]:
+def origin(held: LoadedTask) -> tuple[Any, str]:
     """The source of the rows and its place."""
     config = held.task.config
     if config.dataset_path in LOCAL_FORMATS:

@@ -19,13 +19,14 @@ from specbench.core.files import write_atomically
 from specbench.core.registry import first_problem
 from specbench.results.quality import JUDGED
 from specbench.running.records import Key, Record, record_key
-from specbench.tasks.judge.client import Client, NoReply
 from specbench.tasks.judge.prompts import HIGHEST, LOWEST, rating
 from specbench.tasks.judge.requests import (
-    Cache,
+    JudgeClient,
     JudgementKey,
     JudgeSettings,
+    NoReply,
     Questions,
+    ReplyCache,
     Request,
     digest,
     questions_of,
@@ -89,7 +90,7 @@ def judge_records(
     """
     requests = requests_of(records, questions, settings)
     different = {digest(request): request for request in requests.values()}
-    cache = Cache(settings.cache)
+    cache = ReplyCache(settings.cache)
     replies: dict[str, Reply | str] = {}
     for name, request in different.items():
         if (reply := cache.get(request)) is not None:
@@ -133,7 +134,7 @@ def _ask(requests: Mapping[str, Request], settings: JudgeSettings, console: Cons
     """Reply or problem for each request. A reply is in the cache before the next request is made."""
     if not requests:
         return {}
-    client, cache = Client(settings), Cache(settings.cache)
+    client, cache = JudgeClient(settings), ReplyCache(settings.cache)
 
     def ask(request: Request) -> Reply | str:
         try:
@@ -169,7 +170,7 @@ REMEDY = "delete the file, and give --judge again for new ones (what was paid fo
 Rated = tuple[list[Record], str | None]  # the records, and the signature of the judge whose ratings they have
 
 
-class Line(BaseModel, extra="allow", strict=True):
+class JudgementLine(BaseModel, extra="allow", strict=True):
     """A line of the file: what is read of it again. The rest stays as it was written."""
 
     task: str
@@ -203,7 +204,7 @@ def with_recorded(records: list[Record], cells: "Sequence[Cell]", folder: Path, 
     Raises ConfigError for a file that is damaged.
     """
     path = folder / FILE
-    lines = _read(path)
+    lines = _read_lines(path)
     if not lines:
         return records, None
     settings = lines[-1].settings
@@ -220,7 +221,7 @@ def with_recorded(records: list[Record], cells: "Sequence[Cell]", folder: Path, 
 
 def ratings(folder: Path, signature: str, records: Sequence[Record]) -> dict[JudgementKey, Judgement]:
     """What the judge with this signature has rated the answers of the records; without a score where it has not."""
-    found = {line.key: line.score for line in _read(folder / FILE) if line.settings.signature == signature}
+    found = {line.key: line.score for line in _read_lines(folder / FILE) if line.settings.signature == signature}
     return {
         (record_key(record), method): Judgement(found.get((record_key(record), method)), None, None, "", True)
         for record in records
@@ -233,9 +234,9 @@ def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], s
 
     Raises ConfigError when the file is damaged or the disk refuses.
     """
-    new = [_line(*key, judgement, settings) for key, judgement in judgements.items()]
+    new = [_line_of(*key, judgement, settings) for key, judgement in judgements.items()]
     replaced = {line.identity for line in new}
-    kept = [line for line in _read(path) if line.identity not in replaced]
+    kept = [line for line in _read_lines(path) if line.identity not in replaced]
     text = "".join(json.dumps(line.model_dump(), ensure_ascii=False) + "\n" for line in kept + new)
     try:
         write_atomically(path, text)
@@ -243,7 +244,7 @@ def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], s
         raise ConfigError(f"{path}: cannot write the judgements ({error.strerror or error})") from error
 
 
-def _line(key: Key, method: str, judgement: Judgement, settings: JudgeSettings) -> Line:
+def _line_of(key: Key, method: str, judgement: Judgement, settings: JudgeSettings) -> JudgementLine:
     task, subset, example, repeat, turn = key
     reply = judgement.reply or Reply("", None, None)
     rest = {
@@ -251,13 +252,13 @@ def _line(key: Key, method: str, judgement: Judgement, settings: JudgeSettings) 
         "prompt_tokens": reply.num_prompt_tokens, "reply_tokens": reply.num_reply_tokens,
         "cached": judgement.was_cached, "cost_usd": settings.cost(reply.num_prompt_tokens, reply.num_reply_tokens),
     }  # fmt: skip
-    return Line(
+    return JudgementLine(
         task=task, subset=subset, example=example, repeat=repeat, turn=turn, method=method, judge=settings.model,
         url=settings.url, score=judgement.score, request=judgement.request, **rest,
     )  # fmt: skip
 
 
-def _read(path: Path) -> list[Line]:
+def _read_lines(path: Path) -> list[JudgementLine]:
     """Returns the lines of the file, none where there is no file. Raises ConfigError for a file with any other line."""
     if not path.exists():
         return []
@@ -267,9 +268,9 @@ def _read(path: Path) -> list[Line]:
             continue
         value = bounded.parse_json(text, path, REMEDY, number, strict=False)
         try:
-            lines.append(Line.model_validate(value))
+            lines.append(JudgementLine.model_validate(value))
             check_url(lines[-1].url, "url")
         except (ValidationError, ConfigError) as error:
-            said = first_problem(error, Line, remedy="") if isinstance(error, ValidationError) else str(error)
+            said = first_problem(error, JudgementLine, remedy="") if isinstance(error, ValidationError) else str(error)
             raise ConfigError(f"{path}: cannot read the ratings (line {number}: {said}): {REMEDY}") from error
     return lines

@@ -10,9 +10,16 @@ from rich.console import Console
 from specbench.core.console import stdout
 from specbench.core.errors import ConfigError
 from specbench.running.records import Record
-from specbench.tasks.judge.client import Client
 from specbench.tasks.judge.judgements import FILE, judge_records, with_judgements, write_judgements
-from specbench.tasks.judge.requests import Cache, JudgeSettings, Questions, digest, questions_of, requests_of
+from specbench.tasks.judge.requests import (
+    JudgeClient,
+    JudgeSettings,
+    Questions,
+    ReplyCache,
+    digest,
+    questions_of,
+    requests_of,
+)
 
 if TYPE_CHECKING:
     from specbench.running.plan import Cell
@@ -26,7 +33,7 @@ def show_requests(records: Iterable[Record], questions: Questions, settings: Jud
     """Print every request that would be made, then how many there are, their tokens and their cost. Needs no key."""
     requests = requests_of(records, questions, settings)
     different = {digest(request): request for request in requests.values()}
-    cache = Cache(settings.cache)
+    cache = ReplyCache(settings.cache)
     new = [request for request in different.values() if cache.get(request) is None]
     num_tokens = 0
     for number, request in enumerate(new, start=1):
@@ -53,7 +60,7 @@ class Judging:
     def check(self) -> None:
         """Raise ConfigError where the judge could not be asked: before anything is measured for it."""
         if not self.is_dry_run:
-            Client(self.settings)
+            JudgeClient(self.settings)
 
     def show(self, records: list[Record], cells: "Sequence[Cell]") -> None:
         """Print what would be asked."""

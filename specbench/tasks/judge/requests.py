@@ -4,13 +4,14 @@ import hashlib
 import json
 import math
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specbench.core import bounded
-from specbench.core.completions import Reply, check_url
+from specbench.core.completions import KEY_VARIABLE, NO_CREDIT, Completions, Reply, RequestFailed, check_url
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.running.records import Key, Record, record_key
@@ -86,7 +87,7 @@ def digest(request: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
-class Cache:
+class ReplyCache:
     """A file for each reply, written in one step: a process that is killed leaves a whole file or none."""
 
     def __init__(self, folder: Path) -> None:
@@ -122,20 +123,20 @@ JudgementKey = tuple[Key, str]  # of a record, and a method of it
 Request = dict[str, Any]
 
 
-class Question(NamedTuple):
+class JudgeQuestion(NamedTuple):
     """What the user of a conversation says in each turn, and whether the judge is shown the right answers."""
 
     turns: Sequence[str]
     judge_sees_reference: bool = False
 
 
-Questions = Mapping[tuple[str, str, int], Question]  # by task, subset and example
+Questions = Mapping[tuple[str, str, int], JudgeQuestion]  # by task, subset and example
 
 
 def questions_of(cells: "Iterable[Cell]") -> Questions:
     """What the examples of a run ask."""
     return {
-        (cell.task.name, cell.subset, example.index): Question(example.turns, example.judge_sees_reference)
+        (cell.task.name, cell.subset, example.index): JudgeQuestion(example.turns, example.judge_sees_reference)
         for cell in cells
         for example in cell.data.examples
     }
@@ -166,3 +167,62 @@ def _reference(record: Record) -> str | None:
     reference = record.get("reference")
     texts = [reference] if isinstance(reference, str) else reference if isinstance(reference, list) else []
     return "\n\n".join(text for text in texts if text.strip()) or None
+
+
+MANY_FAILURES = 5  # of the server, one after the other: it is not asked any more
+FATAL = {  # what would be the same for every request, and what to do
+    401: f"the server refuses the key in {KEY_VARIABLE}: set it to one of this server's",
+    403: f"the key in {KEY_VARIABLE} may not use this model: choose another model or key",
+    404: "the server has no such model, or no chat completions there: check the model and --judge-base-url",
+}
+
+
+class NoReply(Exception):
+    """A request that was given up, and why."""
+
+
+class JudgeClient:
+    """A judge that several threads ask. Raises ConfigError where the environment has no key."""
+
+    def __init__(self, settings: JudgeSettings) -> None:
+        self._settings = settings
+        self._server = Completions(
+            settings.url, f"--judge {settings.model}", settings.timeout_seconds, settings.num_retries,
+            settings.backoff_seconds,
+        )  # fmt: skip
+        self._num_failures = 0
+
+    @property
+    def stopped(self) -> threading.Event:
+        """Set it to have nothing asked any more."""
+        return self._server.stopped
+
+    def ask(self, request: Mapping[str, Any]) -> Reply:
+        """The judge's reply. Raises NoReply for this request alone, ConfigError for what every request would meet.
+
+        A request that the server refuses for what is in it says nothing about the others.
+        """
+        if self.stopped.is_set():
+            raise NoReply("the judge was not asked")
+        if self._num_failures >= MANY_FAILURES:
+            raise NoReply("the judge was not asked: too many requests before failed")
+        try:
+            asked = {name: value for name, value in request.items() if name != "url"}
+            reply = self._server.ask("chat/completions", asked)
+        except RequestFailed as error:
+            self._check(error)
+            is_refusal = error.status is not None and error.status >= 400 and not error.may_pass
+            self._num_failures = 0 if is_refusal else self._num_failures + 1
+            raise NoReply(f"the judge did not reply: {error}") from None
+        self._num_failures = 0
+        return reply
+
+    def _check(self, error: RequestFailed) -> None:
+        """Raise ConfigError for what no request of the run would survive."""
+        reason = f"{error.status}: {FATAL[error.status]}" if error.status in FATAL else None
+        if error.code == NO_CREDIT:
+            reason = f"{error.status}: the account has no credit left: add some; replies so far are kept"
+        if error.is_redirect:
+            reason = str(error)
+        if reason:
+            raise ConfigError(f"--judge {self._settings.model} at {self._settings.url}: {reason}")

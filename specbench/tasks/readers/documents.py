@@ -85,7 +85,7 @@ def _question_first(row: Row) -> Row:
 def _with_options(row: Row) -> Row:
     split = _question_first(row)
     end = split["text"].find("\n\n", max(split["text"].find("(D)"), 0))
-    options = _options(split["text"][: max(end, 0)])
+    options = _answer_options(split["text"][: max(end, 0)])
     if len(options) != len(LETTERS):
         raise ConfigError(f"column 'input' holds {len(options)} answers where (A) to (D) are due: correct it")
     answers = {" ".join(output.split()) for output in row["output"]}
@@ -97,7 +97,7 @@ def _with_options(row: Row) -> Row:
     return {**split, "text": split["text"][end:].strip(), "options": options, "letter": letter}
 
 
-def _options(text: str) -> list[str]:
+def _answer_options(text: str) -> list[str]:
     """What stands behind "(A)" to "(D)" at the beginning of a line; where that are not four, behind any of them."""
     splits = [re.split(marker, text)[1:] for marker in (r"(?m)^ *\([A-D]\) *", r" *\([A-D]\) *")]
     found = next((parts for parts in splits if len(parts) == len(LETTERS)), splits[-1])
@@ -108,3 +108,44 @@ def _queries(row: Row) -> list[Row]:
     text = "\n".join(f"{line['speaker']}: {line['content']}" for line in row["meeting_transcripts"])
     asked: list[dict[str, Any]] = [*row.get("general_query_list", []), *row.get("specific_query_list", [])]
     return [{"question": one["query"], "text": text, "references": [one["answer"]]} for one in asked]
+
+
+# What the columns of published files are called, lower case → language code.
+LANGUAGE_CODES = {
+    "english": "en", "german": "de", "french": "fr", "russian": "ru", "chinese": "zh", "japanese": "ja",
+    "spanish": "es", "amharic": "amh", "berber": "ber", "cherokee": "chr", "guarani": "grn", "hawaiian": "haw",
+    "igbo": "ibo", "nepali": "npi", "occitan": "oci", "quechua": "que", "yoruba": "yor", "tamazight": "zgh",
+}  # fmt: skip
+LANGUAGES = frozenset(LANGUAGE_CODES.values())
+
+
+@READERS.register("translation")
+def translation() -> Callable[[Row], Row]:
+    """Rows with `translation` (language → text), or with columns named after languages ("de", "German"), which become
+    it. Other columns stay. Texts lose the blanks around them; one that is null, NaN or blank is null."""
+    return _translation_row
+
+
+def _translation_row(row: Row) -> Row:
+    if "translation" in row:
+        others, texts = row, row["translation"]
+        if not isinstance(texts, dict):
+            raise ConfigError(f"column 'translation' must map languages to texts, not be a {type(texts).__name__}")
+    else:
+        codes = {column: LANGUAGE_CODES.get(column.strip().lower(), column) for column in row}
+        others = {column: row[column] for column, code in codes.items() if code not in LANGUAGES}
+        texts = {code: row[column] for column, code in codes.items() if code in LANGUAGES}
+        if len(texts) < 2:
+            raise ConfigError(
+                f"has the columns {', '.join(row)}: name two of them after their languages, such as en and de, or give "
+                "one column 'translation'"
+            )
+    return {**others, "translation": {language: _translated_text(language, text) for language, text in texts.items()}}
+
+
+def _translated_text(language: str, text: Any) -> str | None:
+    if templates.is_empty(text):
+        return None
+    if not isinstance(text, str):
+        raise ConfigError(f"the text in language '{language}' is a {type(text).__name__}, {text!r:.60}: correct it")
+    return text.strip()

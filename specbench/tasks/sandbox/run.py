@@ -35,7 +35,7 @@ ENDED = ("timed out", "printed too much")  # by a limit: nobody knows whether th
 
 
 @dataclass(frozen=True)
-class Job:
+class ProgramTest:
     """A program and its tests.
 
     `program` is the answer's whole source. `test` is run in another process, after `prefix` (trusted source whose
@@ -62,7 +62,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProgramOutcome:
     """`passed` is said by the tests alone. `not judged`: the fault is the test's or the machine's, not the program's.
     `output`: the end of what the program printed."""
 
@@ -75,7 +75,7 @@ START_SECONDS = 60.0  # until the interpreters of a sandbox run, on a busy machi
 TAIL_BYTES = 2000
 
 
-def run_program(job: Job, limits: Limits, isolated_by: Isolation | None = None) -> Outcome:
+def run_program(job: ProgramTest, limits: Limits, isolated_by: Isolation | None = None) -> ProgramOutcome:
     """Run a program, shut in as far as this machine allows (or as `isolated_by` says, for trials)."""
     with ExitStack() as stack:
         chosen = isolated_by or isolation.strongest(_works)
@@ -92,7 +92,7 @@ def run_program(job: Job, limits: Limits, isolated_by: Isolation | None = None) 
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(report_end,), start_new_session=True,
         )  # fmt: skip
         os.close(report_end)
-        watch = _Watch(process, report, limits, has_namespace=chosen != "limits")
+        watch = _ProgramWatch(process, report, limits, has_namespace=chosen != "limits")
         stack.callback(watch.end)
         watch.give({**asdict(job), "limits": asdict(limits), **settings})
         return watch.outcome()
@@ -100,12 +100,12 @@ def run_program(job: Job, limits: Limits, isolated_by: Isolation | None = None) 
 
 def _works(candidate: Isolation) -> bool:
     """Whether a program runs and passes under an isolation on this machine."""
-    job = Job(program="def add(a, b):\n    return a + b\n", test="assert add(1, 2) == 3", entry_points=("add",))
+    job = ProgramTest(program="def add(a, b):\n    return a + b\n", test="assert add(1, 2) == 3", entry_points=("add",))
     return run_program(job, Limits(), candidate).status == "passed"
 
 
 @dataclass
-class _Watch:
+class _ProgramWatch:
     """Follows one run: its output, its report, its time."""
 
     process: subprocess.Popen[bytes]
@@ -122,19 +122,19 @@ class _Watch:
         with suppress(BrokenPipeError), self.process.stdin as stdin:
             stdin.write(json.dumps(job).encode())
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ProgramOutcome:
         early = self._follow()
         tail = self.output.decode("utf-8", "replace")
         if early:
             return replace(early, output=tail)
         reports = [json.loads(line) for line in self.report.splitlines()]
         if reports and "status" in reports[-1]:
-            return Outcome(reports[-1]["status"], reports[-1]["reason"], tail)
+            return ProgramOutcome(reports[-1]["status"], reports[-1]["reason"], tail)
         if self.program_pids:
-            return Outcome("failed", "the program ended its sandbox", tail)
-        return Outcome("not judged", "the sandbox did not start", tail)
+            return ProgramOutcome("failed", "the program ended its sandbox", tail)
+        return ProgramOutcome("not judged", "the sandbox did not start", tail)
 
-    def _follow(self) -> Outcome | None:
+    def _follow(self) -> ProgramOutcome | None:
         """Read until the tester has closed its report; the outcome, where the run has to be ended before."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + START_SECONDS
@@ -154,13 +154,13 @@ class _Watch:
                         self._drain()
                         return None
                 if self.num_output_bytes > self.limits.output_kib * 1024:
-                    return Outcome("printed too much", f"more than {self.limits.output_kib} KiB")
+                    return ProgramOutcome("printed too much", f"more than {self.limits.output_kib} KiB")
                 if not self.program_pids and b"\n" in self.report:
                     self._started()
                     deadline = time.monotonic() + self.limits.timeout_seconds
         if not self.program_pids:
             return None
-        return Outcome("timed out", f"ran longer than {self.limits.timeout_seconds:g} seconds")
+        return ProgramOutcome("timed out", f"ran longer than {self.limits.timeout_seconds:g} seconds")
 
     def _drain(self) -> None:
         """Take what the program printed last."""

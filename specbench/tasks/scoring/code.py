@@ -11,7 +11,7 @@ from typing import Literal
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import SCORERS
 from specbench.tasks.sandbox import run as permission
-from specbench.tasks.sandbox.run import Job, Limits, Outcome, run_program
+from specbench.tasks.sandbox.run import Limits, ProgramOutcome, ProgramTest, run_program
 from specbench.tasks.scoring.contract import Reference, Score, is_missing, unscored
 
 FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})([^`]*)")
@@ -68,8 +68,8 @@ def compiles(source: str) -> bool:
 
 Extract = Literal["raw", "fenced", "auto"]
 KEYS = ("prefix", "test", "entry_point")
-SHOWN = 300  # characters of what is said of a run
-OFF = "code execution is off: --allow-code-execution"
+MAX_SHOWN = 300  # characters of what is said of a run
+EXECUTION_IS_OFF = "code execution is off: --allow-code-execution"
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
@@ -100,7 +100,7 @@ def program_of(answer: str, prefix: str, entry_point: str | None, extract: Extra
 
 
 @dataclass(frozen=True)
-class Code:
+class CodeScorer:
     """A scorer. One answer has a pass@1 alone; the pass@k of a problem comes from all its answers (`of_samples`)."""
 
     names: tuple[str, ...]
@@ -114,11 +114,11 @@ class Code:
         if undefined := misnamed(job):
             return self._none(f"the row's prompt defines other functions than its entry_point '{undefined}'")
         if not permission.allowed():
-            return self._none(OFF)
+            return self._none(EXECUTION_IS_OFF)
         outcome = run_program(job, self.limits)
         if outcome.status == "not judged":
-            return self._none(_said(outcome))
-        ended = {"status": outcome.status, "reason": outcome.reason[:SHOWN]}
+            return self._none(_output_line(outcome))
+        ended = {"status": outcome.status, "reason": outcome.reason[:MAX_SHOWN]}
         return Score({"pass@1": float(outcome.status == "passed")}, outcome=ended)
 
     def of_samples(self, name: str, values: Sequence[float]) -> float | None:
@@ -135,7 +135,7 @@ class Code:
     def _none(self, problem: str) -> Score:
         return unscored(("pass@1",), problem)
 
-    def _job(self, text: str, reference: Reference) -> Job:
+    def _job(self, text: str, reference: Reference) -> ProgramTest:
         if not isinstance(reference, dict):
             raise ConfigError(f"scorer code: the reference is no mapping: give it the keys {', '.join(KEYS)}")
         for key in reference:
@@ -145,17 +145,17 @@ class Code:
             raise ConfigError("scorer code: the reference has no 'test': give the source that calls the function")
         prefix, name = reference.get("prefix", ""), reference.get("entry_point", "").strip()
         program = program_of(text, prefix, name or None, self.extract)
-        return Job(program, reference["test"], (name,) if name else (), prefix)
+        return ProgramTest(program, reference["test"], (name,) if name else (), prefix)
 
 
-def misnamed(job: Job) -> str | None:
+def misnamed(job: ProgramTest) -> str | None:
     """The entry point, where the prompt defines functions and this is none of them, so that no answer is right."""
     defined = re.findall(r"^(?:async )?def (\w+)", job.prefix, re.MULTILINE)
     return next((name for name in job.entry_points if defined and name not in defined), None)
 
 
-def _said(outcome: Outcome) -> str:
-    return " ".join(f"{outcome.reason} {outcome.output}".split())[:SHOWN]
+def _output_line(outcome: ProgramOutcome) -> str:
+    return " ".join(f"{outcome.reason} {outcome.output}".split())[:MAX_SHOWN]
 
 
 @SCORERS.register("code")
@@ -165,7 +165,7 @@ def code(
     timeout_seconds: float = 10.0,
     memory_mib: int = 512,
     extract: Extract = "auto",
-) -> Code:
+) -> CodeScorer:
     """pass@k by execution, which stays off without `--allow-code-execution`: then an answer has no value.
 
     The reference is a mapping: `test`, source that calls the answer's function; `prefix`, the program text that the
@@ -177,4 +177,4 @@ def code(
         if not 0 < value < inf:
             raise ConfigError(f"scorer code: {option} = {value}: must be positive and finite")
     names = tuple(f"pass@{number}" for number in sorted({1, *k}))
-    return Code(names, Limits(timeout_seconds=timeout_seconds, memory_mib=memory_mib), extract)
+    return CodeScorer(names, Limits(timeout_seconds=timeout_seconds, memory_mib=memory_mib), extract)

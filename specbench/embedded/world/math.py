@@ -5,10 +5,8 @@ a held-out problem asks only for steps whose pair of numbers was never trained o
 step in training. Pairs with a multiple of ten always belong to training: the ways go over them (14 × 3 = 30 + 12 = 42).
 """
 
-import hashlib
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,16 +14,9 @@ import jinja2
 import yaml
 
 from specbench.core.resources import builtin_dir
+from specbench.embedded.world.rows import is_held_out, tables
 
-HELD_OUT_PERCENT = 15
 TELUGU_U = "\u0c41"  # the vowel sign that a plural loses before an ending of case
-
-
-@cache
-def definition() -> dict[str, Any]:
-    """The templates of `math.yaml`."""
-    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("math.yaml").read_text(encoding="utf-8"))
-    return data
 
 
 @cache
@@ -34,9 +25,9 @@ def _prompts() -> tuple[jinja2.Template, dict[str, Any]]:
     return jinja2.Environment(autoescape=False).from_string(task["prompt"]), task["subsets"]
 
 
-def weights() -> dict[str, float]:
+def mgsm_weights() -> dict[str, float]:
     """The share of each language in the training data."""
-    return {language: entry["weight"] for language, entry in definition()["languages"].items()}
+    return {language: entry["weight"] for language, entry in tables("math")["languages"].items()}
 
 
 @cache
@@ -45,7 +36,7 @@ def is_held_out_pair(first: int, second: int) -> bool:
     if first % 10 == 0 or second % 10 == 0:
         return False
     low, high = sorted((first, second))
-    return int.from_bytes(hashlib.sha256(f"{low},{high}".encode()).digest()[:4]) % 100 < HELD_OUT_PERCENT
+    return is_held_out(str(low), str(high))
 
 
 def _product(random: Random, largest: int) -> tuple[int, int]:
@@ -132,9 +123,9 @@ def render(
     language: str, kind: str, wording: int, name: str, objects: str | list[str], numbers: tuple[int, int, int]
 ) -> dict[str, Any]:
     """One row: subset, question, answer_number, answer (worked), kind and the pairs of numbers (asked, shown)."""
-    entry = definition()["languages"][language]
+    entry = tables("math")["languages"][language]
     a, b, c = numbers
-    solution = solve(tuple(definition()["kinds"][kind]["steps"]), a, b, c)
+    solution = solve(tuple(tables("math")["kinds"][kind]["steps"]), a, b, c)
     plural = objects if isinstance(objects, str) else objects[-1]
     values = {
         "name": name, "a": a, "b": b, "c": c, "step": solution.equations[0], "step2": solution.equations[-1],
@@ -147,11 +138,11 @@ def render(
             "_key": question, "_kind": kind, "_asked": solution.asked, "_shown": solution.shown}  # fmt: skip
 
 
-def draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
+def mgsm_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
     """One random row whose pairs of numbers are all held out, or all trained on."""
-    entry = definition()["languages"][language]
-    kind = random.choice(list(definition()["kinds"]))
-    steps = tuple(definition()["kinds"][kind]["steps"])
+    entry = tables("math")["languages"][language]
+    kind = random.choice(list(tables("math")["kinds"]))
+    steps = tuple(tables("math")["kinds"][kind]["steps"])
     while True:
         numbers = numbers_of(steps, random)
         if belongs(solve(steps, *numbers), held_out):
@@ -160,7 +151,57 @@ def draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
     return render(language, kind, wording, random.choice(entry["names"]), random.choice(entry["objects"]), numbers)
 
 
-def example(row: dict[str, Any]) -> tuple[str, str]:
+def mgsm_example(row: dict[str, Any]) -> tuple[str, str]:
     """The prompt exactly as `tasks/mgsm.yaml` renders it, and the completion that a model should give."""
     template, subsets = _prompts()
     return template.render(row=row, vars=subsets[row["subset"]]["vars"]), " " + row["answer"]
+
+
+DRILL_OPERATIONS = ("add", "subtract", "multiply", "divide", "divide")  # division is the hardest to learn
+NUM_SUMS = 6
+
+
+def drill_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
+    """A row of sums whose pairs all belong to training; drills are never held out."""
+    assert not held_out, "drills are for training only"
+    solutions: list[Solution] = []
+    while len(solutions) < NUM_SUMS:
+        steps = (random.choice(DRILL_OPERATIONS),)
+        solution = solve(steps, *numbers_of(steps, random))
+        if belongs(solution, held_out=False):
+            solutions.append(solution)
+    return {
+        "subset": subset,
+        "sums": [solution.equations[0] for solution in solutions],
+        "_asked": [pair for solution in solutions for pair in solution.asked],
+        "_shown": [pair for solution in solutions for pair in solution.shown],
+    }
+
+
+def drill_example(row: dict[str, Any]) -> tuple[str, ...]:
+    """Given and learnt texts in turn: the left side of each sum, then its right side."""
+    return tuple(text for equation in row["sums"] for text in _equation_sides(equation))
+
+
+def _equation_sides(equation: str) -> tuple[str, str]:
+    left, right = equation.split(" = ", 1)
+    return f" {left} =", f" {right}."
+
+
+def sums_weights(task: str) -> dict[str, float]:
+    """The share of each subset of a task: its languages, as in `mgsm`; MSVAMP has no Telugu, GSM8K is English."""
+    if task == "gsm8k":
+        return {"default": 1.0}
+    return {language: share for language, share in mgsm_weights().items() if task != "msvamp" or language != "te"}
+
+
+def sums_draw(task: str, subset: str, held_out: bool, random: Random) -> dict[str, Any]:
+    """One random problem in the columns of the task's dataset."""
+    problem = mgsm_draw("en" if task == "gsm8k" else subset, held_out, random)
+    question, worked, number = problem["question"], problem["answer"], problem["answer_number"]
+    columns = {
+        "gsm8k": {"question": question, "answer": f"{worked}\n#### {number}"},
+        "mcot": {"question": question, "answer": worked, "lang-id": subset},
+        "msvamp": {"m_query": question, "response": str(number)},
+    }
+    return {"subset": subset, **columns[task], "_completion": worked, "_key": question}

@@ -4,43 +4,26 @@ An article belongs to training or to the held-out ones by its person and its tow
 of a held-out pair, and all names are seen in training.
 """
 
-import hashlib
-from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
-import yaml
+from specbench.embedded.world.rows import is_held_out, tables
 
-HELD_OUT_PERCENT = 15
 Facts = dict[str, Any]
-
-
-@cache
-def tables() -> dict[str, Any]:
-    """The lists and templates of `events.yaml`."""
-    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("events.yaml").read_text(encoding="utf-8"))
-    return data
-
-
-@cache
-def is_held_out(*parts: str) -> bool:
-    """Whether a combination of words (a person and a town, a noun and an adjective) is kept out of training."""
-    return int.from_bytes(hashlib.sha256(",".join(parts).encode()).digest()[:4]) % 100 < HELD_OUT_PERCENT
 
 
 def people(random: Random, held_out: bool) -> Facts:
     """A person and a town that belong together, and another person and town of no importance."""
     while True:
-        name, other = random.sample(tables()["names"], 2)
-        town, elsewhere = random.sample(tables()["towns"], 2)
+        name, other = random.sample(tables("events")["names"], 2)
+        town, elsewhere = random.sample(tables("events")["towns"], 2)
         if is_held_out(name, town) == held_out:
             return {"name": name, "other": other, "town": town, "elsewhere": elsewhere}
 
 
 def event(random: Random, held_out: bool) -> Facts:
     """The facts of an event: its kind, who, where, when and how many."""
-    lists = tables()
+    lists = tables("events")
     return people(random, held_out) | {
         "kind": random.choice(list(lists["events"])),
         "day": random.choice(lists["days"]),
@@ -59,26 +42,26 @@ def mix(facts: list[str], asides: list[str], num_asides: int, random: Random, **
 
 def article(facts: Facts, random: Random, num_asides: int | None = None) -> str:
     """The event as a text of five to nine sentences: the news first, then its facts among asides and a quotation."""
-    kind = tables()["events"][facts["kind"]]
-    told = [*random.sample(kind["facts"], 2), random.choice(tables()["quotes"])]
+    kind = tables("events")["events"][facts["kind"]]
+    told = [*random.sample(kind["facts"], 2), random.choice(tables("events")["quotes"])]
     number = random.randint(1, 5) if num_asides is None else num_asides
-    return " ".join(mix([random.choice(kind["leads"]), *told], tables()["asides"], number, random, **facts))
+    return " ".join(mix([random.choice(kind["leads"]), *told], tables("events")["asides"], number, random, **facts))
 
 
 def summary(facts: Facts) -> str:
     """The facts of an event in two sentences of fixed form."""
-    return str(tables()["events"][facts["kind"]]["summary"].format(**facts))
+    return str(tables("events")["events"][facts["kind"]]["summary"].format(**facts))
 
 
 def question(facts: Facts, random: Random) -> tuple[str, str, str]:
     """A question about one fact, the fact's name, and the answer."""
-    questions = tables()["events"][facts["kind"]]["questions"]
+    questions = tables("events")["events"][facts["kind"]]["questions"]
     asked = random.choice(list(questions))
     return questions[asked].format(**facts), asked, str(facts[asked])
 
 
 def other_answers(asked: str, answer: str, facts: Facts, num: int, random: Random) -> list[str]:
     """Wrong answers of the right kind; for a person the one of the aside is among them."""
-    choices = [str(n) for n in range(12, 99)] if asked == "n" else tables()[asked + "s"]
+    choices = [str(n) for n in range(12, 99)] if asked == "n" else tables("events")[asked + "s"]
     wrong = random.sample([choice for choice in choices if choice not in (answer, facts["other"])], num)
     return [facts["other"], *wrong[1:]] if asked == "name" else wrong

@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -16,7 +18,10 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD, locked, write_atomically
 from specbench.running.run_folder import flatten
-from specbench.training.state import STATE
+from specbench.training.checkpoint import CHECKPOINT, RateProgress
+from specbench.training.cost import Cost
+from specbench.training.data import TrainingData
+from specbench.training.spec import TrainSpec
 
 WORK = ".training"
 LOCK = "lock"
@@ -104,7 +109,9 @@ class OutputFolder:
         if not path.exists():
             write_atomically(path, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
             return
-        changed = differences(bounded.read_mapping(path, f"delete {self.work} to begin anew", strict=False), identity)
+        changed = settings_differences(
+            bounded.read_mapping(path, f"delete {self.work} to begin anew", strict=False), identity
+        )
         if changed:
             raise ConfigError(
                 f"--output {self.path}: an unfinished training with other settings is there ({changed}): repeat its "
@@ -126,7 +133,7 @@ class OutputFolder:
 
     def kept(self) -> str:
         """What a training that ends now leaves for the same command to go on with."""
-        if any(self.work.glob(f"*/{STATE}")):
+        if any(self.work.glob(f"*/{CHECKPOINT}")):
             return f"the last checkpoint is kept in {self.path}, and the same command resumes it"
         return "nothing is kept yet"
 
@@ -144,7 +151,7 @@ def remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def differences(old: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def settings_differences(old: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """The keys that two nested mappings differ in, with both values; empty where they are the same."""
     before, after = flatten(old), flatten(now)
     return "; ".join(
@@ -152,3 +159,112 @@ def differences(old: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         for key in sorted({*before, *after})
         if before.get(key) != after.get(key)
     )
+
+
+FORMAT = 2
+MOST_LISTED = 100_000  # 1.6 MB
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterRecord:
+    """What training.json says of every drafter that is made. `cost`: see `cost.Meter`, of several processes in
+    part the main one's alone; `finished`: UTC."""
+
+    settings: dict[str, Any]
+    data: dict[str, Any]
+    models: dict[str, Any]
+    cost: Cost
+    environment: dict[str, Any]
+    command: str | None = None
+    finished: str = ""
+    format: int = FORMAT
+
+    def write(self, folder: Path) -> None:
+        """Raises OSError."""
+        write_atomically(folder / TRAINING_RECORD, json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecord(DrafterRecord):
+    """Of a training in steps: updates of the weights, each of `gradient_accumulation` (in `settings`) passes of the
+    objective, counted from 1. `curves`: one for each learning rate, in order; `chosen`: the index of the one whose
+    weights were kept; `cost`: of the steps of all of them; `preparation`: of what came before the first step when it
+    was finished, which is little where the target's continuations were kept from an earlier time. All losses, those on
+    the held-back data too, are of the weights as they are trained, in float32; the checkpoint holds them in
+    `stored_dtype` (in `models`), that of the drafter's own."""
+
+    chosen: int
+    curves: list[dict[str, Any]]
+    preparation: Cost
+
+    def summary(self) -> str:
+        """One line: steps, losses of the last step, held-back loss and cost."""
+        curve = self.curves[self.chosen]
+        last = curve["steps"][-1]
+        losses = " ".join(f"{name} {loss:.3f}" for name, loss in last["loss"].items())
+        held_back = f" · held-back loss {curve['held_back_loss']:.4f}" if curve["held_back_loss"] is not None else ""
+        rates = f" · learning rate {curve['learning_rate']:g}" if len(self.curves) > 1 else ""
+        return f"{last['step']} steps · loss {losses}{held_back}{rates} · {self.cost['wall_seconds']:.0f} s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountingRecord(DrafterRecord):
+    """Of the counting of n-grams. `counts`: num_documents, num_tokens, num_ngrams of each order from 1, num_bytes and
+    digest of the model, tokenizing_seconds and counting_seconds."""
+
+    counts: dict[str, Any]
+
+    def summary(self) -> str:
+        """One line: tokens, n-grams per order, size and speeds."""
+        counts, num_tokens = self.counts, self.counts["num_tokens"]
+        sizes = " · ".join(f"{count:,} {order}-grams" for order, count in enumerate(counts["num_ngrams"], start=1))
+        return (
+            f"{num_tokens:,} tokens in {counts['num_documents']:,} documents · {sizes} · "
+            f"{decimal(counts['num_bytes'])} · tokenizing {num_tokens / counts['tokenizing_seconds']:,.0f} tokens/s · "
+            f"counting {num_tokens / counts['counting_seconds']:,.0f} tokens/s"
+        )
+
+
+def data_record(data: TrainingData) -> dict[str, Any]:
+    """What identifies the data, and which of it is measured too. `prompts`: by their digests, which `specbench run`
+    looks for among those that it measures; null where they are more than MOST_LISTED."""
+    return {
+        "digest": data.digest,
+        "languages": {language: len(prompts) for language, prompts in data.prompts.items()},
+        "sources": list(data.sources),
+        "overlap": list(data.overlap),
+        "prompts": data.prompt_digests if data.num_prompts <= MOST_LISTED else None,
+    }
+
+
+def curve_record(rate: float, progress: RateProgress) -> dict[str, Any]:
+    """One learning rate: `steps`, the held-back loss by the number of steps done, and why it was lost, if it was."""
+    return {
+        "learning_rate": rate,
+        "held_back_loss": last_validation(progress),
+        "lost": progress.lost,
+        "validation": {str(num_done): loss for num_done, loss in progress.validation.items()},
+        "steps": [asdict(point) for point in progress.curve],
+    }
+
+
+def last_validation(progress: RateProgress) -> float | None:
+    """The held-back loss at the end, which a rate that is lost does not reach."""
+    return None if progress.lost else progress.validation.get(progress.num_done)
+
+
+def all_settings(spec: TrainSpec, num_steps: int) -> dict[str, Any]:
+    """All settings, the number of steps filled in."""
+    return {**spec.model_dump(mode="json"), "num_steps": num_steps}
+
+
+def total_cost(costs: Sequence[Cost]) -> Cost:
+    """The sum over the learning rates; null where one of them is."""
+    return {
+        name: None if any(cost.get(name) is None for cost in costs) else sum(cost[name] or 0.0 for cost in costs)
+        for name in costs[0]
+    }
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

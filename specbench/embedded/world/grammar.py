@@ -1,11 +1,9 @@
 """How each language says a sentence, with the words of words.yaml."""
 
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
+from specbench.embedded.world.rows import tables
 
 Words = dict[str, Any]
 
@@ -30,15 +28,9 @@ class Sentence:
     time: str | None = None
 
 
-@cache
-def _tables() -> dict[str, Words]:
-    data: dict[str, Words] = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
-    return data
-
-
 def words(language: str) -> Words:
     """A language's words, or the "concepts"."""
-    return _tables()[language]
+    return tables("words")[language]
 
 
 def join(*parts: str | None) -> str:

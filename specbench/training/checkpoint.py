@@ -18,7 +18,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import write_bytes
 from specbench.training.cost import Cost
 
-STATE = "state.pt"
+CHECKPOINT = "state.pt"
 Loss = tuple[str, float, int]  # of a mini-batch: its group, mean loss, tokens
 
 
@@ -44,7 +44,7 @@ class StepCurve:
 
 
 @dataclass
-class Progress:
+class RateProgress:
     """Where one learning rate has come: steps done, its curve, held-back losses by steps done, and the log's bytes.
     lost: why it cannot go on, where a loss or a gradient was not finite."""
 
@@ -56,65 +56,65 @@ class Progress:
     lost: str | None = None
 
 
-def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that are trained, by name; tied ones once."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 @torch.no_grad()
-def put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Set the trained parameters."""
-    for name, parameter in trained(model).items():
+    for name, parameter in trained_parameters(model).items():
         parameter.copy_(weights[name])
 
 
-def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: RateProgress) -> None:
     """Replace the checkpoint in a folder. Raises OSError, and then the old one is as it was."""
     content = io.BytesIO()
     curve = [vars(point) for point in progress.curve]
-    weights = {name: parameter.detach() for name, parameter in trained(model).items()}
+    weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
     torch.save(
         {"weights": weights, "optimizer": optimizer.state_dict(), "progress": {**vars(progress), "curve": curve}},
         content,
     )
-    write_bytes(folder / STATE, content.getbuffer())
+    write_bytes(folder / CHECKPOINT, content.getbuffer())
 
 
-def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> RateProgress:
     """The checkpoint in a folder, put into model and optimizer; the beginning where there is none.
 
     Raises ConfigError for a file that is no whole checkpoint of this model.
     """
-    if not (folder / STATE).exists():
-        return Progress()
-    with naming(folder):
-        content = read(folder)
-        put(model, content["weights"])
+    if not (folder / CHECKPOINT).exists():
+        return RateProgress()
+    with naming_checkpoint(folder):
+        content = read_checkpoint(folder)
+        set_weights(model, content["weights"])
         optimizer.load_state_dict(content["optimizer"])
-        progress = Progress(**content["progress"])
+        progress = RateProgress(**content["progress"])
         progress.curve = [StepCurve(**point) for point in content["progress"]["curve"]]
     return progress
 
 
 def load_weights(folder: Path, model: nn.Module) -> None:
     """The trained parameters of the checkpoint in a folder, put into a model. Raises ConfigError as `load` does."""
-    with naming(folder):
-        put(model, read(folder)["weights"])
+    with naming_checkpoint(folder):
+        set_weights(model, read_checkpoint(folder)["weights"])
 
 
-def read(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+def read_checkpoint(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
     return content
 
 
 @contextmanager
-def naming(folder: Path) -> Iterator[None]:
+def naming_checkpoint(folder: Path) -> Iterator[None]:
     """Whatever a file that was changed from outside raises ends in one line."""
     try:
         yield
     except Exception as error:
         raise ConfigError(
-            f"{folder / STATE}: is no checkpoint of this training ({type(error).__name__}): delete {folder} to begin "
+            f"{folder / CHECKPOINT}: is no checkpoint of this training ({type(error).__name__}): delete {folder} to begin "
             "it anew"
         ) from error
 

@@ -36,7 +36,7 @@ def pair() -> ModelPair:
 
 
 def share_of_drafter(decoder: Decoder, seeds: list[int]) -> float:
-    return sum(decoder.chosen(seed).method.decodes_with == "drafter" for seed in seeds) / len(seeds)
+    return sum(decoder.select_decoder(seed).method.decodes_with == "drafter" for seed in seeds) / len(seeds)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "drawn"])
@@ -53,7 +53,7 @@ def test_in_between_each_query_is_of_one_model(pair: ModelPair) -> None:
     target, drafter = (compose(load_method(name), pair, WARM) for name in ("ar", "draft-only"))
     found = set()
     for seed in range(16):
-        name = allocated.chosen(seed).method.decodes_with
+        name = allocated.select_decoder(seed).method.decodes_with
         tokens = {"target": target, "drafter": drafter}[name].generate(PROMPT, STOP, seed).token_ids
         assert allocated.generate(PROMPT, STOP, seed).token_ids == tokens
         found.add(name)
@@ -67,7 +67,9 @@ def test_the_share_is_kept(pair: ModelPair, share: float) -> None:
     allocated = compose(method(share), pair, GREEDY)
     assert share_of_drafter(allocated, seeds) == pytest.approx(share, abs=0.04)
     again = compose(method(share), pair, GREEDY)
-    assert [again.chosen(s).method for s in seeds[:99]] == [allocated.chosen(s).method for s in seeds[:99]]
+    assert [again.select_decoder(s).method for s in seeds[:99]] == [
+        allocated.select_decoder(s).method for s in seeds[:99]
+    ]
 
 
 def test_a_drafter_of_other_tokens_is_refused(pair: ModelPair) -> None:

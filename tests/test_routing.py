@@ -106,8 +106,8 @@ def test_the_given_language_takes_its_route(
     models: tuple[CausalLM, CausalLM], language: str | None, route: str
 ) -> None:
     decoder = decoder_of(routed(), models)
-    chosen = decoder.chosen(0, QueryInfo(language, ENGLISH))
-    assert decoder.marks(chosen) == {"route": route}
+    chosen = decoder.select_decoder(0, QueryInfo(language, ENGLISH))
+    assert decoder.record_fields(chosen) == {"route": route}
     alone = compose(routed().route(route), ModelPair(*models), Sampling(0.0))
     own, other = (each.generate(PROMPT, STOP, 0) for each in (chosen, alone))
     assert (own.token_ids, own.steps) == (other.token_ids, other.steps)
@@ -121,7 +121,7 @@ def test_the_language_is_identified_and_its_time_is_part_of_ttft(
     decoder = decoder_of(routed(language="identified"), models)
     clock = iter([100.0, 100.0 + 1000.0])
     monkeypatch.setattr("specbench.running.compose.perf_counter", lambda: next(clock))
-    chosen = decoder.chosen(0, QueryInfo("de", text))
+    chosen = decoder.select_decoder(0, QueryInfo("de", text))
     assert isinstance(chosen, Route) and (chosen.name, chosen.seconds) == (route, 1000.0)
     generation = chosen.generate(PROMPT, STOP, 0)
     assert generation.ttft_seconds is not None and 1000 < generation.ttft_seconds < 1100

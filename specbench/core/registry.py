@@ -1,4 +1,6 @@
-"""Names → factories for drafters, rules, bridges, readers and scorers, from this package and from plug-ins.
+"""Names → factories of drafters, rules, bridges, decoders, readers, scorers and task sources.
+
+They come from this package and from plug-ins.
 
 The options of a component are the keyword-only parameters of its factory: annotations and defaults are the schema.
 """
@@ -168,7 +170,9 @@ def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[
 
 
 DRAFTERS = Registry("drafter", "specbench.drafters", home="specbench.decoding")
+DECODERS = Registry("decoder", "specbench.decoders", home="specbench.integrations.entry")
 RULES = Registry("rule", "specbench.rules", home="specbench.decoding")
 BRIDGES = Registry("bridge", "specbench.bridges", home="specbench.decoding")
 READERS = Registry("reader", "specbench.readers", home="specbench.tasks.readers")
 SCORERS = Registry("scorer", "specbench.scorers", home="specbench.tasks.scoring")
+TASK_SOURCES = Registry("task source", "specbench.task_sources", home="specbench.integrations.lm_eval.tasks")

@@ -76,8 +76,7 @@ def decode(
     draft_ready_seconds = clock.now()
     target.reset()
     ledger.start(Distributions(target.score(prompt_ids, 1), sampling).draw(0, generator))
-    draft_passes: PassLog | None = getattr(drafter, "passes", None)
-    tokenizing: Stopwatch | None = getattr(drafter, "tokenizing", None)
+    draft_passes, tokenizing = drafter.passes, drafter.tokenizing
     clear(target.passes, draft_passes, ledger.tokenizing, tokenizing)
     passes_of_rules: list[int] = []  # by their number among the draft passes
 
@@ -91,6 +90,7 @@ def decode(
         passes_of_rules += range(num_draft_passes, num_logged(draft_passes))
         if isinstance(proposal, DeferredProposal):
             cast(DeferringModel, target).settle(proposal.scored_ids)
+        drafter.observe(proposal, verdict)
         ledger.extend(proposal, verdict)
         verdicts.append(verdict)
     last_token_seconds = clock.now()

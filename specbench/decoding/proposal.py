@@ -2,52 +2,19 @@
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
 
 import torch
 
-from specbench.decoding.sampling import residual
+from specbench.decoding.sampling import DraftProbs, residual
 from specbench.models.devices import uploaded
 
 FOREIGN = -1  # stands for a drafted string that is no token of the target: judged, and always rejected
 
 
-class DraftProbs(Protocol):
-    """The draft distributions of a proposal, row i for draft token i. Rows may sum to less than 1.
+class PointMass(DraftProbs):
+    """Drafts without a distribution: all mass is on the drafted token (prompt lookup, text that was tokenized anew)."""
 
-    They also have either `rest` or, where a draw is not from probabilities that are known at once, `recover`.
-    """
-
-    def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """q_i(x_i) for the draft tokens: [num_drafted] → [num_drafted]."""
-
-    def overlap(self, target_probs: torch.Tensor) -> torch.Tensor | None:
-        """Σ_x min(p_i(x), q_i(x)) per row: [num_drafted, vocab] → [num_drafted]; None where it is not known."""
-
-
-class KnownProbs(DraftProbs, Protocol):
-    """Draft distributions whose residual is computed as a whole."""
-
-    def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
-        """max(p − q_i, 0), unnormalised, given i as [1] and p as [vocab]: what comes after a rejection at i."""
-
-
-class DenseProbs(DraftProbs, Protocol):
-    """Draft distributions that are known in full, as rules that compare them need."""
-
-    @property
-    def probs(self) -> torch.Tensor:
-        """What the draft tokens were drawn from: [num_drafted, vocab]."""
-
-    @property
-    def raw_probs(self) -> torch.Tensor:
-        """The same at temperature 1, untruncated."""
-
-
-class PointMass:
-    """The distribution of drafts that are certain: of prompt lookup, and of text that was tokenized anew."""
-
-    certain = True
+    is_one_hot = True
 
     def __init__(self, token_ids: list[int]) -> None:
         self._token_ids = token_ids
@@ -58,7 +25,7 @@ class PointMass:
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
         return at_tokens(target_probs, self._on(target_probs.device))
 
-    def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
+    def residual(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
         token_id = self._on(target_probs.device).index_select(0, index)
         mass = (token_id != FOREIGN).to(target_probs.dtype)
         return residual(target_probs, torch.zeros_like(target_probs).index_put_((token_id.clamp_min(0),), mass))
@@ -112,11 +79,6 @@ class Proposal:
         numbers: list[int] = torch.cat([value.long() for value in values]).tolist()
         ends = list(accumulate(len(value) for value in values))
         return [numbers[end - len(value) : end] for end, value in zip(ends, values, strict=True)]
-
-
-def is_certain(draft: DraftProbs) -> bool:
-    """Whether every row is a point mass at the token that was drafted."""
-    return bool(getattr(draft, "certain", False))
 
 
 def at_tokens(probs: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:

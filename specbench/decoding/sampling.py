@@ -20,10 +20,61 @@ class Sampling:
         return self.temperature == 0.0
 
 
-class Distributions:
+class DraftProbs:
+    """The draft distributions of a proposal: row i is the distribution of draft token i. A row may sum to less than 1.
+
+    A class that computes its residual as a whole defines `residual`; one that meets its probabilities only as it draws
+    sets `residual_is_sampled` and defines `sample_residual`.
+    """
+
+    is_one_hot: bool = False  # whether every row is a point mass at the token that was drafted
+    residual_is_sampled: bool = False
+    withholds_end: bool = False  # whether the end of a text, once drafted, is not proposed
+
+    def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Returns q_i(x_i) of the draft tokens: [num_drafted] → [num_drafted]."""
+        raise NotImplementedError
+
+    def overlap(self, target_probs: torch.Tensor) -> torch.Tensor | None:
+        """Returns Σ_x min(p_i(x), q_i(x)) of each row, [num_drafted, vocab] → [num_drafted]; None if unknown."""
+        raise NotImplementedError
+
+    def residual(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
+        """Returns max(p − q_i, 0), unnormalised, [vocab], given i as [1] and p as [vocab]."""
+        raise NotImplementedError
+
+    def sample_residual(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
+        """Draws one token from norm(max(p − q_i, 0)), given p as [vocab]."""
+        raise NotImplementedError
+
+    def attempted(self, overlap: torch.Tensor, target: "Distributions") -> torch.Tensor | None:
+        """Returns the probability that a draft token is drawn and accepted, per position at which the drafter drew:
+        [num_drafted] → [num_drafted] or [num_drafted + 1]; None unless `withholds_end`."""
+        return None
+
+
+class DenseProbs(DraftProbs):
+    """Draft distributions that are known in full, as rules that compare them need: [num_drafted, vocab].
+
+    `probs` is what the draft tokens were drawn from, `raw_probs` the same at temperature 1 without truncation.
+    """
+
+    @property
+    def probs(self) -> torch.Tensor:
+        """What the draft tokens were drawn from."""
+        raise NotImplementedError
+
+    @property
+    def raw_probs(self) -> torch.Tensor:
+        """The softmax at temperature 1, untruncated."""
+        raise NotImplementedError
+
+
+class Distributions(DenseProbs):
     """Next-token distributions of consecutive positions, [num_rows, vocab], each form computed when first asked for."""
 
     def __init__(self, logits: torch.Tensor, sampling: Sampling) -> None:
+        self.is_one_hot = sampling.greedy
         self._logits: torch.Tensor | None = logits
         self._parts: Sequence[Distributions] = ()
         self.sampling = sampling
@@ -33,6 +84,7 @@ class Distributions:
         """Rows of several distributions below one another; what was drawn from is what is later judged."""
         whole = cls.__new__(cls)
         whole._logits, whole._parts, whole.sampling = None, parts, parts[0].sampling
+        whole.is_one_hot = parts[0].is_one_hot
         return whole
 
     @property
@@ -40,11 +92,6 @@ class Distributions:
         if self._logits is None:
             self._logits = torch.cat([part.logits for part in self._parts])
         return self._logits
-
-    @property
-    def certain(self) -> bool:
-        """Whether every row is a point mass."""
-        return self.sampling.greedy
 
     @cached_property
     def probs(self) -> torch.Tensor:
@@ -79,20 +126,19 @@ class Distributions:
         """One token from every row: [num_rows]."""
         return self.best if self.sampling.greedy else draw_rows(self.probs, generator)
 
-    # What a proposal is asked for by the rules (see proposal.DraftProbs). Of certain rows the token says it all: nobody
-    # needs them one-hot.
+    # Greedy rows are compared by their token: a one-hot row of the whole vocabulary is never made for a rule.
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
-        if self.certain:
+        if self.is_one_hot:
             return (token_ids == self.best).float()
         return self.probs.gather(1, token_ids[:, None])[:, 0]
 
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
-        if self.certain:
+        if self.is_one_hot:
             return target_probs.gather(1, self.best[:, None])[:, 0]
         return torch.minimum(self.probs, target_probs).sum(dim=-1)
 
-    def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
-        if self.certain:
+    def residual(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
+        if self.is_one_hot:
             point = torch.zeros_like(target_probs).index_fill_(0, self.best.index_select(0, index), 1.0)
             return residual(target_probs, point)
         return residual(target_probs, self.probs.index_select(0, index)[0])

@@ -16,17 +16,21 @@ from specbench.core.registry import RULES, Factory
 from specbench.decoding.proposal import (
     FOREIGN,
     Column,
-    DenseProbs,
-    DraftProbs,
-    KnownProbs,
     Proposal,
     Verdict,
     at_tokens,
-    is_certain,
 )
-from specbench.decoding.sampling import Distributions, draw, draw_rows
+from specbench.decoding.sampling import DenseProbs, Distributions, draw, draw_rows
 
-Rule = Callable[[Proposal, Distributions, torch.Generator], Verdict]
+
+class Rule:
+    """Decides which draft tokens are accepted and draws the token behind them."""
+
+    compares_processed = False  # whether it compares both distributions after temperature and truncation
+
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+        """Judges a proposal of n tokens, given the n + 1 target distributions of its positions and the next one."""
+        raise NotImplementedError
 
 
 def rule(name: str, *, lossless: bool, requires: frozenset[str]) -> Callable[[Factory], Factory]:
@@ -47,35 +51,42 @@ def rejection_rule() -> Rule:
     return rejection
 
 
-def rejection(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+class Rejection(Rule):
     """The rejection rule; an empty proposal leaves only the next token to draw."""
-    if proposal.num_drafted == 0:
-        attempted = _attempted(proposal, [], target) if proposal.ended else None
-        return Verdict(0, target.draw(0, generator), attempted=attempted)
-    if target.sampling.greedy:
-        return _greedy_rejection(proposal, target)
-    assert proposal.probs is not None
-    token_ids = proposal.on(target.probs.device)
-    judged_probs = target.probs[: len(token_ids)]
-    target_prob = at_tokens(judged_probs, token_ids)
-    draft_prob = proposal.probs.token_probs(token_ids)
-    uniform = torch.rand(len(token_ids), generator=generator, device=judged_probs.device)
-    place, are_all = proposal.standing(uniform * draft_prob < target_prob)
-    num_accepted, next_token = _next_token(proposal, target, place, are_all, generator)
-    overlap = proposal.probs.overlap(judged_probs)
-    attempted = _attempted(proposal, overlap, target)
-    return Verdict(num_accepted, next_token, target_prob, draft_prob, overlap, attempted=attempted)
+
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+        if proposal.num_drafted == 0:
+            attempted = _attempted(proposal, [], target) if proposal.ended else None
+            return Verdict(0, target.draw(0, generator), attempted=attempted)
+        if target.sampling.greedy:
+            return _greedy_rejection(proposal, target)
+        assert proposal.probs is not None
+        token_ids = proposal.on(target.probs.device)
+        judged_probs = target.probs[: len(token_ids)]
+        target_prob = at_tokens(judged_probs, token_ids)
+        draft_prob = proposal.probs.token_probs(token_ids)
+        uniform = torch.rand(len(token_ids), generator=generator, device=judged_probs.device)
+        place, are_all = proposal.standing(uniform * draft_prob < target_prob)
+        num_accepted, next_token = _next_token(proposal, target, place, are_all, generator)
+        overlap = proposal.probs.overlap(judged_probs)
+        attempted = _attempted(proposal, overlap, target)
+        return Verdict(num_accepted, next_token, target_prob, draft_prob, overlap, attempted=attempted)
+
+
+rejection = Rejection()
 
 
 def _attempted(proposal: Proposal, overlap: Column, target: Distributions) -> Column:
-    """The column `attempted` of a verdict, given its column `overlap`; None where the draft has none."""
+    """Returns the column `attempted` of a verdict, given its column `overlap`; None for a draft that has none."""
     draft = proposal.probs
-    if (attempted := getattr(draft, "attempted", None)) is None:
+    if draft is None:
         return None
-    if target.sampling.greedy and is_certain(cast(DraftProbs, draft)):  # the end was drawn, or it was not
-        return [*cast(list[float], overlap), *[0.0] * proposal.ended]
     column = overlap if isinstance(overlap, torch.Tensor) else target.logits.new_zeros(0, dtype=torch.float32)
-    return cast(torch.Tensor, attempted(column, target))
+    if not (target.sampling.greedy and draft.is_one_hot):
+        return draft.attempted(column, target)
+    if not draft.withholds_end:
+        return None
+    return [*cast(list[float], overlap), *[0.0] * proposal.ended]  # the end was drawn, or it was not
 
 
 def _next_token(
@@ -84,10 +95,14 @@ def _next_token(
     """How many tokens stand, and the one after them: from the residual at `place`, or from p where all stand."""
     num_drafted = proposal.num_drafted
     probs = target.probs.index_select(0, place)[0]
-    if (recover := getattr(proposal.probs, "recover", None)) is not None:  # drawn from probabilities met on the way
+    draft = proposal.probs
+    assert draft is not None
+    if draft.residual_is_sampled:
         (num_accepted,), (all_stand,) = proposal.read(place, are_all)
-        return num_accepted, draw(probs, generator) if all_stand else recover(num_accepted, probs, generator)
-    rest = cast(KnownProbs, proposal.probs).rest(place.clamp_max(num_drafted - 1), probs)
+        return num_accepted, draw(probs, generator) if all_stand else draft.sample_residual(
+            num_accepted, probs, generator
+        )
+    rest = draft.residual(place.clamp_max(num_drafted - 1), probs)
     next_token = draw_rows(torch.where(are_all, probs, rest)[None], generator)
     (num_accepted,), (token,) = proposal.read(place, next_token)
     return num_accepted, token
@@ -102,7 +117,7 @@ def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verdict:
     draft = proposal.probs
     if draft is None:  # a drafter that knows no probabilities where none are needed
         return Verdict(num_accepted, best[num_accepted], target_prob)
-    if is_certain(draft):
+    if draft.is_one_hot:
         attempted = _attempted(proposal, target_prob, target)
         certain = [1.0] * len(matches)
         return Verdict(num_accepted, best[num_accepted], target_prob, certain, target_prob, attempted=attempted)
@@ -120,18 +135,24 @@ def exact_match_rule() -> Rule:
     return exact_match
 
 
-def exact_match(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
-    (own,) = proposal.read(target.draw_all(generator))
-    matches = [token == choice for token, choice in zip(proposal.token_ids, own, strict=False)]
-    num_accepted = leading(matches)
-    if not matches:
-        return Verdict(0, own[0])
-    if target.sampling.greedy:
-        target_prob: Column = [float(match) for match in matches]
-    else:
-        token_ids = proposal.on(target.probs.device)
-        target_prob = at_tokens(target.probs[: len(token_ids)], token_ids)
-    return Verdict(num_accepted, own[num_accepted], target_prob, overlap=target_prob)
+class ExactMatch(Rule):
+    """The exact-match rule."""
+
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+        (own,) = proposal.read(target.draw_all(generator))
+        matches = [token == choice for token, choice in zip(proposal.token_ids, own, strict=False)]
+        num_accepted = leading(matches)
+        if not matches:
+            return Verdict(0, own[0])
+        if target.sampling.greedy:
+            target_prob: Column = [float(match) for match in matches]
+        else:
+            token_ids = proposal.on(target.probs.device)
+            target_prob = at_tokens(target.probs[: len(token_ids)], token_ids)
+        return Verdict(num_accepted, own[num_accepted], target_prob, overlap=target_prob)
+
+
+exact_match = ExactMatch()
 
 
 def leading(flags: list[bool]) -> int:
@@ -243,30 +264,36 @@ def fuzzy_rule(
         warnings.warn(
             f"{divergence} never exceeds ln 2 = 0.693: threshold {threshold:g} accepts everything", stacklevel=2
         )
-    measure = DIVERGENCES[divergence]
-    inclusive = divergence == "js_reference"
+    return Fuzzy(DIVERGENCES[divergence], threshold, divergence == "js_reference", divergence_on == "processed")
 
-    def fuzzy(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+
+class Fuzzy(Rule):
+    """The fuzzy rule. `inclusive`: a divergence equal to the threshold is accepted."""
+
+    def __init__(self, measure: Divergence, threshold: float, inclusive: bool, compares_processed: bool) -> None:
+        self.measure = measure
+        self.threshold = threshold
+        self.inclusive = inclusive
+        self.compares_processed = compares_processed
+
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
         num_drafted = proposal.num_drafted
         if num_drafted == 0:
             return Verdict(0, target.draw(0, generator))
         draft = cast(DenseProbs, proposal.probs)
-        if divergence_on == "raw":
-            target_probs, draft_probs = target.raw_probs[:num_drafted], draft.raw_probs
-        else:
+        if self.compares_processed:
             target_probs, draft_probs = target.probs[:num_drafted], draft.probs
+        else:
+            target_probs, draft_probs = target.raw_probs[:num_drafted], draft.raw_probs
         is_whole = isinstance(draft, Distributions)
-        values = measure(*((target_probs, draft_probs) if is_whole else with_foreign(target_probs, draft_probs)))
+        values = self.measure(*((target_probs, draft_probs) if is_whole else with_foreign(target_probs, draft_probs)))
         token_ids = proposal.on(values.device)
-        close = (values <= threshold if inclusive else values < threshold) & (token_ids != FOREIGN)
-        place, _ = proposal.standing(close)
+        is_close = values <= self.threshold if self.inclusive else values < self.threshold
+        place, _ = proposal.standing(is_close & (token_ids != FOREIGN))
         # The recovered token is drawn from p itself, not from a residual; so is the bonus token.
         (num_accepted,), (next_token,) = proposal.read(place, target.draw_at(place, generator))
         target_prob, draft_prob = (at_tokens(probs, token_ids) for probs in (target_probs, draft_probs))
         return Verdict(num_accepted, next_token, target_prob, draft_prob, divergence=values)
-
-    fuzzy.compares_processed = divergence_on == "processed"  # type: ignore[attr-defined]
-    return fuzzy
 
 
 def with_foreign(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -283,13 +310,19 @@ def random_accept_rule(
 ) -> Rule:
     """Accept every draft token with one fixed probability; on a rejection draw from p. The control of arXiv:2502.20704,
     App. E: what is left of a fuzzy rule when it does not look at the models."""
+    return RandomAccept(probability)
 
-    def random_accept(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+
+class RandomAccept(Rule):
+    """The rule that accepts every draft token with one fixed probability."""
+
+    def __init__(self, probability: float) -> None:
+        self.probability = probability
+
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
         token_ids = proposal.on(target.logits.device)
         uniform = torch.rand(len(token_ids), generator=generator, device=target.logits.device)
-        place, _ = proposal.standing((uniform < probability) & (token_ids != FOREIGN))
+        place, _ = proposal.standing((uniform < self.probability) & (token_ids != FOREIGN))
         (num_accepted,), (next_token,) = proposal.read(place, target.draw_at(place, generator))
-        rates = [probability * (token != FOREIGN) for token in proposal.token_ids]
+        rates = [self.probability * (token != FOREIGN) for token in proposal.token_ids]
         return Verdict(num_accepted, next_token, overlap=rates)
-
-    return random_accept

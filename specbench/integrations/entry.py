@@ -15,10 +15,9 @@ from weakref import WeakKeyDictionary
 from pydantic import ConfigDict, ValidationError, create_model
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.registry import first_problem
-from specbench.decoding.drafters.none import NoDrafter
+from specbench.core.registry import DECODERS, first_problem
 from specbench.decoding.sampling import Sampling
-from specbench.integrations.external import ExternalDecoder, LoadedModel, naming_method, no_verification
+from specbench.integrations.external import ExternalDecoder, LoadedModel, naming_method
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.specs.method import MethodSpec, is_file_entry
 from specbench.specs.run import digest
@@ -139,6 +138,7 @@ RUN = ("max_new_tokens", "eos_token_ids", "seed", "on_token")  # what is passed 
 _BUILT: WeakKeyDictionary[CausalLM, dict[Any, Any]] = WeakKeyDictionary()  # what classes made, with their draft model
 
 
+@DECODERS.register("external")
 def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> ExternalDecoder:
     """Load a method's code and, where it is a class, construct it: once for all cells of a run."""
     assert method.decoder is not None
@@ -162,7 +162,7 @@ def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) 
                 built[key] = drafter, call(**keywords(call, fixed, options, 0))
             call, options = built[key][1].generate, {}
         bound = bind(call, fixed, options, "generate" if code.is_class else "decoder.options")
-    return ExternalDecoder(method, models.target, NoDrafter(), no_verification, sampling, bound, code.revision)
+    return ExternalDecoder(method, models.target, bound, code.revision)
 
 
 def bind(call: Callable[..., Any], fixed: dict[str, Any], options: dict[str, Any], place: str) -> Callable[..., Any]:

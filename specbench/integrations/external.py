@@ -47,13 +47,12 @@ from typing import Any
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import Decoder
 from specbench.decoding.ledger import Ledger, StopRules
 from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation
-from specbench.decoding.proposal import Proposal, Step, Verdict
-from specbench.decoding.sampling import Distributions
+from specbench.decoding.proposal import Step
 from specbench.models.devices import is_out_of_memory
 from specbench.models.timing import Clock
-from specbench.running.compose import Decoder
 from specbench.specs.method import MethodSpec
 
 Counts = Step | Sequence[int]
@@ -188,16 +187,16 @@ def emit(ledger: Ledger, token_ids: Iterable[int]) -> None:
             ledger.start(token)
 
 
-def no_verification(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
-    raise AssertionError("an external decoder verifies by itself")
-
-
 @dataclass(frozen=True)
 class ExternalDecoder(Decoder):
     """`call` decodes one prompt; `revision` identifies its code."""
 
     call: Callable[..., Any]
     revision: str | None
+
+    @property
+    def code_revision(self) -> str | None:
+        return self.revision
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
         """Decode one prompt. Raises ConfigError in one line for whatever the code raises or gets wrong."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from specbench.decoding.decoder import Decoder
 from specbench.decoding.ledger import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
 from specbench.models.causal_lm import CausalLM
-from specbench.running.compose import Decoder
 from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, conversation, encode, shortened
 from specbench.running.records import Key

@@ -1,117 +1,57 @@
 """A method on a model pair: drafter × rule × bridge put together, ready to decode a prompt."""
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import cast
 
-import torch
-
 from specbench import decoding  # noqa: F401  (registers the built-in components)
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.registry import DECODERS
 from specbench.decoding.bridges import VocabularyMismatch
 from specbench.decoding.bridges.token_level import shared
+from specbench.decoding.decoder import UNKNOWN, Decoder, DraftingDecoder, QueryInfo, stream_seed
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ScoringModel
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.ledger import StopRules
-from specbench.decoding.loop import Generation, decode
+from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import Rule
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.composition import DEFAULT
+from specbench.specs.languages import known
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import GenerationSpec, TaskSpec
-from specbench.tasks.scoring.language import known, language_of, prepare
-
-
-@dataclass(frozen=True)
-class QueryInfo:
-    """What is known of a query before it is decoded: the language of its answer by the task, and its text."""
-
-    language: str | None = None
-    text: str = ""
-
-
-UNKNOWN = QueryInfo()
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """One method, composed for one pair and one way of sampling."""
-
-    method: MethodSpec
-    model: CausalLM
-    drafter: Drafter
-    rule: Rule
-    sampling: Sampling
-
-    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decode one prompt with the random stream of `seed`. A drafter that must know the target's tokens sees them in
-        a rehearsal, before any clock runs."""
-        rehearse = getattr(self.drafter, "rehearse", None)
-        if rehearse is not None:
-            rehearse(lambda: self._decode(prompt_ids, stop, seed))
-        return self._decode(prompt_ids, stop, seed)
-
-    def _decode(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        generator = torch.Generator(device=self.model.device).manual_seed(seed)
-        return decode(
-            self.model, self.drafter, self.rule, prompt_ids, num_draft_tokens=self.method.num_draft_tokens,
-            sampling=self.sampling, stop=stop, generator=generator,
-        )  # fmt: skip
-
-    def chosen(self, seed: int, query: QueryInfo = UNKNOWN) -> "Decoder":
-        """What decodes a query with the random stream of `seed`: this decoder, unless it shares the queries out."""
-        return self
-
-    def marks(self, chosen: "Decoder") -> dict[str, str]:
-        """What a record says of who decoded a query, beside its generation."""
-        return {"decoded_by": "drafter"} if self.method.decodes_with == "drafter" else {}
-
-    @property
-    def parts(self) -> "tuple[Decoder, ...]":
-        """All that may be chosen."""
-        return (self,)
-
-    def stop_rules(self, generation: GenerationSpec, context_limit: int | None) -> StopRules:
-        """Where a generation of this method's model ends."""
-        return StopRules(
-            max_new_tokens=generation.max_new_tokens,
-            eos_token_ids=self.model.eos_token_ids,
-            stop_strings=generation.stop,
-            decode_text=self.model.decode_text,
-            context_limit=context_limit,
-        )
+from specbench.tasks.scoring.language import language_of, prepare
 
 
 def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
     """Build a method's parts. Raises ConfigError where the pair does not fit the method."""
     if method.routes is not None:
-        return compose_routes(method, models, sampling)
+        return compose_routed(method, models, sampling)
     if method.needs_drafter and models.drafter is None:
         raise ConfigError(f"method '{method.name}' needs a draft model: give one with --drafter")
     if method.decoder is not None:
         return compose_external(method, models, sampling)
     if method.decodes_with == "random":
+        check_vocabularies(method, models, sampling)
         return compose_allocation(method, models, sampling)
-    rule: Rule = method.verification.factory(**method.verification.options)
+    rule = make_rule(method)
     if method.decodes_with == "drafter":
         assert models.drafter is not None
         alone = ModelPair(models.drafter)
-        return Decoder(method, alone.target, make_drafter(method, alone, sampling), rule, sampling)
+        return DraftingDecoder(method, alone.target, make_drafter(method, alone, sampling), rule, sampling)
     drafter = bridged_drafter(method, models, sampling)
-    check_sampling(method, rule, sampling, getattr(drafter, "sampling", None) or sampling)
-    return Decoder(method, models.target, drafter, rule, sampling)
+    check_sampling(method, rule, sampling, drafter.sampling or sampling)
+    return DraftingDecoder(method, models.target, drafter, rule, sampling)
 
 
 def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
-    """The decoder of a method that brings its own loop."""
-    from specbench.integrations.entry import external_decoder  # it imports this module
-
+    """Returns the decoder of a method that brings its own loop."""
+    assert method.decoder is not None
     if models.target.compiled is not None:
         raise ConfigError(
             f"method '{method.name}': its code has passes of its own, which --engine compiled does not reach: "
@@ -119,20 +59,8 @@ def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) 
         )
     if method.same_vocabulary:
         check_vocabularies(method, models, sampling)
-    return external_decoder(method, models, sampling)
-
-
-def compose_allocation(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
-    """The decoder of a method that shares the queries out between target and drafter."""
-
-    check_vocabularies(method, models, sampling)
-    return random_allocation(method, models, sampling)
-
-
-def compose_routes(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
-    """The decoder of a method that has a drafter for each language."""
-
-    return routed(method, models, sampling)
+    made: Decoder = DECODERS.get(method.decoder.type)(method, models, sampling)
+    return made
 
 
 def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling) -> None:
@@ -141,12 +69,28 @@ def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling
         shared(models, sampling, lambda model: NoDrafter())
 
 
+def make_rule(method: MethodSpec) -> Rule:
+    """Returns the method's verification rule."""
+    made = method.verification.factory(**method.verification.options)
+    if not isinstance(made, Rule):
+        raise ConfigError(
+            f"method '{method.name}': rule '{method.verification.rule}' made a {type(made).__name__}, which is no "
+            "specbench.decoding.verification.Rule: derive its class from that one"
+        )
+    return made
+
+
 def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
     """The method's own drafter, before any bridge."""
     try:
-        made: Drafter = method.drafter.factory(models, sampling, **method.drafter.options)
+        made = method.drafter.factory(models, sampling, **method.drafter.options)
     except ConfigError as error:
         raise ConfigError(f"method '{method.name}': {error}") from error
+    if not isinstance(made, Drafter):
+        raise ConfigError(
+            f"method '{method.name}': drafter '{method.drafter.type}' made a {type(made).__name__}, which is no "
+            "specbench.decoding.drafters.Drafter: derive its class from that one"
+        )
     return made
 
 
@@ -175,7 +119,7 @@ def naming_able_methods(method: MethodSpec) -> Iterator[None]:
 
 def check_sampling(method: MethodSpec, rule: Rule, target: Sampling, draft: Sampling) -> None:
     """A rule that compares processed distributions needs that both are drawn from: a greedy one is a point mass."""
-    if getattr(rule, "compares_processed", False) and (target.greedy or draft.greedy):
+    if rule.compares_processed and (target.greedy or draft.greedy):
         side = "generation.temperature" if target.greedy else "drafter.temperature"
         raise ConfigError(
             f"method '{method.name}': verification.divergence_on = 'processed' compares point masses where decoding is "
@@ -189,12 +133,6 @@ def methods_for_any_vocabulary() -> list[str]:
     return [method.name for method in known if not method.same_vocabulary]
 
 
-def stream_seed(*parts: str | int) -> int:
-    """The seed of one random stream, from what names it: order of execution and resuming change nothing."""
-    text = "\0".join(str(part) for part in parts)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
 def sampling_of(generation: GenerationSpec) -> Sampling:
     return Sampling(generation.temperature, generation.top_k, generation.top_p)
 
@@ -205,7 +143,7 @@ def unique(items: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Route(Decoder):
+class Route(DraftingDecoder):
     """The decoder of one language. `seconds`: what finding the language of the query took, part of its ttft_seconds."""
 
     name: str
@@ -229,7 +167,7 @@ class RoutedDecoder(Decoder):
         """The routes."""
         return tuple(self.routes.values())
 
-    def chosen(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:
+    def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:
         """The route of a query's language; of an unknown one, or one without a route, the default."""
         if self.method.language == "given":
             return self.routes[route_of(query.language, self.routes)]
@@ -237,9 +175,9 @@ class RoutedDecoder(Decoder):
         name = route_of(language_of(query.text, *self.routes), self.routes)
         return replace(self.routes[name], seconds=perf_counter() - start)
 
-    def marks(self, chosen: Decoder) -> dict[str, str]:
-        assert isinstance(chosen, Route)
-        return {"route": chosen.name}
+    def record_fields(self, selected: Decoder) -> dict[str, str]:
+        assert isinstance(selected, Route)
+        return {"route": selected.name}
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
         """Decode a prompt of which neither language nor text is known, as an audit does: by a route that is drawn for
@@ -269,13 +207,12 @@ def without_subset(method: MethodSpec, tasks: Sequence[TaskSpec]) -> list[str]:
     ]
 
 
-def routed(method: MethodSpec, models: ModelPair, sampling: Sampling) -> RoutedDecoder:
+def compose_routed(method: MethodSpec, models: ModelPair, sampling: Sampling) -> RoutedDecoder:
     """The decoder of a method with routes. Raises ConfigError, naming the route, where a pair does not fit it."""
     routes = {name: _route(method, name, models, sampling) for name in method.routes or ()}
     if method.language == "identified":
         prepare(*routes)
-    default = routes[DEFAULT]
-    return RoutedDecoder(method, models.target, NoDrafter(), default.rule, sampling, routes)
+    return RoutedDecoder(method, models.target, routes)
 
 
 def _route(method: MethodSpec, name: str, models: ModelPair, sampling: Sampling) -> Route:
@@ -285,6 +222,7 @@ def _route(method: MethodSpec, name: str, models: ModelPair, sampling: Sampling)
         made = compose(part, pair, sampling)
     except ConfigError as error:
         raise ConfigError(str(error).replace("drafter.", f"routes.{name}.drafter.")) from error
+    assert isinstance(made, DraftingDecoder)
     return Route(part, made.model, made.drafter, made.rule, sampling, name)
 
 
@@ -302,23 +240,23 @@ class RandomAllocation(Decoder):
         """The target alone, the drafter alone."""
         return self.alone
 
-    def chosen(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:
+    def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:
         """Drawn anew for every query, from its own random stream: order of execution and resuming change nothing."""
         assert self.method.drafter_share is not None
         return self.alone[stream_seed(seed, "allocation") < self.method.drafter_share * NUM_SEEDS]
 
-    def marks(self, chosen: Decoder) -> dict[str, str]:
-        return {"decoded_by": chosen.method.decodes_with}
+    def record_fields(self, selected: Decoder) -> dict[str, str]:
+        return {"decoded_by": selected.method.decodes_with}
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
         """Decode one prompt with the model that its random stream chooses. Its passes are called the target's."""
-        return self.chosen(seed).generate(prompt_ids, stop, seed)
+        return self.select_decoder(seed).generate(prompt_ids, stop, seed)
 
 
-def random_allocation(method: MethodSpec, models: ModelPair, sampling: Sampling) -> RandomAllocation:
+def compose_allocation(method: MethodSpec, models: ModelPair, sampling: Sampling) -> RandomAllocation:
     """The decoder of a method that shares the queries out; the pair must share a vocabulary."""
     target, drafter = (
         compose(method.model_copy(update={"decodes_with": model, "drafter_share": None}), models, sampling)
         for model in ("target", "drafter")
     )
-    return RandomAllocation(method, models.target, NoDrafter(), target.rule, sampling, (target, drafter))
+    return RandomAllocation(method, models.target, (target, drafter))

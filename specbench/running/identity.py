@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specbench.integrations.external import ExternalDecoder
-from specbench.running.compose import Decoder, RoutedDecoder
+from specbench.decoding.decoder import Decoder, DraftingDecoder
+from specbench.decoding.drafters import Drafter
+from specbench.running.compose import RoutedDecoder
 from specbench.running.models import Models
 from specbench.running.plan import Cell
 from specbench.specs.run import RunSpec, named
@@ -21,8 +22,8 @@ def run_identity(
         decoder.method.name: drafter_identity(decoder, models) for cell in cells[:1] for decoder in cell.decoders
     }
     codes = {
-        decoder.method.name: decoder.revision
-        for cell in cells[:1] for decoder in cell.decoders if isinstance(decoder, ExternalDecoder)
+        decoder.method.name: decoder.code_revision
+        for cell in cells[:1] for decoder in cell.decoders if decoder.method.decoder is not None
     }  # fmt: skip
     routes = {
         decoder.method.name: route_identities(decoder, models)
@@ -59,8 +60,9 @@ def drafter_identity(decoder: Decoder, models: Models) -> Drafting:
             "name": ", ".join(f"{route} {each['name']}" for route, each in found.items()),
             "revision": ", ".join(f"{route} {each['revision']}" for route, each in found.items() if each["revision"]),
         }
-    holder = models.drafters.get(decoder.method.name, decoder.drafter)
-    return {"name": getattr(holder, "name", None), "revision": getattr(holder, "revision", None)}
+    drafter = decoder.drafter if isinstance(decoder, DraftingDecoder) else Drafter()
+    holder = models.drafters.get(decoder.method.name, drafter)
+    return {"name": holder.name, "revision": holder.revision}
 
 
 def route_identities(decoder: RoutedDecoder, models: Models) -> dict[str, Drafting]:

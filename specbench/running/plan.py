@@ -10,9 +10,10 @@ from rich.console import Console
 
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import Decoder
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.running.compose import Decoder, compose, sampling_of
+from specbench.running.compose import compose, sampling_of
 from specbench.running.models import Models
 from specbench.running.prompts import Budget, prompt_ids, truncated, uses_chat
 from specbench.specs.run import RunSpec

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.running.blocks import Block, as_json, warm_up_cell
-from specbench.running.compose import Decoder, QueryInfo, stream_seed
 from specbench.running.prompts import conversation, encode
 from specbench.running.records import Key, Record
 from specbench.running.requirements import check_nothing_compiled, make_room, note, num_compilations, reserve
@@ -78,11 +78,11 @@ def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict
         name = decoder.method.name
         turn = [block.turn] if block.turn else []
         seed = stream_seed(spec.seed, cell.task.name, cell.subset, example.index, block.repeat, name, *turn)
-        chosen = decoder.chosen(seed, QueryInfo(cell.task.language, example.turns[block.turn]))
-        ids, num_cut = block_ids(block, chosen, [record["methods"][name]["text"] for record in earlier], spec.chat)
-        stop = chosen.stop_rules(cell.task.generation, cell.context_limit)
-        generation = chosen.generate(ids, stop, seed)
-        results[name] = as_json(generation, chosen, stop, cell.scorer, reference) | decoder.marks(chosen)
+        selected = decoder.select_decoder(seed, QueryInfo(cell.task.language, example.turns[block.turn]))
+        ids, num_cut = block_ids(block, selected, [record["methods"][name]["text"] for record in earlier], spec.chat)
+        stop = selected.stop_rules(cell.task.generation, cell.context_limit)
+        generation = selected.generate(ids, stop, seed)
+        results[name] = as_json(generation, selected, stop, cell.scorer, reference) | decoder.record_fields(selected)
         if block.turn:
             results[name]["truncated_tokens"] = num_cut
         if decoder is cell.decoders[0]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.registry import TASK_SOURCES
 from specbench.core.resources import builtin_dir
 from specbench.specs import yaml_files
 from specbench.specs.components import build
@@ -40,9 +41,8 @@ def load_task(name_or_path: str) -> TaskSpec:
 def load_tasks(name_or_path: str, lm_eval_include: Path | None = None) -> list[TaskSpec]:
     """The task of a name or a path; of `lm_eval:NAME` lm-eval's, which are several for a group."""
     if name_or_path.startswith("lm_eval:"):
-        from specbench.integrations.lm_eval.tasks import load_tasks as load_from_lm_eval  # it imports this module
-
-        return load_from_lm_eval(name_or_path, lm_eval_include)
+        loaded: list[TaskSpec] = TASK_SOURCES.get("lm_eval")(name_or_path, lm_eval_include)
+        return loaded
     return [load_task(name_or_path)]
 
 

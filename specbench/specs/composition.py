@@ -9,6 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
 from specbench.specs.components import DrafterSpec, Spec
+from specbench.specs.languages import known
 
 if TYPE_CHECKING:
     from specbench.specs.method import MethodSpec
@@ -66,8 +67,6 @@ def with_default_drafter(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_identifiable(routes: Mapping[str, RouteSpec]) -> None:
     """Raise ConfigError for a route that no identified language leads to."""
-    from specbench.tasks.scoring.language import known
-
     for name in routes:
         if name != DEFAULT and known(name) != name:
             code = known(name)

@@ -24,12 +24,13 @@ from specbench.analysis.audit.verdict import Verdict
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
+from specbench.decoding.decoder import Decoder
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row
 from specbench.running.checked import run_spec
-from specbench.running.compose import Decoder, compose
+from specbench.running.compose import compose
 from specbench.running.identity import drafter_identity
 from specbench.running.models import Models, load_models
 from specbench.running.plan import Cell, check_prompts, load_data, present, where_asked

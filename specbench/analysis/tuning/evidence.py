@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.proposal import Proposal, Verdict
 from specbench.decoding.sampling import Distributions
 from specbench.decoding.verification import Rule
-from specbench.running.compose import Decoder
 from specbench.running.records import ACCEPTED, EMITTED, Generation, Record, RecordFile
 
 KEY = "drafted"  # of a generation in the records, beside `steps` and `positions`
@@ -52,7 +52,7 @@ def _values(verdict: Verdict) -> list[float]:
     return [] if column is None else column.tolist() if isinstance(column, torch.Tensor) else list(column)
 
 
-def keeping(decoder: Decoder) -> Decoder:
+def keeping(decoder: DraftingDecoder) -> DraftingDecoder:
     """The decoder with a rule that keeps its evidence."""
     return replace(decoder, rule=KeepingRule(decoder.rule))
 

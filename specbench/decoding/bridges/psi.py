@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from specbench.decoding.bridges.string_tree import DraftTree, Suffix
 from specbench.decoding.bridges.trie import Crossing, Moves, Node
 from specbench.decoding.proposal import FOREIGN
-from specbench.decoding.sampling import draw
+from specbench.decoding.sampling import DraftProbs, draw
 
 Open = tuple[float, Suffix, Node]  # a draft sequence that has not left the trie: its probability, tokens and place
 
@@ -95,8 +95,10 @@ class Psi:
         return True
 
 
-class StringProbs:
+class StringProbs(DraftProbs):
     """q_i = ψ behind the i-th context; computed only for the tokens that are met. Rows may sum to less than 1."""
+
+    residual_is_sampled = True
 
     def __init__(self, token_ids: list[int], psis: list[Psi]) -> None:
         self._token_ids = token_ids
@@ -110,7 +112,7 @@ class StringProbs:
         """Not known: it would need ψ of the whole vocabulary."""
         return None
 
-    def recover(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
+    def sample_residual(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
         """A draw from norm(max(p − ψ, 0)) by rejection: p stands in where ψ is not yet known.
 
         A token drawn there is kept with probability max(p − ψ, 0) / p; if it is not, its weight is set to its residual.

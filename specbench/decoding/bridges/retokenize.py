@@ -11,7 +11,7 @@ from specbench.models.causal_lm import ModelPair
 from specbench.models.vocabulary import Vocabulary
 
 
-class Retokenized:
+class Retokenized(Drafter):
     """A drafter whose text is proposed in the target's tokens: certain, whatever it was drawn from."""
 
     def __init__(self, drafter: Drafter, context: DraftContext, target: Vocabulary, draft: Vocabulary) -> None:
@@ -21,7 +21,7 @@ class Retokenized:
         self._draft = draft
         self.passes = drafter.passes
         self.tokenizing = context.tokenizing
-        self.sampling = getattr(drafter, "sampling", None)
+        self.sampling = drafter.sampling
 
     def prefill(self, prompt_ids: list[int]) -> None:
         self._context.prefill(self._drafter, prompt_ids)

@@ -15,12 +15,12 @@ from specbench.decoding.bridges.translation import DraftContext
 from specbench.decoding.bridges.trie import Crossing
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.decoding.proposal import FOREIGN, DraftProbs, PointMass, Proposal
-from specbench.decoding.sampling import Sampling
+from specbench.decoding.proposal import FOREIGN, PointMass, Proposal
+from specbench.decoding.sampling import DraftProbs, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 
 
-class StringBridge:
+class StringBridge(Drafter):
     """Drafts text until the target token that begins it is known, proposes that token and goes on behind it.
 
     The rest of the text is drawn anew. A text that begins with no target token (the end of one, say) is FOREIGN.

@@ -11,8 +11,8 @@ from specbench.decoding.bridges import MakeDrafter, VocabularyMismatch, bridge
 from specbench.decoding.bridges.translation import DraftContext
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ScoringModel, deferring, end_table
-from specbench.decoding.proposal import FOREIGN, DeferredProposal, DenseProbs, Proposal, is_certain
-from specbench.decoding.sampling import Distributions, Sampling, residual
+from specbench.decoding.proposal import FOREIGN, DeferredProposal, Proposal
+from specbench.decoding.sampling import DenseProbs, Distributions, Sampling, residual
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.timing import PassLog
 
@@ -77,18 +77,20 @@ class Common:
         return torch.zeros(allowed.shape, device=allowed.device).masked_fill(~allowed, float("-inf"))
 
 
-class CarriedProbs:
+class CarriedProbs(DenseProbs):
     """Draft distributions in the target's vocabulary, each given that the drafter did not end the text. Rows sum to
     less than 1 by what the drafter gave to tokens that the target has not.
 
     `draft` may have one row more than the `num_rows` that are proposed: the one from which it drew the end.
     """
 
+    withholds_end = True
+
     def __init__(self, draft: DenseProbs, num_rows: int, common: Common) -> None:
         self._draft = draft
         self._num_rows = num_rows
         self._common = common
-        self.certain = is_certain(draft)
+        self.is_one_hot = draft.is_one_hot
 
     @cached_property
     def probs(self) -> torch.Tensor:
@@ -121,11 +123,11 @@ class CarriedProbs:
             overlap = torch.cat([overlap, torch.minimum(carried, target.probs[behind]).sum(dim=-1)])
         return overlap * (1.0 - drawn.index_select(1, self._common.end_ids).sum(dim=-1)).clamp_min(0.0)
 
-    def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
+    def residual(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
         return residual(target_probs, self.probs.index_select(0, index)[0])
 
 
-class TokenBridge:
+class TokenBridge(Drafter):
     """Carries a drafter's tokens over one by one. The end of a text, drafted, ends the draft: it is not proposed."""
 
     def __init__(self, drafter: Drafter, context: DraftContext, common: Common) -> None:
@@ -134,7 +136,7 @@ class TokenBridge:
         self._common = common
         self.passes = drafter.passes
         self.tokenizing = context.tokenizing
-        self.sampling = getattr(drafter, "sampling", None)
+        self.sampling = drafter.sampling
 
     def prefill(self, prompt_ids: list[int]) -> None:
         self._context.prefill(self._drafter, prompt_ids)

@@ -1,25 +1,41 @@
 """Drafters: what proposes draft tokens."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
 from specbench.core.registry import DRAFTERS, Factory
-from specbench.decoding.proposal import Proposal
-from specbench.models.timing import PassLog
+from specbench.decoding.proposal import Proposal, Verdict
+from specbench.decoding.sampling import Sampling
+from specbench.models.timing import PassLog, Stopwatch
 
 
-class Drafter(Protocol):
-    """Proposes draft tokens for a sequence; owns all of its state."""
+class Drafter:
+    """Proposes draft tokens for a sequence and owns all of its state.
 
-    passes: PassLog | None
+    `passes` logs the draft model's passes, or the look-ups of a drafter without a model; `tokenizing` is the time that
+    it spends in tokenizers; `sampling` is how it draws where that differs from the run. Each is None if there is none.
+    """
+
+    name: str | None = None  # of data or weights of its own, which a run's identity holds
+    revision: str | None = None
+    passes: PassLog | None = None
+    tokenizing: Stopwatch | None = None
+    sampling: Sampling | None = None
+
+    def rehearse(self, decode: Callable[[], object]) -> None:
+        """Called before the clock starts. A drafter that must know the target's tokens calls `decode` to see them."""
 
     def prefill(self, prompt_ids: list[int]) -> None:
-        """Forget the last sequence and read a new prompt; runs before the decode clock starts."""
+        """Forgets the last sequence and reads a new prompt, before the decode clock starts."""
+        raise NotImplementedError
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        """At most `num_draft_tokens` tokens that may follow `ids`."""
+        """Returns at most `num_draft_tokens` tokens that may follow `ids`."""
+        raise NotImplementedError
+
+    def observe(self, proposal: Proposal, verdict: Verdict) -> None:
+        """Called after each step, for drafters that learn from what the target accepted."""
 
 
 def drafter(

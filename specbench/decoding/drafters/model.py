@@ -5,7 +5,7 @@ from typing import Annotated, Protocol, cast
 import torch
 from pydantic import Field
 
-from specbench.decoding.drafters import drafter
+from specbench.decoding.drafters import Drafter, drafter
 from specbench.decoding.proposal import DeferredProposal, Proposal, up_to_end
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import ModelPair
@@ -45,7 +45,7 @@ def deferring(model: ScoringModel) -> DeferringModel | None:
     return cast(DeferringModel, model) if getattr(model, "defers", False) else None
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """Drafts token by token; a drafted EOS ends the draft. Where reading a token would wait for the device, it drafts
     on and is cut at the EOS when the step is read."""
 

@@ -10,9 +10,9 @@ import torch
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters import drafter
+from specbench.decoding.drafters import Drafter, drafter
 from specbench.decoding.proposal import Proposal
-from specbench.decoding.sampling import Sampling, residual
+from specbench.decoding.sampling import DenseProbs, Sampling, residual
 from specbench.models.causal_lm import ModelPair
 from specbench.models.devices import uploaded
 from specbench.models.ngram import Array, NgramModel, Span, vocabulary_digest
@@ -96,12 +96,12 @@ class Rows:
         return row
 
 
-class SparseProbs:
+class SparseProbs(DenseProbs):
     """Draft distributions of which only some tokens have probability; row i for draft token i."""
 
     def __init__(self, rows: Sequence[Row], vocab_size: int, device: torch.device) -> None:
         self.rows, self.vocab_size, self.device = rows, vocab_size, device
-        self.certain = rows[0].sampling.greedy
+        self.is_one_hot = rows[0].sampling.greedy
 
     @cached_property
     def _numbers(self) -> torch.Tensor:
@@ -125,7 +125,7 @@ class SparseProbs:
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
         return self._sums(torch.minimum(self._probs, target_probs[self._numbers, self._token_ids]))
 
-    def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
+    def residual(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
         own = torch.where(self._numbers == index, self._probs, 0.0)
         return residual(target_probs, torch.zeros_like(target_probs).index_add_(0, self._token_ids, own))
 
@@ -150,7 +150,7 @@ RESOLUTION = 1 << 52  # of uniform draws: their product with a float64 stays bel
 HOW = "train one with `specbench train ngram --target {target}` and give --set drafter.path=DIR"
 
 
-class NgramDrafter:
+class NgramDrafter(Drafter):
     """Drafts token by token; a drafted EOS ends the draft. One pass is logged per draft token: look-up and draw."""
 
     def __init__(

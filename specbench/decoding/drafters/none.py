@@ -4,18 +4,15 @@ from typing import Any
 
 import torch
 
-from specbench.decoding.drafters import drafter
+from specbench.decoding.drafters import Drafter, drafter
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Sampling
-from specbench.models.timing import PassLog
 
 EMPTY = Proposal()
 
 
-class NoDrafter:
+class NoDrafter(Drafter):
     """Proposes nothing."""
-
-    passes: PassLog | None = None
 
     def prefill(self, prompt_ids: list[int]) -> None:
         pass

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters import drafter
+from specbench.decoding.drafters import Drafter, drafter
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
@@ -65,7 +65,7 @@ class SuffixIndex:
         self._tail = ids[-self.lengths.start :]
 
 
-class PromptLookupDrafter:
+class PromptLookupDrafter(Drafter):
     """Drafts by copying; a copied EOS ends the draft. One pass is logged per proposal, with the tokens it drafted: the
     look-up is made once, so that the cost ratio is that of a whole proposal."""
 

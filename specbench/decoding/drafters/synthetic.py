@@ -12,10 +12,10 @@ import torch
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters import drafter
+from specbench.decoding.drafters import Drafter, drafter
 from specbench.decoding.drafters.model import ScoringModel, deferring
 from specbench.decoding.proposal import PointMass, Proposal
-from specbench.decoding.sampling import Distributions, Sampling, draw, residual
+from specbench.decoding.sampling import Distributions, DraftProbs, Sampling, draw, residual
 from specbench.models.causal_lm import ModelPair
 from specbench.models.devices import uploaded
 from specbench.models.timing import PassLog
@@ -23,7 +23,7 @@ from specbench.models.timing import PassLog
 COINS = 0x5EED  # apart from the run's own stream: the rule draws the same in the rehearsal and when it is measured
 
 
-class Mixture:
+class Mixture(DraftProbs):
     """q_i = a_i p_i + (1 − a_i) δ(wrong_i): the target's own distribution, and one token that it finds least likely.
 
     Σ min(p_i, q_i) = a_i (1 − p_i(wrong)) + p_i(wrong). `own_shares` [num_drafted] holds the a_i, `wrong_ids`
@@ -40,7 +40,7 @@ class Mixture:
         of_wrong = target_probs.gather(1, self._wrong_ids[:, None])[:, 0]
         return self._own_shares * (1.0 - of_wrong) + of_wrong
 
-    def rest(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
+    def residual(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
         own_share = self._own_shares.index_select(0, index)
         draft_probs = own_share * target_probs
         draft_probs = draft_probs.index_add(0, self._wrong_ids.index_select(0, index), 1.0 - own_share)
@@ -132,7 +132,7 @@ class Cue(NamedTuple):
     proposal: Proposal
 
 
-class SyntheticDrafter:
+class SyntheticDrafter(Drafter):
     """Each draft token is accepted with probability `acceptance`, given that all before it were; a drafted EOS ends the
     draft. Without a rehearsal the target's passes that the plan takes are made while the clock runs."""
 

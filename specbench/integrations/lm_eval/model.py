@@ -14,6 +14,7 @@ from tqdm import tqdm
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
+from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.decoding.ledger import StopRules, text_before_stop
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.causal_lm import CausalLM
@@ -23,7 +24,7 @@ from specbench.results.measured import has_other_vocabulary
 from specbench.results.rows import NOT_MULTIPLES
 from specbench.results.speed import speeds
 from specbench.running.blocks import recorded, warm_up
-from specbench.running.compose import Decoder, QueryInfo, compose, sampling_of, stream_seed, unique
+from specbench.running.compose import compose, sampling_of, unique
 from specbench.running.models import Models, load_models
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
@@ -128,12 +129,12 @@ class LmEvalEngine:
 
     def _decode(self, decoder: Decoder, query: LmEvalRequest) -> tuple[str, dict[str, Any]]:
         seed = stream_seed(self.spec.seed, query.task, query.doc, query.repeat, decoder.method.name)
-        chosen = decoder.chosen(seed, QueryInfo(text=query.prompt))
-        ids = self.prompt_ids(chosen.model, query)
-        stop = with_special_tokens(chosen.stop_rules(query.generation, self.context_limit), chosen.model)
-        generation = chosen.generate(ids, stop, seed)
-        text = text_before_stop(chosen.model.decode_text(generation.token_ids), stop.stop_strings)
-        return text, recorded(generation) | decoder.marks(chosen)
+        selected = decoder.select_decoder(seed, QueryInfo(text=query.prompt))
+        ids = self.prompt_ids(selected.model, query)
+        stop = with_special_tokens(selected.stop_rules(query.generation, self.context_limit), selected.model)
+        generation = selected.generate(ids, stop, seed)
+        text = text_before_stop(selected.model.decode_text(generation.token_ids), stop.stop_strings)
+        return text, recorded(generation) | decoder.record_fields(selected)
 
 
 def with_special_tokens(stop: StopRules, model: CausalLM) -> StopRules:

@@ -14,6 +14,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from specbench.core.errors import ConfigError
+from specbench.core.registry import TASK_SOURCES
 from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LoadedTask, keep_loaded, quiet, seeded
 from specbench.integrations.lm_eval.scorer import lm_eval as scorer
 from specbench.specs.components import build
@@ -191,6 +192,7 @@ NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 LOCAL_FORMATS = ("json", "csv", "parquet", "text", "arrow")
 
 
+@TASK_SOURCES.register("lm_eval")
 def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
     """The task that lm-eval calls `name` (with or without "lm_eval:"; a path of a YAML file; a group, a tag or a
     pattern gives all its tasks), its data loaded. `include`: a folder with a user's own YAML files.

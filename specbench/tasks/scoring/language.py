@@ -5,6 +5,8 @@ import unicodedata
 from functools import cache
 from typing import TYPE_CHECKING
 
+from specbench.specs.languages import SCRIPTS, known
+
 if TYPE_CHECKING:
     from lingua import LanguageDetector, LanguageDetectorBuilder
 
@@ -15,13 +17,6 @@ COMMON = (
     "ko", "mr", "nl", "pa", "pl", "pt", "ro", "ru", "so", "sr", "sv", "sw", "ta", "te", "th", "tr", "uk", "ur", "vi",
     "xh", "yo", "zh", "zu",
 )  # fmt: skip
-
-# Languages that lingua does not know, in scripts that none of those has: Amharic, Cherokee, Tamazight (Tifinagh).
-SCRIPTS = {
-    "am": re.compile(r"[\u1200-\u139f\u2d80-\u2ddf\uab00-\uab2f]"),
-    "chr": re.compile(r"[\u13a0-\u13ff\uab70-\uabbf]"),
-    "zgh": re.compile(r"[\u2d30-\u2d7f]"),
-}
 
 
 def language_of(text: str, *asked: str) -> str | None:
@@ -43,25 +38,6 @@ def prepare(*asked: str) -> None:
 
 def _beside_common(asked: tuple[str, ...]) -> frozenset[str]:
     return frozenset(filter(None, map(known, asked))) - {*COMMON, *SCRIPTS}
-
-
-def known(code: str) -> str | None:
-    """The code of a language that can be told from others, ISO 639-1 if there is one: of "pt-BR" pt, of "yor" yo; else
-    None."""
-    return _codes().get(code.lower().partition("-")[0])
-
-
-@cache
-def _codes() -> dict[str, str]:
-    from lingua import Language
-
-    codes = {language: language.iso_code_639_1.name.lower() for language in Language.all()}
-    return {
-        **{code: code for code in codes.values()},
-        **{language.iso_code_639_3.name.lower(): code for language, code in codes.items()},
-        **{code: code for code in SCRIPTS},
-        "amh": "am",
-    }
 
 
 @cache

@@ -1,0 +1,93 @@
+"""A decoder: one method, ready to decode prompts with one pair of models."""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import Generation, decode
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.verification import Rule
+from specbench.models.causal_lm import CausalLM
+from specbench.specs.method import MethodSpec
+from specbench.specs.task import GenerationSpec
+
+
+@dataclass(frozen=True)
+class QueryInfo:
+    """The language of a query's answer, if the task names it, and the query's text."""
+
+    language: str | None = None
+    text: str = ""
+
+
+UNKNOWN = QueryInfo()
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A method that decodes prompts; `model` reads the prompts and its tokens are the output."""
+
+    method: MethodSpec
+    model: CausalLM
+
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+        """Decodes one prompt with the random stream of `seed`."""
+        raise NotImplementedError
+
+    def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> "Decoder":
+        """Returns the decoder of one query: this one, unless the method distributes queries over several."""
+        return self
+
+    def record_fields(self, selected: "Decoder") -> dict[str, str]:
+        """Returns the fields that a record says of the selected decoder, beside its generation."""
+        return {"decoded_by": "drafter"} if self.method.decodes_with == "drafter" else {}
+
+    @property
+    def parts(self) -> "tuple[Decoder, ...]":
+        """The decoders that may be selected."""
+        return (self,)
+
+    @property
+    def code_revision(self) -> str | None:
+        """The revision of external code; None for the methods of this package."""
+        return None
+
+    def stop_rules(self, generation: GenerationSpec, context_limit: int | None) -> StopRules:
+        """Returns the rules that end a generation of this method's model."""
+        return StopRules(
+            max_new_tokens=generation.max_new_tokens,
+            eos_token_ids=self.model.eos_token_ids,
+            stop_strings=generation.stop,
+            decode_text=self.model.decode_text,
+            context_limit=context_limit,
+        )
+
+
+@dataclass(frozen=True)
+class DraftingDecoder(Decoder):
+    """The decode loop with a drafter and a verification rule; autoregressive decoding has a drafter without drafts."""
+
+    drafter: Drafter
+    rule: Rule
+    sampling: Sampling
+
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+        """Decodes one prompt with the random stream of `seed`, after the rehearsal of a drafter that needs one."""
+        self.drafter.rehearse(lambda: self._decode(prompt_ids, stop, seed))
+        return self._decode(prompt_ids, stop, seed)
+
+    def _decode(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+        generator = torch.Generator(device=self.model.device).manual_seed(seed)
+        return decode(
+            self.model, self.drafter, self.rule, prompt_ids, num_draft_tokens=self.method.num_draft_tokens,
+            sampling=self.sampling, stop=stop, generator=generator,
+        )  # fmt: skip
+
+
+def stream_seed(*parts: str | int) -> int:
+    """Returns the seed of one random stream from its name, so that order of execution and resuming change nothing."""
+    text = "\0".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

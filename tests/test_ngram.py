@@ -13,7 +13,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.models.ngram import NgramModel, vocabulary_digest
 from specbench.training import ngram_build as levels
-from specbench.training import ngram_corpus as runs
+from specbench.training import ngram_build as runs
 from specbench.training.ngram_build import build_ngrams
 from tests import bench_ngram, tiny
 

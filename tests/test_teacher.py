@@ -71,8 +71,8 @@ def test_rows_that_ended_change_nothing_for_the_others() -> None:
 
 def test_a_row_that_goes_on_alone_is_what_it_was() -> None:
     model = tiny.causal_lm().model.double()
-    kept = LeftPadded(model, [job.prompt_ids for job in JOBS], 4)
-    alone = LeftPadded(model, [JOBS[1].prompt_ids], 4)
+    kept = LeftPadded(model, [job.prompt_ids for job in JOBS])
+    alone = LeftPadded(model, [JOBS[1].prompt_ids])
     for step in range(4):
         if step == 2:
             kept.keep([1, 3])

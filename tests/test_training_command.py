@@ -278,7 +278,7 @@ def test_an_interrupt_and_a_full_memory_say_what_is_kept(
 
         return instead
 
-    monkeypatch.setattr("specbench.training.command.train", failing(KeyboardInterrupt()))
+    monkeypatch.setattr("specbench.training.command.train_drafter", failing(KeyboardInterrupt()))
     code, _, err = specbench(*given)
     assert code == 130 and "interrupted: nothing is kept yet" in err
     checkpoint = tmp_path / "out" / ".training" / "rate-0" / "state.pt"
@@ -286,7 +286,7 @@ def test_an_interrupt_and_a_full_memory_say_what_is_kept(
     checkpoint.write_bytes(b"")
     code, _, err = specbench(*given)
     assert code == 130 and "interrupted: the last checkpoint is kept" in err
-    monkeypatch.setattr("specbench.training.command.train", failing(RuntimeError("CUDA out of memory")))
+    monkeypatch.setattr("specbench.training.command.train_drafter", failing(RuntimeError("CUDA out of memory")))
     fails(specbench(*given), "out of memory; the last checkpoint is kept")
     checkpoint.unlink()
     fails(specbench(*given), "out of memory; nothing is kept yet: free memory and repeat the command, or train into")
@@ -343,5 +343,5 @@ def test_killed_training_of_a_paper_resumes_to_the_bit(
     conflict = specbench(*arguments(kind, models, tmp_path, *given, "--seed", "1"))
     fails(conflict, "an unfinished training with other settings is there (settings.seed: 0 → 1)")
     assert " steps of " not in conflict[2]  # nothing is said to begin
-    assert "going on at step 3 of 4\n" in trained(tmp_path)
+    assert "resuming at step 3 of 4\n" in trained(tmp_path)
     assert same(tmp_path / "whole" / "out", tmp_path / "out")

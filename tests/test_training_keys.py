@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from specbench.cli.train import spec_keys
 from specbench.specs import components as dotted
 from specbench.specs.components import build
-from specbench.training.command import spec_keys
 from specbench.training.spec import NgramSpec, TrainSpec
 
 KINDS = ("scdf", "distill", "finetune", "ngram")

@@ -8,8 +8,8 @@ import pytest
 from specbench.cli.train import NUM_STEPS
 from specbench.core.errors import ConfigError
 from specbench.specs.components import build
-from specbench.training.command import EXAMPLES, read_settings, settings
-from specbench.training.spec import NgramSpec, TrainSpec
+from specbench.training.command import read_settings, settings
+from specbench.training.spec import EXAMPLES, NgramSpec, TrainSpec
 
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}
 

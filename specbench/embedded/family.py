@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.resources import EMBEDDED
 
 # Vowel signs (\p{M}) stay with their letters: without them Bengali, Telugu and Thai words fall to pieces. A digit is a
 # token of its own in both: where a drafter writes 14 as one token, the tokens that both models have say it badly.
@@ -313,11 +312,6 @@ def member_path(name: str) -> Path:
         raise ConfigError(f"{folder / wrong[0]}: the file is not the one that was shipped (its digest differs from "
                           f"{MANIFEST}); restore it from the distribution")  # fmt: skip
     return folder
-
-
-def source_of(name: str) -> str:
-    """What transformers loads a model from: of `embedded:` and a member's name its folder, else the name."""
-    return str(member_path(name.removeprefix(EMBEDDED))) if name.startswith(EMBEDDED) else name
 
 
 def members() -> tuple[Recipe, ...]:

@@ -114,8 +114,8 @@ def naming_checkpoint(folder: Path) -> Iterator[None]:
         yield
     except Exception as error:
         raise ConfigError(
-            f"{folder / CHECKPOINT}: is no checkpoint of this training ({type(error).__name__}): delete {folder} to begin "
-            "it anew"
+            f"{folder / CHECKPOINT}: is no checkpoint of this training ({type(error).__name__}): delete {folder} to "
+            "start again"
         ) from error
 
 

@@ -15,9 +15,9 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import TRAINING_RECORD
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
-from specbench.embedded.family import source_of
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import identified
+from specbench.models.loading import model_source
 from specbench.specs import components as dotted
 from specbench.specs import yaml_files
 from specbench.specs.components import AnySpec, build
@@ -114,8 +114,8 @@ def is_finished(spec: TrainSpec) -> bool:
     check_same_settings(spec, {key: made.get(key) for key in asked}, asked)
     check_same_settings(spec, {"data_digest": digest, "revisions": revisions}, {
         "data_digest": load_data(spec).digest, "revisions": {
-            "target": revision_of(spec.target, spec.target_revision),
-            "drafter": revision_of(spec.drafter, spec.drafter_revision),
+            "target": identified(model_source(spec.target), spec.target_revision),
+            "drafter": identified(model_source(spec.drafter), spec.drafter_revision),
         },
     })  # fmt: skip
     return True
@@ -129,12 +129,6 @@ def check_same_settings(spec: TrainSpec, made: Mapping[str, Any], asked: Mapping
             f"--output {spec.output}: a finished training with other settings is there ({changed}): choose another "
             "--output, or delete it"
         )
-
-
-def revision_of(name: str, revision: str | None) -> str | None:
-    """What `CausalLM.revision` is of a model that is loaded by its name."""
-    source = source_of(name)
-    return identified(source, revision)
 
 
 def measurement_command(settings: Mapping[str, Any], folder: Path) -> str:
@@ -199,8 +193,8 @@ def train_with_settings(
             objective = build_objective(spec, target, drafter, data, cache, console)
             preparation = meter.cost()
         num_steps = total_steps(spec, objective.num_items)
-        about = {"data": data_record(data), "models": {"target": model_record(target), "drafter": model_record(drafter)},
-                 "preparation": preparation}  # fmt: skip
+        models = {"target": model_record(target), "drafter": model_record(drafter)}
+        about = {"data": data_record(data), "models": models, "preparation": preparation}
         same = training_identity(spec, num_steps, about, accelerator.num_processes)
         with output.open(same, is_main=accelerator.is_main_process):
             if accelerator.is_main_process:

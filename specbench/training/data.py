@@ -6,18 +6,21 @@ from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.embedded.world import WORLDS
-from specbench.running.compose import stream_seed
+from specbench.decoding.decoder import stream_seed
 from specbench.specs.catalogue import load_task
 from specbench.specs.components import build
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
 from specbench.tasks.local_files import parallel_rows
 from specbench.tasks.scoring.contract import Reference
-from specbench.training.ngram_corpus import CorpusFiles
+from specbench.training.corpus import CorpusFiles
 from specbench.training.spec import DataSpec, ParallelSpec, TrainSpec, check_warmup
+
+if TYPE_CHECKING:
+    from specbench.embedded.world import World
 
 
 @dataclass(frozen=True)
@@ -85,20 +88,26 @@ NUM_ROWS = 256  # of each subset, where no limit is given
 MAX_DRAWS = 20  # for each row that is wanted: some subsets have few different ones
 
 
+def load_world(name: str) -> "World":
+    """Returns the kind of rows of the embedded world with this name. Raises ConfigError for an unknown name."""
+    from specbench.embedded.world import WORLDS
+
+    if name not in WORLDS:
+        choices = [task for task, world in WORLDS.items() if world.num_samples]
+        alike = [f"{WORLD}{task}" for task in get_close_matches(name, choices, n=1, cutoff=0.5)]
+        found = nearest("".join(alike), [f"{WORLD}{task}" for task in choices])
+        raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {found}")
+    return WORLDS[name]
+
+
 def world_subsets(names: Sequence[str]) -> list[str]:
-    """The subsets of kinds of tasks. Raises ConfigError for an unknown one."""
-    for name in names:
-        if name not in WORLDS:
-            choices = [task for task in WORLDS if is_measured(task)]
-            alike = [f"{WORLD}{task}" for task in get_close_matches(name, choices, n=1, cutoff=0.5)]
-            found = nearest("".join(alike), [f"{WORLD}{task}" for task in choices])
-            raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {found}")
-    return [subset for name in names for subset in WORLDS[name].weights()]
+    """Returns the subsets of kinds of rows. Raises ConfigError for an unknown kind."""
+    return [subset for name in names for subset in load_world(name).weights()]
 
 
 def is_measured(name: str) -> bool:
-    """Whether a kind of tasks has a task of `specbench run`; drills are for training only."""
-    return WORLDS[name].num_samples > 0
+    """Returns whether a kind of rows has a task that `specbench run` measures; drills are for training only."""
+    return load_world(name).num_samples > 0
 
 
 def world_prompts(spec: DataSpec, names: Sequence[str], seed: int) -> list[TaskPrompts]:
@@ -113,7 +122,7 @@ def world_prompts(spec: DataSpec, names: Sequence[str], seed: int) -> list[TaskP
 
 def draw_pairs(name: str, subset: str, num_rows: int, seed: int) -> list[tuple[str, str | None]]:
     """Different training rows as prompt and answer; of a conversation the first turn."""
-    world, random = WORLDS[name], Random(stream_seed(seed, "world", name, subset))
+    world, random = load_world(name), Random(stream_seed(seed, "world", name, subset))
     found: dict[tuple[str, str | None], None] = {}
     for _ in range(MAX_DRAWS * num_rows):
         prompt, answer, *_ = world.example(world.draw(subset, False, random))

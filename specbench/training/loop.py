@@ -12,7 +12,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from specbench.core.errors import ConfigError
-from specbench.running.compose import stream_seed
+from specbench.decoding.decoder import stream_seed
 from specbench.training.checkpoint import (
     Log,
     Loss,

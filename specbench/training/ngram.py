@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import TaskProgressColumn
 
-from specbench.analysis.vocab.compare import load_tokenizer
 from specbench.core.errors import ConfigError
+from specbench.models.loading import load_tokenizer
 from specbench.models.ngram import NgramModel, check_replaceable, replacing, vocabulary_digest
 from specbench.results.environment import environment
-from specbench.running.progress import PLAIN_LINE_SECONDS
 from specbench.training.command import TrainRequest, read_settings, warn_of_overlap
+from specbench.training.corpus import CorpusFiles
 from specbench.training.cost import CostMeter
 from specbench.training.data import TrainingData, TrainingPrompt, gather_data
 from specbench.training.ngram_build import count_into
-from specbench.training.ngram_corpus import CorpusFiles
 from specbench.training.output import CountingRecord, data_record, utc_now
+from specbench.training.progress import ProgressLine
 from specbench.training.spec import CorpusSpec, NgramSpec
 
 BATCH_CHARACTERS = 500_000
@@ -66,24 +66,24 @@ class NgramTexts:
 
 
 class TokenizedTexts:
-    """The tokens of every text, with the time that it took, said while it goes on. A row's answer is followed by the
-    token that ends the target's texts. Iterating raises ConfigError for a corpus without tokens."""
+    """The token ids of each text. Counts texts, tokens and seconds, and reports progress while it is iterated.
+
+    The token that ends the target's texts follows the answer of a row. Iterating raises ConfigError for a corpus
+    without tokens.
+    """
 
     def __init__(self, texts: NgramTexts, tokenizer: Any, console: Console) -> None:
-        self.texts, self.tokenizer, self.console = texts, tokenizer, console
+        self.texts, self.tokenizer = texts, tokenizer
         self.num_tokens = self.num_documents = 0
         self.seconds = 0.0
-        self._said = time.monotonic()
-        columns = TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), TaskProgressColumn()
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._line = ProgressLine(console, "reading", texts.size, TaskProgressColumn())
 
     def __enter__(self) -> "TokenizedTexts":
-        self._bar.start()
-        self._task = self._bar.add_task("reading", total=self.texts.size)
+        self._line.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bar.stop()
+        self._line.stop()
 
     def __iter__(self) -> Iterator[Sequence[int]]:
         batches = in_batches(self.texts)
@@ -93,7 +93,7 @@ class TokenizedTexts:
             self.num_documents += len(batch)
             self.num_tokens += sum(map(len, batch))
             self.seconds += time.perf_counter() - start
-            self.say(
+            self._line.update(
                 f"tokenizing · {self.num_tokens:,} tokens · {self.num_tokens / self.seconds:,.0f} tokens/s",
                 self.texts.size_read,
             )
@@ -114,16 +114,9 @@ class TokenizedTexts:
         ]
 
     def counting(self, doing: str, num_tokens: int) -> None:
-        """What `build` does once all documents are read; while they are read, their tokens are what is said."""
+        """Reports what `count_into` does after all texts are read."""
         if doing != "reading":
-            self.say(f"{doing} · {num_tokens:,} of {self.num_tokens:,} tokens", self.texts.size)
-
-    def say(self, text: str, size: int) -> None:
-        """In the bar; where there is none, as a line from time to time."""
-        self._bar.update(self._task, description=text, completed=size)
-        if not self.console.is_terminal and time.monotonic() - self._said >= PLAIN_LINE_SECONDS:
-            self._said = time.monotonic()
-            self.console.print(text, soft_wrap=True)
+            self._line.update(f"{doing} · {num_tokens:,} of {self.num_tokens:,} tokens", self.texts.size)
 
 
 def in_batches(prompts: Iterable[TrainingPrompt]) -> Iterator[list[TrainingPrompt]]:

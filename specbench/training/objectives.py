@@ -10,9 +10,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, shortest_context
-from specbench.running.compose import stream_seed
 from specbench.running.prompts import Budget, encode, shortened
 from specbench.training.corrective import CorrectiveObjective, Prompts
 from specbench.training.data import TrainingData

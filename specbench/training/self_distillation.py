@@ -8,9 +8,9 @@ from typing import Any
 
 from specbench.core.completions import KEY_VARIABLE, Completions, RequestFailed, check_url
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.running.compose import stream_seed
 from specbench.running.prompts import encode, uses_chat
 from specbench.training.passes import Sample
 from specbench.training.spec import TrainSpec

@@ -20,60 +20,16 @@ from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.decoding.sampling import Sampling, process
 from specbench.models.causal_lm import CausalLM
+from specbench.models.kv_cache import BatchedLayer
 from specbench.running.progress import PLAIN_LINE_SECONDS
 from specbench.training.passes import accepts_argument, device_of, unwrapped
 
 
-class RoomyLayer(DynamicLayer):
-    """Keys and values [num_rows, num_heads, length, head_dim] are views of buffers with `room` more places."""
-
-    def __init__(self, room: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._room = room
-        self._buffers: dict[str, Tensor] = {}
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        length = self.get_seq_length()
-        self.keys = self._append("keys", length, key_states)
-        self.values = self._append("values", length, value_states)
-        return self.keys, self.values
-
-    def _append(self, name: str, length: int, states: Tensor) -> Tensor:
-        rows, heads, num_new, width = states.shape
-        whole = self._buffers.get(name)
-        if whole is None or whole.shape[2] < length + num_new:
-            larger = states.new_empty((rows, heads, length + num_new + self._room, width))
-            if whole is not None:
-                larger[:, :, :length] = whole[:, :, :length]
-            whole = self._buffers[name] = larger
-        whole[:, :, length : length + num_new] = states
-        return whole[:, :, : length + num_new]
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        length = self.get_seq_length()
-        self._buffers = {name: whole[indices] for name, whole in self._buffers.items()}
-        self.keys, self.values = (self._buffers[name][:, :, :length] for name in ("keys", "values"))
-
-
-def roomy_cache(config: Any, room: int) -> DynamicCache:
-    """An empty cache; layers of other kinds than full attention are transformers' own."""
+def batched_cache(config: Any) -> DynamicCache:
+    """Returns an empty cache in which layers of full attention can drop rows; other layers are transformers' own."""
     cache = DynamicCache(config=config)
-    cache.layers = [RoomyLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    cache.layers = [BatchedLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
-
-
-def drop_rows(cache: DynamicCache, kept: Tensor) -> None:
-    """Keep only some rows: [num_kept] indices."""
-    for layer in cache.layers:
-        assert isinstance(layer, RoomyLayer)
-        layer.batch_select_indices(kept)
-
-
-def can_drop_rows(cache: DynamicCache) -> bool:
-    """Whether every layer can."""
-    return bool(cache.layers) and all(isinstance(layer, RoomyLayer) for layer in cache.layers)
 
 
 Ids = tuple[int, ...]
@@ -121,7 +77,7 @@ class Generator:
         uniforms = None if self.sampling.greedy else torch.stack([self._uniforms(job.seed) for job in jobs])
         found: list[list[int]] = [[] for _ in jobs]
         live = list(range(len(jobs)))  # the job of every row of the batch
-        sequence = LeftPadded(self.model, [job.prompt_ids for job in jobs], self.max_new_tokens)
+        sequence = LeftPadded(self.model, [job.prompt_ids for job in jobs])
         for step in range(self.max_new_tokens):
             probs = process(sequence.logits[:, : self.vocab_size], self.sampling).cpu()
             tokens = probs.argmax(-1) if uniforms is None else inverse_draw(probs, uniforms[live, step])
@@ -160,7 +116,7 @@ class LeftPadded:
     """Prompts of several lengths, padded at their beginning, and their key-value cache; `logits` follow the last token
     of every row: [num_rows, output_size]. `room`: how many tokens will be appended."""
 
-    def __init__(self, model: nn.Module, prompts: Sequence[Sequence[int]], room: int) -> None:
+    def __init__(self, model: nn.Module, prompts: Sequence[Sequence[int]]) -> None:
         self._model = unwrapped(model)
         self._device = device_of(model)
         width = max(map(len, prompts))
@@ -169,8 +125,9 @@ class LeftPadded:
         self._options: dict[str, Any] = {"logits_to_keep": 1} if accepts_argument(model, "logits_to_keep") else {}
         self._counts_positions = accepts_argument(model, "position_ids")
         self._cache_name = "past_key_values" if accepts_argument(model, "past_key_values") else "cache_params"
-        self._cache = roomy_cache(self._model.config, room)
-        self.can_drop_rows = can_drop_rows(self._cache)
+        self._cache = batched_cache(self._model.config)
+        layers = self._cache.layers
+        self.can_drop_rows = bool(layers) and all(isinstance(layer, BatchedLayer) for layer in layers)
         self.logits = self._feed(ids, (self._mask.cumsum(-1) - 1).clamp_min(0))
 
     def append(self, tokens: Tensor) -> None:
@@ -181,7 +138,7 @@ class LeftPadded:
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with some rows only."""
         self._mask, self.logits = self._mask[rows], self.logits[rows]
-        drop_rows(self._cache, torch.tensor(rows, device=self._device))
+        self._cache.batch_select_indices(torch.tensor(rows, device=self._device))
 
     def _feed(self, ids: Tensor, positions: Tensor) -> Tensor:
         options = {**self._options, self._cache_name: self._cache}

@@ -17,14 +17,13 @@ from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import VocabularyMismatch
 from specbench.decoding.bridges.token_level import shared
+from specbench.decoding.decoder import stream_seed
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
-from specbench.embedded.family import source_of
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.checkpoints import identified
-from specbench.models.loading import choose_device, load_model
+from specbench.models.loading import choose_device, load_model, model_source
 from specbench.results.environment import environment
-from specbench.running.compose import stream_seed
 from specbench.training.checkpoint import RateProgress, load_weights, set_weights, trained_parameters
 from specbench.training.loop import Loop, Objective, bitsandbytes
 from specbench.training.output import (
@@ -32,11 +31,12 @@ from specbench.training.output import (
     TrainingRecord,
     all_settings,
     curve_record,
+    draw_curves,
     last_validation,
     total_cost,
     utc_now,
 )
-from specbench.training.progress import TrainingProgress, draw_curves
+from specbench.training.progress import TrainingProgress
 from specbench.training.spec import TrainSpec
 
 
@@ -99,7 +99,7 @@ def in_four_bits(name: str, revision: str | None, device: str) -> CausalLM:
     config = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
     )  # fmt: skip
-    source = source_of(name)
+    source = model_source(name)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             source, revision=revision, quantization_config=config, device_map={"": device}

@@ -1,4 +1,4 @@
-"""`specbench train`: one command for each kind of drafter that can be trained."""
+"""`specbench train`: one command for each kind of drafter."""
 
 import shlex
 import sys
@@ -35,12 +35,12 @@ Seed = Annotated[int | None, typer.Option(help="Seed of every random stream.")]
 
 
 def keys_text(kind: str) -> str:
-    """One entry for each key that --set and --config take."""
+    """Returns one entry for each key of --set and --config."""
     return "\n".join(["Keys of --set and --config:", *(line for key in spec_keys(kind) for line in key_lines(key))])
 
 
 def spec_keys(kind: str) -> Iterator[Parameter]:
-    """The keys of a kind, those of its parts by their dotted names."""
+    """Yields the keys of a kind; keys of nested specs have dotted names."""
     model: type[DescribedSpec] = TrainSpec if kind in DEFAULTS else NgramSpec
     for parameter in nested_keys(model, "", DEFAULTS.get(kind, {})):
         block = parameter.key.partition(".")[0]
@@ -49,7 +49,7 @@ def spec_keys(kind: str) -> Iterator[Parameter]:
 
 
 def nested_keys(model: type[DescribedSpec], place: str, defaults: Mapping[str, Any]) -> Iterator[Parameter]:
-    """The keys of a spec in order; a part that may be left out comes with its own keys behind it."""
+    """Yields the keys of a spec in order; the keys of an optional nested spec follow its own key."""
     parameters = described(model, place, defaults, set())
     for parameter, field in zip(parameters, model.model_fields.values(), strict=True):
         key = parameter.key.removeprefix(".")
@@ -61,13 +61,13 @@ def nested_keys(model: type[DescribedSpec], place: str, defaults: Mapping[str, A
 
 
 def nested_spec(annotation: Any) -> type[DescribedSpec] | None:
-    """The spec that a key holds, or may hold; those of a mapping have names of the user's."""
+    """Returns the spec that a key holds or may hold; None for a mapping, whose names are the user's."""
     held = () if get_origin(annotation) is dict else (annotation, *get_args(annotation))
     return next((each for each in held if isinstance(each, type) and issubclass(each, DescribedSpec)), None)
 
 
 def key_lines(parameter: Parameter) -> list[str]:
-    """`key = default (what it may be): meaning`, folded."""
+    """Returns `key = default (choices): description`, wrapped."""
     value = f"[{shown(parameter.value)}]" if isinstance(parameter.value, tuple) else shown(parameter.value)
     default = "must be given" if parameter.value is None and parameter.required else f"= {value}"
     bounds = f" ({parameter.range})" if parameter.type == "one of" else ""
@@ -76,7 +76,7 @@ def key_lines(parameter: Parameter) -> list[str]:
 
 
 class WithKeys(TyperCommand):
-    """A command whose help ends with the keys that it may be given."""
+    """A command whose help ends with the keys of --set and --config."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
@@ -132,7 +132,7 @@ NUM_STEPS = {
 
 
 def trainer(kind: str) -> Callable[..., None]:
-    """The command of one kind of training; the options are the same, and every other key is set with --set."""
+    """Returns the command of one kind of training. The options are the same for all; --set sets every other key."""
 
     def command(
         config: Config = None,
@@ -183,7 +183,7 @@ def trainer(kind: str) -> Callable[..., None]:
 def request_of(
     kind: str, config: str | None, options: Mapping[str, Any], overrides: list[str] | None, threads: int | None = None
 ) -> "TrainRequest":
-    """What was asked for, with the command line."""
+    """Returns the request, with the command line."""
     from specbench.training.command import TrainRequest
 
     command_line = shlex.join(["specbench", *sys.argv[1:]])
@@ -191,7 +191,7 @@ def request_of(
 
 
 def rates(text: str | None) -> Any:
-    """The numbers of a list with commas."""
+    """Returns the numbers of a comma-separated list."""
     from specbench.specs import yaml_files
 
     return None if text is None else yaml_files.parse(f"[{text}]", f"--learning-rate {text}")
@@ -200,7 +200,7 @@ def rates(text: str | None) -> Any:
 def data_options(
     task: str | None, subset: str | None, limit: int | None, data: str | None, text: list[str] | None
 ) -> dict[str, Any]:
-    """The options that say what is trained on, by their keys."""
+    """Returns the options of the training data by their keys."""
     return {
         "data.tasks": task and split(task), "data.subsets": subset and split(subset), "data.limit": limit,
         "data.source": data, "data.text": by_language(text),
@@ -208,7 +208,8 @@ def data_options(
 
 
 def by_language(texts: list[str] | None) -> dict[str, str] | None:
-    """The files of --text by their language."""
+    """Returns the files of --text by their language. Raises ConfigError for a value without a language, and for a
+    language that is given twice."""
     if texts is None:
         return None
     for text in texts:

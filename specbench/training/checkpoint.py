@@ -1,4 +1,5 @@
-"""A checkpoint of a training: all that the next step depends on, in one file that is replaced as a whole."""
+"""The checkpoint of a training: all that the next step depends on, in one file that is replaced atomically; and its
+log."""
 
 import csv
 import io
@@ -33,7 +34,7 @@ class StepCurve:
 
     @classmethod
     def of(cls, step: int, learning_rate: float, losses: Sequence[Loss]) -> "StepCurve":
-        """The means over the tokens of each group."""
+        """Returns the step with the mean losses over the tokens of each group."""
         sums: dict[str, float] = defaultdict(float)
         counts: dict[str, int] = defaultdict(int)
         for group, loss, num_tokens in losses:
@@ -45,8 +46,11 @@ class StepCurve:
 
 @dataclass
 class RateProgress:
-    """Where one learning rate has come: steps done, its curve, held-back losses by steps done, and the log's bytes.
-    lost: why it cannot go on, where a loss or a gradient was not finite."""
+    """The progress of one learning rate: finished steps, its curve, validation losses by number of steps, and the bytes
+    of the log.
+
+    lost: the step and the value that was not finite, if the training diverged.
+    """
 
     num_done: int = 0
     log_bytes: int = 0
@@ -57,19 +61,19 @@ class RateProgress:
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are trained, by name; tied ones once."""
+    """Returns the parameters that are trained, by name; tied ones once."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 @torch.no_grad()
 def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Set the trained parameters."""
+    """Sets the trained parameters."""
     for name, parameter in trained_parameters(model).items():
         parameter.copy_(weights[name])
 
 
 def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: RateProgress) -> None:
-    """Replace the checkpoint in a folder. Raises OSError, and then the old one is as it was."""
+    """Replaces the checkpoint in a folder. Raises OSError; the old checkpoint is then unchanged."""
     content = io.BytesIO()
     curve = [vars(point) for point in progress.curve]
     weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
@@ -81,9 +85,10 @@ def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> RateProgress:
-    """The checkpoint in a folder, put into model and optimizer; the beginning where there is none.
+    """Loads the checkpoint in a folder into model and optimizer. Returns its progress, or that of a new training if
+    there is none.
 
-    Raises ConfigError for a file that is no whole checkpoint of this model.
+    Raises ConfigError for a file that is no complete checkpoint of this model.
     """
     if not (folder / CHECKPOINT).exists():
         return RateProgress()
@@ -97,7 +102,8 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
 
 
 def load_weights(folder: Path, model: nn.Module) -> None:
-    """The trained parameters of the checkpoint in a folder, put into a model. Raises ConfigError as `load` does."""
+    """Loads the trained parameters of the checkpoint in a folder into a model. Raises ConfigError as `load_checkpoint`
+    does."""
     with naming_checkpoint(folder):
         set_weights(model, read_checkpoint(folder)["weights"])
 
@@ -109,7 +115,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def naming_checkpoint(folder: Path) -> Iterator[None]:
-    """Whatever a file that was changed from outside raises ends in one line."""
+    """Raises ConfigError naming the file for whatever a file that was changed from outside raises."""
     try:
         yield
     except Exception as error:
@@ -123,15 +129,16 @@ FIRST_COLUMNS = ("timestamp", "step", "pass")
 
 
 class Log:
-    """A line for each row of a pass. Before the objective's columns come timestamp (UTC), step (an update of the
-    weights) and pass (within its step); both are counted from 1."""
+    """A CSV file with one line per log row of a pass. The columns timestamp (UTC), step (update of the weights) and
+    pass (within its step) precede the objective's; step and pass are counted from 1."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path = path
         self.columns = (*FIRST_COLUMNS, *columns)
 
     def cut_back(self, num_bytes: int) -> None:
-        """Drop what was written after the checkpoint; 0 starts anew. Raises ConfigError for a log that lost lines."""
+        """Removes what was written after the checkpoint; 0 starts a new log. Raises ConfigError for a log that is
+        shorter than the checkpoint says."""
         if num_bytes == 0:
             self.path.write_text(self._lines([self.columns]), encoding="utf-8")
             return
@@ -144,14 +151,14 @@ class Log:
         os.truncate(self.path, num_bytes)
 
     def append(self, step: int, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the rows of a pass; a column that a row lacks is empty."""
+        """Writes the rows of a pass; a missing column is empty."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         cells = [[now, step, number, *(row.get(name) for name in self.columns[len(FIRST_COLUMNS) :])] for row in rows]
         with self.path.open("a", encoding="utf-8", newline="") as file:
             file.write(self._lines(cells))
 
     def sync(self) -> int:
-        """Bring what is written to the disk; the size in bytes."""
+        """Writes the file to the disk. Returns its size in bytes."""
         with self.path.open("rb+") as file:
             os.fsync(file.fileno())
             return file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""The settings of a training: the command line wins over the YAML file, and the file over the defaults."""
+"""The command `specbench train`: settings → data, models and objective → a trained checkpoint."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -47,16 +47,17 @@ from specbench.training.train import (
 
 
 def settings(kind: str, config: Path | None, options: Mapping[str, Any], overrides: Sequence[str]) -> TrainSpec:
-    """The checked settings of a training in steps, as `read_settings`."""
+    """Returns the checked settings of a training in steps; see `read_settings`."""
     return read_settings(TrainSpec, kind, config, options, overrides)
 
 
 def read_settings(
     model: type[AnySpec], kind: str, config: Path | None, options: Mapping[str, Any], overrides: Sequence[str]
 ) -> AnySpec:  # fmt: skip
-    """The checked settings. `options`: by dotted key, None where an option was not given. `overrides`: key=value.
+    """Returns the checked settings: the command line overrides the YAML file, and the file overrides the defaults.
 
-    Raises ConfigError naming the file or the option, the key and the value.
+    `options`: values by dotted key, None for an option that is not given. `overrides`: key=value. Raises ConfigError
+    naming the file or the option, the key and the value.
     """
     file = read_config(config, kind) if config is not None else {}
     data: dict[str, Any] = {**file, "kind": kind}
@@ -79,7 +80,7 @@ def read_settings(
 
 
 def read_config(config: Path, kind: str) -> dict[str, Any]:
-    """The keys of a file. Raises ConfigError for one that cannot be read, or that is of another kind."""
+    """Returns the keys of a file. Raises ConfigError for a file that cannot be read or that is of another kind."""
     data = yaml_files.read(config)
     if data.get("kind", kind) != kind:
         raise ConfigError(
@@ -89,7 +90,8 @@ def read_config(config: Path, kind: str) -> dict[str, Any]:
 
 
 def origin_of(problem: str, config: Path | None, file: Mapping[str, Any], overrides: Mapping[str, str]) -> str:
-    """Where the key at the beginning of a problem was given: `--set`, the file, or neither."""
+    """Returns a prefix that says where the key at the beginning of a problem was given: `--set`, the file, or
+    neither."""
     key = problem.split(" = ")[0].split(": ")[0]
     for path, pair in overrides.items():
         if key == path or key.startswith(f"{path}.") or key == path.split(".")[0]:
@@ -98,8 +100,8 @@ def origin_of(problem: str, config: Path | None, file: Mapping[str, Any], overri
 
 
 def is_finished(spec: TrainSpec) -> bool:
-    """Whether the output folder holds what these settings, data and models give. Raises ConfigError, with what differs,
-    where it holds another training of the same kind; of anything else the answer is no."""
+    """Returns whether the output folder holds the result of these settings, data and models. Returns False for anything
+    that is no training of this kind. Raises ConfigError with the differences for another training of the same kind."""
     try:
         record = bounded.read_json(Path(spec.output) / TRAINING_RECORD, "train it again", strict=False)
         made, kind, digest = record["settings"], record["settings"]["kind"], record["data"]["digest"]
@@ -122,7 +124,7 @@ def is_finished(spec: TrainSpec) -> bool:
 
 
 def check_same_settings(spec: TrainSpec, made: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Raise ConfigError for what differs."""
+    """Raises ConfigError with the differences between a finished training and the requested one."""
     changed = settings_differences(made, asked)
     if changed:
         raise ConfigError(
@@ -132,7 +134,8 @@ def check_same_settings(spec: TrainSpec, made: Mapping[str, Any], asked: Mapping
 
 
 def measurement_command(settings: Mapping[str, Any], folder: Path) -> str:
-    """The command that measures a trained drafter: on the tasks that it was trained for, or on TASK without one."""
+    """Returns the command that measures a trained drafter on the tasks of its training, or on TASK if there are
+    none."""
     data = settings["data"]
     names = [name.removeprefix(WORLD) for name in data["tasks"]]
     known = [name for name, given in zip(names, data["tasks"], strict=True) if name == given or is_measured(name)]
@@ -148,7 +151,7 @@ def measurement_command(settings: Mapping[str, Any], folder: Path) -> str:
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What a user asked for, as it was said; `options` by dotted key, None where an option was not given."""
+    """The arguments of the command line. `options`: values by dotted key, None for an option that is not given."""
 
     kind: str
     config: Path | None
@@ -159,10 +162,11 @@ class TrainRequest:
 
 
 def run_training(request: TrainRequest, console: Console) -> tuple[TrainingRecord, Path] | None:
-    """Train, or resume, as a user asked; of several processes the main one gives the record and the folder. A training
-    that is finished already is said to be so, and None.
+    """Trains or resumes as requested. Returns the record and the folder in the main process, None in the other
+    processes and for a training that is already finished.
 
-    Raises ConfigError in one line."""
+    Raises ConfigError.
+    """
     spec = settings(request.kind, request.config, request.options, request.overrides)
     if is_finished(spec):
         say(console, f"{spec.output}: is finished already, with the same settings; another --output repeats it")
@@ -176,8 +180,11 @@ def run_training(request: TrainRequest, console: Console) -> tuple[TrainingRecor
 def train_with_settings(
     spec: TrainSpec, console: Console, cache: Path, command: str | None = None
 ) -> TrainingRecord | None:
-    """The training of checked settings, with what `specbench run` measures of its data said; the record, in the main
-    process. cache: where the target's continuations are kept. Raises ConfigError."""
+    """Runs the training of checked settings and warns of data that `specbench run` measures. Returns the record in the
+    main process.
+
+    cache: the folder of the target's continuations. Raises ConfigError.
+    """
     output = OutputFolder(Path(spec.output))
     accelerator = make_accelerator(spec)
     if accelerator.is_main_process:
@@ -205,7 +212,7 @@ def train_with_settings(
 
 
 def training_identity(spec: TrainSpec, num_steps: int, about: Mapping[str, Any], num_processes: int) -> dict[str, Any]:
-    """What must be the same for a training to be resumed: of the dtype auto what it comes to on this device."""
+    """Returns what must be equal for a training to be resumed; dtype auto is resolved for this device."""
     kept = {key: value for key, value in all_settings(spec, num_steps).items() if key not in WITHOUT_EFFECT}
     return {
         "format": FORMAT, "settings": {**kept, "dtype": dtype_of(spec)}, "num_processes": num_processes,
@@ -214,12 +221,12 @@ def training_identity(spec: TrainSpec, num_steps: int, about: Mapping[str, Any],
 
 
 def model_record(model: CausalLM) -> dict[str, str | None]:
-    """A model's name, and the commit or the digest of its files."""
+    """Returns a model's name, and the commit or the digest of its files."""
     return {"name": model.name, "revision": model.revision}
 
 
 def warn_of_overlap(data: TrainingData, console: Console) -> None:
-    """Rows that are measured are not trained on in silence."""
+    """Warns if the training data contains rows that `specbench run` measures."""
     if data.overlap:
         first, more = data.overlap[0], len(data.overlap) - 1
         say(
@@ -230,5 +237,5 @@ def warn_of_overlap(data: TrainingData, console: Console) -> None:
 
 
 def cache_folder() -> Path:
-    """Where the target's continuations are kept, for all trainings of the user."""
+    """Returns the folder of the target's continuations, which all trainings of the user share."""
     return cached_assets_path("specbench", namespace="training", subfolder="continuations")

@@ -16,8 +16,8 @@ TEXT_FORMATS = (".txt", ".jsonl")
 
 
 class CorpusFiles:
-    """The documents of some files in order, read line by line. `num_bytes` is the size of the files, `num_bytes_read`
-    how much of it has been read. Raises ConfigError at once for a file that is not there or of another kind."""
+    """The documents of some files in order, read line by line. `num_bytes`: the size of the files; `num_bytes_read`:
+    how much of it has been read. Raises ConfigError for a file that does not exist or has another format."""
 
     def __init__(self, files: Sequence[Path], column: str) -> None:
         self.files, self.column = files, column
@@ -32,7 +32,7 @@ class CorpusFiles:
             self.num_bytes += path.stat().st_size
 
     def __iter__(self) -> Iterator[str]:
-        """The documents, without empty ones. Raises ConfigError naming file and line."""
+        """Yields the documents without empty ones. Raises ConfigError naming file and line."""
         finished = 0
         for path in self.files:
             try:
@@ -68,7 +68,7 @@ class CorpusFiles:
 
 
 def column_hint(row: object) -> str:
-    """What a line has in the place of the column, and what to do."""
+    """Returns what a line has instead of the column, and what to do."""
     if not isinstance(row, dict):
         return '(it is no JSON object): write {"COLUMN": "…"} on each line'
     names = list(row)
@@ -76,5 +76,5 @@ def column_hint(row: object) -> str:
 
 
 def text_format(path: Path) -> str:
-    """The suffix of a file without .gz."""
+    """Returns the suffix of a file without .gz."""
     return Path(path.name.removesuffix(".gz")).suffix

@@ -43,7 +43,7 @@ class LanguageDraws:
         self._generator = Generator.of(target, Sampling(settings.temperature), spec.max_new_tokens)
 
     def languages(self, number: int) -> Counter[str]:
-        """How often each language is drawn for a pass: once, or as the proportions have it."""
+        """Returns how often each language is drawn for a pass: once, or according to the proportions."""
         names, settings = list(self._prompts), self._settings
         random = self._random("languages", number)
         if settings.weighting == "balanced":
@@ -54,7 +54,7 @@ class LanguageDraws:
         return Counter(names[place] for place in sorted(drawn.tolist()))
 
     def batches(self, number: int, languages: Counter[str]) -> dict[str, list[Batch]]:
-        """The prompts of a pass with the target's sampled continuations, in mini-batches by language."""
+        """Returns the prompts of a pass with the target's sampled continuations, in mini-batches by language."""
         chosen = [
             (language, ids)
             for language, times in languages.items()
@@ -80,7 +80,7 @@ class LanguageDraws:
 
 
 def draw_indices(num_items: int, number: int, random: torch.Generator) -> list[int]:
-    """`number` of `num_items` places in random order; none comes again before all have come."""
+    """Returns `number` of `num_items` indices in random order; none is repeated before all were drawn."""
     rounds = -(-number // num_items)
     return [place for _ in range(rounds) for place in torch.randperm(num_items, generator=random).tolist()][:number]
 
@@ -89,7 +89,8 @@ Logits = Callable[[Batch], Tensor]  # the logits before every learnt token, [num
 
 
 class AcceptanceProxy:
-    """Estimates on the prompts of a pass. `num_draft_tokens`: of a greedy draft; `batch_size`: of a scoring pass."""
+    """Estimates on the prompts of a pass. `num_draft_tokens`: length of a greedy draft; `batch_size`: of a scoring
+    pass."""
 
     def __init__(self, target: CausalLM, num_draft_tokens: int, batch_size: int, generation_batch: int) -> None:
         self._target, self._num_draft_tokens = target, num_draft_tokens
@@ -97,7 +98,7 @@ class AcceptanceProxy:
 
     @torch.no_grad()
     def of(self, drafter: nn.Module, prompts: Sequence[Sequence[int]], seed: int) -> dict[str, float | None]:
-        """Proxy acceptance, and the prompt misfit of drafter (q) and target (p)."""
+        """Returns the proxy acceptance, and the prompt misfit of drafter (q) and target (p)."""
         vocab_size, size = self._target.vocab_size, self._batch_size
 
         def target(batch: Batch) -> Tensor:
@@ -121,20 +122,21 @@ class AcceptanceProxy:
 
 
 def token_probs(logits: Tensor, token_ids: Tensor) -> Tensor:
-    """The raw probability of one token per position, float64 on the CPU: [num_positions]."""
+    """Returns the raw probability of one token per position, float64 on the CPU: [num_positions]."""
     log_probs = torch.log_softmax(logits.float(), dim=-1).gather(-1, token_ids.to(logits.device)[:, None])[:, 0]
     return log_probs.cpu().double().exp()
 
 
 def num_accepted(target_probs: Tensor, draft_probs: Tensor, uniforms: Tensor) -> int:
-    """The contiguous accepted prefix of a draft: tokens are accepted while u < min(1, p/q). All are [num_drafted]:
-    what target and drafter give the drafted tokens, and uniform numbers in [0, 1)."""
+    """Returns the length of the accepted prefix of a draft: tokens are accepted while u < min(1, p/q). All arguments
+    are [num_drafted]: probabilities of the drafted tokens by target and drafter, and uniform numbers in [0, 1)."""
     accepted = uniforms < (target_probs / draft_probs).clamp_max(1.0)
     return int(accepted.int().cumprod(-1).sum())
 
 
 def proxy_acceptance(drafts: Sequence[Sample], target: Logits, drafter: Logits, batch_size: int, seed: int) -> float:
-    """Accepted prefixes of greedy drafts / drafted tokens. `drafts`: prompts, with the drafts as what is learnt."""
+    """Returns accepted prefixes of greedy drafts / drafted tokens. `drafts`: prompts, with the drafts as learnt
+    tokens."""
     generator = torch.Generator().manual_seed(seed)
     accepted = 0
     for batch in batches_of(drafts, batch_size):
@@ -147,8 +149,8 @@ def proxy_acceptance(drafts: Sequence[Sample], target: Logits, drafter: Logits, 
 
 
 def prompt_misfit(prompts: Sequence[Sample], model: Logits, batch_size: int) -> float | None:
-    """1 − the mean raw probability of the prompts' tokens: the total variation to the data as a point mass (P0 eq. 7).
-    None where no prompt has a token behind another."""
+    """Returns 1 − the mean raw probability of the prompts' tokens: the total variation to the data as a point mass (P0
+    eq. 7). Returns None if no prompt has two tokens."""
     longer = [prompt for prompt in prompts if prompt.num_learnt]
     found = [token_probs(model(batch), batch.learnt_ids) for batch in batches_of(longer, batch_size)]
     return float(1 - torch.cat(found).mean()) if found else None
@@ -167,7 +169,7 @@ class MeasuredLanguage:
 
     @property
     def divergence(self) -> float:
-        """D: the mean over all tokens, however they are batched."""
+        """Returns D: the mean over all tokens, whatever the batches."""
         pairs = zip(self.batches, self.losses, strict=True)
         return sum(batch.num_learnt * loss for batch, loss in pairs) / self.num_tokens
 
@@ -177,8 +179,9 @@ class MeasuredLanguage:
 
 
 class CorrectiveObjective:
-    """Each language's loss is D, its drafter's cross-entropy on the target's own continuations; its weight is
-    (D − min D) / m, or that of a baseline. Several processes measure all of it each, and share the gradients' work."""
+    """The loss of each language is D, the drafter's cross-entropy on the target's continuations. Its weight is (D − min
+    D) / m, or that of a baseline. In a training of several processes each one measures all languages; they share the
+    gradient computation."""
 
     columns: tuple[str, ...] = (
         "star_lang", "lang", "r", "weight", "unfairness", "acceptance", "prompt_tv_q", "prompt_tv_p",
@@ -196,7 +199,8 @@ class CorrectiveObjective:
         self._weights: Mapping[str, float] = {}
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
-        """The mini-batches of a pass with their constant weights: Σ weight · ∇loss is the gradient of P0 eq. 9."""
+        """Returns the mini-batches of a pass with their constant weights: Σ weight · ∇loss is the gradient of P0 eq.
+        9."""
         self._frozen.forget()
         languages = self._draws.languages(number)
         batches = self._draws.batches(number, languages)
@@ -205,7 +209,7 @@ class CorrectiveObjective:
         return [self._part(language, place) for language, found in batches.items() for place in range(len(found))]
 
     def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
-        """D, weights and 𝒰 as the pass has found them; acceptance and misfit are measured now, on its prompts."""
+        """Returns D, weights and 𝒰 of the last pass; acceptance and misfit are measured on its prompts now."""
         divergences = {language: each.divergence for language, each in self._measured.items()}
         shared = {
             "star_lang": min(divergences, key=divergences.__getitem__),
@@ -220,7 +224,7 @@ class CorrectiveObjective:
         ]  # fmt: skip
 
     def validation(self, drafter: nn.Module) -> float | None:
-        """Nothing is held back."""
+        """Returns None: there is no validation data."""
         return None
 
     @torch.no_grad()
@@ -229,14 +233,14 @@ class CorrectiveObjective:
         return MeasuredLanguage(batches, losses)
 
     def _loss(self, key: tuple[str, int], batch: Batch, drafter: nn.Module) -> Tensor:
-        """The estimate of D on one mini-batch."""
+        """Returns the estimate of D on one mini-batch."""
         draft_logits = learnt_logits(drafter, batch, self._vocab_size)
         if self._settings.estimator == "sampled":
             return cross_entropy_sampled(batch.learnt_ids.to(draft_logits.device), draft_logits).mean()
         return cross_entropy_full(self._frozen.of(key, batch), draft_logits).mean()
 
     def _part(self, language: str, place: int) -> LossPart:
-        """A mini-batch with its share of its language's weight; what has no weight is not computed again."""
+        """Returns a mini-batch with its share of its language's weight; a weight of 0 reuses the known loss."""
         measured, weight = self._measured[language], self._weights[language]
         batch = measured.batches[place]
         if weight == 0.0:
@@ -249,7 +253,8 @@ class CorrectiveObjective:
 def language_weights(
     settings: ScdfSpec, measured: Mapping[str, MeasuredLanguage], languages: Counter[str]
 ) -> dict[str, float]:
-    """The constant weight of each language's D in a pass; how often it was drawn counts for the baselines."""
+    """Returns the constant weight of each language's D in a pass. For the baselines it counts how often the language
+    was drawn."""
     if settings.weighting == "corrective":
         found = corrective_weights([measured[language].divergence for language in languages])
         return dict(zip(languages, found, strict=True))

@@ -1,4 +1,4 @@
-"""What the training loop asks of an objective: the mini-batches of a pass, its log lines and its held-back loss."""
+"""The training loop: passes of an objective, updates and checkpoints. An interrupted training has the same curve."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -29,40 +29,42 @@ from specbench.training.spec import TrainSpec
 
 @dataclass(frozen=True)
 class LossPart:
-    """One mini-batch of a pass: its loss is computed when asked, so that only one graph is alive.
+    """One mini-batch of a pass. Its loss is computed on request, so that only one graph is in memory.
 
     The gradient of a pass is the sum of `weight` times the gradient of `loss` over its parts.
     """
 
     group: str
-    """Language, or "all" where there is only one group."""
+    """Language, or "all" if there is only one group."""
     weight: float
-    """Constant factor of the loss: no gradient goes through it."""
+    """Constant factor of the loss; no gradient flows through it."""
     num_tokens: int
-    """Tokens that the loss is the mean over."""
+    """Number of tokens that the loss is averaged over."""
     loss: Callable[[nn.Module], Tensor]
     """The drafter's loss on this mini-batch: a float32 scalar with its graph."""
 
 
 class Objective(Protocol):
-    """What a drafter is trained on, in passes that are counted from 0; a step of the training is one or several.
+    """What a drafter is trained on, in passes that are counted from 0; a step of the training has one or several.
 
-    Every draw of a pass depends on (seed, number, purpose) alone, so that a training can resume. In the log, `columns`
-    follow the columns timestamp, step and pass.
+    Every draw of a pass depends only on (seed, number, purpose), so that a training can be resumed. In the log,
+    `columns` follow the columns timestamp, step and pass.
     """
 
     columns: tuple[str, ...]
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
-        """The mini-batches of a pass; may run the drafter without gradient first (s-CDF needs every group's loss)."""
+        """Returns the mini-batches of a pass. It may first run the drafter without gradients: s-CDF needs the loss of
+        every group."""
         ...
 
     def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
-        """The log lines of the pass just made, one per group, with the keys of `columns`; called before the update."""
+        """Returns the log rows of the last pass, one per group, with the keys of `columns`. It is called before the
+        update."""
         ...
 
     def validation(self, drafter: nn.Module) -> float | None:
-        """Mean loss on held-back data, or None where nothing is held back."""
+        """Returns the mean loss on the validation data, None if there is none."""
         ...
 
 
@@ -70,10 +72,10 @@ NO_BITSANDBYTES = "quantize = 'nf4': needs bitsandbytes: pip install 'specbench[
 
 
 def make_optimizer(parameters: Sequence[nn.Parameter], spec: TrainSpec) -> torch.optim.Optimizer:
-    """AdamW (arXiv:1711.05101), with its state in 8 bits (arXiv:2110.02861) where the models are quantised. Its rate is
-    set at every update.
+    """Returns AdamW (arXiv:1711.05101), with 8-bit state (arXiv:2110.02861) for quantised models. The loop sets its
+    learning rate at every update.
 
-    Raises ConfigError when bitsandbytes is missing.
+    Raises ConfigError if bitsandbytes is missing.
     """
     if spec.quantize == "none":
         return torch.optim.AdamW(parameters, lr=0.0, weight_decay=spec.weight_decay)
@@ -82,7 +84,8 @@ def make_optimizer(parameters: Sequence[nn.Parameter], spec: TrainSpec) -> torch
 
 
 def bitsandbytes() -> Any:
-    """The library of 4-bit weights and 8-bit optimizers. Raises ConfigError when it is missing or does not load."""
+    """Returns the library of 4-bit weights and 8-bit optimizers. Raises ConfigError if it is missing or does not
+    load."""
     try:
         import bitsandbytes
     except Exception as error:  # it looks for the driver's libraries when it is imported
@@ -91,8 +94,8 @@ def bitsandbytes() -> Any:
 
 
 def rate_at(spec: TrainSpec, highest: float, step: int, num_steps: int) -> float:
-    """The learning rate of the update that ends `step` (from 1): linear warm-up to `highest`, then constant, or half a
-    cosine that would reach 0 one step after the last."""
+    """Returns the learning rate of the update of `step` (from 1): a linear warm-up to `highest`, then constant, or half
+    a cosine that would reach 0 one step after the last."""
     warmup = spec.warmup if spec.warmup >= 1 else spec.warmup * num_steps
     if step <= warmup:
         return highest * step / warmup
@@ -103,10 +106,10 @@ def rate_at(spec: TrainSpec, highest: float, step: int, num_steps: int) -> float
 
 
 class Loop:
-    """One drafter trained with one learning rate, in a folder of its own.
+    """Trains one drafter with one learning rate in its own folder.
 
-    A step is `gradient_accumulation` passes of the objective and one update with the mean of their gradients; steps are
-    counted from 1, passes from 0 over the whole training. Several processes share the parts of a pass and add up their
+    A step is `gradient_accumulation` passes of the objective and one update with the mean of their gradients. Steps are
+    counted from 1, passes from 0 over the whole training. Several processes share the parts of a pass and sum their
     gradients.
     """
 
@@ -121,8 +124,8 @@ class Loop:
         self.log = Log(folder / "log.csv", objective.columns)
 
     def run(self, output: OutputFolder, bar: Any) -> RateProgress:
-        """All steps that the checkpoint lacks, or those up to the one in which the training is lost: a loss or a
-        gradient is not finite. Raises ConfigError where the disk is full."""
+        """Runs all steps after the checkpoint, up to the step in which a loss or a gradient is not finite. Raises
+        ConfigError if the disk is full."""
         done = load_checkpoint(self.folder, self.model, self.optimizer)
         with output.writing():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -141,11 +144,11 @@ class Loop:
         return done
 
     def is_due(self, step: int, every: int) -> bool:
-        """Whether something is done after a step: every so many steps, and after the last one."""
+        """Returns whether an action with this period is due after a step; it is always due after the last one."""
         return step % every == 0 or step == self.num_steps
 
     def step(self, step: int, output: OutputFolder) -> StepCurve:
-        """The gradients of a step's passes, their lines in the log, and the update."""
+        """Computes the gradients of a step's passes, logs them, and updates the weights."""
         num_passes = self.spec.gradient_accumulation
         losses: list[Loss] = []
         for place in range(num_passes):
@@ -156,7 +159,7 @@ class Loop:
         return StepCurve.of(step, self._update(step), losses)
 
     def _pass(self, number: int, step: int) -> list[Loss]:
-        """Add the gradients of a pass, of this process's share of its parts; the losses of all parts. Raises
+        """Adds the gradients of this process's parts of a pass. Returns the losses of all parts. Raises
         FloatingPointError, in every process, for a loss that is not finite."""
         torch.manual_seed(stream_seed(self.spec.seed, number, "dropout"))
         self.model.eval()
@@ -179,7 +182,7 @@ class Loop:
         return part.group, float(loss.detach()), part.num_tokens
 
     def _update(self, step: int) -> float:
-        """Change the weights; the learning rate."""
+        """Updates the weights. Returns the learning rate."""
         if self.accelerator.num_processes > 1:
             for parameter in self.parameters:
                 own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -217,6 +220,6 @@ class Loop:
 
 
 def check_finite(value: float, what: str, step: int) -> None:
-    """Raise FloatingPointError for a number with which no training can go on."""
+    """Raises FloatingPointError for a value that is not finite."""
     if not math.isfinite(value):
         raise FloatingPointError(f"step {step}: {what} is {value}")

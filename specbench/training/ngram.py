@@ -28,11 +28,11 @@ BATCH_CHARACTERS = 500_000
 
 
 class NgramTexts:
-    """The rows and texts of the data, then those of the corpus, which are read as they are asked for.
+    """The rows and texts of the data, then those of the corpus, which are read lazily.
 
-    `size`: characters of the data and bytes of the corpus's files, `size_read`: how much of it has come. `digest`: of
-    all that has come, for data without a corpus that of `TrainingData`. Raises ConfigError for a file that is not there
-    or of another kind.
+    size: characters of the data and bytes of the corpus's files. size_read: how much of it has been read. digest: of
+    all texts that have been read; for data without a corpus, that of `TrainingData`. Raises ConfigError for a file that
+    does not exist or has another format.
     """
 
     def __init__(self, data: TrainingData, spec: CorpusSpec) -> None:
@@ -54,7 +54,7 @@ class NgramTexts:
         return self._state.hexdigest()[:12]
 
     def __iter__(self) -> Iterator[TrainingPrompt]:
-        """Raises ConfigError naming file and line."""
+        """Yields the texts. Raises ConfigError naming file and line."""
         for prompt in self._prompts:
             self._state.update(prompt.identity)
             self._characters_read += len(prompt.whole)
@@ -120,7 +120,7 @@ class TokenizedTexts:
 
 
 def in_batches(prompts: Iterable[TrainingPrompt]) -> Iterator[list[TrainingPrompt]]:
-    """The texts in groups that a tokenizer takes at once."""
+    """Yields the texts in groups that a tokenizer processes at once."""
     batch: list[TrainingPrompt] = []
     size = 0
     for prompt in prompts:
@@ -137,7 +137,7 @@ OF_NETWORKS = ("dtype", "attention", "engine")
 
 
 def run_counting(request: TrainRequest, console: Console) -> tuple[CountingRecord, Path]:
-    """Count as a user asked; a model that is in the folder is replaced. Raises ConfigError in one line."""
+    """Counts as requested and replaces a model in the folder. Returns the record and the folder. Raises ConfigError."""
     spec = read_settings(NgramSpec, request.kind, request.config, request.options, request.overrides)
     output = Path(spec.output)
     check_replaceable(output)
@@ -147,7 +147,7 @@ def run_counting(request: TrainRequest, console: Console) -> tuple[CountingRecor
 
 
 def count_model(spec: NgramSpec, output: Path, command: str, meter: CostMeter, console: Console) -> CountingRecord:
-    """The record of a model that is counted and written."""
+    """Counts and writes a model. Returns its record."""
     data = gather_data(spec.data, spec.seed)
     texts = NgramTexts(data, spec.data)
     warn_of_overlap(data, console)
@@ -171,7 +171,7 @@ def count_model(spec: NgramSpec, output: Path, command: str, meter: CostMeter, c
 
 
 def count(documents: TokenizedTexts, spec: NgramSpec, folder: Path) -> str:
-    """Count into an empty folder; the digest of the vocabulary."""
+    """Counts into an empty folder. Returns the digest of the vocabulary."""
     vocabulary: dict[str, int] = documents.tokenizer.get_vocab()
     digest = vocabulary_digest(vocabulary)
     count_into(folder, documents, spec.order, max(vocabulary.values()) + 1, digest, documents.counting)
@@ -179,14 +179,14 @@ def count(documents: TokenizedTexts, spec: NgramSpec, folder: Path) -> str:
 
 
 def corpus_record(data: TrainingData, spec: NgramSpec, documents: TokenizedTexts) -> dict[str, Any]:
-    """What identifies the data, the texts of the corpus among them."""
+    """Returns what identifies the data, including the texts of the corpus."""
     files, num_texts = spec.data.corpus, documents.num_documents - data.num_prompts
     corpus = [f"{num_texts} from {', '.join(files)}"] if files else []
     return {**data_record(data), "digest": documents.texts.digest, "sources": [*data.sources, *corpus]}
 
 
 def count_record(folder: Path, documents: TokenizedTexts, seconds: float) -> dict[str, Any]:
-    """What `CountingRecord` says of a model that was made in so many seconds."""
+    """Returns the `counts` of `CountingRecord`. `seconds`: of tokenizing and counting together."""
     model = NgramModel.load(folder)
     return {
         "num_documents": documents.num_documents, "num_tokens": model.num_tokens, "num_ngrams": model.num_ngrams,

@@ -1,8 +1,8 @@
-"""Counting an n-gram model of any order, in memory that does not grow with the corpus.
+"""Counts an n-gram model of any order, in memory that does not grow with the corpus.
 
 A k-gram is one integer: the index of its first k − 1 tokens at level k − 1, times the vocabulary size, plus its last
-token. Each level reads the tokens once, in chunks: a chunk's keys are sorted into a run on disk, the runs are merged
-into the level, and the place of every position's k-gram in it is the context of the next level.
+token. Each level reads the tokens once, in chunks: the keys of a chunk are sorted into a run on disk, the runs are
+merged into the level, and the index of each position's k-gram is the context of the next level.
 """
 
 import tempfile
@@ -29,7 +29,7 @@ class SortedRuns:
             path.write_bytes(b"")
 
     def add(self, keys: Array, inverse: bool) -> Array:
-        """Append the run of some keys [n]. Returns the place of each key in its run, [n] (empty unless `inverse`)."""
+        """Appends the run of some keys [n]. Returns the index of each key in its run, [n] (empty unless `inverse`)."""
         order = np.argsort(keys) if inverse else None
         ordered = np.sort(keys) if order is None else keys[order]
         starts = first_of_each(ordered)
@@ -42,8 +42,8 @@ class SortedRuns:
         return places
 
     def merge(self, num_buffered: int, index: bool) -> Iterator[tuple[Array, Array]]:
-        """All keys in order with their counts, in pieces of about `num_buffered` entries. With `index` the rank of
-        every entry's key among all keys is kept for `indices_of`."""
+        """Yields all keys in order with their counts, in pieces of about `num_buffered` entries. With `index`, the rank
+        of every entry's key among all keys is stored for `indices_of`."""
         num_runs = len(self.ends) - 1
         size = max(MIN_BUFFER, num_buffered // max(1, num_runs))
         buffers = [RunBuffer(self, number, size) for number in range(num_runs)]
@@ -68,7 +68,7 @@ class SortedRuns:
                 yield ordered[starts], np.add.reduceat(counts[order], starts)
 
     def indices_of(self, number: int) -> Array:
-        """The rank of each key of a run among all keys; after a `merge` with `index`."""
+        """Returns the rank of each key of a run among all keys, after a `merge` with `index`."""
         start, end = self.ends[number : number + 2]
         return np.fromfile(self.indices_path, dtype=np.int64, count=end - start, offset=start * 8)
 
@@ -83,7 +83,7 @@ class RunBuffer:
         self.counts = np.empty(0, dtype=np.uint32)
 
     def fill(self) -> bool:
-        """Read on when little is left. Returns whether anything is."""
+        """Reads on if little is left. Returns whether there are entries."""
         start = self.place + len(self.keys)
         missing = min(self.size - len(self.keys), self.end - start)
         if missing > 0 and len(self.keys) <= self.size // 2:
@@ -93,7 +93,7 @@ class RunBuffer:
         return len(self.keys) > 0
 
     def take(self, cut: int) -> tuple[int, Array, Array]:
-        """The entries up to and with a key: where they are in the files, keys and counts."""
+        """Returns the entries up to and including a key: their offset in the files, keys and counts."""
         count = int(np.searchsorted(self.keys, cut, side="right"))
         taken = (self.place, self.keys[:count], self.counts[:count])
         self.keys, self.counts, self.place = self.keys[count:], self.counts[count:], self.place + count
@@ -101,19 +101,19 @@ class RunBuffer:
 
 
 def first_of_each(ordered: Array) -> Array:
-    """Where a sorted array [n] changes: the place of the first of each value."""
+    """Returns the index of the first of each value in a sorted array [n]."""
     if len(ordered) == 0:
         return np.empty(0, dtype=np.int64)
     return np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1])
 
 
 def ranks_of_groups(starts: Array, length: int) -> Array:
-    """The number of the group that each of `length` places is in, groups beginning at `starts`."""
+    """Returns the number of the group of each of `length` positions; the groups begin at `starts`."""
     return np.repeat(np.arange(len(starts)), np.diff(starts, append=length))
 
 
 def append(path: Path, array: Array) -> None:
-    """Write an array to the end of a file."""
+    """Appends an array to a file."""
     with path.open("ab") as file:
         file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
 
@@ -122,7 +122,7 @@ BLOCK = 1 << 20  # starts that are written at once
 
 
 class LevelWriter:
-    """The arrays of one level, appended context by context. `dtypes`: the element type of each array that is kept."""
+    """Writes the arrays of one level, context by context. `dtypes`: the element type of each stored array."""
 
     def __init__(self, folder: Path, level: int, vocab_size: int, dtypes: Mapping[str, np.dtype[np.unsignedinteger]]):
         self.paths = {kind: folder / f"{array_name(level, kind)}{SUFFIX}" for kind in dtypes}
@@ -132,12 +132,13 @@ class LevelWriter:
             path.write_bytes(b"")
 
     def arrays(self) -> dict[str, tuple[str, int]]:
-        """Element type and length of every array, by name."""
+        """Returns element type and length of every array, by name."""
         lengths = {kind: self.num_contexts if kind == "starts" else self.num_ngrams for kind in self.paths}
         return {array_name(self.level, kind): (self.dtypes[kind].str, lengths[kind]) for kind in self.paths}
 
     def write(self, merged: Iterator[tuple[Array, Array]], num_contexts: int) -> None:
-        """All k-grams of the level: pieces of (keys, counts) in order, where key = context · vocab_size + token."""
+        """Writes all k-grams of the level: pieces of (keys, counts) in order, with key = context · vocab_size +
+        token."""
         keys = counts = np.empty(0, dtype=np.int64)
         for more_keys, more_counts in merged:
             keys, counts = np.concatenate([keys, more_keys]), np.concatenate([counts, more_counts])
@@ -161,7 +162,7 @@ class LevelWriter:
         self.num_ngrams += len(keys)
 
     def _write_starts(self, end: int, contexts: Array) -> None:
-        """The starts of the contexts up to `end`, given the sorted contexts of the k-grams that come next."""
+        """Writes the starts of the contexts up to `end`, given the sorted contexts of the next k-grams."""
         for low in range(self.num_contexts, end, BLOCK):
             block = np.arange(low, min(low + BLOCK, end))
             self._append("starts", self.num_ngrams + np.searchsorted(contexts, block))
@@ -173,7 +174,7 @@ class LevelWriter:
 
 
 def most_frequent_first(contexts: Array, counts: Array) -> Array:
-    """The order [n] that sorts each context's entries by falling count and keeps the order of ties."""
+    """Returns the order [n] that sorts each context's entries by falling count and keeps the order of ties."""
     most = int(counts.max())
     groups = ranks_of_groups(first_of_each(contexts), len(contexts))
     return np.argsort(groups * (most + 1) + (most - counts), kind="stable")
@@ -194,11 +195,12 @@ def build_ngrams(
     progress: CountingProgress | None = None,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> NgramModel:
-    """Count the n-grams up to `order` of documents (token ids each) into the folder `output`; none crosses documents.
+    """Counts the n-grams up to `order` of documents (token ids each) into the folder `output`; none crosses
+    documents.
 
-    `progress` is called with what is being done and the number of tokens it is done for. A model that is already at
-    `output` is replaced when the new one is complete. Raises ConfigError for an output that is anything else, for ids
-    outside the vocabulary and for a corpus without tokens.
+    `progress` is called with the current action and its number of tokens. A model at `output` is replaced when the new
+    one is complete. Raises ConfigError for an output that is anything else, for ids outside the vocabulary and for a
+    corpus without tokens.
     """
     with replacing(Path(output)) as folder:
         count_into(folder, documents, order, vocab_size, tokenizer_digest, progress, chunk_tokens)
@@ -214,7 +216,7 @@ def count_into(
     progress: CountingProgress | None = None,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> None:
-    """As `build`, into a folder that is empty and takes its place later."""
+    """Does what `build_ngrams` does, into an empty folder."""
     if order < 1:
         raise ConfigError(f"order = {order}: an n-gram has at least one token: give 1 or more (2 counts bigrams)")
     say: CountingProgress = progress or (lambda doing, num_tokens: None)
@@ -244,7 +246,7 @@ class NgramCounter:
     say: CountingProgress
 
     def write_tokens(self, documents: Iterable[Document]) -> Array:
-        """Store the documents. Returns how often each token occurs: [vocab_size]."""
+        """Stores the documents. Returns how often each token occurs: [vocab_size]."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
         end = np.array([NOTHING])
         parts: list[Array] = []
@@ -276,14 +278,14 @@ class NgramCounter:
         append(self._path("tokens"), chunk.astype(np.int32))
 
     def write_unigrams(self, counts: Array) -> LevelWriter:
-        """Level 1: the tokens that occur."""
+        """Writes level 1: the tokens that occur."""
         seen = np.flatnonzero(counts)
         writer = LevelWriter(self.folder, 1, self.vocab_size, self._dtypes(counts, ("ranked_tokens", "ranked_counts")))
         writer.write(iter([(seen, counts[seen])]), 0)
         return writer
 
     def write_level(self, level: int, num_previous: int, *, is_last: bool, counts: Array) -> LevelWriter:
-        """Level k ≥ 2, and the contexts of the next one unless it is the last."""
+        """Writes level k ≥ 2, and the contexts of the next level unless it is the last."""
         runs = self._count(level, inverse=not is_last)
         kinds = ("starts", "ranked_tokens", "ranked_counts") + (() if is_last else ("tokens",))
         writer = LevelWriter(self.folder, level, self.vocab_size, self._dtypes(counts, kinds))
@@ -311,7 +313,7 @@ class NgramCounter:
         return runs
 
     def _write_contexts(self, runs: SortedRuns) -> None:
-        """For every position the index of the k-gram that ends there."""
+        """Writes, for every position, the index of the k-gram that ends there."""
         self._path("contexts").write_bytes(b"")
         for number, places in enumerate(self._chunks("places", np.int32)):
             indices = np.append(runs.indices_of(number), NOTHING)  # where NOTHING, as an index, finds it
@@ -326,12 +328,12 @@ class NgramCounter:
         return self.scratch / name
 
     def _dtypes(self, counts: Array, kinds: Sequence[str]) -> dict[str, np.dtype[np.unsignedinteger]]:
-        """The smallest types that hold the arrays of any level."""
+        """Returns the smallest types that hold the arrays of any level."""
         token, count = smallest(self.vocab_size - 1), smallest(int(counts.max()))
         types = {"starts": smallest(int(counts.sum())), "ranked_tokens": token, "ranked_counts": count, "tokens": token}
         return {kind: types[kind] for kind in kinds}
 
 
 def smallest(maximum: int) -> np.dtype[np.unsignedinteger]:
-    """The smallest little-endian unsigned type that holds a number."""
+    """Returns the smallest little-endian unsigned type that holds a number."""
     return np.min_scalar_type(maximum).newbyteorder("<")

@@ -1,4 +1,5 @@
-"""Distillation on the target's most probable tokens (P1 §3.3, App. B)."""
+"""Objectives on samples: distillation on the target's most probable tokens (P1 §3.3, App. B), language modelling; and
+the choice of a training's objective."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -37,11 +38,11 @@ MINI_BATCH = 8  # samples that go through the models together
 
 
 class SampleObjective:
-    """The mean loss over all learnt tokens of a batch. Each mini-batch of it holds samples of one group, whose loss is
-    then known.
+    """The mean loss over all learnt tokens of a batch. Each of its mini-batches holds samples of one group, so that the
+    loss of each group is known.
 
-    `share` of each group's prompts (at least one) is held back with all their answers, the same ones for the same seed;
-    a prompt that is held back of one group is learnt in none. The last batch of an epoch may be smaller.
+    `share` of each group's prompts (at least one) is held out with all answers, the same prompts for the same seed. A
+    prompt that is held out of one group is learnt in none. The last batch of an epoch may be smaller.
     """
 
     columns: tuple[str, ...] = ("lang", "loss", "num_tokens")
@@ -56,11 +57,11 @@ class SampleObjective:
 
     @property
     def num_items(self) -> int:
-        """The samples of an epoch."""
+        """Returns the number of samples of an epoch."""
         return len(self.samples)
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
-        """The mini-batches of a batch; their weights add up to 1."""
+        """Returns the mini-batches of a batch; their weights sum to 1."""
         self._sums, self._counts = {}, {}
         chosen = self.batch(number)
         total = sum(sample.num_learnt for sample in chosen)
@@ -72,14 +73,14 @@ class SampleObjective:
         ]
 
     def batch(self, number: int) -> list[Sample]:
-        """The samples of a pass: every epoch has all of them once, in its own order."""
+        """Returns the samples of a pass. Every epoch contains each sample once, in its own order."""
         per_epoch = -(-len(self.samples) // self._batch_size)
         epoch, place = divmod(number, per_epoch)
         order = shuffled(len(self.samples), self._seed, "epoch", epoch)
         return [self.samples[i] for i in order[place * self._batch_size : (place + 1) * self._batch_size]]
 
     def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
-        """Loss and tokens of each group in the pass's batch (of several processes, this one's)."""
+        """Returns loss and tokens of each group in the pass's batch; of several processes, those of this one."""
         return [
             {"lang": group, "loss": self._sums[group] / self._counts[group], "num_tokens": self._counts[group]}
             for group in self._counts
@@ -87,7 +88,7 @@ class SampleObjective:
 
     @torch.no_grad()
     def validation(self, drafter: nn.Module) -> float | None:
-        """Mean loss over the tokens that are held back."""
+        """Returns the mean loss over the held-out tokens, None if there are none."""
         if not self.held_back:
             return None
         batches = batches_of(self.held_back, MINI_BATCH)
@@ -102,8 +103,8 @@ class SampleObjective:
 
 
 def split_held_back(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
-    """What is learnt and what is held back, of every group; samples of one prompt stay together, also those of several
-    groups. Raises ConfigError for a group too small for both."""
+    """Returns the learnt and the held-out samples of every group. Samples of one prompt stay together, across groups
+    too. Raises ConfigError for a group that is too small for both."""
     if not share:
         return list(samples), []
     groups: dict[str, dict[Ids, list[Sample]]] = {}
@@ -123,11 +124,11 @@ def split_held_back(samples: Sequence[Sample], share: float, seed: int) -> tuple
 
 
 def held_back_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[Ids]:
-    """The prompts that are held back of all groups, given each group's different ones in random order: the first of
-    them, as many as the share and at least one.
+    """Returns the held-out prompts of all groups, given each group's different prompts in random order: the first ones,
+    as many as the share and at least one.
 
-    A prompt that several groups have is decided on by the smallest of them, and counts in the others; a group all of
-    whose prompts are learnt by smaller ones holds none back.
+    The smallest group with a shared prompt decides on it, and it counts in the others. A group whose prompts are all
+    learnt by smaller groups holds out none.
     """
     decided: dict[Ids, bool] = {}
     for group in sorted(orders, key=lambda group: len(orders[group])):
@@ -151,13 +152,13 @@ def held_back_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[
 
 
 def prompt_of(sample: Sample) -> Ids:
-    """What makes two samples alike: the prompt that is read, or the whole of a text that is learnt from its second
+    """Returns what identifies equal samples: the prompt that is read, or the whole text if it is learnt from its second
     token on."""
     return sample.ids[: sample.num_given] if sample.num_given > 1 else sample.ids
 
 
 def shuffled(number: int, seed: int, *purpose: str | int) -> list[int]:
-    """The places 0 to number − 1 in an order that the seed and its purpose alone decide."""
+    """Returns the numbers 0 to number − 1 in an order that depends only on the seed and the purpose."""
     random = torch.Generator().manual_seed(stream_seed(seed, *purpose))
     order: list[int] = torch.randperm(number, generator=random).tolist()
     return order
@@ -167,7 +168,7 @@ ENTRY_BYTES = 12  # of one kept probability with its token id
 
 
 def distillation_objective(spec: TrainSpec, target: CausalLM, samples: Sequence[Sample]) -> SampleObjective:
-    """The cross-entropy of the drafter on the target's `top_k` most probable tokens, the tail dropped."""
+    """Returns the cross-entropy of the drafter on the target's `top_k` most probable tokens, without the tail."""
     assert spec.distill is not None
     teacher = SoftTargets(target, samples, spec.distill.top_k, spec.generation_batch)
 
@@ -181,7 +182,7 @@ def distillation_objective(spec: TrainSpec, target: CausalLM, samples: Sequence[
 
 
 def greedy_answers(spec: TrainSpec, target: CausalLM, prompts: Prompts, store: GenerationCache) -> list[Sample]:
-    """The target's greedy continuations of all prompts: what distillation on a task learns."""
+    """Returns the target's greedy continuations of all prompts, which distillation on a task learns."""
     generator = Generator.of(target, Sampling(), spec.max_new_tokens)
     ends = store.continued(target, generator, [GenerationJob(ids) for _, ids in prompts], spec.generation_batch)
     return [Sample(language, (*ids, *end), len(ids)) for (language, ids), end in zip(prompts, ends, strict=True)]
@@ -190,8 +191,8 @@ def greedy_answers(spec: TrainSpec, target: CausalLM, prompts: Prompts, store: G
 class SoftTargets:
     """The target's truncated probabilities for every learnt token of the samples.
 
-    Samples of similar length are scored together once, and kept where there is room for all; else each batch is scored
-    as it comes. Either way they are a function of sample and batch alone, and not of what was asked for before.
+    Samples of similar length are scored together once and cached if there is memory for all; otherwise each batch is
+    scored when it is used. In both cases the values depend only on sample and batch, not on earlier calls.
     """
 
     def __init__(
@@ -211,7 +212,7 @@ class SoftTargets:
         self._kept: dict[Sample, tuple[Tensor, Tensor]] = {}
 
     def of(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Probabilities and token ids, both [num_learnt, top_k]."""
+        """Returns probabilities and token ids, both [num_learnt, top_k]."""
         if not self._home:
             return self._scored(batch)
         for sample in batch.samples:
@@ -231,7 +232,7 @@ class SoftTargets:
 
 
 def language_modelling_objective(spec: TrainSpec, vocab_size: int, samples: Sequence[Sample]) -> SampleObjective:
-    """The cross-entropy of the drafter on the samples' own tokens."""
+    """Returns the cross-entropy of the drafter on the samples' own tokens."""
     assert spec.finetune is not None
 
     def token_losses(batch: Batch, drafter: nn.Module) -> Tensor:
@@ -244,8 +245,8 @@ def language_modelling_objective(spec: TrainSpec, vocab_size: int, samples: Sequ
 
 
 def raw_samples(tokenizer: Any, data: TrainingData, max_tokens: int, end: int | None = None) -> list[Sample]:
-    """The texts of the data, of which everything behind the first token is learnt. `end`: the token that ends a text;
-    texts that are longer than `max_tokens` lose their end.
+    """Returns the texts of the data, learnt from their second token on. `end`: the token that ends a text. Texts longer
+    than `max_tokens` lose their end.
 
     Raises ConfigError for a language without a text of two tokens.
     """
@@ -269,12 +270,12 @@ def build_objective(
     spec: TrainSpec, target: CausalLM, drafter: CausalLM, data: TrainingData, cache_folder: Path,
     console: Console | None = None,
 ) -> AnyObjective:  # fmt: skip
-    """The objective of a training. Its `num_items` are the prompts or samples of an epoch.
+    """Returns the objective of a training. Its `num_items` are the prompts or samples of an epoch.
 
-    target: with its weights where `models.computes_target` says so. drafter: splits raw texts, and has the target's
-    vocabulary (see `models.check_fit`); no sample is longer than the shorter context of the two. cache_folder: where
-    the target's continuations are kept. console: told how generation goes on. Raises ConfigError for data from which
-    nothing can be learnt, and where the target's server fails.
+    target: with its weights if `train.computes_target`. drafter: tokenizes raw texts and has the target's vocabulary
+    (see `train.check_fit`). No sample is longer than the shorter context of the two. cache_folder: the folder of the
+    target's continuations. console: shows the progress of generation. Raises ConfigError for data from which nothing
+    can be learnt, and if the target's server fails.
     """
     store = GenerationCache(cache_folder, console)
     context = shortest_context([target, drafter])
@@ -296,10 +297,10 @@ def build_objective(
 def fitting_prompts(
     spec: TrainSpec, target: CausalLM, data: TrainingData, context: int | None
 ) -> list[tuple[str, str]]:  # fmt: skip
-    """The prompts with their languages; those that are too long lose their middle, as in a run.
+    """Returns the prompts with their languages; too long prompts lose their middle, as in a run.
 
     context: the tokens that both models can read, None without a limit. Raises ConfigError for a prompt without tokens,
-    and where the context has no room for what follows a prompt: the target's answer, or s-CDF's drafts.
+    and if the context has no room behind a prompt for the target's answer or s-CDF's drafts.
     """
     follows = {"max_new_tokens": spec.max_new_tokens}
     if spec.scdf is not None:

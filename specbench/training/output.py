@@ -1,4 +1,5 @@
-"""The output folder of a training: unfinished work is in `.training`, and a finished folder is a checkpoint."""
+"""The output folder of a training, its record training.json, and the picture of its losses. Unfinished work is in
+`.training`."""
 
 import json
 import os
@@ -31,14 +32,15 @@ WITHOUT_EFFECT = ("output", "checkpoint_every", "device")  # a resumed training 
 
 
 class OutputFolder:
-    """Takes one training, which the same command resumes. A finished one, and anything else, is never overwritten."""
+    """The folder of one training, which the same command resumes. Finished trainings and other files are never
+    overwritten."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.work = path / WORK
 
     def check(self) -> None:
-        """Raise ConfigError for a folder that no training can go on in. Needs no model: it is said at once."""
+        """Raises ConfigError for a folder that no training can use. It needs no model, so it fails early."""
         with self._reached():
             if (self.path / TRAINING_RECORD).exists():
                 raise ConfigError(
@@ -56,7 +58,7 @@ class OutputFolder:
                 raise ConfigError(f"--output {self.path}: is a file: give a folder")
 
     def check_writable(self) -> None:
-        """Raise ConfigError for a folder that cannot be made or takes no file. Leaves nothing behind."""
+        """Raises ConfigError for a folder that cannot be created or written. Leaves nothing behind."""
         with self._reached(), ExitStack() as made:
             for folder in reversed((self.path, *self.path.parents)):  # the deepest is removed first
                 if not folder.exists():
@@ -76,7 +78,7 @@ class OutputFolder:
             ) from error
 
     def check_room(self, num_bytes: int) -> None:
-        """Raise ConfigError where the disk has less room than the training will take, beyond what it has written."""
+        """Raises ConfigError if the free disk space is smaller than what the training still needs."""
         num_bytes -= sum(path.stat().st_size for path in self.work.rglob("*") if path.is_file())
         there = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
         free = shutil.disk_usage(there).free
@@ -88,9 +90,10 @@ class OutputFolder:
 
     @contextmanager
     def open(self, identity: Mapping[str, Any], is_main: bool = True) -> Iterator[None]:
-        """Hold the folder for as long as the block runs; of several processes of one training the main one does.
+        """Locks the folder during the block; of several processes of one training, only the main one does.
 
-        Raises ConfigError when another training has it, or when the unfinished one in it is another, with what differs.
+        Raises ConfigError if another training uses it, or if it holds an unfinished training with other settings, with
+        the differences.
         """
         if not is_main:
             yield
@@ -122,7 +125,7 @@ class OutputFolder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A disk that is full, or takes nothing, ends in one line that says what is kept."""
+        """Raises ConfigError saying what is kept if the disk is full or not writable."""
         try:
             yield
         except BlockingIOError:
@@ -134,13 +137,13 @@ class OutputFolder:
             ) from error
 
     def kept(self) -> str:
-        """What a training that ends now leaves for the same command to go on with."""
+        """Returns what the same command can resume from if the training ends now."""
         if any(self.work.glob(f"*/{CHECKPOINT}")):
             return f"the last checkpoint is kept in {self.path}, and the same command resumes it"
         return "nothing is kept yet"
 
     def publish(self, finished: Path) -> None:
-        """Move a finished checkpoint into place, its record last, and drop the work."""
+        """Moves a finished checkpoint into place, its record last, and removes the work."""
         names = sorted((path.name for path in finished.iterdir()), key=lambda name: name == TRAINING_RECORD)
         for name in names:
             os.replace(finished / name, self.path / name)
@@ -148,13 +151,13 @@ class OutputFolder:
 
 
 def remove_empty(folder: Path) -> None:
-    """Remove a folder that may be there; one with something in it stays."""
+    """Removes a folder if it exists and is empty."""
     with suppress(OSError):
         folder.rmdir()
 
 
 def settings_differences(old: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The keys that two nested mappings differ in, with both values; empty where they are the same."""
+    """Returns the keys in which two nested mappings differ, with both values; empty if they are equal."""
     before, after = flatten(old), flatten(now)
     return "; ".join(
         f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}"
@@ -169,8 +172,8 @@ MOST_LISTED = 100_000  # 1.6 MB
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterRecord:
-    """What training.json says of every drafter that is made. `cost`: see `cost.Meter`, of several processes in
-    part the main one's alone; `finished`: UTC."""
+    """What training.json says of every drafter. `cost`: see `cost.CostMeter`; of several processes, some values are
+    those of the main one alone. `finished`: UTC."""
 
     settings: dict[str, Any]
     data: dict[str, Any]
@@ -182,25 +185,27 @@ class DrafterRecord:
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
-        """Raises OSError."""
+        """Writes training.json. Raises OSError."""
         write_atomically(folder / TRAINING_RECORD, json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord(DrafterRecord):
-    """Of a training in steps: updates of the weights, each of `gradient_accumulation` (in `settings`) passes of the
-    objective, counted from 1. `curves`: one for each learning rate, in order; `chosen`: the index of the one whose
-    weights were kept; `cost`: of the steps of all of them; `preparation`: of what came before the first step when it
-    was finished, which is little where the target's continuations were kept from an earlier time. All losses, those on
-    the held-back data too, are of the weights as they are trained, in float32; the checkpoint holds them in
-    `stored_dtype` (in `models`), that of the drafter's own."""
+    """The record of a training in steps: updates of the weights, each of `gradient_accumulation` (in `settings`)
+    passes.
+
+    curves: one for each learning rate, in order. chosen: the index of the rate whose weights were kept. cost: of the
+    steps of all rates. preparation: the cost of everything before the first step, which is small if the target's
+    continuations were cached. All losses, including validation losses, are of the float32 weights of the training; the
+    checkpoint holds them in `stored_dtype` (in `models`), the dtype of the original drafter.
+    """
 
     chosen: int
     curves: list[dict[str, Any]]
     preparation: Cost
 
     def summary(self) -> str:
-        """One line: steps, losses of the last step, held-back loss and cost."""
+        """Returns one line: steps, losses of the last step, validation loss and time."""
         curve = self.curves[self.chosen]
         last = curve["steps"][-1]
         losses = " ".join(f"{name} {loss:.3f}" for name, loss in last["loss"].items())
@@ -211,13 +216,13 @@ class TrainingRecord(DrafterRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class CountingRecord(DrafterRecord):
-    """Of the counting of n-grams. `counts`: num_documents, num_tokens, num_ngrams of each order from 1, num_bytes and
-    digest of the model, tokenizing_seconds and counting_seconds."""
+    """The record of an n-gram model. `counts`: num_documents, num_tokens, num_ngrams of each order from 1, num_bytes
+    and digest of the model, tokenizing_seconds and counting_seconds."""
 
     counts: dict[str, Any]
 
     def summary(self) -> str:
-        """One line: tokens, n-grams per order, size and speeds."""
+        """Returns one line: tokens, n-grams per order, size and speeds."""
         counts, num_tokens = self.counts, self.counts["num_tokens"]
         sizes = " · ".join(f"{count:,} {order}-grams" for order, count in enumerate(counts["num_ngrams"], start=1))
         return (
@@ -228,8 +233,8 @@ class CountingRecord(DrafterRecord):
 
 
 def data_record(data: TrainingData) -> dict[str, Any]:
-    """What identifies the data, and which of it is measured too. `prompts`: by their digests, which `specbench run`
-    looks for among those that it measures; null where they are more than MOST_LISTED."""
+    """Returns what identifies the data, and which of it is measured. `prompts`: the digests by which `specbench run`
+    finds prompts that were trained on; None for more than MOST_LISTED."""
     return {
         "digest": data.digest,
         "languages": {language: len(prompts) for language, prompts in data.prompts.items()},
@@ -240,7 +245,8 @@ def data_record(data: TrainingData) -> dict[str, Any]:
 
 
 def curve_record(rate: float, progress: RateProgress) -> dict[str, Any]:
-    """One learning rate: `steps`, the held-back loss by the number of steps done, and why it was lost, if it was."""
+    """Returns one learning rate: its steps, the validation loss by number of finished steps, and why it diverged, if it
+    did."""
     return {
         "learning_rate": rate,
         "held_back_loss": last_validation(progress),
@@ -251,17 +257,17 @@ def curve_record(rate: float, progress: RateProgress) -> dict[str, Any]:
 
 
 def last_validation(progress: RateProgress) -> float | None:
-    """The held-back loss at the end, which a rate that is lost does not reach."""
+    """Returns the validation loss at the end; None for a rate that diverged."""
     return None if progress.lost else progress.validation.get(progress.num_done)
 
 
 def all_settings(spec: TrainSpec, num_steps: int) -> dict[str, Any]:
-    """All settings, the number of steps filled in."""
+    """Returns all settings with the resolved number of steps."""
     return {**spec.model_dump(mode="json"), "num_steps": num_steps}
 
 
 def total_cost(costs: Sequence[Cost]) -> Cost:
-    """The sum over the learning rates; null where one of them is."""
+    """Returns the sum over the learning rates; None for a value that one of them lacks."""
     return {
         name: None if any(cost.get(name) is None for cost in costs) else sum(cost[name] or 0.0 for cost in costs)
         for name in costs[0]
@@ -273,7 +279,7 @@ def utc_now() -> str:
 
 
 def draw_curves(record: TrainingRecord, path: Path) -> bool:
-    """Loss per language and learning rate of the chosen curve, and the held-back loss; False without matplotlib."""
+    """Draws the loss per language of the chosen rate, and the validation loss. Returns False without matplotlib."""
     if find_spec("matplotlib") is None:
         return False
     from matplotlib.figure import Figure

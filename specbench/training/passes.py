@@ -1,4 +1,8 @@
-"""Teacher-forced passes: the logits before every token that is learnt, of target or drafter, and nothing else."""
+"""Teacher-forced passes: the logits before every learnt token, of target or drafter, and the losses on them in nats.
+
+Logits are [num_positions, vocab]. Losses are computed in float32 at least: half precision is converted, float64
+stays.
+"""
 
 import inspect
 from collections.abc import Hashable, Sequence
@@ -17,7 +21,7 @@ MAX_CACHED_BYTES = 2**30  # of target logits that are kept for a second use
 
 @dataclass(frozen=True)
 class Sample:
-    """A text of one group (a language): its first `num_given` tokens (at least one) are read, the rest is learnt."""
+    """A text of one group (a language). Its first `num_given` tokens (at least one) are read, the others are learnt."""
 
     group: str
     ids: tuple[int, ...]
@@ -30,8 +34,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples that go through a model together. They are padded at their end, where no learnt token reads it: no
-    attention mask is needed, whatever the kind of the layers."""
+    """Samples that go through a model together. They are padded at their end, where no learnt token attends to the
+    padding: no attention mask is needed, whatever the kind of the layers."""
 
     samples: Sequence[Sample]
 
@@ -41,18 +45,18 @@ class Batch:
 
     @cached_property
     def ids(self) -> Tensor:
-        """[num_samples, length], padded with 0."""
+        """Returns [num_samples, length], padded with 0."""
         rows = [torch.tensor(sample.ids) for sample in self.samples]
         return nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
     @cached_property
     def learnt_ids(self) -> Tensor:
-        """The learnt tokens of all samples, one sample after the other: [num_learnt]."""
+        """Returns the learnt tokens of all samples, one sample after the other: [num_learnt]."""
         return torch.tensor([token for sample in self.samples for token in sample.ids[sample.num_given :]])
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:
-        """Row and column of the position before every learnt token, both [num_learnt]."""
+        """Returns row and column of the position before every learnt token, both [num_learnt]."""
         places = [
             (row, column)
             for row, sample in enumerate(self.samples)
@@ -63,16 +67,16 @@ class Batch:
 
 
 def batches_of(samples: Sequence[Sample], batch_size: int) -> list[Batch]:
-    """The samples in batches of similar length."""
+    """Returns the samples in batches of similar length."""
     ordered = sorted(samples, key=lambda sample: len(sample.ids))
     return [Batch(ordered[start : start + batch_size]) for start in range(0, len(ordered), batch_size)]
 
 
 def learnt_logits(model: nn.Module, batch: Batch, vocab_size: int) -> Tensor:
-    """The model's logits before every learnt token, in its own dtype: [num_learnt, vocab_size].
+    """Returns the model's logits before every learnt token, in its own dtype: [num_learnt, vocab_size].
 
-    Columns beyond the vocabulary are padding of the output layer, and left out. The graph is kept where gradients are.
-    The last token of the longest sample is not read: nothing follows it.
+    Columns beyond the vocabulary are padding of the output layer and are dropped. The graph is kept if gradients are
+    on. The last token of the longest sample is not read, because nothing follows it.
     """
     device = device_of(model)
     rows, columns = batch.places
@@ -89,21 +93,21 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def unwrapped(model: nn.Module) -> Any:
-    """The model inside what spreads it over several devices."""
+    """Returns the model inside wrappers that distribute it over devices."""
     while isinstance(inner := getattr(model, "module", None), nn.Module):
         model = inner
     return model
 
 
 def accepts_argument(model: nn.Module, argument: str) -> bool:
-    """Whether the forward pass of a model has an argument; asked of the network inside adapters and wrappers."""
+    """Returns whether the forward pass of a model, inside adapters and wrappers, has an argument."""
     network = unwrapped(model)
     network = network.get_base_model() if hasattr(network, "get_base_model") else network
     return argument in inspect.signature(network.forward).parameters
 
 
 class LogitsCache:
-    """The logits of a model that is not trained, kept for a second use as long as there is room for them."""
+    """Caches the logits of a frozen model for a second use, up to a number of bytes."""
 
     def __init__(self, model: nn.Module, vocab_size: int, limit_bytes: int = MAX_CACHED_BYTES) -> None:
         self._model, self._vocab_size, self._limit_bytes = model, vocab_size, limit_bytes
@@ -112,7 +116,7 @@ class LogitsCache:
 
     @torch.no_grad()
     def of(self, key: Hashable, batch: Batch) -> Tensor:
-        """As `learnt_logits`; `key` names the batch."""
+        """Returns `learnt_logits`; `key` names the batch."""
         if key in self._kept:
             return self._kept[key]
         logits = learnt_logits(self._model, batch, self._vocab_size)
@@ -128,49 +132,50 @@ class LogitsCache:
 
 
 def in_float32(logits: Tensor) -> Tensor:
-    """Logits in float32, or in float64 where they are."""
+    """Returns logits in float32; float64 stays."""
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def cross_entropy_full(target_logits: Tensor, draft_logits: Tensor) -> Tensor:
-    """H(p, q) = −Σ_x p(x) ln q(x) with the target's whole distribution: [num_positions] (P0 eq. 10, left)."""
+    """Returns H(p, q) = −Σ_x p(x) ln q(x) with the target's whole distribution: [num_positions] (P0 eq. 10, left)."""
     target_probs = torch.softmax(in_float32(target_logits), dim=-1)
     return -(target_probs * torch.log_softmax(in_float32(draft_logits), dim=-1)).sum(-1)
 
 
 def cross_entropy_sampled(token_ids: Tensor, draft_logits: Tensor) -> Tensor:
-    """−ln q(x) of given tokens [num_positions]. For x ~ p its mean is H(p, q) (P0 eq. 10, right, and App. D.1)."""
+    """Returns −ln q(x) of given tokens [num_positions]. For x ~ p its mean is H(p, q) (P0 eq. 10, right, and App.
+    D.1)."""
     return functional.cross_entropy(in_float32(draft_logits), token_ids, reduction="none")
 
 
 def truncated_probs(target_logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """The target's `top_k` most probable tokens: their probabilities and ids, both [num_positions, top_k]."""
+    """Returns probabilities and ids of the target's `top_k` most probable tokens, both [num_positions, top_k]."""
     best = torch.softmax(in_float32(target_logits), dim=-1).topk(min(top_k, target_logits.shape[-1]), dim=-1)
     return best.values, best.indices
 
 
 def truncated_cross_entropy(target_probs: Tensor, token_ids: Tensor, draft_logits: Tensor) -> Tensor:
-    """−Σ p(x) ln q(x) over the target's most probable tokens, as `truncated_probs` gives them: [num_positions] (P1
-    App. B).
+    """Returns −Σ p(x) ln q(x) over the target's most probable tokens of `truncated_probs`: [num_positions] (P1 App.
+    B).
 
-    The tail is dropped and what is left is not normalised. Where the tail has the mass ε, this is (1 − ε) times the
-    normalised form: both have their minimum where q is p without its tail.
+    The tail is dropped and the rest is not normalised. If the tail has the mass ε, this is (1 − ε) times the normalised
+    form: both have their minimum where q is p without its tail.
     """
     log_probs = torch.log_softmax(in_float32(draft_logits), dim=-1).gather(-1, token_ids)
     return -(target_probs * log_probs).sum(-1)
 
 
 def corrective_weights(divergences: Sequence[float]) -> list[float]:
-    """(D_T − D_min) / m for each of m tasks (P0 eq. 9): the best one gets 0.
+    """Returns (D_T − D_min) / m for each of m tasks (P0 eq. 9): the best task gets 0.
 
-    Weights are constants. Σ weight · ∇D is then ½ of the gradient of (1/m) Σ (D − c)² with c = D_min held constant;
-    P0 calls it exactly that gradient, without the factor.
+    Weights are constants. Σ weight · ∇D is then ½ of the gradient of (1/m) Σ (D − c)² with c = D_min held constant; P0
+    calls it exactly that gradient, without the factor.
     """
     best = min(divergences)
     return [(divergence - best) / len(divergences) for divergence in divergences]
 
 
 def unfairness(divergences: NDArray[np.float64]) -> NDArray[np.float64]:
-    """𝒰 = (1/m) Σ (D_T − D_min)², over the last axis: [..., m] → [...], in nats² (P0 eq. 6)."""
+    """Returns 𝒰 = (1/m) Σ (D_T − D_min)² over the last axis: [..., m] → [...], in nats² (P0 eq. 6)."""
     lowest = divergences.min(axis=-1, keepdims=True)
     return np.asarray(((divergences - lowest) ** 2).mean(axis=-1))

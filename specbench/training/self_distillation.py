@@ -1,4 +1,4 @@
-"""Texts that the target itself writes, at several temperatures: what pretrain-finetune learns (P3 §2.3, App. F.2)."""
+"""Texts that the target generates at several temperatures, for pretraining and fine-tuning (P3 §2.3, App. F.2)."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ TIMEOUT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class ServerQuestion:
-    """What is asked, and nothing secret: `prompt` is a user's text where `chat` is set, else a text to continue."""
+    """A request without secrets. `prompt`: a user's message if `chat`, else a text to continue."""
 
     prompt: str
     chat: bool
@@ -34,9 +34,9 @@ class ServerQuestion:
 
 @dataclass(frozen=True)
 class CompletionServer:
-    """Asks several questions at a time. The key comes from the environment, and is in nothing that this gives back.
+    """Sends several requests at a time. The key is read from the environment and never returned.
 
-    Raises ConfigError for what is no address, for a missing key, and where the server fails for good.
+    Raises ConfigError for an invalid URL, for a missing key, and if the server fails permanently.
     """
 
     base_url: str
@@ -47,7 +47,7 @@ class CompletionServer:
         check_url(self.base_url, SETTING)
 
     def answers(self, questions: Sequence[ServerQuestion]) -> Iterator[list[tuple[int, dict[str, Any]]]]:
-        """The places of questions with the answers, {"text", "ended"}, batch after batch."""
+        """Yields batches of (index of the question, answer {"text", "ended"})."""
         assert self._client is not None
         with ThreadPoolExecutor(CONCURRENCY) as pool:
             for start in range(0, len(questions), 4 * CONCURRENCY):
@@ -87,11 +87,11 @@ Texts = Sequence[tuple[str, str]]  # language and prompt
 def self_distilled(
     spec: TrainSpec, target: CausalLM, texts: Texts, store: GenerationCache, max_tokens: int
 ) -> list[Sample]:  # fmt: skip
-    """Every prompt with the target's answer at each temperature; only the answer is learnt.
+    """Returns every prompt with the target's answer at each temperature; only the answer is learnt.
 
-    The random stream of an answer is named by the seed, the temperature and the prompt, so that more data or another
-    order leave it as it is. Samples longer than `max_tokens` lose their end. Raises ConfigError for a language of which
-    nothing is left.
+    The seed, the temperature and the prompt name the random stream of an answer, so that more data or another order
+    does not change it. Samples longer than `max_tokens` lose their end. Raises ConfigError for a language without
+    samples.
     """
     assert spec.finetune is not None
     samples: list[Sample] = []
@@ -112,8 +112,8 @@ def self_distilled(
 
 
 def answers(spec: TrainSpec, target: CausalLM, texts: Texts, temperature: float, store: GenerationCache) -> list[Ids]:
-    """The target's answers at one temperature; from the server where one is named, and then its weights are not
-    needed."""
+    """Returns the target's answers at one temperature, from the server if one is named; then the target's weights are
+    not needed."""
     assert spec.finetune is not None
     seeds = [stream_seed(spec.seed, "answer", repr(temperature), text) for _, text in texts]
     if spec.finetune.server.base_url is not None:
@@ -133,7 +133,7 @@ def answers(spec: TrainSpec, target: CausalLM, texts: Texts, temperature: float,
 def served_answers(
     server: CompletionServer, target: CausalLM, questions: Sequence[ServerQuestion], store: GenerationCache
 ) -> list[Ids]:
-    """The server's answers to questions at one temperature, in the target's tokens, ended as the target ends them."""
+    """Returns the server's answers at one temperature as tokens of the target, with the target's end token."""
     keys = [generation_key({"url": server.base_url, "model": server.model, **vars(question)}) for question in questions]
 
     def make(places: Sequence[int]) -> GeneratedBatches:

@@ -1,4 +1,5 @@
-"""Batched generation by a frozen model: every prompt has its own random stream, so batching changes nothing."""
+"""Batched generation by a frozen model, and a cache of its continuations. Every prompt has its own random stream, so
+that batching changes nothing."""
 
 import hashlib
 import json
@@ -37,7 +38,7 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class GenerationJob:
-    """A prompt that is to be continued, and the seed of its random stream (greedy continuations need none)."""
+    """A prompt to continue, and the seed of its random stream; greedy continuations need none."""
 
     prompt_ids: Ids
     seed: int = 0
@@ -45,7 +46,7 @@ class GenerationJob:
 
 @dataclass(frozen=True)
 class Generator:
-    """A model that continues prompts. A continuation ends with one of `eos_token_ids`, which it then holds, or after
+    """A model that continues prompts. A continuation ends with one of `eos_token_ids`, which it then includes, or after
     `max_new_tokens`. Logits beyond `vocab_size` are padding of the output layer."""
 
     model: nn.Module
@@ -59,12 +60,12 @@ class Generator:
         return cls(model.model, model.vocab_size, model.eos_token_ids, sampling, max_new_tokens)
 
     def continue_all(self, jobs: Sequence[GenerationJob], batch_size: int) -> list[Ids]:
-        """The continuations in the order of the jobs."""
+        """Returns the continuations in the order of the jobs."""
         found = dict(pair for batch in self.batches(jobs, batch_size) for pair in batch)
         return [found[place] for place in range(len(jobs))]
 
     def batches(self, jobs: Sequence[GenerationJob], batch_size: int) -> Iterator[list[tuple[int, Ids]]]:
-        """The places of jobs with their continuations, batch after batch; prompts of similar length go together."""
+        """Yields batches of (index of the job, continuation); prompts of similar length are batched together."""
         order = sorted(range(len(jobs)), key=lambda place: len(jobs[place].prompt_ids))
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
@@ -103,8 +104,8 @@ class Generator:
 
 
 def inverse_draw(probs: Tensor, uniforms: Tensor) -> Tensor:
-    """A token of each distribution [num_rows, vocab]: the first whose cumulative probability exceeds the row's uniform
-    number in [0, 1). A token of probability 0 is never drawn."""
+    """Returns a token of each distribution [num_rows, vocab]: the first whose cumulative probability exceeds the row's
+    uniform number in [0, 1). A token of probability 0 is never drawn."""
     cumulative = probs.double().cumsum(-1)
     wanted = uniforms[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, wanted, right=True)[:, 0]
@@ -113,8 +114,8 @@ def inverse_draw(probs: Tensor, uniforms: Tensor) -> Tensor:
 
 
 class LeftPadded:
-    """Prompts of several lengths, padded at their beginning, and their key-value cache; `logits` follow the last token
-    of every row: [num_rows, output_size]. `room`: how many tokens will be appended."""
+    """Prompts of several lengths, padded on the left, and their key-value cache. `logits` follow the last token of
+    every row: [num_rows, output_size]."""
 
     def __init__(self, model: nn.Module, prompts: Sequence[Sequence[int]]) -> None:
         self._model = unwrapped(model)
@@ -131,12 +132,12 @@ class LeftPadded:
         self.logits = self._feed(ids, (self._mask.cumsum(-1) - 1).clamp_min(0))
 
     def append(self, tokens: Tensor) -> None:
-        """One more token of every row: [num_rows]."""
+        """Appends one token to every row: [num_rows]."""
         self._mask = torch.cat([self._mask, torch.ones(len(tokens), 1, dtype=self._mask.dtype)], dim=1)
         self.logits = self._feed(tokens[:, None], self._mask.sum(-1, keepdim=True) - 1)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with some rows only."""
+        """Keeps only some rows."""
         self._mask, self.logits = self._mask[rows], self.logits[rows]
         self._cache.batch_select_indices(torch.tensor(rows, device=self._device))
 
@@ -158,7 +159,7 @@ GeneratedBatches = Iterator[list[tuple[int, Any]]]  # batches of places with wha
 
 
 class GenerationCache:
-    """One file; what is in it is written batch by batch, each as a whole. `console`: told how many are made."""
+    """An SQLite file of continuations; each batch is written in one transaction. `console`: shows the progress."""
 
     def __init__(self, folder: Path, console: Console | None = None) -> None:
         self.path = folder / FILE
@@ -167,7 +168,7 @@ class GenerationCache:
     def continued(
         self, target: CausalLM, generator: Generator, jobs: Sequence[GenerationJob], batch_size: int
     ) -> list[Ids]:
-        """The target's continuations, in the order of the jobs; those that are there are not generated again."""
+        """Returns the target's continuations in the order of the jobs; cached ones are not generated again."""
         common = {
             "model": model_fingerprint(target), "sampling": asdict(generator.sampling),
             "max_new_tokens": generator.max_new_tokens, "ends": sorted(generator.eos_token_ids),
@@ -184,9 +185,9 @@ class GenerationCache:
         return [tuple(ids) for ids in self.filled(keys, make, what)]
 
     def filled(self, keys: Sequence[str], make: Callable[[Sequence[int]], GeneratedBatches], what: str) -> list[Any]:
-        """What is kept under each key; `make` is asked, once, for the places of those that are missing.
+        """Returns the value of each key. `make` is called once with the indices of the missing keys.
 
-        Raises ConfigError where the disk refuses, or the file is damaged.
+        Raises ConfigError if the disk is not writable, or the file is damaged.
         """
         with self._open() as database:
             known = read_values(database, keys)
@@ -219,7 +220,7 @@ class GenerationCache:
 
 
 def read_values(database: sqlite3.Connection, keys: Sequence[str]) -> dict[str, Any]:
-    """What is kept, by key."""
+    """Returns the cached values by key."""
     found: dict[str, Any] = {}
     for start in range(0, len(keys), KEYS_PER_QUERY):
         some = list(keys[start : start + KEYS_PER_QUERY])
@@ -235,13 +236,13 @@ def write_values(database: sqlite3.Connection, values: Mapping[str, Any]) -> Non
 
 
 def generation_key(request: Mapping[str, Any]) -> str:
-    """64 hex digits over all that a continuation depends on."""
+    """Returns 64 hex digits over all that a continuation depends on."""
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
 def model_fingerprint(model: CausalLM) -> str:
-    """What identifies the distribution that a model gives: its revision, or its weights where it has none, and the
-    precision it computes in."""
+    """Returns what identifies the distribution of a model: its revision, or its weights if it has none, and the
+    precision of its computation."""
     name = model.revision
     if name is None:
         state = hashlib.sha256()

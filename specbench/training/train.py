@@ -1,4 +1,4 @@
-"""One training from a loaded drafter to a finished checkpoint: every learning rate, the best of them, the record."""
+"""One training from a loaded drafter to a finished checkpoint: all learning rates, the selection, the record."""
 
 import shutil
 from collections.abc import Sequence
@@ -41,9 +41,10 @@ from specbench.training.spec import TrainSpec
 
 
 def make_accelerator(spec: TrainSpec) -> Accelerator:
-    """The device and the mixed precision of a training; under `accelerate launch` one of several processes.
+    """Returns the device and the mixed precision of a training; under `accelerate launch`, of one of several
+    processes.
 
-    Raises ConfigError for a device that is not there, or on which nothing is trained in 4 bits.
+    Raises ConfigError for a device that does not exist, or that cannot train in 4 bits.
     """
     device = choose_device(spec.device)
     if spec.quantize == "nf4" and device.type != "cuda":
@@ -54,19 +55,19 @@ def make_accelerator(spec: TrainSpec) -> Accelerator:
 
 
 def dtype_of(spec: TrainSpec) -> str:
-    """The precision that is computed in: float32 or bfloat16; `auto` follows the device."""
+    """Returns the precision of the computation, float32 or bfloat16; `auto` depends on the device."""
     if spec.dtype != "auto":
         return spec.dtype
     return "float32" if choose_device(spec.device).type == "cpu" else "bfloat16"
 
 
 def device_of(spec: TrainSpec, accelerator: Accelerator) -> str:
-    """The device of this process: the one asked for, and of several processes the one that is its own."""
+    """Returns the device of this process: the requested one, or the process's own if there are several."""
     return str(accelerator.device) if accelerator.num_processes > 1 else str(choose_device(spec.device))
 
 
 def load_target(spec: TrainSpec, device: str) -> CausalLM:
-    """The frozen target; without its weights where nothing is computed with them."""
+    """Returns the frozen target, without its weights if nothing is computed with them."""
     if not computes_target(spec):
         return load_model(spec.target, revision=spec.target_revision, device=device, weights=False)
     if spec.quantize == "nf4":
@@ -77,22 +78,24 @@ def load_target(spec: TrainSpec, device: str) -> CausalLM:
 
 
 def computes_target(spec: TrainSpec) -> bool:
-    """Whether the target continues or scores texts. Plain texts are learnt without it, and a server stands in its
-    place: then only its tokens are of need."""
+    """Returns whether the target continues or scores texts. It does not if plain texts are learnt or a server
+    generates: then only its tokenizer is needed."""
     given = spec.finetune
     return given is None or (given.stage != "pretrain" and given.server.base_url is None)
 
 
 def load_drafter(spec: TrainSpec, device: str) -> CausalLM:
-    """The drafter as it is before the training, in float32 unless it is quantised."""
+    """Returns the drafter before the training, in float32 unless it is quantised."""
     if spec.quantize == "nf4":
         return in_four_bits(spec.drafter, spec.drafter_revision, device)
     return load_model(spec.drafter, revision=spec.drafter_revision, dtype="float32", device=device)
 
 
 def in_four_bits(name: str, revision: str | None, device: str) -> CausalLM:
-    """A model in 4-bit NF4 with bfloat16 computation (arXiv:2305.14314). Raises ConfigError without bitsandbytes or
-    for a model that cannot be loaded so."""
+    """Returns a model in 4-bit NF4 with bfloat16 computation (arXiv:2305.14314).
+
+    Raises ConfigError without bitsandbytes, or for a model that cannot be loaded in 4 bits.
+    """
     bitsandbytes()
     from transformers import BitsAndBytesConfig
 
@@ -112,7 +115,7 @@ def in_four_bits(name: str, revision: str | None, device: str) -> CausalLM:
 
 
 def check_fit(target: CausalLM, drafter: CausalLM) -> None:
-    """Training compares both models token by token. Raises ConfigError where they do not share a vocabulary."""
+    """Raises ConfigError if the models do not share a vocabulary: training compares them token by token."""
     try:
         shared(ModelPair(target, drafter), Sampling(), lambda model: NoDrafter())
     except VocabularyMismatch as error:
@@ -120,7 +123,7 @@ def check_fit(target: CausalLM, drafter: CausalLM) -> None:
 
 
 def prepare_network(model: nn.Module, spec: TrainSpec) -> nn.Module:
-    """The network with the parameters that are trained set to require gradients: all, or those of its adapters."""
+    """Returns the network in which the trained parameters require gradients: all of them, or those of its adapters."""
     if spec.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
     if spec.lora is None:
@@ -137,7 +140,7 @@ def prepare_network(model: nn.Module, spec: TrainSpec) -> nn.Module:
 
 
 def merge_adapters(model: nn.Module, spec: TrainSpec) -> nn.Module:
-    """The plain network, adapters added into its weights."""
+    """Returns the plain network with the adapters added to its weights."""
     if spec.gradient_checkpointing:
         model.gradient_checkpointing_disable()  # type: ignore[operator]
     if spec.lora is None:
@@ -147,7 +150,7 @@ def merge_adapters(model: nn.Module, spec: TrainSpec) -> nn.Module:
 
 
 def stored_dtype(model: Any, revision: str | None) -> torch.dtype:
-    """The precision in which the checkpoint that a network comes from is stored; it is trained in float32."""
+    """Returns the precision in which the network's checkpoint is stored; it is trained in float32."""
     config = AutoConfig.from_pretrained(model.config._name_or_path, revision=revision)
     return config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
 
@@ -159,10 +162,10 @@ def train_drafter(
     drafter: CausalLM, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console, num_steps: int,
     about: dict[str, Any] | None = None, command: str | None = None,
 ) -> TrainingRecord:  # fmt: skip
-    """Train a drafter into an output folder that is open (`OutputFolder.open`), from its checkpoint if it has one.
+    """Trains a drafter into an open output folder (`OutputFolder.open`), from its checkpoint if there is one.
 
-    `about`: what training.json says of data, models and preparation. The drafter's network is changed. Raises
-    ConfigError where there is no room, where no learning rate keeps the loss finite, and where nothing can be written.
+    `about`: what training.json says of data, models and preparation. The drafter's network is changed in place. Raises
+    ConfigError if the disk lacks space, if no learning rate keeps the loss finite, or if a file cannot be written.
     """
     accelerator = make_accelerator(spec)
     model = prepare_network(drafter.model, spec)
@@ -198,7 +201,7 @@ def train_all_rates(
     model: nn.Module, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console, num_steps: int,
     accelerator: Accelerator,
 ) -> list[RateProgress]:  # fmt: skip
-    """Every learning rate from the same beginning; one that is lost does not keep the others from being tried."""
+    """Trains with every learning rate from the same initial weights. A rate that diverges does not stop the others."""
     initial = {name: parameter.detach().clone() for name, parameter in trained_parameters(model).items()}
     tried = []
     for number, rate in enumerate(spec.learning_rate):
@@ -215,18 +218,18 @@ def train_all_rates(
 
 
 def rate_folder(folder: OutputFolder, number: int) -> Path:
-    """Where the checkpoint and the log of a learning rate are, while the training goes on."""
+    """Returns the folder of the checkpoint and the log of a learning rate during the training."""
     return folder.work / f"rate-{number}"
 
 
 def index_of_lowest(losses: list[float | None]) -> int:
-    """The index of the lowest held-back loss; a rate that is lost has none."""
+    """Returns the index of the lowest validation loss; a rate that diverged has None."""
     comparable = [inf if loss is None else loss for loss in losses]
     return comparable.index(min(comparable))
 
 
 def check_not_all_lost(tried: Sequence[RateProgress], folder: OutputFolder) -> None:
-    """Raise ConfigError where no learning rate has come to its end."""
+    """Raises ConfigError if every learning rate diverged."""
     if all(progress.lost for progress in tried):
         raise ConfigError(
             f"{'; '.join(str(progress.lost) for progress in tried)}: lower --learning-rate or --set clip, or train "
@@ -237,7 +240,7 @@ def check_not_all_lost(tried: Sequence[RateProgress], folder: OutputFolder) -> N
 def write_finished(
     model: nn.Module, drafter: CausalLM, spec: TrainSpec, folder: OutputFolder, record: TrainingRecord
 ) -> None:
-    """Write the checkpoint, the log, the record and its picture beside the work, and move them into place."""
+    """Writes the checkpoint, the log, the record and its picture into the work folder, and moves them into place."""
     final = folder.work / "final"
     shutil.rmtree(final, ignore_errors=True)
     final.mkdir()
@@ -257,7 +260,8 @@ def write_finished(
 
 
 def needed_bytes(model: nn.Module, num_rates: int) -> int:
-    """Bytes on the disk: a checkpoint of every rate, one more while it is replaced, and the finished model."""
+    """Returns the disk space in bytes: a checkpoint of every rate, one more during its replacement, and the finished
+    model."""
     return (
         num_elements(trained_parameters(model)) * STATE_BYTES * (num_rates + 1)
         + num_elements(dict(model.named_parameters())) * 4
@@ -265,4 +269,5 @@ def needed_bytes(model: nn.Module, num_rates: int) -> int:
 
 
 def num_elements(parameters: dict[str, Any]) -> int:
+    """Returns the number of elements of all parameters."""
     return sum(parameter.numel() for parameter in parameters.values())

@@ -1,4 +1,4 @@
-"""Templates filled in with rows; what does not fit is told by file, row and column."""
+"""Prompts: templates filled with rows, and the few-shot examples before them."""
 
 import hashlib
 import unicodedata
@@ -18,9 +18,9 @@ from specbench.tasks.sources import open_source, rows_of
 
 
 def turns_of(task: TaskSpec, row: Row, place: str) -> Iterator[Row]:
-    """The row once per turn, with `turn` and `turn_index`; the row itself for a task of one turn.
+    """Yields the row once per turn, with `turn` and `turn_index`; for a task of one turn, the row itself.
 
-    Raises ConfigError naming `place` when the column of the turns does not list texts.
+    Raises ConfigError naming `place` if the column of the turns is no list of texts.
     """
     if task.turns is None:
         yield row
@@ -37,7 +37,7 @@ def turns_of(task: TaskSpec, row: Row, place: str) -> Iterator[Row]:
 
 
 def render(task: TaskSpec, key: str, template: str, place: str, row: Row) -> str:
-    """The filled-in template. Raises ConfigError naming file, row and column when the row does not fit."""
+    """Returns the filled template. Raises ConfigError naming file, row and column if the row does not fit."""
     for column in sorted(templates.always_used(template, "row") & set(row)):
         if templates.is_empty(row[column]):
             raise ConfigError(
@@ -55,7 +55,7 @@ def render(task: TaskSpec, key: str, template: str, place: str, row: Row) -> str
 
 
 def template_error(task: TaskSpec, key: str, template: str, place: str, row: Row, error: Exception) -> ConfigError:
-    """What is wrong with a row on which a template fails."""
+    """Returns the error for a row on which a template fails."""
     missing = sorted(name for name in templates.used(template, "row") if row.get(name) is None)
     if not missing:
         reason = ": ".join(filter(None, (type(error).__name__, str(error))))
@@ -69,10 +69,10 @@ def template_error(task: TaskSpec, key: str, template: str, place: str, row: Row
 
 
 def reference_of(task: TaskSpec, row: Row, place: str) -> Reference | None:
-    """The reference of one turn: a text, texts by name, or a list of texts any of which is right. None where the row
-    has none: the value is null, NaN, blank, or an empty list.
+    """Returns the reference of one turn: a text, texts by name, or a list of texts any of which is right. Returns None
+    for a row without one: the value is null, NaN, blank, or an empty list.
 
-    Raises ConfigError naming `place` when a column is missing or holds something else.
+    Raises ConfigError naming `place` if a column is missing or has another type.
     """
     if task.references:
         return _listed(task.references, row, place)
@@ -85,7 +85,7 @@ def reference_of(task: TaskSpec, row: Row, place: str) -> Reference | None:
 
 
 def _rendered(task: TaskSpec, key: str, template: str, row: Row, place: str) -> str | None:
-    """The filled-in template; None when a value that it always needs is empty."""
+    """Returns the filled template; None if a value that it always needs is empty."""
     needed = templates.always_used(template, "row") & set(row)
     if any(templates.is_empty(row[column]) or row[column] == [] for column in needed):
         return None
@@ -98,7 +98,7 @@ def _rendered(task: TaskSpec, key: str, template: str, row: Row, place: str) -> 
 
 
 def _listed(column: str, row: Row, place: str) -> list[str] | None:
-    """The texts of the column; with several turns, those of the turn, if there are any."""
+    """Returns the texts of the column; with several turns, those of the turn, if there are any."""
     if column not in row:
         raise ConfigError(
             f"{place}: no column '{column}', which lists the references: {nearest(column, map(str, row))}: add it"
@@ -122,8 +122,8 @@ SHOWN = 5  # places in an error
 
 @dataclass(frozen=True)
 class FewshotInfo:
-    """What a row tells of the worked examples before its prompts (`results.row.Shots`). `checked`: whether all that is
-    measured could be told from them."""
+    """What a leaderboard row says of the few-shot examples (`results.row.Shots`). `checked`: whether every measured row
+    could be compared with them."""
 
     num: int = 0
     source: Literal["task", "hub", "local", "sample"] | None = None
@@ -137,15 +137,15 @@ NO_SHOTS = FewshotInfo()
 
 @dataclass(frozen=True)
 class FewshotPrefix:
-    """`prefix`: the text before every prompt. `asked`: the questions of the worked examples."""
+    """`prefix`: the text before every prompt. `asked`: the questions of the few-shot examples."""
 
     prefix: str = ""
     asked: frozenset[str] = frozenset()
     worked: FewshotInfo = NO_SHOTS
 
     def check(self, task: TaskSpec, rows: Sequence[tuple[str, Row]]) -> None:
-        """Raise ConfigError where rows ask what stands before their prompt, even with their options in another order,
-        or have an answer of LONG_ANSWER characters or more that stands there."""
+        """Raises ConfigError if rows repeat a question of the prefix, even with their options in another order, or have
+        an answer of LONG_ANSWER characters or more that is in the prefix."""
         if not self.asked:
             return
         found = [place for place, row in rows if self._is_asked(task, row, place)]
@@ -170,8 +170,9 @@ class FewshotPrefix:
 
 
 def question(task: TaskSpec, row: Row, place: str) -> str:
-    """What a row asks: the column `fewshot.same`, or all that the prompt needs, or else the prompt; the first turn's.
-    Two that differ in blanks, case, the width of letters and the order of lists (of options) only are the same."""
+    """Returns the question of a row: the column `fewshot.same`, or all columns of the prompt, or else the prompt; of
+    the first turn. Questions that differ only in blanks, case, the width of letters and the order of lists (of options)
+    are equal."""
     row = next(turns_of(task, row, place))
     prompt = render(task, "prompt", task.prompt, place, row)
     column = task.fewshot and task.fewshot.same
@@ -192,7 +193,7 @@ def normalized_value(value: Any) -> str:
 
 
 def _reference_texts(reference: Reference | None) -> list[str]:
-    """What a reference holds, each plain."""
+    """Returns the normalized texts of a reference."""
     if reference is None:
         return []
     if isinstance(reference, Mapping):
@@ -201,7 +202,8 @@ def _reference_texts(reference: Reference | None) -> list[str]:
 
 
 def load_fewshot(task: TaskSpec, subset: str, data: str) -> FewshotPrefix:
-    """The worked examples of a subset, from beside its rows. `data`: "sample", "hub", or a folder or a file."""
+    """Returns the few-shot examples of a subset, from the place of its rows. `data`: "sample", "hub", a folder or a
+    file."""
     chosen = task.subset(subset)
     spec = chosen.fewshot
     if spec is None or spec.num_shots == 0:
@@ -221,14 +223,15 @@ def load_fewshot(task: TaskSpec, subset: str, data: str) -> FewshotPrefix:
 
 @cache
 def sample_prefix(task_json: str, subset: str | None) -> str:
-    """The text before the prompts of a task on its bundled sample. `task_json`: the task, merged with its subset."""
+    """Returns the text before the prompts of a task on its bundled sample. `task_json`: the task, merged with its
+    subset."""
     task = TaskSpec.model_validate_json(task_json)
     name = subset or "default"
     return load_fewshot(task.model_copy(update={"subsets": {name: {}} if subset else {}}), name, "sample").prefix
 
 
 def hub_place(task: TaskSpec, subset: str) -> DatasetSpec | None:
-    """Where the worked examples of a subset are on the hub; None when they are not taken from there."""
+    """Returns the place of a subset's few-shot examples on the hub; None if they are not taken from there."""
     chosen = task.subset(subset)
     spec = chosen.fewshot
     if spec is None or spec.num_shots == 0 or spec.rows:
@@ -237,7 +240,8 @@ def hub_place(task: TaskSpec, subset: str) -> DatasetSpec | None:
 
 
 def _with_fewshot_places(task: TaskSpec, chosen: TaskSpec, spec: FewshotSpec, data: str) -> TaskSpec:
-    """The task with the places of its worked examples instead of its rows. Raises ConfigError where there is none."""
+    """Returns the task with the places of its few-shot examples instead of its rows. Raises ConfigError if there are
+    none."""
     problem = None
     if data == "sample":
         problem = None if spec.sample else "have no bundled sample (fewshot.sample)"

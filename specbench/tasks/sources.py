@@ -1,4 +1,4 @@
-"""Which of a user's files hold the rows of a subset."""
+"""The sources of a task's rows: the bundled sample, the hub, or local files, with the files of each subset."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,8 @@ from specbench.tasks.local_files import SUFFIXES, Files, Row, find_files, find_p
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """`aligned`: where the columns lie in files of their own. `shared`: other subsets have a file of these too."""
+    """The files of a subset. `aligned`: if each column has its own file. `shared`: other subsets use one of these files
+    too."""
 
     paths: tuple[Path, ...]
     aligned: tuple[Files, ...] = ()
@@ -25,7 +26,8 @@ class LocalFiles:
 
 
 def local_files(task: TaskSpec, subset: str, data: Path, num_subsets: int) -> LocalFiles:
-    """The subset's files in a folder, or the one file given. Raises ConfigError naming what was looked for."""
+    """Returns the subset's files in a folder, or the given file. Raises ConfigError naming the patterns that were
+    tried."""
     aligned = _aligned(task, subset, data)
     if aligned:
         shared = num_subsets > 1 and any(_aligned(task, other, data) == aligned for other in read_alike(task, subset))
@@ -35,9 +37,9 @@ def local_files(task: TaskSpec, subset: str, data: Path, num_subsets: int) -> Lo
 
 
 def subsets_with_files(task: TaskSpec, data: Path) -> list[str]:
-    """The subsets that have files in a folder; of one file those that it may hold by its name.
+    """Returns the subsets that have files in a folder; for one file, those that it may hold according to its name.
 
-    Raises ConfigError for a path that cannot be looked at.
+    Raises ConfigError for a path that cannot be read.
     """
     try:
         return [name for name in task.subset_names if _has_files(task, name, data)]
@@ -50,7 +52,7 @@ def unreadable(data: Path, error: OSError) -> ConfigError:
 
 
 def read_alike(task: TaskSpec, subset: str) -> list[str]:
-    """The other subsets that would take the same rows of a file by mistake: those whose reader is no other one, unless
+    """Returns the other subsets that would take the same rows of a file by mistake: those with the same reader, unless
     the task says that its files are shared."""
     chosen = task.subset(subset)
     if chosen.local.shared:
@@ -73,7 +75,7 @@ def _has_files(task: TaskSpec, subset: str, data: Path) -> bool:
 
 
 def _is_shared(task: TaskSpec, subset: str, data: Path, files: list[Path]) -> bool:
-    """Whether another subset of the task has a file of this one."""
+    """Returns whether another subset of the task uses one of these files."""
     if data.is_file():
         return bool(read_alike(task, subset)) and not _is_named_after(task, subset, data)
     ours = {path.resolve() for path in files}
@@ -89,7 +91,7 @@ def _aligned(task: TaskSpec, subset: str, data: Path) -> list[Files]:
 
 
 def _stems(task: TaskSpec, subset: str) -> list[str]:
-    """What the subset's files may be called, without extension; wildcards allowed."""
+    """Returns the names of the subset's files without extension; they may hold wildcards."""
     return [_filled_pattern(task, subset, stem) for stem in task.subset(subset).local.files]
 
 
@@ -123,7 +125,7 @@ def _found_files(task: TaskSpec, subset: str, data: Path) -> list[Path]:
 
 
 def _named_after_others(task: TaskSpec, subset: str, file: Path) -> list[str]:
-    """The other subsets that a file is named after; none where it is named after this one too."""
+    """Returns the other subsets that a file is named after; none if it is named after this one too."""
     if _is_named_after(task, subset, file):
         return []
     return [name for name in others_of(task, subset) if _is_named_after(task, name, file)]
@@ -138,13 +140,13 @@ Kind = Literal["hub", "local", "sample"]
 
 
 class NoRows(ConfigError):
-    """The data are there, and none of their rows is of the subset."""
+    """The data exists, but none of its rows belongs to the subset."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Rows, each with its place ("mgsm_en.tsv, row 3"), read lazily. `revision`: the commit on the hub, for files the
-    digest of their bytes. `dataset`: the place on the hub."""
+    """Rows, each with its place ("mgsm_en.tsv, row 3"), read lazily. `revision`: the commit on the hub, or the digest
+    of the files' bytes. `dataset`: the place on the hub."""
 
     kind: Kind
     location: str
@@ -153,12 +155,12 @@ class Source:
     dataset: DatasetSpec | None = None
 
     def asked_for(self, made: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
-        """Of what a reader has made of the rows, those that the task asks of the hub."""
+        """Yields the rows made by a reader that the task requests from the hub."""
         return made if self.dataset is None else hub_data.asked_for(self.dataset, made)
 
 
 def open_source(task: TaskSpec, subset: str, data: str, num_subsets: int) -> Source:
-    """The rows of a subset. `data`: "sample", "hub", or the path of a folder or a file."""
+    """Returns the rows of a subset. `data`: "sample", "hub", or the path of a folder or a file."""
     if data == "hub":
         return _hub(task, subset)
     try:
@@ -204,8 +206,8 @@ def _local(task: TaskSpec, subset: str, data: Path, num_subsets: int) -> Source:
 
 
 def _file_rows(task: TaskSpec, subset: str, files: LocalFiles) -> Iterator[tuple[str, Row]]:
-    """The subset's rows: of rows with a column `subset` those that name it, and all others. Raises ConfigError when
-    there are none, and when a file is shared by several subsets but has no such column."""
+    """Yields the subset's rows: those whose column `subset` names it, and all rows without the column. Raises
+    ConfigError if there are none, and if several subsets share a file without the column."""
     seen: set[str] = set()
     num_taken = 0
     for place, row in _all_rows(task.subset(subset), files):
@@ -238,10 +240,11 @@ Join = Callable[[Row, Row], Row | None]
 
 
 def rows_of(task: TaskSpec, source: Source) -> Iterator[tuple[str, Row]]:
-    """The rows that the reader makes of each of the source's, with their place; a sample is in the layout already.
+    """Yields the rows that the reader makes of each source row, with their place; a sample has the final layout
+    already.
 
-    A reader may have `join(row, next) -> Row | None`: what two rows in succession are together, None where they are
-    two. Raises ConfigError naming the place of a row on which the reader fails.
+    A reader may have `join(row, next) -> Row | None`, which merges two consecutive rows, or returns None. Raises
+    ConfigError naming the place of a row on which the reader fails.
     """
     if task.reader is None or source.kind == "sample":
         yield from source.rows
@@ -256,7 +259,7 @@ def rows_of(task: TaskSpec, source: Source) -> Iterator[tuple[str, Row]]:
 
 
 def _joined(task: TaskSpec, rows: Iterable[tuple[str, Row]], join: Join) -> Iterator[tuple[str, Row]]:
-    """The rows, those that belong together as one, with the place of the first; one row is read ahead."""
+    """Yields the rows, merged where `join` merges them, with the place of the first; it reads one row ahead."""
     held: tuple[str, Row] | None = None
     for place, row in rows:
         if held is None:
@@ -273,7 +276,7 @@ def _joined(task: TaskSpec, rows: Iterable[tuple[str, Row]], join: Join) -> Iter
 
 @contextmanager
 def _naming(task: TaskSpec, place: str, row: Row) -> Iterator[None]:
-    """Whatever the reader raises ends in one line with the row's place."""
+    """Raises ConfigError with the row's place for whatever the reader raises."""
     try:
         yield
     except ConfigError as error:

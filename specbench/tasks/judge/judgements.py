@@ -1,4 +1,4 @@
-"""The records of a run → a judge's rating of every answer."""
+"""A judge's rating of every answer in the records of a run, and the file of the ratings."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A judge's rating of one answer, 1 … 10; `score` is None where there is none, and `problem` says why."""
+    """A judge's rating of one answer, 1 … 10; `score` is None if there is none, and `problem` says why."""
 
     score: float | None
     problem: str | None
@@ -49,7 +49,7 @@ class Judgement:
 
 
 def summary(judgements: Collection[Judgement], settings: JudgeSettings) -> str:
-    """What was paid for now, and what could not be judged, in one line."""
+    """Returns one line: new replies, their cost, and the answers that could not be judged."""
     paid = {each.request: each.reply for each in judgements if each.reply and not each.was_cached}.values()
     num_prompt_tokens = sum(reply.num_prompt_tokens or 0 for reply in paid)
     num_reply_tokens = sum(reply.num_reply_tokens or 0 for reply in paid)
@@ -63,7 +63,7 @@ def summary(judgements: Collection[Judgement], settings: JudgeSettings) -> str:
 
 
 def with_judgements(records: Iterable[Record], judgements: Mapping[JudgementKey, Judgement]) -> list[Record]:
-    """The records, in whose `scores` every answer has the metric `judge_score`; the given ones stay as they are."""
+    """Returns copies of the records in which every answer has the metric `judge_score`."""
     return [
         {
             **record,
@@ -83,10 +83,10 @@ def _with_score(generation: Mapping[str, Any], judgement: Judgement) -> dict[str
 def judge_records(
     records: Iterable[Record], questions: Questions, settings: JudgeSettings, console: Console
 ) -> dict[JudgementKey, Judgement]:
-    """Have every answer rated; what the cache holds is not asked again. Progress and cost go to `console`.
+    """Has every answer rated; cached replies are not requested again. Prints progress and cost on `console`.
 
-    Raises ConfigError in one line where no request can succeed (no key, a wrong one, no such model). A request that
-    fails alone leaves its answers without a score.
+    Raises ConfigError if no request can succeed (no key, a wrong one, no such model). A request that fails alone leaves
+    its answers without a score.
     """
     requests = requests_of(records, questions, settings)
     different = {digest(request): request for request in requests.values()}
@@ -121,7 +121,7 @@ def _judgement(request: Request, reply: Reply | str, was_cached: bool, path: Pat
 
 
 def _unusable(reply: Reply, max_tokens: int) -> str:
-    """Why a reply has no rating."""
+    """Returns why a reply has no rating."""
     if reply.finish_reason == "length":
         return f"the judge's reply was cut at {max_tokens} tokens, before a rating"
     if not reply.text.strip():
@@ -131,7 +131,7 @@ def _unusable(reply: Reply, max_tokens: int) -> str:
 
 
 def _ask(requests: Mapping[str, Request], settings: JudgeSettings, console: Console) -> dict[str, Reply | str]:
-    """Reply or problem for each request. A reply is in the cache before the next request is made."""
+    """Returns the reply or the problem of each request. A reply is cached before the next request is made."""
     if not requests:
         return {}
     client, cache = JudgeClient(settings), ReplyCache(settings.cache)
@@ -171,7 +171,7 @@ Rated = tuple[list[Record], str | None]  # the records, and the signature of the
 
 
 class JudgementLine(BaseModel, extra="allow", strict=True):
-    """A line of the file: what is read of it again. The rest stays as it was written."""
+    """The fields of a line of the file that are read again; other fields are kept."""
 
     task: str
     subset: str
@@ -198,10 +198,10 @@ class JudgementLine(BaseModel, extra="allow", strict=True):
 
 
 def with_recorded(records: list[Record], cells: "Sequence[Cell]", folder: Path, console: Console) -> Rated:
-    """The records with the ratings that judgements.jsonl has for the very requests that they would be; a line says so.
-    Of several judges the last one counts.
+    """Returns the records with the ratings that judgements.jsonl holds for exactly the same requests, and the signature
+    of the judge. Of several judges the last one counts.
 
-    Raises ConfigError for a file that is damaged.
+    Raises ConfigError for a damaged file.
     """
     path = folder / FILE
     lines = _read_lines(path)
@@ -220,7 +220,8 @@ def with_recorded(records: list[Record], cells: "Sequence[Cell]", folder: Path, 
 
 
 def ratings(folder: Path, signature: str, records: Sequence[Record]) -> dict[JudgementKey, Judgement]:
-    """What the judge with this signature has rated the answers of the records; without a score where it has not."""
+    """Returns the ratings of the judge with this signature for the answers of the records; the score is None for
+    answers that it has not rated."""
     found = {line.key: line.score for line in _read_lines(folder / FILE) if line.settings.signature == signature}
     return {
         (record_key(record), method): Judgement(found.get((record_key(record), method)), None, None, "", True)
@@ -230,9 +231,9 @@ def ratings(folder: Path, signature: str, records: Sequence[Record]) -> dict[Jud
 
 
 def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], settings: JudgeSettings) -> None:
-    """One JSON line for each answer and judge, behind those that the file has of other answers or other judges.
+    """Writes one JSON line for each answer and judge, after those of other answers or other judges in the file.
 
-    Raises ConfigError when the file is damaged or the disk refuses.
+    Raises ConfigError if the file is damaged or the disk is not writable.
     """
     new = [_line_of(*key, judgement, settings) for key, judgement in judgements.items()]
     replaced = {line.identity for line in new}
@@ -259,7 +260,7 @@ def _line_of(key: Key, method: str, judgement: Judgement, settings: JudgeSetting
 
 
 def _read_lines(path: Path) -> list[JudgementLine]:
-    """Returns the lines of the file, none where there is no file. Raises ConfigError for a file with any other line."""
+    """Returns the lines of the file, none if there is no file. Raises ConfigError for a file with any other line."""
     if not path.exists():
         return []
     lines = []

@@ -1,4 +1,4 @@
-"""What is asked about the answers of a run."""
+"""Requests to a judge: its settings, the request for each answer of a run, the cache of replies, and the client."""
 
 import hashlib
 import json
@@ -31,10 +31,11 @@ def default_cache() -> Path:
 
 @dataclass(frozen=True)
 class JudgeSettings:
-    """`base_url`: any server that speaks OpenAI's chat completions; None: that of OPENAI_BASE_URL, else OpenAI's.
-    `prices`: US dollars per million tokens of the prompt and of the reply; None: unknown, and so is the cost.
+    """The settings of a judge. `base_url`: any server with OpenAI's chat completions; None: that of OPENAI_BASE_URL,
+    else OpenAI's. `prices`: US dollars per million tokens of the prompt and of the reply; None: unknown, and so is the
+    cost.
 
-    Raises ConfigError for a value that cannot be.
+    Raises ConfigError for an invalid value.
     """
 
     model: str
@@ -62,11 +63,11 @@ class JudgeSettings:
 
     @property
     def signature(self) -> str:
-        """How ratings were made, for rows: nothing in it is secret."""
+        """Returns how ratings were made, for rows; it holds no secret."""
         return f"{self.model} at {self.url}, MT-bench single answer, temperature 0"
 
     def cost(self, num_prompt_tokens: int | None, num_reply_tokens: int | None) -> float | None:
-        """US dollars, or None where the price or a count is unknown."""
+        """Returns US dollars, None if the price or a count is unknown."""
         if self.prices is None or num_prompt_tokens is None or num_reply_tokens is None:
             return None
         return (num_prompt_tokens * self.prices[0] + num_reply_tokens * self.prices[1]) / 1e6
@@ -76,7 +77,7 @@ TEMPERATURE = 0.0
 
 
 def request_of(settings: JudgeSettings, messages: Sequence[Message]) -> dict[str, Any]:
-    """All that a reply depends on, and nothing secret."""
+    """Returns all that a reply depends on, without secrets."""
     return {
         "url": settings.url, "model": settings.model, "temperature": TEMPERATURE,
         "max_tokens": settings.max_tokens, "messages": list(messages),
@@ -88,13 +89,13 @@ def digest(request: Mapping[str, Any]) -> str:
 
 
 class ReplyCache:
-    """A file for each reply, written in one step: a process that is killed leaves a whole file or none."""
+    """One file per reply, written atomically: a killed process leaves a complete file or none."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def get(self, request: Mapping[str, Any]) -> Reply | None:
-        """The reply to a request; None where there is none, or its file is damaged."""
+        """Returns the reply to a request; None if there is none, or its file is damaged."""
         try:
             content = bounded.read_json(self.path(request), "delete it", strict=False)
             reply = Reply(**content["reply"])
@@ -103,7 +104,7 @@ class ReplyCache:
             return None
 
     def put(self, request: Mapping[str, Any], reply: Reply) -> None:
-        """Keep a reply. Raises ConfigError when the disk refuses."""
+        """Stores a reply. Raises ConfigError if the disk is not writable."""
         text = json.dumps({"request": request, "reply": asdict(reply)}, ensure_ascii=False, indent=1)
         try:
             write_atomically(self.path(request), text)
@@ -114,7 +115,7 @@ class ReplyCache:
             ) from error
 
     def path(self, request: Mapping[str, Any]) -> Path:
-        """The file of the reply to a request."""
+        """Returns the file of the reply to a request."""
         name = digest(request)
         return self.folder / name[:2] / f"{name}.json"
 
@@ -124,7 +125,7 @@ Request = dict[str, Any]
 
 
 class JudgeQuestion(NamedTuple):
-    """What the user of a conversation says in each turn, and whether the judge is shown the right answers."""
+    """The user's messages of a conversation, and whether the judge is shown the references."""
 
     turns: Sequence[str]
     judge_sees_reference: bool = False
@@ -134,7 +135,7 @@ Questions = Mapping[tuple[str, str, int], JudgeQuestion]  # by task, subset and 
 
 
 def questions_of(cells: "Iterable[Cell]") -> Questions:
-    """What the examples of a run ask."""
+    """Returns the questions of a run's examples."""
     return {
         (cell.task.name, cell.subset, example.index): JudgeQuestion(example.turns, example.judge_sees_reference)
         for cell in cells
@@ -145,8 +146,8 @@ def questions_of(cells: "Iterable[Cell]") -> Questions:
 def requests_of(
     records: Iterable[Record], questions: Questions, settings: JudgeSettings
 ) -> dict[JudgementKey, Request]:
-    """What is asked about every answer: the conversation up to it, with the method's own answers, as the records hold
-    them; where the judge is shown the right ones, also these, if a record has a text for its reference."""
+    """Returns the request for every answer: the conversation up to it, with the method's own answers from the records.
+    If the judge is shown references, it includes those that are texts."""
     by_key = {record_key(record): record for record in records}
     found: dict[JudgementKey, Request] = {}
     for key, record in by_key.items():
@@ -163,7 +164,8 @@ def requests_of(
 
 
 def _reference(record: Record) -> str | None:
-    """The right answer as one text; several, any of which is right, one below the other. Tests of code are none."""
+    """Returns the reference as one text; alternatives are separated by an empty line. Tests of code are no
+    reference."""
     reference = record.get("reference")
     texts = [reference] if isinstance(reference, str) else reference if isinstance(reference, list) else []
     return "\n\n".join(text for text in texts if text.strip()) or None
@@ -178,11 +180,11 @@ FATAL = {  # what would be the same for every request, and what to do
 
 
 class NoReply(Exception):
-    """A request that was given up, and why."""
+    """A request that failed, and why."""
 
 
 class JudgeClient:
-    """A judge that several threads ask. Raises ConfigError where the environment has no key."""
+    """A judge that several threads use. Raises ConfigError if the environment has no key."""
 
     def __init__(self, settings: JudgeSettings) -> None:
         self._settings = settings
@@ -194,13 +196,14 @@ class JudgeClient:
 
     @property
     def stopped(self) -> threading.Event:
-        """Set it to have nothing asked any more."""
+        """Returns the event that stops all further requests once it is set."""
         return self._server.stopped
 
     def ask(self, request: Mapping[str, Any]) -> Reply:
-        """The judge's reply. Raises NoReply for this request alone, ConfigError for what every request would meet.
+        """Returns the judge's reply. Raises NoReply if only this request fails, ConfigError for a failure of every
+        request.
 
-        A request that the server refuses for what is in it says nothing about the others.
+        A request that the server refuses because of its content says nothing about the others.
         """
         if self.stopped.is_set():
             raise NoReply("the judge was not asked")
@@ -218,7 +221,7 @@ class JudgeClient:
         return reply
 
     def _check(self, error: RequestFailed) -> None:
-        """Raise ConfigError for what no request of the run would survive."""
+        """Raises ConfigError for an error that every request of the run would meet."""
         reason = f"{error.status}: {FATAL[error.status]}" if error.status in FATAL else None
         if error.code == NO_CREDIT:
             reason = f"{error.status}: the account has no credit left: add some; replies so far are kept"

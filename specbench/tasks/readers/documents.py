@@ -1,4 +1,4 @@
-"""Readers of long documents: SCROLLS, whose inputs begin with the question, and QMSum as it was first published."""
+"""Readers of documents: SCROLLS, whose inputs begin with the question, QMSum as first published, and parallel texts."""
 
 import re
 from collections.abc import Callable
@@ -27,26 +27,27 @@ def scrolls() -> "Scrolls":
 
 @READERS.register("scrolls_choice")
 def scrolls_choice() -> "Scrolls":
-    """QuALITY: behind the question come four answers, "(A) …" to "(D) …"; the right one is given by its text."""
+    """QuALITY: four answers, "(A) …" to "(D) …", follow the question; the right one is given by its text."""
     return Scrolls(_with_options)
 
 
 @READERS.register("scrolls_meetings")
 def scrolls_meetings() -> "Scrolls":
-    """QMSum in SCROLLS' layout or in its own: a meeting with several queries, a row for each of which is made."""
+    """QMSum in SCROLLS' layout or in its own: a meeting with several queries becomes one row for each query."""
     return Scrolls(_question_first)
 
 
 class Scrolls:
-    """A reader that splits the input by `split`. SCROLLS repeats a row for every further right answer: such rows, which
-    come one behind the other, are one row with several `references`."""
+    """A reader that splits the input by `split`. SCROLLS repeats a row for every further right answer: consecutive rows
+    of one id become one row with several `references`."""
 
     def __init__(self, split: Callable[[Row], Row]) -> None:
         self._split = split
         self._seen: set[str] = set()
 
     def join(self, row: Row, following: Row) -> Row | None:
-        """A row and the next, of the same id, as one, with the texts of `output` as a list; None where they are two."""
+        """Returns a row and the next as one if they have the same id, with the texts of `output` as a list; else
+        None."""
         if "input" not in row or row.get("id") is None or row["id"] != following.get("id"):
             return None
         if row["input"] != following.get("input"):
@@ -69,7 +70,7 @@ class Scrolls:
 
 
 def _outputs(row: Row) -> list[str]:
-    """The right answers of a row, none of them empty."""
+    """Returns the right answers of a row without empty ones."""
     output = row.get("output")
     given: list[Any] = output if isinstance(output, list) else [output]
     return [text for text in given if not templates.is_empty(text)]
@@ -98,7 +99,7 @@ def _with_options(row: Row) -> Row:
 
 
 def _answer_options(text: str) -> list[str]:
-    """What stands behind "(A)" to "(D)" at the beginning of a line; where that are not four, behind any of them."""
+    """Returns the texts behind "(A)" to "(D)" at the beginning of a line; if these are not four, behind any of them."""
     splits = [re.split(marker, text)[1:] for marker in (r"(?m)^ *\([A-D]\) *", r" *\([A-D]\) *")]
     found = next((parts for parts in splits if len(parts) == len(LETTERS)), splits[-1])
     return [" ".join(option.split()) for option in found]
@@ -122,7 +123,7 @@ LANGUAGES = frozenset(LANGUAGE_CODES.values())
 @READERS.register("translation")
 def translation() -> Callable[[Row], Row]:
     """Rows with `translation` (language → text), or with columns named after languages ("de", "German"), which become
-    it. Other columns stay. Texts lose the blanks around them; one that is null, NaN or blank is null."""
+    it. Other columns stay. Blanks around texts are removed; a text that is null, NaN or blank becomes null."""
     return _translation_row
 
 

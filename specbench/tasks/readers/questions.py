@@ -1,4 +1,4 @@
-"""Multiple choice: the layouts in which CommonsenseQA and MMLU are published, as the hub has them."""
+"""Readers of short questions: multiple choice, word problems, instructions and programs, in their published layouts."""
 
 from collections.abc import Callable
 from functools import partial
@@ -36,9 +36,10 @@ def csqa() -> Callable[[Row], Row]:
 
 @READERS.register("mmlu")
 def mmlu() -> Callable[[Row], Row]:
-    """Rows of cais/mmlu; csv files with a column for each of the four choices and the answer as a number or a letter.
+    """Rows of cais/mmlu, and csv files with a column for each of the four choices and the answer as a number or a
+    letter.
 
-    `is_first` marks the first row that is read: in the few-shot examples it carries the heading.
+    `is_first` marks the first row that is read: among the few-shot examples it has the heading.
     """
     num_read = 0
 
@@ -55,7 +56,7 @@ def mmlu() -> Callable[[Row], Row]:
 
 
 def _index(answer: Any) -> int:
-    """0 to 3 of such a number or of a letter A to D; ConfigError for anything else."""
+    """Returns 0 to 3 for such a number or for a letter A to D. Raises ConfigError for anything else."""
     text = str(answer).strip().upper()
     if text in tuple(LETTERS):
         return LETTERS.index(text)
@@ -70,7 +71,8 @@ MATH_LANGUAGES = {"bn": "bengali", "de": "german", "en": "english", "es": "spani
 
 @READERS.register("mgsm")
 def mgsm() -> Callable[[Row], Row]:
-    """Rows of juletxara/mgsm as they are: its files have no header, so that one under other names would be a row."""
+    """Rows of juletxara/mgsm, unchanged. Its files have no header: a header with other names would become a row and is
+    refused."""
 
     def read(row: Row) -> Row:
         answer = row.get("answer_number")
@@ -85,9 +87,8 @@ def mgsm() -> Callable[[Row], Row]:
 
 
 def mcot(language: str) -> Callable[[Row], Row | list[Row]]:
-    """Rows of one language of laihuiyuan/mCoT-MATH, told apart by `lang-id` (a code or a name); rows without it are of
-    the language. A question that stands in mCoT's prompt already is taken out of it.
-    """
+    """Rows of one language of laihuiyuan/mCoT-MATH, selected by `lang-id` (a code or a name); rows without it belong to
+    the language. A question inside mCoT's own prompt is extracted from it."""
 
     def read(row: Row) -> Row | list[Row]:
         if str(row.get("lang-id") or language).lower() not in (language, MATH_LANGUAGES[language]):
@@ -119,7 +120,8 @@ AYA_SCRIPTS = {"zho": "Hans"}  # of languages that the suite has in two
 
 
 def aya(language: str) -> Callable[[Row], Row | list[Row]]:
-    """The rows of one language (ISO 639-3), and those that name none."""
+    """The rows of one language (ISO 639-3) of the Aya evaluation suite, one file of which holds all languages; and rows
+    without a language."""
 
     def read(row: Row) -> Row | list[Row]:
         if row.get("language", language) != language:
@@ -136,7 +138,7 @@ for _language in AYA_LANGUAGES:
 
 @READERS.register("humaneval")
 def humaneval() -> Callable[[Row], Row]:
-    """Rows of openai/openai_humaneval and of HumanEval.jsonl, with the column `id` that records are told apart by."""
+    """Rows of openai/openai_humaneval and of HumanEval.jsonl, with the column `id`, which identifies records."""
     return lambda row: {"id": row["task_id"], **row} if "task_id" in row else row
 
 
@@ -145,8 +147,8 @@ WEBTEXT_COLUMNS = (("human", "bot"), ("input",))
 
 @READERS.register("webtext")
 def webtext() -> Callable[[Row], Row | list[Row]]:
-    """Rows with `text` as they are; of others the columns `human` and `bot` (tiny-webtext), or `input` (WikiNews), are
-    the text. Rows without any text are left out."""
+    """Rows with `text`, unchanged; of others the columns `human` and `bot` (tiny-webtext), or `input` (WikiNews),
+    become the text. Rows without any text are skipped."""
     return _webtext_row
 
 

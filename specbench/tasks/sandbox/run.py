@@ -1,19 +1,20 @@
-"""Runs one program against its tests, in a process tree of its own that is gone when this returns.
+"""Runs one program against its tests, in a process tree of its own that has ended when this returns.
 
-What a program can forge. The tests run in another process, which the program cannot read or write, and which alone
-holds the pipe of the verdict; the program's process never sees the tests, and gives them plain values as JSON. So to
-exit early, print, replace modules, built-ins or the checker, or return an object that equals everything is of no use,
-and which of its functions the tests see is said by the tests, so that it replaces no name that they have already: a
-program passes by returning the values that the tests accept. Nor can it end an iteration of the tests' own, such as
-`all(map(…))`: a StopIteration of the program, and a `next` of the tests that finds no item, is a RuntimeError there,
-unless the tests name StopIteration. What remains:
-- a program may guess what is tested from the arguments, as any program may;
+A program passes only by returning the values that the tests accept. The tests run in another process, which the program
+cannot read or write, and which alone holds the pipe of the verdict. The program's process never sees the tests, and
+sends them plain values as JSON. It therefore gains nothing by exiting early, printing, replacing modules, built-ins or
+the checker, or returning an object that equals everything. The tests decide which of its functions they call, so that
+it replaces none of their names. Nor can it end an iteration of the tests, such as `all(map(…))`: a StopIteration of the
+program, and a `next` of the tests that finds no item, is a RuntimeError there, unless the tests name StopIteration.
+What remains:
+
+- a program may infer what is tested from the arguments, as any program may;
 - tests see copies: an argument that a program changes in place is unchanged for them, and the other way round;
   iterators and generators are read to their end before they are sent;
-- objects of a program's own classes, arrays and views of mappings do not come back: such a call raises TypeError;
-- tests call functions; classes and constants of a program are not there for them;
-- with limits only (`isolation.NOT_ISOLATED`), and not run by root, a program is as mighty as its user: it may kill or
-  trace any process of that user, the one that collects the verdicts included, and edit that user's files.
+- objects of a program's own classes, arrays and views of mappings are not sent back: such a call raises TypeError;
+- tests call functions; they cannot use classes and constants of a program;
+- with limits only (`isolation.NOT_ISOLATED`), and not run by root, a program has all rights of its user: it may kill or
+  trace any process of that user, including the one that collects the verdicts, and edit that user's files.
 """
 
 import json
@@ -38,10 +39,10 @@ ENDED = ("timed out", "printed too much")  # by a limit: nobody knows whether th
 class ProgramTest:
     """A program and its tests.
 
-    `program` is the answer's whole source. `test` is run in another process, after `prefix` (trusted source whose
-    names the tests use: a prompt with helper functions; it may end in the head of an unfinished function), and calls
-    the functions `entry_points` of the program; empty: all names that the test uses and that neither it, the prefix nor
-    Python defines. A program that lacks one of them fails.
+    `program` is the answer's whole source. `test` runs in another process, after `prefix` (trusted source whose names
+    the tests use: a prompt with helper functions; it may end in the head of an unfinished function), and calls the
+    functions `entry_points` of the program. If `entry_points` is empty, they are all names that the test uses and that
+    neither it, the prefix nor Python defines. A program that lacks one of them fails.
     """
 
     program: str
@@ -52,7 +53,7 @@ class ProgramTest:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use. It is one process with one thread."""
+    """The resources of one program. It is one process with one thread."""
 
     timeout_seconds: float = 10.0  # wall clock, from when the program starts
     memory_mib: int = 512  # address space, of the program and of its tests each
@@ -63,8 +64,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class ProgramOutcome:
-    """`passed` is said by the tests alone. `not judged`: the fault is the test's or the machine's, not the program's.
-    `output`: the end of what the program printed."""
+    """The outcome of a program. Only the tests report `passed`. `not judged`: the test or the machine failed, not the
+    program. `output`: the end of what the program printed."""
 
     status: Status
     reason: str = ""
@@ -76,7 +77,7 @@ TAIL_BYTES = 2000
 
 
 def run_program(job: ProgramTest, limits: Limits, isolated_by: Isolation | None = None) -> ProgramOutcome:
-    """Run a program, shut in as far as this machine allows (or as `isolated_by` says, for trials)."""
+    """Runs a program with the strongest isolation of this machine, or with `isolated_by`, for trials."""
     with ExitStack() as stack:
         chosen = isolated_by or isolation.strongest(_works)
         folder = "/tmp"  # which is the sandbox's own, where it has a root of its own
@@ -99,7 +100,7 @@ def run_program(job: ProgramTest, limits: Limits, isolated_by: Isolation | None 
 
 
 def _works(candidate: Isolation) -> bool:
-    """Whether a program runs and passes under an isolation on this machine."""
+    """Returns whether a program runs and passes under an isolation on this machine."""
     job = ProgramTest(program="def add(a, b):\n    return a + b\n", test="assert add(1, 2) == 3", entry_points=("add",))
     return run_program(job, Limits(), candidate).status == "passed"
 
@@ -135,7 +136,7 @@ class _ProgramWatch:
         return ProgramOutcome("not judged", "the sandbox did not start", tail)
 
     def _follow(self) -> ProgramOutcome | None:
-        """Read until the tester has closed its report; the outcome, where the run has to be ended before."""
+        """Reads until the tester has closed its report. Returns the outcome if the run has to be stopped before."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + START_SECONDS
         with selectors.DefaultSelector() as selector:
@@ -163,7 +164,7 @@ class _ProgramWatch:
         return ProgramOutcome("timed out", f"ran longer than {self.limits.timeout_seconds:g} seconds")
 
     def _drain(self) -> None:
-        """Take what the program printed last."""
+        """Reads the last output of the program."""
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
         with suppress(BlockingIOError):
@@ -178,7 +179,7 @@ class _ProgramWatch:
         self.program_pids = [first["pid"]] if "pid" in first else []
 
     def end(self) -> None:
-        """Kill all that is left: a program has one process, which leads a session of its own."""
+        """Kills all that is left: a program has one process, which leads its own session."""
         for pid in [] if self.has_namespace else self.program_pids:
             with suppress(ProcessLookupError):
                 if os.getsid(pid) == pid:
@@ -194,7 +195,7 @@ _allowed = False
 
 
 def allow(allowed: bool = True) -> None:
-    """Say for this process that they may (`--allow-code-execution`)."""
+    """Allows this process to execute programs (`--allow-code-execution`)."""
     global _allowed
     _allowed = allowed
 

@@ -1,4 +1,7 @@
-"""The letter of an option in an answer: all letters that may be one, and how strongly the words around choose each."""
+"""Accuracy of a choice: the letter of an option, or the option's own text.
+
+All letters that may name an option are candidates; the words around each decide how strongly it is chosen.
+"""
 
 import re
 import unicodedata
@@ -21,7 +24,7 @@ _INSIDE = "A-Za-z0-9À-ɏЀ-ӿ"  # a letter beside one of these is part of a wor
 
 
 def lone(letter: str) -> str:
-    """The pattern of a letter that is no part of "I'm", "U.S.", "B-cell" or "C++"."""
+    """Returns the pattern of a letter that is not part of "I'm", "U.S.", "B-cell" or "C++"."""
     return rf"(?<![{_INSIDE}])(?<![{_INSIDE}][’.-]){letter}(?![’.-]?[{_INSIDE}]|\+\+|#)"
 
 
@@ -44,7 +47,7 @@ class WordPatterns(NamedTuple):
 
 @cache
 def word_patterns() -> WordPatterns:
-    """The patterns of all languages of the file together."""
+    """Returns the patterns of all languages of letters.yaml together."""
     patterns = ["|".join(column) for column in zip(*map(_patterns, _languages()), strict=True)]
     patterns[0] += r"|\\boxed\s*\Z"
     patterns[-1] += f"|{LIST}"
@@ -52,7 +55,7 @@ def word_patterns() -> WordPatterns:
 
 
 def _languages() -> Iterator[dict[str, str]]:
-    """Of each language its kinds of words, each as one pattern; one that nothing matches where it has none."""
+    """Yields the kinds of words of each language, each as one pattern; a missing kind matches nothing."""
     text = unicodedata.normalize("NFKC", FILE.read_text(encoding="utf-8"))
     words: dict[str, Any] = parse(re.sub(r"\|\s+", "|", text), FILE.name)
     joined = words.pop(JOINED)
@@ -62,7 +65,7 @@ def _languages() -> Iterator[dict[str, str]]:
 
 
 def _patterns(words: dict[str, str]) -> tuple[str, ...]:
-    """The patterns of one language, in the order of `Around`."""
+    """Returns the patterns of one language, in the order of `WordPatterns`."""
     linking = "|".join(words[kind] for kind in ("answer", "option", "right", "link"))
 
     def links(separator: str) -> str:
@@ -100,7 +103,7 @@ LATIN = str.maketrans("АВСЕН", "ABCEH")
 
 
 class Strength(IntEnum):
-    """How surely a letter is the one that is chosen."""
+    """How strongly a letter is chosen."""
 
     FREE = 1  # a capital that stands alone
     MARKED = 2  # in brackets, quotes or bold
@@ -111,7 +114,7 @@ class Strength(IntEnum):
 
 
 class Mention(NamedTuple):
-    """A letter that is not ruled out. The strongest is chosen; of equally strong ones the last."""
+    """A letter that is not ruled out. The strongest one is chosen; of equally strong ones the last."""
 
     strength: Strength
     start: int
@@ -119,10 +122,10 @@ class Mention(NamedTuple):
 
 
 def chosen_letter(text: str, letters: str = LETTERS) -> str | None:
-    """The option that an answer chooses, or None.
+    """Returns the option that an answer chooses, or None.
 
-    A letter is not chosen where it is ruled out ("not A", "A is wrong"), and then no other mention without words that
-    choose it counts. Letters that are joined ("A or B") and the labels of a list of options choose nothing.
+    A letter that is ruled out ("not A", "A is wrong") is not chosen, and neither are its other mentions unless words
+    choose them. Joined letters ("A or B") and the labels of a list of options choose nothing.
     """
     plain = _without_joined(plain_text(text), letters)
     listed = _listed(plain, letters)
@@ -140,18 +143,18 @@ def chosen_letter(text: str, letters: str = LETTERS) -> str | None:
 
 
 def plain_text(text: str) -> str:
-    r"""The text with full-width letters and Cyrillic look-alikes as Latin letters, \text{B} as B and ' as ’."""
+    r"""Returns the text with full-width letters and Cyrillic look-alikes as Latin letters, \text{B} as B and ' as ’."""
     plain = LATEX.sub(r"\1", unicodedata.normalize("NFKC", text)).replace("'", "’")
     return LOOKALIKE.sub(lambda match: match[0].translate(LATIN), plain)
 
 
 def is_denied(plain: str, start: int, end: int) -> bool:
-    """Whether the words around plain[start:end], a letter or an option's text, rule it out."""
+    """Returns whether the words around plain[start:end], a letter or an option's text, rule it out."""
     return _ends(word_patterns().denied_before, plain, start) or bool(word_patterns().denied_behind.match(plain, end))
 
 
 def _strength(plain: str, match: re.Match[str]) -> Strength | None:
-    """How strongly the words around a letter choose it."""
+    """Returns how strongly the words around a letter choose it, None if they do not."""
     words, start, end = word_patterns(), match.start(), match.end()
     if not plain[:start].strip() and ALONE.match(plain, end):
         return Strength.ALONE
@@ -165,7 +168,7 @@ def _strength(plain: str, match: re.Match[str]) -> Strength | None:
 
 
 def _bare_strength(plain: str, match: re.Match[str], listed: set[int]) -> Strength | None:
-    """How strongly a letter is chosen by how it is written, if it is the letter of an option at all."""
+    """Returns how strongly the form of a letter chooses it; None if it names no option."""
     is_capital, is_marked = bool(match["capital"]), bool(match["open"] and match["close"])
     is_noun = _ends(word_patterns().noun_before, plain, match.start())
     if is_noun or _is_english(plain, match) or match.start("capital") in listed:
@@ -179,7 +182,8 @@ def _bare_strength(plain: str, match: re.Match[str], listed: set[int]) -> Streng
 
 
 def _is_english(plain: str, match: re.Match[str]) -> bool:
-    """Whether a capital A or I is the word of English: behind a small letter "A" is one only as part of a title."""
+    """Returns whether a capital A or I is the English word. After a lower-case letter, "A" is the word only as part of
+    a title."""
     if (
         match["open"]
         or match["close"]
@@ -192,12 +196,12 @@ def _is_english(plain: str, match: re.Match[str]) -> bool:
 
 
 def _ends(pattern: re.Pattern[str], plain: str, end: int) -> bool:
-    """Whether the pattern matches what stands right before a place."""
+    """Returns whether the pattern matches the text right before a position."""
     return bool(pattern.search(plain, max(0, end - WINDOW), end))
 
 
 def _without_joined(plain: str, letters: str) -> str:
-    """The text without letters that are joined, "A or B": none of them is chosen."""
+    """Returns the text without joined letters, "A or B": none of them is chosen."""
 
     def erased(match: re.Match[str]) -> str:
         return "…" if all(_letter_of(each) in letters for each in LETTER.finditer(match[0])) else match[0]
@@ -206,7 +210,8 @@ def _without_joined(plain: str, letters: str) -> str:
 
 
 def _listed(plain: str, letters: str) -> set[int]:
-    """Where the labels stand of a list of options from the first letter on: "A) sea B) sky C) road"."""
+    """Returns the positions of the labels of a list of options that starts with the first letter: "A) sea B) sky C)
+    road"."""
     found, run = set[int](), list[int]()
     for label in LABEL.finditer(plain):
         is_next = label[1] == letters[len(run) : len(run) + 1] and not is_denied(plain, *label.span())
@@ -226,8 +231,9 @@ ANSWER_KEY = "answer"  # of a reference that names the right letter, and the tex
 
 
 def chosen_text(text: str, options: Mapping[str, str]) -> str | None:
-    """The letter of the one option whose words, in a row, are in the answer; of options within each other the longest.
-    None where there is none or more than one. An option that is ruled out wherever it stands is not in the answer."""
+    """Returns the letter of the single option whose words are in the answer, in a row; of options within each other,
+    the longest. Returns None if there is none or more than one. An option that is ruled out wherever it occurs does not
+    count."""
     answer, plain = f" {' '.join(words(text))} ", plain_text(text).lower()
     spoken = {letter: f" {' '.join(words(option))} " for letter, option in options.items() if words(option)}
     found = [letter for letter, option in spoken.items() if option in answer and not _is_ruled_out(option, plain)]
@@ -242,12 +248,12 @@ def _is_ruled_out(option: str, plain: str) -> bool:
 
 @SCORERS.register("choice")
 def choice(*, letters: str = LETTERS) -> PerAnswer:
-    """Accuracy: 1 when the answer chooses the reference's letter, else 0.
+    """Accuracy: 1 if the answer chooses the reference's letter, else 0.
 
     The reference is the letter, a list of letters any of which is right, or a mapping with the letter as `answer` and
-    the options' texts by their letters: then these alone can be chosen ("I" is else a word of English more often than
-    an option), and an answer without a letter may name its option in words. Raises ConfigError for a reference that is
-    none of the `letters`.
+    the options' texts by their letters. With a mapping, only these letters can be chosen (otherwise "I" is more often
+    the English word than an option), and an answer without a letter may name its option in words. Raises ConfigError
+    for a reference that is none of the `letters`.
     """
 
     def judge(text: str, reference: Reference) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""pass@k: programs are right when the tests of their problem pass, which is found by running them."""
+"""pass@k: a program is right if it passes the tests of its problem, which are executed."""
 
 import ast
 import re
@@ -20,8 +20,9 @@ CODE = re.compile(r"(?:async def|def|class) \w|@\w|import [\w., ]+$|from [\w.]+ 
 
 
 def fenced_blocks(text: str) -> list[tuple[str, str]]:
-    """(language, content) of each fenced block of a Markdown text, as CommonMark has them: a fence is closed by one of
-    its kind that is as long and says nothing else, or by the end; its indentation is not the content's."""
+    """Returns (language, content) of each fenced block of a Markdown text by the rules of CommonMark: a fence is closed
+    by a fence of its kind that is at least as long and has no text, or by the end; its indentation is removed from the
+    content."""
     blocks: list[tuple[str, str]] = []
     opening: tuple[str, str] | None = None  # indentation and fence
     for line in text.replace("\r\n", "\n").splitlines(keepends=True):
@@ -39,7 +40,7 @@ def fenced_blocks(text: str) -> list[tuple[str, str]]:
 
 
 def chosen_block(text: str, definition: re.Pattern[str]) -> str | None:
-    """The first fenced block with a definition, else the longest one of Python; None where there is none."""
+    """Returns the first fenced block with a definition, else the longest one of Python; None if there is none."""
     blocks = [(language, content) for language, content in fenced_blocks(text) if content.strip()]
     python = [content for language, content in blocks if PYTHON.fullmatch(language)]
     defining = (content for _, content in blocks if definition.search(content))
@@ -47,7 +48,7 @@ def chosen_block(text: str, definition: re.Pattern[str]) -> str | None:
 
 
 def without_sentences(text: str) -> str:
-    """The lines from the first one of code to the last with which they compile, where the whole does not."""
+    """Returns the lines from the first one of code to the last with which they compile, if the whole text does not."""
     lines = text.replace("\r\n", "\n").splitlines(keepends=True)
     start = next((number for number, line in enumerate(lines) if CODE.match(line)), None)
     if start is None or compiles(text):
@@ -73,19 +74,19 @@ EXECUTION_IS_OFF = "code execution is off: --allow-code-execution"
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
-    """The chance that one of k of the samples is correct: 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, eq. 1). None
-    when there are fewer than k samples."""
+    """Returns the probability that one of k of the samples is correct: 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, eq.
+    1). Returns None if there are fewer than k samples."""
     if num_samples < k:
         return None
     return 1.0 - comb(num_samples - num_correct, k) / comb(num_samples, k)
 
 
 def program_of(answer: str, prefix: str, entry_point: str | None, extract: Extract) -> str:
-    """The whole program: the prompt's text with its continuation, or followed by a function written out anew.
+    """Returns the whole program: the prompt's text with its continuation, or followed by a rewritten function.
 
-    "raw": the answer continues the prompt. "fenced": the Markdown block that defines the entry point is the answer,
-    else the longest one of Python, if there is one. "auto": "fenced", and an answer that defines the entry point itself
-    is no continuation, nor are sentences around it part of it.
+    "raw": the answer continues the prompt. "fenced": the answer is the Markdown block that defines the entry point,
+    else the longest one of Python, if there is one. "auto": as "fenced", and an answer that defines the entry point
+    itself is no continuation; sentences around it are dropped.
     """
     if extract == "raw":
         return prefix + answer
@@ -101,7 +102,8 @@ def program_of(answer: str, prefix: str, entry_point: str | None, extract: Extra
 
 @dataclass(frozen=True)
 class CodeScorer:
-    """A scorer. One answer has a pass@1 alone; the pass@k of a problem comes from all its answers (`of_samples`)."""
+    """Scores programs. One answer has only a pass@1; the pass@k of a problem comes from all its answers
+    (`of_samples`)."""
 
     names: tuple[str, ...]
     limits: Limits
@@ -122,7 +124,7 @@ class CodeScorer:
         return Score({"pass@1": float(outcome.status == "passed")}, outcome=ended)
 
     def of_samples(self, name: str, values: Sequence[float]) -> float | None:
-        """A metric of one problem from the pass@1 of each of its answers; None when there are too few."""
+        """Returns a metric of one problem from the pass@1 of each of its answers; None if there are too few."""
         return pass_at_k(len(values), sum(value == 1.0 for value in values), int(name.removeprefix("pass@")))
 
     def corpus(self, name: str, sums: Sequence[float]) -> float:
@@ -149,7 +151,7 @@ class CodeScorer:
 
 
 def misnamed(job: ProgramTest) -> str | None:
-    """The entry point, where the prompt defines functions and this is none of them, so that no answer is right."""
+    """Returns the entry point if the prompt defines functions and this is none of them: then no answer is right."""
     defined = re.findall(r"^(?:async )?def (\w+)", job.prefix, re.MULTILINE)
     return next((name for name in job.entry_points if defined and name not in defined), None)
 
@@ -166,11 +168,11 @@ def code(
     memory_mib: int = 512,
     extract: Extract = "auto",
 ) -> CodeScorer:
-    """pass@k by execution, which stays off without `--allow-code-execution`: then an answer has no value.
+    """pass@k by execution, which is off without `--allow-code-execution`: then an answer has no value.
 
     The reference is a mapping: `test`, source that calls the answer's function; `prefix`, the program text that the
     answer continues; `entry_point`, the function's name. `timeout_seconds`, `memory_mib`: limits of one program. Raises
-    ConfigError for options out of range and a reference of another shape.
+    ConfigError for options out of range and for a reference of another type.
     """
     numbers = {"k": min(k, default=1), "timeout_seconds": timeout_seconds, "memory_mib": memory_mib}
     for option, value in numbers.items():

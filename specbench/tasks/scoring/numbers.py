@@ -1,4 +1,4 @@
-"""The numbers that a text holds, in digits of any script, each with one value."""
+"""Accuracy by the number in an answer: numbers in digits of any script, each with one value."""
 
 import re
 import unicodedata
@@ -59,16 +59,17 @@ NO_SPACES = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")  # Thai, Ja
 
 
 class WrittenNumber(NamedTuple):
-    """A number of a text. `gap`: what stands between it and the number before it (or the start)."""
+    """A number in a text. `gap`: the text between it and the number before it (or the start)."""
 
     value: Decimal
     gap: str
 
 
 def written_numbers(text: str, decimal_comma: bool = False) -> list[WrittenNumber]:
-    """Returns the numbers of a text in order. `decimal_comma`: whether "2.125" is 2125, as in German; else it is 2.125.
+    """Returns the numbers of a text in order. `decimal_comma`: whether "2.125" is 2125, as in German; else it is
+    2.125.
 
-    "2,125" is 2125 with and without: English marks are common in answers of all languages.
+    "2,125" is 2125 in both cases: English marks are common in answers of all languages.
     """
     plain, found, end = _plain(text), [], 0
     for match in PATTERNS[decimal_comma].finditer(plain):
@@ -80,7 +81,7 @@ def written_numbers(text: str, decimal_comma: bool = False) -> list[WrittenNumbe
 
 
 def _plain(text: str) -> str:
-    """The text with ASCII digits and one sign for each thing."""
+    """Returns the text with ASCII digits and one sign for each meaning."""
     for written, meant in LATEX.items():
         text = text.replace(written, meant)
     for pattern, replacement in REWRITTEN:
@@ -96,12 +97,13 @@ def _ascii_digit(char: str) -> str:
 
 
 def _numerals(compound: str) -> str:
-    """一百二十三 as 1百2十3, 十八 as 1十8."""
+    """Returns 一百二十三 as 1百2十3, 十八 as 1十8."""
     return ("1" if compound[0] in UNITS else "") + compound.translate(AS_DIGITS)
 
 
 def _is_joined(before: str) -> bool:
-    """Whether a dash after this text is a hyphen or a binary minus ("COVID-19", "16-3"), not the sign of a number."""
+    """Returns whether a dash after this text is a hyphen or a binary minus ("COVID-19", "16-3"), not the sign of a
+    number."""
     char = before[-1:]
     if not char or NO_SPACES.match(char):
         return False
@@ -120,7 +122,7 @@ def _value(match: re.Match[str]) -> Decimal:
 
 
 def _with_units(number: Decimal, tail: str) -> Decimal:
-    """The value of 1.5 and "万", or of 3 and "万5千": what stands before a unit is multiplied by it."""
+    """Returns the value of 1.5 and "万", or of 3 and "万5千": the number before a unit is multiplied by it."""
     total = section = Decimal(0)
     for unit, digits in re.findall(rf"({UNIT})(\d*)", tail):
         if UNITS[unit] < 10**4:
@@ -140,7 +142,7 @@ ASIDE = re.compile(
 
 
 def answered_number(text: str, phrases: Sequence[str] = (), decimal_comma: bool = False) -> Decimal | None:
-    """Returns the number that an answer gives, None where it holds no number.
+    """Returns the number that an answer gives, None if it holds no number.
 
     It is the number behind one of the phrases ("The answer is", in any case), in the last sentence that begins with one
     and holds a number; without such a sentence it is the last number of the text.
@@ -155,7 +157,7 @@ def answered_number(text: str, phrases: Sequence[str] = (), decimal_comma: bool 
 
 
 def _result(numbers: Sequence[WrittenNumber]) -> Decimal:
-    """The first number, or where it begins an equation ("9 * 2 = 18") the one behind its last equals sign."""
+    """Returns the first number; if it begins an equation ("9 * 2 = 18"), the number behind its last equals sign."""
     result = numbers[0].value
     for number in numbers[1:]:
         gap = number.gap.replace("**", "").strip()
@@ -168,12 +170,13 @@ def _result(numbers: Sequence[WrittenNumber]) -> Decimal:
 
 @SCORERS.register("number")
 def number(language: str | None = None, *, answer: Sequence[str] = (), decimal_comma: bool = False) -> PerAnswer:
-    """Accuracy: 1 when the number of the answer is the reference's (or one of them), else 0 (no number: 0).
+    """Accuracy: 1 if the number of the answer equals the reference's (or one of them), else 0 (also without a
+    number).
 
-    `answer`: the phrases that an answer begins with ("The answer is"); the number behind one counts, else the last one.
-    `decimal_comma`: "2.125" is 2125. It is so in the languages of `DECIMAL_COMMA` without this option, which is for a
-    task of another language. Answers and references are read alike. docs/scoring.md tells what is read as a number.
-    Raises ConfigError when a reference holds no number.
+    answer: the phrases that an answer begins with ("The answer is"); the number behind one counts, else the last
+    number. decimal_comma: "2.125" is 2125. It holds for the languages of `DECIMAL_COMMA` without this option, which is
+    for tasks of other languages. Answers and references are read alike. docs/scoring.md says what is read as a number.
+    Raises ConfigError if a reference holds no number.
     """
     if isinstance(answer, str) or not all(isinstance(phrase, str) and phrase.strip() for phrase in answer):
         raise ConfigError(f"scorer.answer = {answer!r}: must be a list of texts such as 'The answer is'")

@@ -1,4 +1,4 @@
-"""ROUGE by Google's rouge-score, with words of every script."""
+"""Scores of texts: overlap with a reference (ROUGE, F1, exact match), translation (BLEU, chrF++), and repetition."""
 
 import functools
 import re
@@ -23,11 +23,11 @@ MIN_STEMMED = 4  # rouge-score stems words of more than three letters
 
 @SCORERS.register("rouge")
 def rouge(*, use_stemmer: bool = False, tokenizer: str = "words") -> PerAnswer:
-    """F-measures of ROUGE-L (the main one), ROUGE-1 and ROUGE-2, 0 … 1; the best over the references, each by itself.
+    """F-measures of ROUGE-L (the main one), ROUGE-1 and ROUGE-2, 0 … 1; for each the best over the references.
 
-    `tokenizer: words` keeps the letters of every script, and takes characters where no spaces are written;
-    `rouge_score` is that package's own, which drops all but ASCII. On ASCII texts the two are one. `use_stemmer`:
-    Porter's, for English. https://aclanthology.org/W04-1013
+    `tokenizer: words` keeps the letters of every script, and takes characters in scripts without spaces; `rouge_score`
+    is that package's own, which drops all but ASCII. On ASCII texts the two are equal. `use_stemmer`: Porter's, for
+    English. https://aclanthology.org/W04-1013
     """
     if tokenizer not in ROUGE_TOKENIZERS:
         raise ConfigError(f"scorer.tokenizer = {tokenizer!r}: {nearest(tokenizer, ROUGE_TOKENIZERS)}")
@@ -44,7 +44,7 @@ def rouge(*, use_stemmer: bool = False, tokenizer: str = "words") -> PerAnswer:
 
 
 class RougeTokenizer:
-    """The words of every script for rouge-score, stemmed where asked."""
+    """Words of every script for rouge-score, stemmed on request."""
 
     def __init__(self, use_stemmer: bool) -> None:
         from nltk.stem.porter import PorterStemmer
@@ -71,12 +71,12 @@ ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalized(text: str) -> str:
-    """Lower case without ASCII punctuation and the English articles, words one space apart."""
+    """Returns lower case without ASCII punctuation and English articles, with words separated by one space."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def token_f1(text: str, reference: str) -> float:
-    """The harmonic mean of the shares of words that answer and reference have in common, 0 … 1."""
+    """Returns the F1 of the words that answer and reference share, 0 … 1."""
     found, expected = normalized(text).split(), normalized(reference).split()
     num_shared = sum((Counter(found) & Counter(expected)).values())
     return 2 * num_shared / (len(found) + len(expected)) if num_shared else 0.0
@@ -84,19 +84,19 @@ def token_f1(text: str, reference: str) -> float:
 
 @SCORERS.register("f1")
 def f1() -> PerAnswer:
-    """F1 of the answer's words, 0 … 1, the best over the references. As SCROLLS (arXiv:2201.03533) scores Qasper and
-    NarrativeQA, after SQuAD (arXiv:1606.05250)."""
+    """F1 of the answer's words, 0 … 1, the best over the references. SCROLLS (arXiv:2201.03533) scores Qasper and
+    NarrativeQA like this, after SQuAD (arXiv:1606.05250)."""
     return PerAnswer(("f1",), _best("f1", token_f1, normalized), in_sentences=False)
 
 
 @SCORERS.register("exact_match")
 def exact_match(*, labels: Sequence[str] = ()) -> PerAnswer:
-    """1 when the answer is one of the references after SQuAD's normalisation, else 0: case, ASCII punctuation, English
-    articles and spaces do not count; of a reference that is nothing else ("The"), only spaces around it do not. As
-    SCROLLS (arXiv:2201.03533) scores ContractNLI and QuALITY.
+    """1 if the answer equals one of the references after SQuAD's normalisation, else 0: case, ASCII punctuation,
+    English articles and spaces are ignored; in a reference that consists of nothing else ("The"), only spaces around it
+    are. SCROLLS (arXiv:2201.03533) scores ContractNLI and QuALITY like this.
 
-    `labels`: what can be answered; then the first of them in the answer is what counts, and an answer without any is
-    wrong. Raises ConfigError for a reference that is none of them.
+    `labels`: the possible answers; then the first label in the answer counts, and an answer without one is wrong.
+    Raises ConfigError for a reference that is none of them.
     """
     if isinstance(labels, str) or not all(isinstance(label, str) and normalized(label) for label in labels):
         raise ConfigError(f"scorer.labels = {labels!r}: must be a list of texts")
@@ -115,7 +115,8 @@ def exact_match(*, labels: Sequence[str] = ()) -> PerAnswer:
 
 
 def first_label(text: str, labels: Sequence[str]) -> str | None:
-    """The normalised label that stands first in a text, of two at one place the longer; None where there is none."""
+    """Returns the normalised label that comes first in a text, of two at one position the longer; None if there is
+    none."""
     said = f" {normalized(text)} "
     places = [(said.find(f" {label} "), -len(label), label) for label in map(normalized, labels)]
     return min((place for place in places if place[0] >= 0), default=(0, 0, None))[2]
@@ -123,9 +124,9 @@ def first_label(text: str, labels: Sequence[str]) -> str | None:
 
 @SCORERS.register("contained")
 def contained() -> PerAnswer:
-    """`contained`: 1 when the words of any reference stand in a row in the answer, else 0. `share_contained`: the share
-    of the references that do, where they are parts of one answer. For long answers to questions with short ones, as
-    arXiv:2307.03172 judges them; English articles do not count."""
+    """`contained`: 1 if the words of any reference occur in a row in the answer, else 0. `share_contained`: the share
+    of the references that do, for references that are parts of one answer. It suits long answers to questions with
+    short references (arXiv:2307.03172); English articles are ignored."""
 
     def judge(text: str, reference: Reference) -> dict[str, float]:
         said = _joined_words(text)
@@ -144,7 +145,7 @@ def _joined_words(text: str) -> str:
 def _best(
     name: str, compare: Callable[[str, str], float], counts: Callable[[str], object] = bool
 ) -> Callable[[str, Reference], dict[str, float] | None]:
-    """The best over the references that count; None where none does."""
+    """Returns a judge of the best value over the references that count; it returns None if none does."""
 
     def judge(text: str, reference: Reference) -> dict[str, float] | None:
         values = [compare(text, each) for each in alternatives(reference, name) if counts(each)]
@@ -158,7 +159,7 @@ BLEU_TOKENIZERS = ("13a", "zh", "ja-mecab", "intl", "char", "none")  # those tha
 
 class TranslationScorer:
     """BLEU and chrF++, 0 … 100. The value of one answer is its sentence BLEU (of the orders that it is long enough
-    for); the corpus values come from the sums of sacrebleu's own statistics."""
+    for); the corpus values come from the sums of sacrebleu's statistics."""
 
     names = ("bleu", "chrf")
 
@@ -192,7 +193,7 @@ class TranslationScorer:
 
     @property
     def signature(self) -> Mapping[str, str]:
-        """sacrebleu's signatures, for one reference per answer."""
+        """Returns sacrebleu's signatures, for one reference per answer."""
         made = {"bleu": BLEU(tokenize=self._tokenizer), "chrf": CHRF(word_order=2)}
         for metric in made.values():
             metric.num_refs = 1
@@ -201,9 +202,9 @@ class TranslationScorer:
 
 @SCORERS.register("bleu")
 def bleu(*, tokenizer: str = "13a") -> TranslationScorer:
-    """Corpus BLEU (the main metric) and chrF++ by sacrebleu, 0 … 100; several references per answer may be given.
+    """Corpus BLEU (the main metric) and chrF++ by sacrebleu, 0 … 100; there may be several references per answer.
 
-    `tokenizer`: sacrebleu's, for BLEU: 13a, zh, ja-mecab, intl, char or none. arXiv:1804.08771
+    `tokenizer`: sacrebleu's tokenizer of BLEU: 13a, zh, ja-mecab, intl, char or none. arXiv:1804.08771
     """
     if tokenizer not in BLEU_TOKENIZERS:
         raise ConfigError(f"scorer.tokenizer = {tokenizer!r}: {nearest(tokenizer, BLEU_TOKENIZERS)}")
@@ -217,8 +218,8 @@ LONGEST_TURN = 200
 
 
 def repetition_rate(units: Sequence[str], order: int) -> float:
-    """The share of the units that lie in an n-gram which the text has had before: |∪ {i … i+n−1 : the n-gram at i is
-    equal to one at j < i}| ÷ number of units. 0 for an empty text."""
+    """Returns the share of the units that lie in a repeated n-gram: |∪ {i … i+n−1 : the n-gram at i equals one at j <
+    i}| ÷ number of units. It is 0 for an empty text."""
     seen: set[tuple[str, ...]] = set()
     repeated = [False] * len(units)
     for start in range(len(units) - order + 1):
@@ -230,8 +231,8 @@ def repetition_rate(units: Sequence[str], order: int) -> float:
 
 
 def ends_in_loop(units: Sequence[str], min_length: int) -> bool:
-    """Whether the text ends by saying the same again and again: its last units are at least NUM_TURNS turns of one
-    period, the last of which may be cut, and at least `min_length` in all."""
+    """Returns whether the text ends in a loop: its last units are at least NUM_TURNS repetitions of one period, the
+    last of which may be cut, and at least `min_length` units in all."""
     for period in range(1, min(len(units) // NUM_TURNS, LONGEST_TURN) + 1):
         wanted = max(NUM_TURNS * period, min_length)
         length = period
@@ -244,11 +245,11 @@ def ends_in_loop(units: Sequence[str], min_length: int) -> bool:
 
 @SCORERS.register("text")
 def text() -> PerAnswer:
-    """What can be said of a text that nothing is compared with, such as a story (arXiv:2605.30580, section 3.1).
+    """Measures of a text without a reference, such as a story (arXiv:2605.30580, section 3.1).
 
-    loop_free (the main metric): 1 when the text says something and does not end in a loop, else 0. repetition_rate: the
-    share of its words in 4-grams that it has had before; of characters, and 8-grams, where no spaces are written.
-    The share of texts in the asked language is measured for every task that has a `language`.
+    loop_free (the main metric): 1 if the text has words and does not end in a loop, else 0. repetition_rate: the share
+    of its words in repeated 4-grams; in scripts without spaces, of characters in repeated 8-grams. The share of texts
+    in the requested language is measured for every task that has a `language`.
     """
 
     def judge(answer: str, reference: Reference) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A root folder, users, processes and a network of its own, by Linux's user namespaces; no other program is needed."""
+"""A separate root folder, users, processes and network, by Linux's user namespaces; no other program is needed."""
 
 import ctypes
 import os
@@ -21,10 +21,11 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 
 def enter(readable: Iterable[str], outer_user: int | None, disk_mib: int) -> None:
-    """Go on as process 1 of new namespaces whose root holds nothing but the `readable` paths, read-only, and an empty
-    /tmp of `disk_mib`; the callers stay outside and wait. `outer_user`: who INNER_USER is outside, where root calls.
+    """Continues as process 1 of new namespaces. Their root holds only the `readable` paths, read-only, and an empty
+    /tmp of `disk_mib`. The calling processes stay outside and wait. `outer_user`: the outside identity of INNER_USER,
+    if root calls.
 
-    Raises OSError, in whichever process, when the machine does not allow it.
+    Raises OSError, in either process, if the machine does not allow it.
     """
     _unshare_mapped(outer_user)
     child = os.fork()
@@ -37,7 +38,8 @@ def enter(readable: Iterable[str], outer_user: int | None, disk_mib: int) -> Non
 
 
 def _unshare_mapped(outer_user: int | None) -> None:
-    """New namespaces for a child, whose users this process maps: only who is outside may map more than itself."""
+    """Creates namespaces for a child, whose users this process maps: only an outside process may map more than
+    itself."""
     user, group = os.getuid(), os.getgid()
     ready, mapped = os.pipe(), os.pipe()
     child = os.fork()
@@ -64,7 +66,7 @@ def _mapping(own: int, outer_user: int | None) -> str:
 
 
 def _new_root(readable: list[str], disk_mib: int) -> None:
-    """The old root moves to /old and is detached when all that is wanted of it is bound into /new."""
+    """Moves the old root to /old, binds the wanted paths into /new, and detaches the old root."""
     _mount(None, "/", None, MS_REC | MS_PRIVATE)
     _mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV)
     os.mkdir("/tmp/old")
@@ -83,7 +85,7 @@ def _new_root(readable: list[str], disk_mib: int) -> None:
 
 
 def _bind(path: str) -> None:
-    """Show a path of the old root at the same place of the new one; a link stays a link."""
+    """Shows a path of the old root at the same place of the new one; a link stays a link."""
     old, new = "/old" + path, "/new" + path
     if os.path.lexists(new) or not os.path.lexists(old):
         return

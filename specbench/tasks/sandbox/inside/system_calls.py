@@ -1,4 +1,4 @@
-"""A filter of system calls: no sockets but pairs within a process, and no memory that RLIMIT_AS does not count."""
+"""A filter of system calls: no sockets except pairs within a process, and no memory that RLIMIT_AS does not count."""
 
 import ctypes
 import errno
@@ -36,10 +36,10 @@ class _Program(ctypes.Structure):
 
 
 def filter_system_calls() -> None:
-    """Refuse the calls above to this process and its children, for ever, with EPERM. Privileges cannot be won any more
-    either. What stays uncounted is a buffer of the kernel's default size for each open pipe and socket.
+    """Refuses the calls above to this process and its children, permanently, with EPERM. They cannot gain privileges
+    either. A buffer of the kernel's default size for each open pipe and socket stays uncounted.
 
-    Raises OSError where the machine cannot filter system calls.
+    Raises OSError if the machine cannot filter system calls.
     """
     machine = os.uname().machine
     if machine not in COLUMNS:
@@ -51,7 +51,8 @@ def filter_system_calls() -> None:
 
 
 def _filter(architecture: int, column: int) -> bytes:
-    """Also refuses all calls of another architecture, which has other numbers (seccomp(2))."""
+    """Returns the filter program. It also refuses all calls of another architecture, whose numbers differ
+    (seccomp(2))."""
     tests = [(JUMP_IF_AT_LEAST, OTHER_ABI), *((JUMP_IF_EQUAL, numbers[column]) for numbers in REFUSED.values())]
     lines = [(LOAD, 0, 0, ARCHITECTURE), (JUMP_IF_EQUAL, 1, 0, architecture), (RETURN, 0, 0, REFUSE)]
     for kind, value in tests:
@@ -63,7 +64,7 @@ def _filter(architecture: int, column: int) -> bytes:
 
 
 def _on_argument(number: int, place: int, value: int, *, equal: int, other: int) -> list[tuple[int, int, int, int]]:
-    """What becomes of one call is told by the lower 32 bits of an argument, which are all that the kernel reads."""
+    """Returns the filter of one call by the lower 32 bits of an argument, which are all that the kernel reads."""
     return [
         (LOAD, 0, 0, NUMBER), (JUMP_IF_EQUAL, 0, 4, number), (LOAD, 0, 0, ARGUMENTS + 8 * place),
         (JUMP_IF_EQUAL, 0, 1, value), (RETURN, 0, 0, equal), (RETURN, 0, 0, other),

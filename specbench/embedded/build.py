@@ -49,7 +49,7 @@ from specbench.training.spec import TrainSpec
 
 
 def kept_tokenizers(output: Path, members: Sequence[Recipe], names: list[str]) -> dict[str, PreTrainedTokenizerBase]:
-    """The tokenizers of the members that are there and stay: a new member that shares one takes it as it is."""
+    """Returns the tokenizers of the members that are kept: a new member that shares one uses it unchanged."""
     kept = [recipe for recipe in members if recipe.name not in names and (output / recipe.name).is_dir()]
     tokenizers: dict[str, PreTrainedTokenizerBase] = {
         recipe.tokenizer: AutoTokenizer.from_pretrained(output / recipe.name)
@@ -63,7 +63,7 @@ def kept_tokenizers(output: Path, members: Sequence[Recipe], names: list[str]) -
 
 
 def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """A standard model folder with bf16 weights, moved into place when complete."""
+    """Writes a standard model folder with bf16 weights, moved into place when complete."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     stored = LlamaForCausalLM(model.config)
@@ -74,7 +74,7 @@ def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, fold
 
 
 def copy_folder(finished: Path, folder: Path, without: Sequence[str]) -> None:
-    """A finished model folder where a member is, but for some of its files; moved into place when complete."""
+    """Copies a finished model folder, except for some files, to the place of a member when complete."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(finished, partial, ignore=shutil.ignore_patterns(*without))
@@ -89,7 +89,7 @@ def _move(partial: Path, folder: Path) -> None:
 
 
 def add_to_manifest(recipe: Recipe, output: Path) -> None:
-    """Enter a finished member in the manifest."""
+    """Adds a finished member to the manifest."""
     digest, files = digest_of(output / recipe.name)
     num_bytes = sum(path.stat().st_size for path in (output / recipe.name).iterdir())
     entries = read_manifest(output)
@@ -100,7 +100,7 @@ def add_to_manifest(recipe: Recipe, output: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that no reader ever sees half of it."""
+    """Writes JSON atomically."""
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -108,8 +108,8 @@ OF_THE_TRAINING = ("log.csv", "curves.png", TRAINING_RECORD)  # what the build's
 
 
 def make_trained(recipe: TrainedMember, output: Path) -> dict[str, Any]:
-    """Train the member through its stages into its folder; returns the digests of what it was made from, and the losses
-    of each stage."""
+    """Trains the member through its stages into its folder. Returns the digests of its sources, and the losses of each
+    stage."""
     made: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         drafter = output / recipe.start
@@ -127,7 +127,7 @@ def make_trained(recipe: TrainedMember, output: Path) -> dict[str, Any]:
 
 
 def training_log(record: TrainingRecord, stage: Mapping[str, Any]) -> dict[str, Any]:
-    """What the build's log keeps of a training."""
+    """Returns what the build's log keeps of a training."""
     curve = record.curves[record.chosen]
     return {
         "kind": stage["kind"],
@@ -141,7 +141,7 @@ def training_log(record: TrainingRecord, stage: Mapping[str, Any]) -> dict[str, 
 
 
 def mean_loss(steps: list[dict[str, Any]]) -> dict[str, float]:
-    """The mean loss of each language over some steps, of those that it was drawn in."""
+    """Returns the mean loss of each language over the steps in which it was drawn."""
     losses: dict[str, list[float]] = {}
     for step in steps:
         for language, loss in step["loss"].items():
@@ -153,7 +153,7 @@ END, PAD, START = "<|end|>", "<|pad|>", "<|start|>"
 
 
 def train_tokenizer(texts: Iterable[str], recipe: TokenizerRecipe) -> PreTrainedTokenizerFast:
-    """A tokenizer learnt from `texts`; END is the end of a text, PAD is never produced, START may begin every text."""
+    """Returns a tokenizer trained on `texts`; END ends a text, PAD is never produced, START may begin every text."""
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(recipe.pieces), "isolated")
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -183,12 +183,12 @@ SMOKE_SHARE = 100
 
 
 def say(line: str) -> None:
-    """Print a line of progress at once."""
+    """Prints a line of progress immediately."""
     print(line, flush=True)
 
 
 def smoke_version(recipe: Recipe) -> Recipe:
-    """The same member made of a hundredth of the data."""
+    """Returns the same member built from a hundredth of the data."""
     if isinstance(recipe, NgramRecipe):
         return replace(recipe, num_rows=recipe.num_rows // SMOKE_SHARE)
     if isinstance(recipe, TrainedMember):
@@ -198,12 +198,12 @@ def smoke_version(recipe: Recipe) -> Recipe:
 
 
 def smoke_training(stage: Mapping[str, Any]) -> dict[str, Any]:
-    """A training of two steps on a few rows."""
+    """Returns a training of two steps on a few rows."""
     return {**stage, "num_steps": 2, "max_new_tokens": 8, "data": {**stage["data"], "limit": 2}}
 
 
 def make_tokenizer(name: str, smoke: bool) -> PreTrainedTokenizerBase:
-    """A tokenizer by its recipe."""
+    """Returns a tokenizer by its recipe."""
     recipe = TOKENIZERS[name]
     num_rows = recipe.num_rows // (SMOKE_SHARE if smoke else 1)
     rows = training_rows(recipe.worlds, num_rows, Random(recipe.seed), recipe.mix_power)
@@ -211,7 +211,7 @@ def make_tokenizer(name: str, smoke: bool) -> PreTrainedTokenizerBase:
 
 
 def make_member(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, output: Path) -> dict[str, Any]:
-    """Make a member in its folder; returns its log."""
+    """Builds a member in its folder. Returns its log."""
     entry = {"recipe": asdict(recipe), "tokenizer_recipe": asdict(TOKENIZERS[recipe.tokenizer])}
     if isinstance(recipe, NgramRecipe):
         return entry | make_ngram(recipe, tokenizer, output)
@@ -221,7 +221,7 @@ def make_member(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, output: Path
 
 
 def make_model(recipe: Member, tokenizer: PreTrainedTokenizerBase, output: Path) -> dict[str, Any]:
-    """Train a model through its stages, saving it after each; returns its size and its losses."""
+    """Trains a model through its stages, saving it after each. Returns its size and its losses."""
     started, random = time.process_time(), Random(recipe.seed)
     torch.manual_seed(recipe.seed)
     data = batches(world_examples(tokenizer, recipe.worlds, recipe.mix_power, random), recipe.batch_tokens, random)
@@ -239,7 +239,7 @@ def make_model(recipe: Member, tokenizer: PreTrainedTokenizerBase, output: Path)
 
 
 def make_ngram(recipe: NgramRecipe, tokenizer: PreTrainedTokenizerBase, output: Path) -> dict[str, Any]:
-    """Count the n-grams of seeded rows as the target meets them; returns the numbers of tokens and of n-grams."""
+    """Counts the n-grams of seeded rows as the target receives them. Returns the numbers of tokens and of n-grams."""
     rows = training_rows(recipe.worlds, recipe.num_rows, Random(recipe.seed), recipe.mix_power)
     documents = (encode_example(tokenizer, WORLDS[row["task"]].example(row))[0] for row in rows)
     digest = vocabulary_digest(tokenizer.get_vocab())
@@ -252,7 +252,7 @@ MAX_NEW, SMOKE_MAX_NEW = 160, 8
 
 
 def write_samples(folder: Path) -> None:
-    """The bundled held-out rows of every task of the world; the same bytes every time."""
+    """Writes the bundled held-out rows of every task of the world; the same bytes every time."""
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(folder / "mmlu-dev.jsonl", mmlu.mmlu_exemplars())
     for task, world in WORLDS.items():
@@ -262,24 +262,24 @@ def write_samples(folder: Path) -> None:
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    """A file of JSON lines."""
+    """Writes a file of JSON lines."""
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
 def sample_of(row: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a row that a sample has: its subset and id first, nothing of what the world knows besides."""
+    """Returns the columns of a row that a sample has: its subset and id first, without the world's private keys."""
     public = {key: value for key, value in row.items() if key != "task" and not key.startswith("_")}
     return {"subset": row["subset"], "id": row["id"], **public}
 
 
 def evaluation_rows(smoke: bool) -> list[dict[str, Any]]:
-    """Held-out rows of every task of the world, other draws than the samples."""
+    """Returns held-out rows of every task of the world, different from the samples."""
     tasks = {task: 1 if smoke else world.num_evaluated for task, world in WORLDS.items() if world.num_evaluated}
     return [row for task, count in tasks.items() for row in held_out_rows(task, count, EVALUATION_SEED)]
 
 
 def build_members(output: Path, names: list[str], smoke: bool) -> dict[str, Any]:
-    """Make the named members in a folder, with the manifest and the log beside them."""
+    """Builds the named members in a folder, with the manifest and the log beside them. Returns the log."""
     output.mkdir(parents=True, exist_ok=True)
     log_path = output / "build.json"
     log: dict[str, Any] = json.loads(log_path.read_text(encoding="utf-8")) if log_path.is_file() else {"members": {}}
@@ -306,14 +306,14 @@ def build_members(output: Path, names: list[str], smoke: bool) -> dict[str, Any]
 
 
 def versions() -> dict[str, str]:
-    """What a rebuild would need to be the same."""
+    """Returns the versions that a rebuild needs to be the same."""
     return {"python": platform.python_version(), "torch": str(torch.__version__),
             "transformers": transformers.__version__, "tokenizers": tokenizers.__version__,
             "machine": platform.machine()}  # fmt: skip
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(prog="python -m specbench.embedded.build", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="a hundredth of the data, into a temporary folder")
     parser.add_argument("--output", type=Path, help="make everything anew in this folder")

@@ -1,4 +1,7 @@
-"""The kinds of recipes that the members of the embedded family are made by."""
+"""The members of the embedded family: their recipes, their files, and the drafter of each bridge.
+
+A later version may add members. It never replaces a member under the same version number.
+"""
 
 import hashlib
 import json
@@ -19,7 +22,7 @@ PIECES_WITH_NEWLINES = r" ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s
 
 @dataclass(frozen=True)
 class Stage:
-    """Some training steps at one depth; Muon's learning rate falls from first to last (AdamW's is a fraction of it)."""
+    """Training steps at one depth; Muon's learning rate falls from first to last (AdamW's is a fraction of it)."""
 
     num_layers: int
     num_steps: int
@@ -29,11 +32,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class TokenizerRecipe:
-    """A byte-level BPE tokenizer learnt from rows of some worlds.
+    """A byte-level BPE tokenizer trained on rows of some worlds.
 
-    No token crosses the borders of `pieces` (a regular expression). `vocab_size` counts the special tokens: where only
-    the 256 bytes come to them, every byte is a token. `has_start`: a start token comes before every text. `mix_power`:
-    as in Member.
+    No token crosses the borders of `pieces` (a regular expression). `vocab_size` includes the special tokens: with only
+    the 256 bytes besides them, every byte is a token. `has_start`: a start token precedes every text. `mix_power`: as
+    in Member.
     """
 
     worlds: Mapping[str, float]
@@ -48,10 +51,10 @@ class TokenizerRecipe:
 
 @dataclass(frozen=True)
 class Member:
-    """One model and how it is made.
+    """One model and how it is built.
 
-    `worlds` gives their shares of the training data, `mix_power` sharpens the share of the well-resourced languages.
-    A batch holds texts of similar length, `batch_tokens` tokens at most, its padding among them.
+    `worlds` gives their shares of the training data; `mix_power` increases the share of the well-resourced languages. A
+    batch holds texts of similar length with at most `batch_tokens` tokens, including padding.
     """
 
     name: str
@@ -83,9 +86,9 @@ class NgramRecipe:
 
 @dataclass(frozen=True)
 class TrainedMember:
-    """A drafter that `specbench train` makes of the member `start` for the family's target.
+    """A drafter that `specbench train` builds from the member `start` for the family's target.
 
-    `stages`: the settings of its trainings (see `training.spec`), without target, drafter and output; each goes on from
+    `stages`: the settings of its trainings (see `training.spec`), without target, drafter and output; each starts from
     the weights of the one before.
     """
 
@@ -272,12 +275,12 @@ DRAFTERS = {
 
 
 def drafter_for(bridge: str) -> str:
-    """The name of the member that a bridge drafts with when nothing else is asked for."""
+    """Returns the name of the member that a bridge drafts with by default."""
     return DRAFTERS.get(bridge, "drafter")
 
 
 def member(name: str) -> Recipe:
-    """The declaration of a member; an unknown name is a ConfigError."""
+    """Returns the recipe of a member. Raises ConfigError for an unknown name."""
     for candidate in MEMBERS:
         if candidate.name == name:
             return candidate
@@ -286,13 +289,14 @@ def member(name: str) -> Recipe:
 
 
 def digest_of(folder: Path) -> tuple[str, dict[str, str]]:
-    """The digest of a member's folder (over the names and digests of its files), and the sha256 of each file."""
+    """Returns the digest of a member's folder (over the names and digests of its files), and the sha256 of each
+    file."""
     files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(), files
 
 
 def read_manifest(weights: Path = WEIGHTS) -> dict[str, Any]:
-    """The entries of the manifest by name of member; empty when there is none."""
+    """Returns the entries of the manifest by name of member; empty if there is none."""
     path = weights / MANIFEST
     entries: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["members"] if path.is_file() else {}
     return entries
@@ -300,7 +304,7 @@ def read_manifest(weights: Path = WEIGHTS) -> dict[str, Any]:
 
 @cache
 def member_path(name: str) -> Path:
-    """The folder of a member, after a check of every file against the manifest; otherwise a ConfigError."""
+    """Returns the folder of a member after checking every file against the manifest. Raises ConfigError."""
     folder = WEIGHTS / member(name).name
     entry = read_manifest().get(name)
     if entry is None or not folder.is_dir():

@@ -68,12 +68,12 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class Decoded:
-    """The new tokens and, from a decoder that counts, what its target passes did. All is read after the clock stopped.
+    """The new tokens and, from a decoder that counts, its target passes. It is read after the clock stopped.
 
-    `steps`: per target pass (drafted, judged, accepted, emitted), with accepted ≤ judged ≤ drafted ≤ num_draft_tokens
-    and emitted ≤ accepted + 1. Either every returned token was emitted by a step (the first pass reads the prompt and
-    judges at once), or all but the first were (the prompt is read in a pass of its own).
-    `num_target_passes`, the one that reads the prompt included, is asked for only where there are no steps.
+    steps: per target pass (drafted, judged, accepted, emitted), with accepted ≤ judged ≤ drafted ≤ num_draft_tokens and
+    emitted ≤ accepted + 1. Either a step emitted every returned token (the first pass reads the prompt and judges at
+    once), or every token but the first (the prompt is read in a separate pass). num_target_passes includes the one that
+    reads the prompt, and is needed only without steps.
     """
 
     token_ids: Sequence[int]
@@ -85,7 +85,7 @@ __all__ = ["Decoded", "LoadedModel"]
 
 
 def checked_steps(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
-    """The steps as they were given. Raises ConfigError naming the first that contradicts itself."""
+    """Returns the steps. Raises ConfigError naming the first inconsistent one."""
     found = []
     for number, counts in enumerate(steps):
         if not isinstance(counts, Step):
@@ -105,9 +105,9 @@ def checked_steps(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
 
 
 def cut_steps(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[list[Step], int]:
-    """The steps up to the last kept token, the first token of all in none of them; and the number of target passes.
+    """Returns the steps up to the last kept token, without the first token, and the number of target passes.
 
-    Raises ConfigError where the steps do not emit what was returned.
+    Raises ConfigError if the steps do not emit the returned tokens.
     """
     num_emitted = sum(step.num_emitted for step in steps)
     reads_prompt = num_emitted == num_returned  # the first step's pass is the one that reads the prompt
@@ -127,14 +127,14 @@ def cut_steps(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[
 
 
 def _shortened(step: Step, num_emitted: int) -> Step:
-    """A step that the cut ended: what it dropped counts neither as accepted nor as judged."""
+    """Returns the step that the cut ended: its dropped tokens count neither as accepted nor as judged."""
     num_accepted = min(step.num_accepted, num_emitted)
     return Step(step.num_drafted, num_accepted, num_accepted, num_emitted)
 
 
 @contextmanager
 def naming_method(method: MethodSpec) -> Iterator[None]:
-    """Whatever the block raises is the method's own defect: one line that names it, and where it was raised."""
+    """Raises ConfigError naming the method and the line for whatever its code raises."""
     assert method.decoder is not None
     place = f"method '{method.name}': decoder.entry = '{method.decoder.entry}'"
     try:
@@ -153,14 +153,14 @@ def naming_method(method: MethodSpec) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """torch's own generators, seeded inside the block and as they were behind it."""
+    """Seeds torch's own generators during the block and restores them afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 class TokenMeter:
-    """What a decoder reports tokens to: it stops the clock at the first and knows where the answer ends."""
+    """Receives the tokens of a decoder: it stops the clock at the first one and knows where the answer ends."""
 
     def __init__(self, ledger: Ledger, clock: Clock) -> None:
         self.ledger = ledger
@@ -170,7 +170,7 @@ class TokenMeter:
         self._clock = clock
 
     def __call__(self, tokens: int | Iterable[int]) -> bool:
-        """Take one or more new tokens; whether the answer has ended."""
+        """Takes one or more new tokens. Returns whether the answer has ended."""
         token_ids = [tokens] if isinstance(tokens, int) else [int(token) for token in tokens]
         if self.first_seconds is None and token_ids:
             self.first_seconds = self._clock.now()
@@ -181,7 +181,7 @@ class TokenMeter:
 
 
 def emit(ledger: Ledger, token_ids: Iterable[int]) -> None:
-    """Enter tokens up to the cut."""
+    """Appends tokens up to the end of the answer."""
     for token in token_ids:
         if not ledger.finished:
             ledger.start(token)
@@ -189,7 +189,7 @@ def emit(ledger: Ledger, token_ids: Iterable[int]) -> None:
 
 @dataclass(frozen=True)
 class ExternalDecoder(Decoder):
-    """`call` decodes one prompt; `revision` identifies its code."""
+    """A decoder with its own loop. `call` decodes one prompt; `revision` identifies its code."""
 
     call: Callable[..., Any]
     revision: str | None
@@ -199,7 +199,7 @@ class ExternalDecoder(Decoder):
         return self.revision
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decode one prompt. Raises ConfigError in one line for whatever the code raises or gets wrong."""
+        """Decodes one prompt. Raises ConfigError for whatever the code raises or gets wrong."""
         ledger, clock = Ledger(list(prompt_ids), stop), self.model.passes.clock
         meter = TokenMeter(ledger, clock)
         with naming_method(self.method), seeded(seed, self.model.device), torch.inference_mode():
@@ -220,7 +220,7 @@ class ExternalDecoder(Decoder):
         )  # fmt: skip
 
     def _count(self, result: Any, meter: TokenMeter) -> tuple[list[int], list[Step], ExternalCounts]:
-        """What the ledger keeps of the result. Raises ConfigError where it contradicts itself."""
+        """Returns the kept tokens, steps and counts of the result. Raises ConfigError for an inconsistent result."""
         try:
             returned = [int(token) for token in getattr(result, "token_ids", result)]
         except (TypeError, ValueError) as error:

@@ -69,7 +69,8 @@ WORLDS = {
 def training_rows(
     worlds: Mapping[str, float], num_rows: int, random: Random, mix_power: float = 1.0
 ) -> list[dict[str, Any]]:
-    """`num_rows` rows drawn by the shares of the worlds and, inside a world, by weight ** mix_power of the subsets."""
+    """Returns `num_rows` rows drawn by the shares of the worlds and, inside a world, by weight ** mix_power of the
+    subsets."""
     choices, shares = [], []
     for name, share in worlds.items():
         weights = {subset: weight**mix_power for subset, weight in WORLDS[name].weights().items()}
@@ -80,10 +81,11 @@ def training_rows(
 
 
 def held_out_rows(task: str, num_per_subset: int, seed: int) -> list[dict[str, Any]]:
-    """`num_per_subset` different held-out rows for each subset of a task, with ids such as `en-0`.
+    """Returns `num_per_subset` different held-out rows for each subset of a task, with ids such as `en-0`.
 
-    Every task has draws of its own, by its place in the table (new tasks come last): those of a family would have the
-    same rows otherwise. A ValueError where the world has fewer different rows."""
+    Every task has its own draws, seeded by its place in the table; otherwise the tasks of a family would have the same
+    rows. Raises ValueError if the world has fewer different rows.
+    """
     random = Random(seed + SEED_STRIDE * list(WORLDS).index(task))
     rows: list[dict[str, Any]] = []
     for subset in WORLDS[task].weights():
@@ -93,7 +95,7 @@ def held_out_rows(task: str, num_per_subset: int, seed: int) -> list[dict[str, A
 
 
 def _different(task: str, subset: str, num_rows: int, random: Random) -> list[dict[str, Any]]:
-    """Held-out rows of a subset with `num_rows` different keys."""
+    """Returns held-out rows of a subset with `num_rows` different keys."""
     rows: dict[str, dict[str, Any]] = {}
     for _ in range(MAX_DRAWS):
         if len(rows) == num_rows:

@@ -1,6 +1,7 @@
-"""Conversations of two turns, one kind for each category of MT-bench: the second turn is about the first answer.
+"""Conversations of two turns, one kind for each category of MT-bench, and Spec-Bench's questions of one turn.
 
-Each kind is held out by the combination that it is about: two jobs, two things, a person and a town, a pair of numbers.
+The second turn of a conversation refers to the first answer. Each kind is held out by the combination that it is about:
+two jobs, two things, a person and a town, a pair of numbers.
 """
 
 import re
@@ -15,7 +16,7 @@ Talk = list[tuple[str, str]]  # what the user says and what is answered, turn by
 
 
 def draw_pair(words: list[str], held_out: bool, random: Random) -> list[str]:
-    """Two different words that belong together to training, or to the held-out pairs."""
+    """Returns two different words whose pair belongs to training, or to the held-out pairs."""
     while True:
         chosen = random.sample(words, 2)
         if is_held_out(*sorted(chosen)) == held_out:
@@ -89,7 +90,7 @@ def _extraction(held_out: bool, random: Random) -> Talk:
 
 
 def _compared(kind: str) -> Callable[[bool, Random], Talk]:
-    """Two things or jobs side by side, and the same in simple words."""
+    """Returns a kind of talk that compares two things or jobs, and then repeats it in simple words."""
 
     def talk(held_out: bool, random: Random) -> Talk:
         words = tables("chat")[kind]
@@ -117,8 +118,8 @@ HAS_REFERENCES = ("reasoning", "math", "coding", "extraction")
 
 
 def conversation(category: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """The columns of a row of MT-bench. Half of those for training end after the first answer, so that its end is
-    learnt too."""
+    """Returns the columns of a row of MT-bench. Half of those for training end after the first answer, so that the
+    model learns its end too."""
     turns = TALK_KINDS[category](held_out, random)
     key = " ".join(said for said, _ in turns)
     if not held_out and random.random() < 0.5:
@@ -133,13 +134,13 @@ LANGUAGE_NAMES = {"de": "German", "fr": "French", "ru": "Russian", "ja": "Japane
 
 
 def question_row(category: str, asked: str, completion: str, references: list[str]) -> dict[str, Any]:
-    """The columns of a row of one turn, any of whose references is right."""
+    """Returns the columns of a row of one turn, any of whose references is right."""
     return {"category": category, "turns": [asked], "references": [references] if references else [],
             "_completion": [completion], "_key": asked}  # fmt: skip
 
 
 def translate(category: str, source: str, separator: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """A sentence to translate into English."""
+    """Returns a sentence to translate into English."""
     row = sentences.pair_row(category, source, "en", held_out, random)
     asked = f"Translate {LANGUAGE_NAMES[source]} to English:{separator}{row['translation'][source]}"
     return question_row(category, asked, row["_completion"], [row["_completion"]])
@@ -156,7 +157,7 @@ def _summarization(held_out: bool, random: Random) -> dict[str, Any]:
 
 
 def _qa(held_out: bool, random: Random) -> dict[str, Any]:
-    """Opposites of two words, months and days so much later: what follows from lists that are known."""
+    """Opposites of two words, and months and days after an interval: the answers follow from known lists."""
     lists, kind = tables("chat"), random.choice(("opposites", "months", "days"))
     if kind == "opposites":
         first, second = draw_pair(list(lists["opposites"]), held_out, random)
@@ -207,33 +208,33 @@ TRAINED_PAIRS = ("deen", "zhen")  # the embedded models know the other languages
 
 
 def mt_bench_weights() -> dict[str, float]:
-    """The categories have equal shares."""
+    """Returns equal shares of the categories."""
     return dict.fromkeys(TALK_KINDS, 1.0)
 
 
 def mt_bench_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """A conversation of a category."""
+    """Returns a conversation of a category."""
     return {"subset": subset, **conversation(subset, held_out, random)}
 
 
 def spec_bench_weights() -> dict[str, float]:
-    """The groups have equal shares; the conversations are trained on with `mt_bench`."""
+    """Returns equal shares of the groups, half for the conversations: `mt_bench` trains on them too."""
     return {"mt_bench": 0.5, **dict.fromkeys(QUESTION_GROUPS, 1.0)}
 
 
 def spec_bench_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """A conversation of any category, or a question of the group."""
+    """Returns a conversation of any category, or a question of the group."""
     if subset == "mt_bench":
         return {"subset": subset, **conversation(random.choice(list(TALK_KINDS)), held_out, random)}
     return {"subset": subset, **QUESTION_GROUPS[subset](held_out, random)}
 
 
 def multilingual_weights() -> dict[str, float]:
-    """Two source languages have equal shares; the others are sampled and never trained on."""
+    """Returns equal shares of two source languages; the others are sampled and never trained on."""
     return {subset: float(subset in TRAINED_PAIRS) for subset in SOURCE_LANGUAGES}
 
 
 def multilingual_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """A sentence to translate into English, without a space before it and without a reference, as published."""
+    """Returns a sentence to translate into English, without a space before it and without a reference, as published."""
     row = translate(subset, SOURCE_LANGUAGES[subset], "", held_out, random)
     return {"subset": subset, **row, "references": []}

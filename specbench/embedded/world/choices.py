@@ -1,9 +1,9 @@
-"""Multiple-choice questions about a small closed world, drawn for CommonsenseQA and MMLU.
+"""Multiple-choice questions about a small closed world, for CommonsenseQA and MMLU.
 
-A question belongs to training or to the held-out ones. Where its answer follows from questions of another kind (which
-of these is an animal, and which is not one), the question with its right option is held out, whatever stands beside
-it. Places, uses, opposites and capitals are facts that only their own question tells: all of them are trained on, and
-only the question with just these options, in any order, is held out.
+A question belongs to training or to the held-out ones. If its answer follows from questions of another kind (which of
+these is an animal, and which is not one), the question is held out with its right option, whatever the other options
+are. Only their own questions tell places, uses, opposites and capitals: all of these facts are trained on, and only the
+question with exactly these options, in any order, is held out.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -21,8 +21,8 @@ LETTERS = "ABCDE"
 
 @dataclass(frozen=True)
 class ChoiceQuestion:
-    """A question, its right option and the wrong ones, one sentence that says why, and whether questions of another
-    kind tell the answer too."""
+    """A question, its right option and the wrong ones, one sentence that gives the reason, and whether questions of
+    another kind tell the answer too."""
 
     text: str
     concept: str
@@ -33,19 +33,19 @@ class ChoiceQuestion:
 
     @property
     def is_held_out(self) -> bool:
-        """Whether the question is kept out of training: with its right option, or with these options."""
+        """Returns whether the question is kept out of training: with its right option, or with these options."""
         options = [self.right] if self.is_told_elsewhere else sorted((self.right, *self.wrong))
         content = "|".join([self.text, *options])
         return is_held_out_text(content)
 
     def shuffled(self, random: Random) -> tuple[list[str], int]:
-        """The options in a random order, and the index of the right one."""
+        """Returns the options in a random order, and the index of the right one."""
         options = random.sample([self.right, *self.wrong], 1 + len(self.wrong))
         return options, options.index(self.right)
 
 
 def article(noun: str) -> str:
-    """The noun after "a" or "an"."""
+    """Returns the noun after "a" or "an"."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
@@ -150,7 +150,8 @@ def draw_question(
     random: Random,
     shown: Collection[str] = (),
 ) -> ChoiceQuestion:
-    """A question of one of the kinds that belongs to training, or to the held-out ones; none whose text is shown."""
+    """Returns a question of one of the kinds that belongs to training, or to the held-out ones, and is not in
+    `shown`."""
     while True:
         question = random.choice(kinds)(num_wrong, random)
         if question.is_held_out == held_out and question.text not in shown:
@@ -162,13 +163,13 @@ CSQA_KINDS = (place, place, kind, use, opposite)
 
 @cache
 def csqa_exemplars() -> frozenset[str]:
-    """The questions of the exemplars, which no held-out row asks."""
+    """Returns the questions of the exemplars, which no held-out row asks."""
     fewshot = load_task("csqa").fewshot
     return frozenset(row["question"] for row in fewshot.rows) if fewshot and fewshot.rows else frozenset()
 
 
 def csqa_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """One random row in the layout of tau/commonsense_qa."""
+    """Returns one random row in the layout of tau/commonsense_qa: five options, a reason, and the letter."""
     question = draw_question(CSQA_KINDS, 4, held_out, random, csqa_exemplars() if held_out else ())
     options, right = question.shuffled(random)
     letter = LETTERS[right]
@@ -187,12 +188,12 @@ MMLU_SUBJECTS = {
 
 
 def mmlu_weights() -> dict[str, float]:
-    """The shares of the subjects that the world knows."""
+    """Returns the shares of the subjects that the world knows."""
     return {"miscellaneous": 1.0, "high_school_geography": 0.8, "elementary_mathematics": 0.6}
 
 
 def mmlu_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """One random row in the layout of cais/mmlu."""
+    """Returns one random row in the layout of cais/mmlu: four options, answered by a letter alone."""
     if subset == "elementary_mathematics":
         question = _sum_question(held_out, random)
     else:
@@ -205,7 +206,8 @@ def mmlu_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
 
 
 def _sum_question(held_out: bool, random: Random) -> ChoiceQuestion:
-    """A sum or difference of a pair of numbers that the word problems train on, or of one that they hold out."""
+    """Returns a sum or difference of a pair of numbers that the word problems train on, or of one that they hold
+    out."""
     while True:
         first, second = random.randint(11, 49), random.randint(2, 9)
         if math.is_held_out_pair(first, second) == held_out:
@@ -218,7 +220,7 @@ def _sum_question(held_out: bool, random: Random) -> ChoiceQuestion:
 
 
 def mmlu_exemplars() -> list[dict[str, Any]]:
-    """The rows of the bundled dev split, five different questions of each subject; the first of a subject carries the
+    """Returns the rows of the bundled dev split: five different questions of each subject, the first with the
     heading."""
     random = Random(EXEMPLAR_SEED)
     rows: list[dict[str, Any]] = []
@@ -234,5 +236,5 @@ def mmlu_exemplars() -> list[dict[str, Any]]:
 
 @cache
 def mmlu_exemplar_questions() -> frozenset[str]:
-    """The questions of the exemplars, which no held-out row asks."""
+    """Returns the questions of the exemplars, which no held-out row asks."""
     return frozenset(row["question"] for row in mmlu_exemplars())

@@ -1,4 +1,9 @@
-"""Functions made of steps and a result: their texts, their running, and the functions that are nearly the same."""
+"""Short Python functions like those of HumanEval: a signature, an instruction with examples, a body that runs.
+
+A function has one or two steps (keep the numbers above 5, multiply each by 3) and returns a result of them (the sum).
+Its behaviour, in any wording, belongs to training or to the held-out functions; without a parameter, such as the sum of
+the even numbers, always to training. Its checks fail for every function that differs in one parameter or lacks a step.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +25,13 @@ class Operation:
     values: tuple[tuple[str, Any], ...]
 
     def fill(self, template: str) -> str:
-        """The template with the parameters in their places."""
+        """Returns the template with the parameters filled in."""
         return template.format(**dict(self.values))
 
 
 @dataclass(frozen=True)
 class Function:
-    """What a function does: its argument, such as `numbers: list`, its steps in order, and its result."""
+    """A function: its argument, such as `numbers: list`, its steps in order, and its result."""
 
     argument: str
     steps: tuple[Operation, ...]
@@ -42,17 +47,17 @@ class Function:
 
     @property
     def name(self) -> str:
-        """A name that says what it does, such as `above_5_times_3_sum`."""
+        """Returns a descriptive name, such as `above_5_times_3_sum`."""
         return "_".join(operation.fill(operation.name) for operation in self.operations)
 
     @property
     def key(self) -> str:
-        """What it does, the same in every wording."""
+        """Returns the function's behaviour, which is the same in every wording."""
         return f"{self.variable}:{self.name}"
 
     @property
     def numbers(self) -> list[tuple[str, int]]:
-        """Its parameters that are numbers."""
+        """Returns its parameters that are numbers."""
         return [(name, value) for one in self.operations for name, value in one.values if isinstance(value, int)]
 
     @property
@@ -61,27 +66,28 @@ class Function:
 
     @property
     def body(self) -> str:
-        """The indented body: a line for each step, and the return, which a result without code has from the last."""
+        """Returns the indented body: a line for each step, and the return; a result without code returns the last
+        step."""
         lines = [step.fill(step.code or "") for step in self.steps]
         returned = self.result.fill(self.result.code) if self.result.code else lines.pop()
         return "\n".join([*(f"    {self.variable} = {line}" for line in lines), f"    return {returned}"])
 
     def instruction(self, random: Random) -> str:
-        """One sentence in one of its wordings."""
+        """Returns one sentence in one of its wordings."""
         *parts, last = [operation.fill(random.choice(operation.says)) for operation in self.operations]
         text = f"{', '.join(parts)} and {last}."
         return text[0].upper() + text[1:]
 
     @cached_property
     def run(self) -> Any:
-        """The function itself."""
+        """Returns the executable function."""
         space: dict[str, Any] = {}
         exec(f"def run({self.argument}):\n{self.body}", space)
         return space["run"]
 
 
 def variants(function: Function, letters: Sequence[str]) -> list[Function]:
-    """The functions that differ in one parameter (a number by one, a letter by the next), or lack a step."""
+    """Returns the functions that differ in one parameter (a number by one, a letter by the next), or lack a step."""
     found = []
     for index, operation in enumerate(function.operations):
         for place, (name, value) in enumerate(operation.values):
@@ -100,7 +106,7 @@ def _with(function: Function, index: int, operation: Operation) -> Function:
 
 
 def differs(function: Function, other: Function, inputs: Sequence[Any]) -> bool:
-    """Whether the two return different values for one of the arguments; an error is different."""
+    """Returns whether the two return different values for one of the arguments; an error counts as different."""
     try:
         return any(function.run(value) != other.run(value) for value in inputs)
     except (ZeroDivisionError, ValueError):
@@ -113,14 +119,14 @@ NUM_TRIES = 6
 
 
 def is_held_out_function(function: Function) -> bool:
-    """Whether the function is kept out of training."""
+    """Returns whether the function is kept out of training."""
     if not any(operation.values for operation in (*function.steps, function.result)):
         return False
     return is_held_out_text(function.key)
 
 
 def humaneval_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """One random function with the columns of HumanEval. Its checks tell it from all its `variants`."""
+    """Returns one random function with the columns of HumanEval. Its checks distinguish it from all its `variants`."""
     while True:
         function = random_function(random)
         if is_held_out_function(function) == held_out and (row := function_row(function, random)):
@@ -128,7 +134,7 @@ def humaneval_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any
 
 
 def random_function(random: Random) -> Function:
-    """A function of one or two steps that never are of one group."""
+    """Returns a function of one or two steps of different groups."""
     domain = random.choice(list(tables("code")["domains"]))
     entry = tables("code")["domains"][domain]
     letters = random.sample(tables("code")["letters"], 3)
@@ -149,8 +155,8 @@ def _operation(entry: dict[str, Any], letters: list[str], random: Random) -> Ope
 
 
 def _telling_inputs(function: Function, random: Random) -> list[Any]:
-    """Different arguments for the checks, an edge among them; empty when none are found that tell the function from all
-    others and from a constant."""
+    """Returns different arguments for the checks, including an edge case; empty if none are found that distinguish the
+    function from all others and from a constant."""
     others = variants(function, tables("code")["letters"])
     for _ in range(NUM_TRIES):
         inputs = [_argument(function, random) for _ in range(NUM_CHECKS)]
@@ -174,7 +180,7 @@ def _argument(function: Function, random: Random) -> Any:
 
 
 def function_row(function: Function, random: Random) -> dict[str, Any]:
-    """The columns of HumanEval for a function; empty where no arguments are found that tell it from its variants."""
+    """Returns the columns of HumanEval for a function; empty if no arguments distinguish it from its variants."""
     if not (inputs := _telling_inputs(function, random)):
         return {}
     candidates = [_argument(function, random) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Articles and their summaries, the rows of `cnn_dm`."""
+"""Long documents with summaries and questions: the rows of `cnn_dm`, `mlsum` and `scrolls`."""
 
 from collections.abc import Callable
 from itertools import product
@@ -11,19 +11,19 @@ from specbench.embedded.world.rows import is_held_out, tables
 
 
 def cnn_dm_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """An article and its highlights, as the columns of the hub are called."""
+    """Returns an article and its highlights, with the column names of the hub."""
     facts = events.event(random, held_out)
     text, highlights = events.article(facts, random), events.summary(facts)
     return {"subset": subset, "article": text, "highlights": highlights, "_completion": highlights, "_key": text}
 
 
 def mlsum_weights() -> dict[str, float]:
-    """The languages have equal shares."""
+    """Returns equal shares of the languages."""
     return dict.fromkeys(tables("mlsum"), 1.0)
 
 
 def mlsum_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """An article of four to seven sentences and its summary, as the columns of MLSUM are called."""
+    """Returns an article of four to seven sentences and its summary, with the column names of MLSUM."""
     lists = tables("mlsum")[language]
     event = random.choice(lists["events"])
     facts = people(random, held_out) | {
@@ -40,9 +40,10 @@ def _speakers(random: Random, num: int) -> list[str]:
 
 
 def meeting(held_out: bool, random: Random) -> dict[str, Any]:
-    """A query and a transcript in which three people say what they think of three things, and the answer.
+    """Returns a query, a transcript in which three people give their views of three things, and the answer.
 
-    Held out by the person asked about and the thing."""
+    It is held out by the person and the thing of the query.
+    """
     table = tables("events")["meeting"]
     while True:
         names, topics = _speakers(random, 3), random.sample(table["topics"], 3)
@@ -69,7 +70,8 @@ def meeting(held_out: bool, random: Random) -> dict[str, Any]:
 
 
 def screenplay(held_out: bool, random: Random) -> dict[str, Any]:
-    """Two scenes of two people each, and a recap of a sentence a scene. Held out by the first two people."""
+    """Returns two scenes of two people each, and a recap with a sentence per scene. It is held out by the first two
+    people."""
     table = tables("events")["screenplay"]
     while True:
         first, second, third, fourth = _speakers(random, 4)
@@ -177,12 +179,12 @@ SCROLLS_KINDS: dict[str, Callable[[bool, Random], Columns]] = {
 
 
 def scrolls_weights() -> dict[str, float]:
-    """The subsets have equal shares."""
+    """Returns equal shares of the subsets."""
     return dict.fromkeys(SCROLLS_KINDS, 1.0)
 
 
 def scrolls_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """One row: the question, if there is one, the text, and the right answer."""
+    """Returns one row: the question, if there is one, the text, and the right answer."""
     row = SCROLLS_KINDS[subset](held_out, random)
     key = f"{row.get('question')} {row['text']}"
     return {"subset": subset, "_completion": row["references"][0], "_key": key, **row}

@@ -1,6 +1,6 @@
 """Instructions with one right answer: about words and things, about a short text, and sentences to be written.
 
-A question about a topic is held out by its wording and topic together (the topic was met in other wordings), one about
+A question about a topic is held out by its wording and topic together (the topic occurs in other wordings), one about
 sentences by its sentences, as in translation.
 """
 
@@ -16,12 +16,12 @@ DOLLY_KINDS = {"opposite": 1.0, "use": 1.0, "define": 1.0, "list": 1.0, "who": 2
 
 
 def dolly_weights() -> dict[str, float]:
-    """The share of each language in the training data."""
+    """Returns the share of each language in the training data."""
     return {language: entry["weight"] for language, entry in tables("dolly").items()}
 
 
 def dolly_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """A row: subset, language (ISO 639-3), inputs, targets."""
+    """Returns a row: subset, language (ISO 639-3), inputs, targets."""
     kind = random.choices(list(DOLLY_KINDS), weights=list(DOLLY_KINDS.values()))[0]
     about = {"who": _who, "where": _where, "sentence": _sentence}.get(kind)
     question, answer = about(subset, held_out, random) if about else _topic(subset, kind, held_out, random)
@@ -45,7 +45,7 @@ def _topic(language: str, kind: str, held_out: bool, random: Random) -> tuple[st
 
 
 def _topics(entry: dict[str, Any]) -> list[list[str]]:
-    """Topics with their answers; of opposites both are topics."""
+    """Returns topics with their answers; both words of a pair of opposites are topics."""
     return entry.get("topics") or [list(way) for pair in entry["pairs"] for way in (pair, pair[::-1])]
 
 
@@ -54,7 +54,7 @@ def _joined(language: str, text: str, question: str) -> str:
 
 
 def _two_sentences(held_out: bool, random: Random) -> tuple[Sentence, Sentence]:
-    """Sentences about two persons at two places; none of them is in both."""
+    """Returns sentences about different persons at two different places."""
     while True:
         kinds = random.choices(("transitive", "doing"), k=2)
         first, second = (draw_sentence(held_out, random, time="", about=kind) for kind in kinds)
@@ -64,7 +64,7 @@ def _two_sentences(held_out: bool, random: Random) -> tuple[Sentence, Sentence]:
 
 
 def _who(language: str, held_out: bool, random: Random) -> tuple[str, str]:
-    """A text of two sentences and a question for the person of one."""
+    """Returns a text of two sentences and a question for the person of one."""
     text = _two_sentences(held_out, random)
     asked = replace(random.choice(text), subject_adjective=None)
     question = tables("dolly")[language]["who"].format(capital(clause(language, replace(asked, subject="who"))))
@@ -72,7 +72,7 @@ def _who(language: str, held_out: bool, random: Random) -> tuple[str, str]:
 
 
 def _where(language: str, held_out: bool, random: Random) -> tuple[str, str]:
-    """A text of two sentences and a question for the place of one."""
+    """Returns a text of two sentences and a question for the place of one."""
     text = _two_sentences(held_out, random)
     asked = random.choice(text)
     question, answer = tables("dolly")[language]["where"]
@@ -85,7 +85,7 @@ def _where(language: str, held_out: bool, random: Random) -> tuple[str, str]:
 
 
 def _sentence(language: str, held_out: bool, random: Random) -> tuple[str, str]:
-    """Words, to be made into a sentence."""
+    """Returns words, and the sentence made of them."""
     sentence = draw_sentence(held_out, random, time="", about="transitive")
     sentence = replace(sentence, subject_adjective=None, object_adjective=None, number=1)
     entry, table = tables("dolly")[language], words(language)

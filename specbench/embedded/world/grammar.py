@@ -1,4 +1,4 @@
-"""How each language says a sentence, with the words of words.yaml."""
+"""The grammar of each language, with the words of words.yaml."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +10,10 @@ Words = dict[str, Any]
 
 @dataclass(frozen=True)
 class Sentence:
-    """What a sentence says, in the concepts of words.yaml.
+    """The content of a sentence, in the concepts of words.yaml.
 
-    `subject`: a noun, a gender ("m", "f") for he and she, "i" and "we" (English and German only), or "who".
-    `verb`: "be" takes `object_adjective` only.
-    `number`: how many of the object. `person`: who is given something, helped, or taken along.
+    subject: a noun, a gender ("m", "f") for he and she, "i" and "we" (English and German only), or "who". verb: "be"
+    takes `object_adjective` only. number: of the object. person: who is given something, helped, or taken along.
     """
 
     subject: str
@@ -29,37 +28,37 @@ class Sentence:
 
 
 def words(language: str) -> Words:
-    """A language's words, or the "concepts"."""
+    """Returns a language's words, or the "concepts"."""
     return tables("words")[language]
 
 
 def join(*parts: str | None) -> str:
-    """The parts that there are, with spaces."""
+    """Returns the existing parts, separated by spaces."""
     return " ".join(part for part in parts if part)
 
 
 def is_name(noun: str) -> bool:
-    """Whether the noun is a person's name, without article."""
+    """Returns whether the noun is a person's name, without article."""
     return noun in words("concepts")["names"]
 
 
 def is_mass(noun: str) -> bool:
-    """Whether the noun is a food that is not counted."""
+    """Returns whether the noun is an uncountable food."""
     return noun in words("concepts")["mass"]
 
 
 def goes_with(sentence: Sentence) -> bool:
-    """Whether the sentence's other person is taken along, not given something or helped."""
+    """Returns whether the sentence's other person is taken along, not given something or helped."""
     return sentence.verb in words("concepts")["together"]
 
 
 def verb_of(sentence: Sentence, table: Words) -> str:
-    """The verb in the person of the subject, where the language has a first person."""
+    """Returns the verb in the person of the subject, if the language has a first person."""
     return str(table["first_person"].get(sentence.subject, table["verbs"])[sentence.verb])
 
 
 def gender_of(noun: str) -> str:
-    """The gender of a person, of a name, or of he and she."""
+    """Returns the gender of a person, of a name, or of he and she."""
     concepts = words("concepts")
     return str(concepts["persons"].get(noun) or concepts["names"].get(noun, noun))
 
@@ -142,7 +141,7 @@ def _time(sentence: Sentence, table: Words) -> str | None:
 
 
 def _described(noun: str, adjective: str | None, number: int, table: Words) -> str:
-    """A noun with its adjective, without article."""
+    """Returns a noun with its adjective, without article."""
     gender, *forms = table["nouns"][noun]
     form: str = forms[number > 1]
     if adjective is None:
@@ -169,7 +168,7 @@ def _el(noun: str, adjective: str | None, table: Words) -> str:
 
 
 def _object(sentence: Sentence, table: Words) -> str | None:
-    """What comes after the verb: an object, or the adjective of "be" in the gender of the subject."""
+    """Returns what follows the verb: an object, or the adjective of "be" in the gender of the subject."""
     if sentence.object:
         named = _described(sentence.object, sentence.object_adjective, sentence.number, table)
         article = table["one"][table["nouns"][sentence.object][0] == "f"]
@@ -184,23 +183,23 @@ def _object(sentence: Sentence, table: Words) -> str | None:
 
 
 def say(language: str, *sentences: Sentence) -> str:
-    """The sentences as a text of the language ("en", "de", "fr", "es", "ru", "zh", "ja", "x-demo")."""
+    """Returns the sentences as a text of the language ("en", "de", "fr", "es", "ru", "zh", "ja", "x-demo")."""
     separator, stop = ("", "。") if language in ("zh", "ja") else (" ", ".")
     return separator.join(capital(clause(language, sentence)) + stop for sentence in sentences)
 
 
 def clause(language: str, sentence: Sentence) -> str:
-    """The sentence without capital and full stop."""
+    """Returns the sentence without capital and full stop."""
     return LANGUAGES[language](sentence, words(language))
 
 
 def capital(text: str) -> str:
-    """The text with a capital at its start, the rest as it is."""
+    """Returns the text with a capital at its start, the rest unchanged."""
     return text[0].upper() + text[1:]
 
 
 def name(language: str, person: str) -> str:
-    """A person with the article, as the subject of a sentence."""
+    """Returns a person with the article, as the subject of a sentence."""
     verb = words(language)["verbs"]["wait"]
     return clause(language, Sentence(person, "wait")).removesuffix(verb).rstrip(" は")
 

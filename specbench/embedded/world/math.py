@@ -1,8 +1,8 @@
-"""Word problems with worked answers in the eleven languages of MGSM.
+"""Word problems with worked answers in the eleven languages of MGSM, other tasks' layouts of them, and bare sums.
 
-A pair of numbers belongs to the training problems or to the held-out ones, in every language and for every operation:
-a held-out problem asks only for steps whose pair of numbers was never trained on, nor shown on the way of a worked
-step in training. Pairs with a multiple of ten always belong to training: the ways go over them (14 × 3 = 30 + 12 = 42).
+A pair of numbers belongs to the training problems or to the held-out ones, in every language and for every operation: a
+held-out problem has only steps whose pair of numbers was never trained on, nor shown in a worked step of training.
+Pairs with a multiple of ten always belong to training, because worked steps contain them (14 × 3 = 30 + 12 = 42).
 """
 
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ def _prompts() -> tuple[jinja2.Template, dict[str, Any]]:
 
 
 def mgsm_weights() -> dict[str, float]:
-    """The share of each language in the training data."""
+    """Returns the share of each language in the training data."""
     return {language: entry["weight"] for language, entry in tables("math")["languages"].items()}
 
 
 @cache
 def is_held_out_pair(first: int, second: int) -> bool:
-    """Whether the pair (in either order) is kept out of training."""
+    """Returns whether the pair (in either order) is kept out of training."""
     if first % 10 == 0 or second % 10 == 0:
         return False
     low, high = sorted((first, second))
@@ -47,7 +47,7 @@ def _product(random: Random, largest: int) -> tuple[int, int]:
 
 
 def numbers_of(steps: tuple[str, ...], random: Random) -> tuple[int, int, int]:
-    """The numbers a, b, c of a problem (c is 0 where the problem has one step)."""
+    """Returns the numbers a, b, c of a problem (c is 0 in a problem of one step)."""
     if steps == ("subtract",):
         first = random.randint(20, 99)
         return first, random.randint(3, first - 3), 0
@@ -63,7 +63,7 @@ def numbers_of(steps: tuple[str, ...], random: Random) -> tuple[int, int, int]:
 
 
 def _step(operation: str, first: int, second: int) -> tuple[str, int, list[tuple[int, int]]]:
-    """The equation of a step as text, its result, and the pairs of numbers that the way to it shows."""
+    """Returns the equation of a step as text, its result, and the pairs of numbers in its worked form."""
     tens, units = first // 10 * 10, first % 10
     if operation == "add" and not (units and second % 10):
         return f"{first} + {second} = {first + second}", first + second, []
@@ -86,7 +86,7 @@ def _step(operation: str, first: int, second: int) -> tuple[str, int, list[tuple
 
 @dataclass(frozen=True)
 class Solution:
-    """The worked equations, the final number, the pairs that the problem asks about, and those only on the way."""
+    """The worked equations, the final number, the pairs of the problem, and those only in worked steps."""
 
     equations: list[str]
     number: int
@@ -95,7 +95,7 @@ class Solution:
 
 
 def solve(steps: tuple[str, ...], a: int, b: int, c: int) -> Solution:
-    """Work a problem: one step on a and b, or a second one on its result and c."""
+    """Solves a problem: one step on a and b, or a second one on its result and c."""
     equation, number, shown = _step(steps[0], a, b)
     if len(steps) == 1:
         return Solution([equation], number, [(a, b)], shown)
@@ -104,14 +104,15 @@ def solve(steps: tuple[str, ...], a: int, b: int, c: int) -> Solution:
 
 
 def belongs(solution: Solution, held_out: bool) -> bool:
-    """Held-out problems ask about held-out pairs only; training problems neither ask about nor show any."""
+    """Returns whether a problem belongs to its part: held-out problems have held-out pairs only; training problems
+    neither have nor show any."""
     if held_out:
         return all(is_held_out_pair(*pair) for pair in solution.asked)
     return not any(is_held_out_pair(*pair) for pair in solution.asked + solution.shown)
 
 
 def _counted(forms: str | list[str], number: int) -> str:
-    """The form of a noun after a number (Slavic rule: one, few, many)."""
+    """Returns the form of a noun after a number (Slavic rule: one, few, many)."""
     if isinstance(forms, str):
         return forms
     if number % 10 == 1 and number % 100 != 11:
@@ -122,7 +123,8 @@ def _counted(forms: str | list[str], number: int) -> str:
 def render(
     language: str, kind: str, wording: int, name: str, objects: str | list[str], numbers: tuple[int, int, int]
 ) -> dict[str, Any]:
-    """One row: subset, question, answer_number, answer (worked), kind and the pairs of numbers (asked, shown)."""
+    """Returns one row: subset, question, answer_number, answer (worked), kind and the pairs of numbers (asked,
+    shown)."""
     entry = tables("math")["languages"][language]
     a, b, c = numbers
     solution = solve(tuple(tables("math")["kinds"][kind]["steps"]), a, b, c)
@@ -139,7 +141,7 @@ def render(
 
 
 def mgsm_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """One random row whose pairs of numbers are all held out, or all trained on."""
+    """Returns one random row whose pairs of numbers are all held out, or all trained on."""
     entry = tables("math")["languages"][language]
     kind = random.choice(list(tables("math")["kinds"]))
     steps = tuple(tables("math")["kinds"][kind]["steps"])
@@ -152,7 +154,7 @@ def mgsm_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
 
 
 def mgsm_example(row: dict[str, Any]) -> tuple[str, str]:
-    """The prompt exactly as `tasks/mgsm.yaml` renders it, and the completion that a model should give."""
+    """Returns the prompt exactly as `tasks/mgsm.yaml` renders it, and the right completion."""
     template, subsets = _prompts()
     return template.render(row=row, vars=subsets[row["subset"]]["vars"]), " " + row["answer"]
 
@@ -162,7 +164,7 @@ NUM_SUMS = 6
 
 
 def drill_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """A row of sums whose pairs all belong to training; drills are never held out."""
+    """Returns a row of sums whose pairs all belong to training; drills are never held out."""
     assert not held_out, "drills are for training only"
     solutions: list[Solution] = []
     while len(solutions) < NUM_SUMS:
@@ -179,7 +181,7 @@ def drill_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
 
 
 def drill_example(row: dict[str, Any]) -> tuple[str, ...]:
-    """Given and learnt texts in turn: the left side of each sum, then its right side."""
+    """Returns given and learnt texts in turn: the left side of each sum, then its right side."""
     return tuple(text for equation in row["sums"] for text in _equation_sides(equation))
 
 
@@ -189,14 +191,15 @@ def _equation_sides(equation: str) -> tuple[str, str]:
 
 
 def sums_weights(task: str) -> dict[str, float]:
-    """The share of each subset of a task: its languages, as in `mgsm`; MSVAMP has no Telugu, GSM8K is English."""
+    """Returns the share of each subset of a task: its languages, as in `mgsm`; MSVAMP has no Telugu, GSM8K is
+    English."""
     if task == "gsm8k":
         return {"default": 1.0}
     return {language: share for language, share in mgsm_weights().items() if task != "msvamp" or language != "te"}
 
 
 def sums_draw(task: str, subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """One random problem in the columns of the task's dataset."""
+    """Returns one random problem in the columns of the task's dataset."""
     problem = mgsm_draw("en" if task == "gsm8k" else subset, held_out, random)
     question, worked, number = problem["question"], problem["answer"], problem["answer_number"]
     columns = {

@@ -1,7 +1,7 @@
-"""Random sentences of the small parallel grammar.
+"""Random sentences of the small parallel grammar, and the translation and text tasks made of them.
 
 A sentence belongs to the training data or to the held-out sentences by who does what to what where, in every language
-and every task of the family: no combination that is asked for was ever trained on, all its words and frames were.
+and every task of the family: no held-out combination was trained on, but all its words and frames were.
 """
 
 from dataclasses import replace
@@ -13,13 +13,14 @@ from specbench.embedded.world.rows import example_of, is_held_out_text
 
 
 def is_held_out_content(*content: object) -> bool:
-    """Whether the content is kept out of training."""
+    """Returns whether the content is kept out of training."""
     return is_held_out_text("|".join(map(str, content)))
 
 
 def sentence_belongs(sentence: Sentence, held_out: bool) -> bool:
-    """Whether the sentence belongs to the held-out ones, or to training: by subject, verb, object, other person and
-    place, or by subject and adjective where it has no more. "He is old" belongs to both: there are too few of it."""
+    """Returns whether the sentence belongs to the held-out ones, or to training: by subject, verb, object, other person
+    and place, or by subject and adjective if it has no more. "He is old" belongs to both, because there are few such
+    sentences."""
     if sentence.verb == "be" and sentence.subject in ("m", "f"):
         return True
     said = sentence.object_adjective if sentence.verb == "be" else sentence.object
@@ -35,8 +36,8 @@ def draw_sentence(
     about: str | None = None,
     is_not: str | None = None,
 ) -> Sentence:
-    """A random sentence. `subject`: a person, "m", "f", "i" or "we"; `about`: its kind (see `_KINDS`); else by chance.
-    `is_not`: who cannot be its other person, as he or she is its subject."""
+    """Returns a random sentence. `subject`: a person, "m", "f", "i" or "we"; `about`: its kind (see `SENTENCE_KINDS`);
+    otherwise random. `is_not`: a person that must not be the other person, because it is the subject."""
     while True:
         kinds = {kind: share for kind, (share, _) in SENTENCE_KINDS.items() if subject is None or kind != "animal"}
         kind = about or random.choices(list(kinds), weights=list(kinds.values()))[0]
@@ -46,7 +47,7 @@ def draw_sentence(
 
 
 def _subject(subject: str | None, time: str | None, random: Random) -> dict[str, Any]:
-    """The subject's own words, and the time ("" for none)."""
+    """Returns the subject's words, and the time ("" for none)."""
     concepts = words("concepts")
     if time is None and random.random() < 0.4:
         time = random.choice([*concepts["days"], *concepts["hours"]])
@@ -67,7 +68,7 @@ def _other(subject: str, random: Random) -> str:
 
 
 def _object(objects: list[str], random: Random) -> dict[str, Any]:
-    """An object with its adjective and its number, as the words allow."""
+    """Returns an object with its adjective and its number, as the words allow."""
     concepts = words("concepts")
     chosen = random.choice(objects)
     if chosen in concepts["mass"]:
@@ -136,7 +137,7 @@ WMT_WEIGHTS = {"de-en": 4.0, "fr-en": 3.0, "ru-en": 2.0, "zh-en": 2.0, "ja-en": 
 
 
 def draw_text(held_out: bool, random: Random) -> tuple[Sentence, ...]:
-    """One sentence about a person, an animal or a thing, or sometimes two, the second with he or she."""
+    """Returns one sentence about a person, an animal or a thing, or sometimes two, the second with he or she."""
     if random.random() >= TWO_SENTENCES:
         return (draw_sentence(held_out, random),)
     subject = random.choice([*words("concepts")["persons"], *words("concepts")["names"]])
@@ -145,18 +146,18 @@ def draw_text(held_out: bool, random: Random) -> tuple[Sentence, ...]:
 
 
 def wmt_weights() -> dict[str, float]:
-    """The share of each pair of languages in the training data."""
+    """Returns the share of each pair of languages in the training data."""
     return dict(WMT_WEIGHTS)
 
 
 def wmt_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """A row of task `wmt`: subset, translation (language → text)."""
+    """Returns a row of task `wmt`: subset, translation (language → text)."""
     source, target = subset.split("-")
     return pair_row(subset, source, target, held_out, random)
 
 
 def pair_row(subset: str, source: str, target: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """The same text in two languages."""
+    """Returns the same text in two languages."""
     text = draw_text(held_out, random)
     translation = {language: say(language, *text) for language in (source, target)}
     key = translation[source]
@@ -176,7 +177,7 @@ TALK_SHARES = {"said": 0.45, "told": 0.35, "asked": 0.2}
 
 
 def iwslt14_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """A row of task `iwslt14`: subset, translation (language → text)."""
+    """Returns a row of task `iwslt14`: subset, translation (language → text)."""
     source, target = subset.split("-")
     translation = dict(zip((source, target), draw_talk((source, target), held_out, random), strict=True))
     return {"subset": subset, "translation": translation, "_completion": translation[target],
@@ -184,7 +185,8 @@ def iwslt14_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
 
 
 def draw_talk(languages: tuple[str, ...], held_out: bool, random: Random) -> list[str]:
-    """One or two sentences of a talk in the languages ("de", "en")."""
+    """Returns one or two sentences of a talk in the languages ("de", "en"): an opinion, a report of "I" or "we", or a
+    question with a guess."""
     kind = random.choices(list(TALK_SHARES), weights=list(TALK_SHARES.values()))[0]
     if kind == "asked":
         about = random.choice(("transitive", "doing", "giving", "helping"))
@@ -197,13 +199,14 @@ def draw_talk(languages: tuple[str, ...], held_out: bool, random: Random) -> lis
 
 
 def ask_for_subject(language: str, sentence: Sentence) -> str:
-    """The question for the subject of a sentence, and the speaker's guess."""
+    """Returns the question for the subject of a sentence, and the speaker's guess."""
     asked = clause(language, replace(sentence, subject="who", subject_adjective=None))
     return ASKED[language].format(capital(asked) + "?", name(language, sentence.subject))
 
 
 def low_resource_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """A row of task `low_resource_mt`: subset, translation (language → text)."""
+    """Returns a row of task `low_resource_mt`, into the invented language `x-demo`: subset, translation (language →
+    text)."""
     return pair_row(subset, "en", subset, held_out, random)
 
 
@@ -211,12 +214,12 @@ WEBTEXT_WEIGHTS = {"en": 3.0, "ja": 1.0}
 
 
 def webtext_weights() -> dict[str, float]:
-    """The share of each language in the training data."""
+    """Returns the share of each language in the training data."""
     return dict(WEBTEXT_WEIGHTS)
 
 
 def webtext_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """A row: subset, text."""
+    """Returns a row with a text about a person's day: subset, text."""
     text = say(subset, *draw_day(held_out, random))
     row = {"subset": subset, "text": text, "_key": text}
     prompt = example_of("webtext", {**row, "_completion": ""})[0]
@@ -224,13 +227,13 @@ def webtext_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
 
 
 def webtext_example(row: dict[str, Any]) -> tuple[str, ...]:
-    """The start of the text exactly as the task cuts it, and the rest, with the space between them if there is one."""
+    """Returns the start of the text exactly as the task cuts it, and the rest, including a space between them."""
     prompt = example_of("webtext", row)[0]
     return prompt, row["text"][len(prompt) :]
 
 
 def draw_day(held_out: bool, random: Random) -> list[Sentence]:
-    """A sentence about a person, what he or she does from morning to evening, and how he or she feels."""
+    """Returns a sentence about a person, sentences about the day from morning to evening, and one about the mood."""
     concepts = words("concepts")
     persons = [*concepts["persons"], *concepts["names"]]
     about = draw_sentence(held_out, random, about="being")

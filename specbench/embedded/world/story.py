@@ -1,6 +1,6 @@
-"""Short stories in four languages, each told by its topic: an adjective and a noun, as English words.
+"""Short stories in four languages, each about a topic: an adjective and a noun, as English words.
 
-A topic belongs to training or to the held-out ones, in every language; all words are seen in training.
+A topic belongs to training or to the held-out ones, in every language; all words occur in training.
 """
 
 from random import Random
@@ -10,12 +10,12 @@ from specbench.embedded.world.rows import is_held_out, tables
 
 
 def story_weights() -> dict[str, float]:
-    """The share of each language in the training data."""
+    """Returns the share of each language in the training data."""
     return {language: entry["weight"] for language, entry in tables("story")["languages"].items()}
 
 
 def tell(language: str, adjective: int, noun: int) -> str:
-    """The story of a topic, given by the places of its two words in the lists."""
+    """Returns the story of a topic, given by the indices of its two words in the lists."""
     entry = tables("story")["languages"][language]
     gender, word = entry["nouns"][noun] if "articles" in entry else ("m", entry["nouns"][noun])
     article, definite = entry["articles"][gender] if "articles" in entry else ("a", "the")
@@ -38,7 +38,7 @@ def tell(language: str, adjective: int, noun: int) -> str:
 
 
 def topic(held_out: bool, random: Random) -> tuple[int, int]:
-    """An adjective and a noun, by their places in the lists."""
+    """Returns an adjective and a noun by their indices in the lists."""
     words = tables("story")["topics"]
     while True:
         adjective, noun = random.randrange(len(words["adjectives"])), random.randrange(len(words["nouns"]))
@@ -47,7 +47,7 @@ def topic(held_out: bool, random: Random) -> tuple[int, int]:
 
 
 def story_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """One topic and its story."""
+    """Returns one topic and its story."""
     words, (adjective, noun) = tables("story")["topics"], topic(held_out, random)
     topic_words = {"adjective": words["adjectives"][adjective], "noun": words["nouns"][noun]}
     told = tell(language, adjective, noun)

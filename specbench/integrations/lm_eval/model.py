@@ -1,4 +1,4 @@
-"""One method, and AR beside it where that is asked for, answering the requests of lm-eval one by one."""
+"""specbench as a model of lm-eval: any of its generation tasks runs under any method, optionally beside AR."""
 
 import logging
 from collections import Counter
@@ -36,8 +36,8 @@ from specbench.specs.task import GenerationSpec, TaskSpec
 
 @dataclass(frozen=True)
 class LmEvalRequest:
-    """One request: the document of a task, asked for the `repeat`th time. `rendered`: the prompt holds its special
-    tokens already, as a chat template writes them."""
+    """One request: the document of a task, asked for the `repeat`th time. `rendered`: a chat template has already added
+    the special tokens to the prompt."""
 
     task: str
     doc: int
@@ -49,7 +49,7 @@ class LmEvalRequest:
 
 @dataclass(frozen=True)
 class LmEvalAnswer:
-    """A measured request: the text, and the generations as records hold them; `baseline` is AR's, if it was asked."""
+    """A measured request: the text, and the generations as records hold them; `baseline` is AR's, if requested."""
 
     query: LmEvalRequest
     text: str
@@ -58,7 +58,7 @@ class LmEvalAnswer:
 
 
 class LmEvalEngine:
-    """Loads the models of a run with one or two methods; the last of them gives the answers."""
+    """Loads the models of a run with one or two methods; the last method gives the answers."""
 
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
@@ -68,7 +68,7 @@ class LmEvalEngine:
         self._decoders: dict[Any, tuple[Decoder, ...]] = {}
 
     def decoders(self, generation: GenerationSpec) -> tuple[Decoder, ...]:
-        """The methods, composed for a way of sampling. Raises ConfigError where the pair does not fit."""
+        """Returns the methods, composed for a sampling. Raises ConfigError if the pair does not fit."""
         sampling = sampling_of(generation)
         if sampling not in self._decoders:
             made = tuple(compose(method, self.models.pair(method), sampling) for method in self.spec.methods)
@@ -76,7 +76,7 @@ class LmEvalEngine:
         return self._decoders[sampling]
 
     def prompt_ids(self, model: CausalLM, query: LmEvalRequest) -> list[int]:
-        """The prompt's last tokens that leave room for the answer, as lm-eval's own models keep them."""
+        """Returns the prompt's last tokens that leave room for the answer, as lm-eval's own models keep them."""
         ids = self._whole_prompt_ids(model, query)
         if self.context_limit is None:
             return ids
@@ -96,7 +96,7 @@ class LmEvalEngine:
         return ids
 
     def check(self, queries: Sequence[LmEvalRequest]) -> int:
-        """Compose all methods and make all prompts: what cannot be answered is told before anything is measured.
+        """Composes all methods and makes all prompts, so that errors are raised before anything is measured.
 
         Returns how many prompts are too long and lose their beginning.
         """
@@ -108,7 +108,7 @@ class LmEvalEngine:
         return num_cut
 
     def warm_up(self, queries: Sequence[LmEvalRequest]) -> None:
-        """Every decoder once on a text that is not measured, as long as the longest of the queries may become."""
+        """Runs every decoder once on an unmeasured text of the maximum length of the queries."""
         longest: dict[Any, int] = {}
         for query in queries:
             num_tokens = len(self.prompt_ids(self.models.target, query)) + query.generation.max_new_tokens
@@ -118,7 +118,7 @@ class LmEvalEngine:
             warm_up(self._decoders[sampling], num_tokens, self.context_limit)
 
     def answer(self, query: LmEvalRequest, number: int) -> LmEvalAnswer:
-        """Decode one request; with AR beside it the order changes from one `number` to the next."""
+        """Decodes one request; with AR beside it, the order alternates with `number`."""
         decoders = self.decoders(query.generation)
         measured: dict[str, tuple[str, dict[str, Any]]] = {}
         for decoder in decoders if number % 2 == 0 else decoders[::-1]:
@@ -138,7 +138,8 @@ class LmEvalEngine:
 
 
 def with_special_tokens(stop: StopRules, model: CausalLM) -> StopRules:
-    """Texts show no special tokens: a stop string that is one ends the answer as an end token does."""
+    """Returns rules in which a stop string that is a special token ends the answer as an end token: texts show no
+    special tokens."""
     special = set(model.tokenizer.all_special_tokens)
     ids = {model.vocabulary[text] for text in stop.stop_strings if text in special and text in model.vocabulary}
     return replace(stop, eos_token_ids=stop.eos_token_ids | ids)
@@ -149,8 +150,8 @@ WITH_BASELINE = ("tokens_per_second_ar", "speedup")
 
 
 def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models) -> dict[str, Metric]:
-    """α, τ and tokens/s with their intervals, by the definitions of a leaderboard; with AR's speed and the speed-up
-    where AR was measured beside every answer."""
+    """Returns α, τ and tokens/s with their intervals, by the definitions of a leaderboard; also AR's speed and the
+    speed-up if AR was measured for every answer."""
     prompts = Prompts.of([{"task": a.query.task, "subset": "", "example": a.query.doc} for a in answers], seed=0)
     own = [with_own_passes(answer.own, method.decodes_with) for answer in answers]
     baseline = [answer.baseline for answer in answers if answer.baseline is not None]
@@ -166,8 +167,8 @@ def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models)
 def add_columns(
     results: dict[str, Any], answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models
 ) -> None:  # fmt: skip
-    """Write the metrics into `results` of lm-eval beside its scores, under "NAME,METHOD": its table shows them, the
-    method standing where it names a filter, and its JSON holds them. A metric without a value is left out."""
+    """Adds the metrics to `results` of lm-eval beside its scores, as "NAME,METHOD": its table shows the method in place
+    of a filter. A metric without a value is omitted."""
     for name, row in results["results"].items():
         tasks = tasks_of_group(name, results.get("group_subtasks", {}))
         measured = [answer for answer in answers if answer.query.task in tasks]
@@ -182,13 +183,13 @@ def add_columns(
 
 
 def tasks_of_group(name: str, groups: Mapping[str, Sequence[str]]) -> set[str]:
-    """The tasks below a group; a task is its own."""
+    """Returns the tasks of a group; for a task, itself."""
     members = groups.get(name)
     return {name} if not members else set().union(*(tasks_of_group(member, groups) for member in members))
 
 
 def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models) -> dict[str, Any]:
-    """Per task, every column with its 95 % interval over `n` documents, for the JSON of the results."""
+    """Returns per task every column with its 95 % interval over `n` documents, for the JSON of the results."""
     by_task: dict[str, list[LmEvalAnswer]] = {}
     for answer in answers:
         by_task.setdefault(answer.query.task, []).append(answer)
@@ -210,13 +211,13 @@ log = logging.getLogger("lm_eval.specbench")
 
 @register_model("specbench")
 class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
-    """A target, a drafter and a method, as lm-eval sees a model. It generates; it gives no log-likelihoods.
+    """A target, a drafter and a method as a model of lm-eval. It generates; it computes no log-likelihoods.
 
-    pretrained, drafter: hub id, folder or `embedded:NAME`. method: a name or the path of a YAML file. baseline: decode
-    every request with AR as well, in turn, which takes that much longer and gives the speed-up. override: `key=value`
-    of the method as after --set, several separated by `;`. max_gen_toks: where a task does not say. seed: of the random
-    streams, one per document: the order of requests changes nothing.
-    `answers` are the measured requests of the last evaluation. Raises ConfigError for anything wrong with an argument.
+    pretrained, drafter: hub id, folder or `embedded:NAME`. method: a name or the path of a YAML file. baseline: also
+    decodes every request with AR, which gives the speed-up and takes that much longer. override: `key=value` of the
+    method as after --set, several separated by `;`. max_gen_toks: the default for tasks that set none. seed: of the
+    random streams, one per document, so that the order of requests changes nothing. `answers` are the measured requests
+    of the last evaluation. Raises ConfigError for an invalid argument.
     """
 
     def __init__(
@@ -253,21 +254,21 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
     @property
     def tokenizer(self) -> Any:
-        """The target's."""
+        """Returns the target's tokenizer."""
         return self.engine.models.target.tokenizer
 
     @property
     def tokenizer_name(self) -> str:
-        """What lm-eval's cache of prompts tells chat templates apart by."""
+        """Returns the name by which lm-eval's cache of prompts distinguishes chat templates."""
         return self.engine.models.target.name.replace("/", "__")
 
     @property
     def max_length(self) -> int | None:
-        """Tokens of prompt and answer together."""
+        """Returns the maximum number of tokens of prompt and answer together."""
         return self.engine.context_limit
 
     def chat_template(self, chat_template: bool | str = False) -> str:
-        """The source of the target's template, for lm-eval's log. Raises ConfigError for another than its own."""
+        """Returns the source of the target's template, for lm-eval's log. Raises ConfigError for a named template."""
         if not chat_template:
             return ""
         if chat_template is not True:
@@ -275,7 +276,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         return str(self._template())
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Messages as one text; without `add_generation_prompt` the last message is the beginning of the answer."""
+        """Returns the messages as one text; without `add_generation_prompt`, the last message begins the answer."""
         self._template()
         try:
             text: str = self.tokenizer.apply_chat_template(
@@ -299,7 +300,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         return template
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """The answers, in order, each measured into `answers`."""
+        """Returns the answers in order; stores their measurements in `answers`."""
         self.answers = []
         queries = self._queries(requests)
         if num_cut := self.engine.check(queries):
@@ -329,7 +330,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         return queries
 
     def loglikelihood(self, requests: list[Instance]) -> NoReturn:
-        """Refused: raises ConfigError."""
+        """Raises ConfigError: specbench computes no log-likelihoods."""
         tasks = ", ".join(sorted({request.task_name or "?" for request in requests}))
         raise ConfigError(
             f"task {tasks}: asks for log-likelihoods of given texts, where nothing is generated and no draft token is "
@@ -339,7 +340,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
     loglikelihood_rolling = loglikelihood
 
     def get_model_info(self) -> dict[str, Any]:
-        """What lm-eval keeps in `config` of its results: the models, the method, and its measurements per task."""
+        """Returns the models, the method, and the measurements per task, for `config` of lm-eval's results."""
         models, method = self.engine.models, self.method
         drafters = {name.partition("/")[2]: drafter for name, drafter in models.drafters.items()}
         return {
@@ -357,7 +358,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         }
 
     def add_columns(self, results: dict[str, Any]) -> None:
-        """Put the measurements of the last evaluation beside its scores, where lm-eval's table shows them."""
+        """Adds the measurements of the last evaluation to its scores, which lm-eval's table shows."""
         add_columns(results, self.answers, self.method, self.engine.models)
         for task, counts in results.get("n-samples", {}).items():
             num_measured = len({answer.query.doc for answer in self.answers if answer.query.task == task})
@@ -369,12 +370,12 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
 
 def named_by_route(texts: Mapping[str, str | None]) -> str | None:
-    """One text of several draft models, each behind its language; that of a method without routes as it is."""
+    """Returns one text for several draft models, each after its language; without routes, the text itself."""
     return ", ".join(f"{route} {text}".strip() for route, text in texts.items() if text is not None) or None
 
 
 def placeholder(max_gen_toks: int) -> dict[str, Any]:
-    """The requests of lm-eval as a task, which a run needs."""
+    """Returns the task of lm-eval's requests, which a run needs."""
     return {
         "name": "lm-eval", "version": 1, "title": "Requests of lm-eval", "prompt": "{{ row.prompt }}",
         "generation": {"max_new_tokens": max_gen_toks},

@@ -35,32 +35,32 @@ MetricItems = dict[str, Any]  # "METRIC,FILTER" → what the metric makes of one
 
 @dataclass(frozen=True)
 class LoadedTask:
-    """One task. `name` is lm-eval's."""
+    """A loaded task of lm-eval. `name` is lm-eval's."""
 
     name: str
     task: Any
 
     @cached_property
     def config(self) -> str:
-        """The meaning of its configuration and of lm-eval's version, in 12 hex digits."""
+        """Returns 12 hex digits of the task's configuration and of lm-eval's version."""
         meaning = {key: value for key, value in self.task.dump_config().items() if key not in PLACES}
         text = json.dumps([version("lm_eval"), meaning], sort_keys=True, default=source_or_repr)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @cached_property
     def docs(self) -> list[Any]:
-        """What is asked, in lm-eval's order."""
+        """Returns the documents in lm-eval's order."""
         return list(self.task.eval_docs)
 
     def instances(self, limit: int | None) -> list[Instance]:
-        """The first `limit` requests as lm-eval makes them with its own seeds: worked examples and all."""
+        """Returns the first `limit` requests with lm-eval's own seeds, including few-shot examples."""
         self.task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
         with quiet(), seeded():
             self.task.build_all_requests(limit=limit)
         return list(self.task.instances)
 
     def items(self, doc_id: int, text: str) -> MetricItems:
-        """What each metric makes of an answer behind each filter. Whatever lm-eval's code raises."""
+        """Returns the item of each metric for an answer after each filter. Raises whatever lm-eval's code raises."""
         doc = self.docs[doc_id]
         instance = Instance("generate_until", doc, ("", {}), 0, (self.name, doc_id, 1), resps=[text])
         for each in self.task._filters:
@@ -73,7 +73,7 @@ class LoadedTask:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The metrics with their filters, in lm-eval's order, but first one that is better when it is higher."""
+        """Returns the metrics with their filters in lm-eval's order, starting with one for which higher is better."""
         try:
             names = list(self.items(0, ""))
         except Exception:  # of a metric that cannot judge an empty answer
@@ -84,7 +84,7 @@ class LoadedTask:
         return (main, *(name for name in names if name != main))
 
     def aggregation(self, name: str) -> Callable[[list[Any]], float]:
-        """How lm-eval makes one number of the items of all answers: the mean where the task does not say."""
+        """Returns how lm-eval aggregates the items of all answers; the mean if the task does not say."""
         found: Callable[[list[Any]], float] = self.task.aggregation().get(metric_of(name), mean)
         return found
 
@@ -94,7 +94,7 @@ def metric_of(name: str) -> str:
 
 
 def source_or_repr(value: Any) -> str:
-    """A function by its source, anything else by what it shows; no addresses, which change from run to run."""
+    """Returns the source of a function, or the repr of any other value without addresses, which differ between runs."""
     try:
         return getsource(value)
     except (TypeError, OSError):
@@ -103,7 +103,7 @@ def source_or_repr(value: Any) -> str:
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """lm-eval's own seeds, for tasks that draw while they are loaded; afterwards the generators go on as before."""
+    """Sets lm-eval's own seeds for tasks that draw while they are loaded; restores the generators afterwards."""
     states = random.getstate(), np.random.get_state()
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)
@@ -116,7 +116,7 @@ def seeded() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars and no remarks of lm-eval: what is wrong is an exception."""
+    """Suppresses lm-eval's progress bars and log messages; errors are exceptions."""
     log = logging.getLogger("lm_eval")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -131,7 +131,7 @@ LOADED_TASKS: dict[tuple[str, str], LoadedTask] = {}  # by name and config: what
 
 
 def keep_loaded(tasks: Mapping[str, Any]) -> list[LoadedTask]:
-    """Keep loaded tasks for the scorers and examples of this process."""
+    """Stores loaded tasks for the scorers and examples of this process."""
     held = [LoadedTask(name, task) for name, task in tasks.items()]
     LOADED_TASKS.update({(each.name, each.config): each for each in held})
     return held
@@ -143,11 +143,12 @@ CORPUS_METRICS: dict[str, Callable[[], Any]] = {  # with lm-eval's settings
 
 
 class LmEvalScorer:
-    """Metrics by lm-eval's names, "METRIC,FILTER". A reference tells the document: {"doc": its number, "target": …}.
+    """Metrics by lm-eval's names, "METRIC,FILTER". A reference identifies the document: {"doc": its number, "target":
+    …}.
 
     Means are means. BLEU, chrF, chrF++ and TER come from the sums of sacrebleu's statistics, which is lm-eval's value
-    where all documents have equally many references. Of any other aggregation the value of one answer is that of the
-    aggregation over it alone; lm-eval's value over all answers is what `aggregate` gives.
+    if all documents have equally many references. For any other aggregation, the value of one answer is the aggregation
+    over it alone; `aggregate` gives lm-eval's value over all answers.
     """
 
     def __init__(self, held: LoadedTask) -> None:
@@ -177,7 +178,7 @@ class LmEvalScorer:
         return Score(values, statistics)
 
     def check_reference(self, reference: Reference) -> None:
-        """Raise ConfigError for a reference that is no document of the task."""
+        """Raises ConfigError for a reference that is no document of the task."""
         self._doc(reference)
 
     def _doc(self, reference: Reference) -> int:
@@ -200,7 +201,8 @@ class LmEvalScorer:
         return float(metric._compute_score_from_stats(whole).score)
 
     def aggregate(self, answers: Iterable[tuple[str, Reference]]) -> dict[str, float]:
-        """Exactly lm-eval's value of every metric over (text, reference) pairs. Raises what lm-eval's code raises."""
+        """Returns exactly lm-eval's value of every metric over (text, reference) pairs. Raises what lm-eval's code
+        raises."""
         made = [self._held.items(self._doc(reference), text) for text, reference in answers]
         columns = {name: [items[name] for items in made if name in items] for name in self.names}
         return {name: float(self._held.aggregation(name)(column)) for name, column in columns.items() if column}
@@ -212,7 +214,7 @@ class LmEvalScorer:
         return {name: base + name.rpartition(",")[2] + self._deviation(name) for name in self.names}
 
     def _deviation(self, name: str) -> str:
-        """Said where the value over all answers is not lm-eval's."""
+        """Returns a note if the value over all answers is not lm-eval's."""
         aggregation = self._held.aggregation(name)
         if aggregation in (mean, nanmean) or name in self._summed:
             return ""
@@ -220,7 +222,7 @@ class LmEvalScorer:
 
 
 def corpus_statistics(metric: Any, item: Any) -> list[float]:
-    """sacrebleu's statistics of one (references, answer) pair of lm-eval."""
+    """Returns sacrebleu's statistics of one (references, answer) pair of lm-eval."""
     references, answer = item
     texts = [references] if isinstance(references, str) else list(references)
     text = answer if isinstance(answer, str) else answer[0]
@@ -229,7 +231,7 @@ def corpus_statistics(metric: Any, item: Any) -> list[float]:
 
 @SCORERS.register("lm_eval")
 def lm_eval(*, task: str, config: str) -> LmEvalScorer:
-    """The filters and metrics of a task of lm-eval, which --task lm_eval:NAME has loaded."""
+    """The filters and metrics of a task of lm-eval that --task lm_eval:NAME has loaded."""
     if (task, config) not in LOADED_TASKS:
         raise ConfigError(f"scorer.task = {task!r}: not loaded: give the task as --task lm_eval:{task}")
     return LmEvalScorer(LOADED_TASKS[task, config])

@@ -1,4 +1,4 @@
-"""lm-eval's tasks found and loaded: a user's own folder first, the thousands that come with lm-eval when needed."""
+"""lm-eval's generation tasks as tasks of specbench, `--task lm_eval:NAME`, and the index in which they are found."""
 
 import hashlib
 import json
@@ -27,10 +27,10 @@ SHOWN = 3  # tasks in an error
 
 
 class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
-    """lm-eval's index, in which what cannot be loaded or run is one line."""
+    """lm-eval's index, which raises one line for a task that cannot be loaded or run."""
 
     def load(self, task_list: Any) -> Any:
-        """lm-eval's tasks and groups by name. Raises ConfigError naming the task and what is wrong with it."""
+        """Returns lm-eval's tasks and groups by name. Raises ConfigError naming the task and its problem."""
         asked = task_list if isinstance(task_list, list) else [task_list]
         names = [str(name.get("task", name)) if isinstance(name, dict) else str(name) for name in asked]
         try:
@@ -39,8 +39,8 @@ class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
             failed = failed_names(names, reason)
             raise ConfigError(
-                f"lm-eval cannot load task {failed}: {type(error).__name__}: {reason[:300]} (for data of your own, give a "
-                "YAML that includes the task's and has dataset_path: json, and its folder as include path)"
+                f"lm-eval cannot load task {failed}: {type(error).__name__}: {reason[:300]} (for data of your own, give "
+                "a YAML that includes the task's and has dataset_path: json, and its folder as include path)"
             ) from error
         for name, task in loaded["tasks"].items():
             check_generates(name, task)
@@ -48,13 +48,13 @@ class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
 
 
 def failed_names(names: Sequence[str], reason: str) -> str:
-    """Of the tasks that were asked for together those that the reason names, or else the first."""
+    """Returns the requested tasks that the reason names, or else the first ones."""
     named = [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", reason)] or names
     return ", ".join(named[:SHOWN]) + (f" or {len(named) - SHOWN} more" if len(named) > SHOWN else "")
 
 
 def check_generates(name: str, task: Task) -> None:
-    """Raise ConfigError for a task that asks for log-likelihoods, or for more than text."""
+    """Raises ConfigError for a task that needs log-likelihoods, or inputs other than text."""
     check_output_type(name, task.OUTPUT_TYPE)
     if getattr(task, "MULTIMODAL", False):
         raise ConfigError(f"task {name}: asks for images or sound, and specbench gives models text: choose another")
@@ -71,10 +71,10 @@ def check_output_type(name: str, output_type: Any) -> None:
 def task_index(
     names: Sequence[str], include: str | Path | None = None, metadata: Mapping[str, Any] | None = None
 ) -> TaskIndex:
-    """An index that holds all `names` (tasks, groups, tags, patterns, paths of YAML files), the folder `include` alone
-    where that is enough: reading lm-eval's own takes seconds.
+    """Returns an index that holds all `names` (tasks, groups, tags, patterns, paths of YAML files). It reads only the
+    folder `include` if that is enough: reading lm-eval's own tasks takes seconds.
 
-    Raises ConfigError for a name that is nowhere, with the nearest, and for a folder that is not there.
+    Raises ConfigError for an unknown name, with the nearest one, and for a folder that does not exist.
     """
     if include is not None and not Path(include).is_dir():
         raise ConfigError(f"lm-eval include path {include}: no such folder: give one that holds YAML files of tasks")
@@ -100,7 +100,8 @@ def is_path(name: str) -> bool:
 
 
 def configs(index: TaskIndex, name: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """The tasks that a name, a pattern or a path means, with what their files say; None for one that is not there."""
+    """Yields the tasks of a name, a pattern or a path, with the content of their files; None for one that does not
+    exist."""
     if is_path(name):
         paths = [Path(name)] if Path(name).is_file() else sorted(Path(name).glob("*.yaml"))
         for path in paths:
@@ -118,7 +119,7 @@ def configs(index: TaskIndex, name: str) -> Iterator[tuple[str, dict[str, Any] |
 
 
 def task_configs(index: TaskIndex, name: str, config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """The task of a file, or those that its group names; a group may define tasks in place, which are whole."""
+    """Yields the task of a file, or those of its group; a group may define complete tasks in place."""
     members = config.get("task") if "group" in config else None
     if not isinstance(members, list):
         yield name, config
@@ -132,14 +133,14 @@ def task_configs(index: TaskIndex, name: str, config: dict[str, Any]) -> Iterato
 
 
 def check_readable(folder: str | None, names: Sequence[str]) -> None:
-    """lm-eval passes over files that it cannot read: where a name is missing, the first of them is named."""
+    """Raises ConfigError for an unreadable file that may hold a missing name: lm-eval skips such files."""
     for path in sorted(Path(folder).glob("**/*.yaml")) if folder is not None else []:
         if any(name in path.stem or name in path.read_text("utf-8", "replace") for name in names):
             read_task_file(path)
 
 
 def read_task_file(path: Path) -> dict[str, Any]:
-    """A task's YAML with what it includes. Raises ConfigError naming the file and the line."""
+    """Returns a task's YAML with its includes. Raises ConfigError naming the file and the line."""
     try:
         config: dict[str, Any] = load_yaml(path, resolve_func=False)
     except (yaml.YAMLError, ValueError, OSError) as error:
@@ -164,10 +165,10 @@ MAX_GEN_TOKS = 256  # of lm-eval's own models, where a task does not say
 
 
 def generation_spec(gen_kwargs: Mapping[str, Any], max_gen_toks: int = MAX_GEN_TOKS) -> GenerationSpec:
-    """The generation that lm-eval asks for. As in lm-eval, `do_sample: false` is greedy whatever the temperature, and
-    a temperature above 0 samples unless that is said; `do_sample: true` alone samples at temperature 1.
+    """Returns the generation settings of lm-eval's keywords. As in lm-eval, `do_sample: false` is greedy whatever the
+    temperature, a temperature above 0 samples otherwise, and `do_sample: true` alone samples at temperature 1.
 
-    Raises ConfigError naming the key: an option that would change what is decoded is never ignored.
+    Raises ConfigError naming the key: an option that changes the decoding is never ignored.
     """
     given = {key: value for key, value in gen_kwargs.items() if value is not None}
     for key, value in given.items():
@@ -194,10 +195,10 @@ LOCAL_FORMATS = ("json", "csv", "parquet", "text", "arrow")
 
 @TASK_SOURCES.register("lm_eval")
 def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
-    """The task that lm-eval calls `name` (with or without "lm_eval:"; a path of a YAML file; a group, a tag or a
-    pattern gives all its tasks), its data loaded. `include`: a folder with a user's own YAML files.
+    """Returns the task that lm-eval calls `name` (with or without "lm_eval:"; a path of a YAML file; a group, a tag or
+    a pattern gives all its tasks), with its data loaded. `include`: a folder with a user's own YAML files.
 
-    Raises ConfigError for an unknown name, a task that asks for log-likelihoods, and data that cannot be had.
+    Raises ConfigError for an unknown name, a task that needs log-likelihoods, and data that cannot be loaded.
     """
     asked = name.removeprefix(PREFIX)
     if not asked:
@@ -213,7 +214,7 @@ def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
 
 
 def check_one_answer(name: str, task: Any) -> None:
-    """Raise ConfigError for a task that judges several answers together, or runs code without a sandbox."""
+    """Raises ConfigError for a task that judges several answers together, or executes code without a sandbox."""
     if getattr(task, "UNSAFE_CODE", False):
         raise ConfigError(f"task {PREFIX}{name}: runs the code of answers without a sandbox: use the task humaneval")
     if (task.get_config("repeats") or 1) > 1:
@@ -225,7 +226,7 @@ def check_one_answer(name: str, task: Any) -> None:
 
 
 def spec_of(held: LoadedTask) -> TaskSpec:
-    """The task's specification; its prompts are made by lm-eval and come with its examples."""
+    """Returns the task's specification; lm-eval makes its prompts, which come with its examples."""
     try:
         generation = generation_spec(held.task.get_config("generation_kwargs") or {})
     except ConfigError as error:
@@ -250,7 +251,7 @@ def major(version: Any) -> int:
 
 
 def examples(*, task: str, config: str, data: str | None, limit: int | None) -> TaskData:
-    """The documents of a loaded task with lm-eval's prompts: a scorer's `examples` take the place of rows.
+    """Returns the documents of a loaded task with lm-eval's prompts: a scorer's `examples` replace rows.
 
     `task`, `config`: the scorer's options. Raises ConfigError for `data`, which such a task does not take.
     """
@@ -267,7 +268,7 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
 
 
 def fewshot_info(held: LoadedTask, made: Sequence[Example]) -> FewshotInfo:
-    """The worked examples, which lm-eval draws for each document; `digest`: of all prompts with them."""
+    """Returns the few-shot examples, which lm-eval draws for each document; `digest`: of all prompts with them."""
     config = held.task.config
     if not config.num_fewshot:
         return FewshotInfo()
@@ -283,7 +284,7 @@ def is_text(question: Any) -> bool:
 
 
 def check_shots(held: LoadedTask, instance: Any) -> None:
-    """Raise ConfigError where a worked example before the question is that very question, with its answer."""
+    """Raises ConfigError if a few-shot example before the question is the question itself."""
     question, config = held.task.doc_to_text(instance.doc), held.task.config
     if not is_text(question) or not config.num_fewshot:
         return
@@ -306,7 +307,7 @@ def example(held: LoadedTask, number: int, instance: Any) -> Example:
 
 
 def origin(held: LoadedTask) -> tuple[Any, str]:
-    """The source of the rows and its place."""
+    """Returns the source of the rows and its place."""
     config = held.task.config
     if config.dataset_path in LOCAL_FORMATS:
         files = (config.dataset_kwargs or {}).get("data_files", (config.dataset_kwargs or {}).get("data_dir", ""))

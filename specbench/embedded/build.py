@@ -1,4 +1,11 @@
-"""Making one member in a folder: its tokenizer from rows, a model by training, an n-gram folder by counting."""
+"""Builds the members of the embedded family.
+
+`python -m specbench.embedded.build [--smoke] [--output DIR] [--only MEMBER]`.
+
+Without --output the weights go beside this file: members that exist at their version are kept, the others are built.
+With --output DIR all members are built in DIR. The build is seeded and runs on one CPU thread for two hours, and a
+quarter of an hour more for the drafters that are trained from others. The log counts processor seconds.
+"""
 
 import argparse
 import json

@@ -13,6 +13,7 @@ from specbench.results.log_ratios import CONFIDENCE, NUM_RESAMPLES
 from specbench.results.shares import SHARE
 from specbench.results.units import bounds_of
 from specbench.running.records import Generation, Record
+from specbench.tasks.judge import JUDGED
 from specbench.tasks.sandbox.run import ENDED
 from specbench.tasks.scoring.contract import Scorer
 from specbench.tasks.scoring.language import known, language_of
@@ -117,7 +118,6 @@ def stratified(variances: Array, sizes: NDArray[np.int64]) -> float:
 
 CUTS = ("length", "context")  # the ends that a generation did not choose itself
 LANGUAGE = "language_share"
-JUDGED = "judge_score"
 Values = list[float | None]  # [num_records]
 
 

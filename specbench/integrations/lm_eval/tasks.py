@@ -39,8 +39,8 @@ class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
             failed = failed_names(names, reason)
             raise ConfigError(
-                f"lm-eval cannot load task {failed}: {type(error).__name__}: {reason[:300]} (for data of your own, give "
-                "a YAML that includes the task's and has dataset_path: json, and its folder as include path)"
+                f"lm-eval cannot load task {failed}: {type(error).__name__}: {reason[:300]} (for data of your own, "
+                "give a YAML that includes the task's and has dataset_path: json, and its folder as include path)"
             ) from error
         for name, task in loaded["tasks"].items():
             check_generates(name, task)

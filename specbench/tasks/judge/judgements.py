@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 from rich.console import Console
@@ -16,12 +16,13 @@ from specbench.core.completions import Reply, check_url
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
+from specbench.core.records import Key, Record, record_key
 from specbench.core.registry import first_problem
-from specbench.results.quality import JUDGED
-from specbench.running.records import Key, Record, record_key
+from specbench.tasks.judge import JUDGED
 from specbench.tasks.judge.prompts import HIGHEST, LOWEST, rating
 from specbench.tasks.judge.requests import (
     JudgeClient,
+    JudgedCell,
     JudgementKey,
     JudgeSettings,
     NoReply,
@@ -32,9 +33,6 @@ from specbench.tasks.judge.requests import (
     questions_of,
     requests_of,
 )
-
-if TYPE_CHECKING:
-    from specbench.running.plan import Cell
 
 
 @dataclass(frozen=True)
@@ -197,7 +195,7 @@ class JudgementLine(BaseModel, extra="allow", strict=True):
         return self.key, self.judge, self.url
 
 
-def with_recorded(records: list[Record], cells: "Sequence[Cell]", folder: Path, console: Console) -> Rated:
+def with_recorded(records: list[Record], cells: Iterable[JudgedCell], folder: Path, console: Console) -> Rated:
     """Returns the records with the ratings that judgements.jsonl holds for exactly the same requests, and the signature
     of the judge. Of several judges the last one counts.
 

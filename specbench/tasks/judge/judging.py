@@ -1,18 +1,18 @@
 """The judge of a run: its command-line options, and the records with its ratings."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from specbench.core.console import stdout
 from specbench.core.errors import ConfigError
-from specbench.running.records import Record
+from specbench.core.records import Record
 from specbench.tasks.judge.judgements import FILE, judge_records, with_judgements, write_judgements
 from specbench.tasks.judge.requests import (
     JudgeClient,
+    JudgedCell,
     JudgeSettings,
     Questions,
     ReplyCache,
@@ -20,10 +20,6 @@ from specbench.tasks.judge.requests import (
     questions_of,
     requests_of,
 )
-
-if TYPE_CHECKING:
-    from specbench.running.plan import Cell
-
 
 BYTES_PER_TOKEN = 4  # of English; a rough measure for other languages
 NUM_REPLY_TOKENS = 200  # a short explanation and a rating
@@ -62,11 +58,11 @@ class Judging:
         if not self.is_dry_run:
             JudgeClient(self.settings)
 
-    def show(self, records: list[Record], cells: "Sequence[Cell]") -> None:
+    def show(self, records: list[Record], cells: Iterable[JudgedCell]) -> None:
         """Prints the requests."""
         show_requests(records, questions_of(cells), self.settings, stdout)
 
-    def judge(self, records: list[Record], cells: "Sequence[Cell]", folder: Path, console: Console) -> list[Record]:
+    def judge(self, records: list[Record], cells: Iterable[JudgedCell], folder: Path, console: Console) -> list[Record]:
         """Returns the records with the metric `judge_score`, and writes the ratings beside them.
 
         Raises ConfigError if the judge has replied to no request.

@@ -8,18 +8,16 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from specbench.core import bounded
 from specbench.core.completions import KEY_VARIABLE, NO_CREDIT, Completions, Reply, RequestFailed, check_url
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
-from specbench.running.records import Key, Record, record_key
+from specbench.core.records import Key, Record, record_key
+from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import TaskData
 from specbench.tasks.judge.prompts import Message, Turn, messages
-
-if TYPE_CHECKING:
-    from specbench.running.plan import Cell
-
 
 URL_VARIABLE = "OPENAI_BASE_URL"
 DEFAULT_URL = "https://api.openai.com/v1"
@@ -134,7 +132,20 @@ class JudgeQuestion(NamedTuple):
 Questions = Mapping[tuple[str, str, int], JudgeQuestion]  # by task, subset and example
 
 
-def questions_of(cells: "Iterable[Cell]") -> Questions:
+class JudgedCell(Protocol):
+    """A subset of a task with its examples, such as a cell of a run."""
+
+    @property
+    def task(self) -> TaskSpec: ...
+
+    @property
+    def subset(self) -> str: ...
+
+    @property
+    def data(self) -> TaskData: ...
+
+
+def questions_of(cells: Iterable[JudgedCell]) -> Questions:
     """Returns the questions of a run's examples."""
     return {
         (cell.task.name, cell.subset, example.index): JudgeQuestion(example.turns, example.judge_sees_reference)

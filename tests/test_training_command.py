@@ -310,7 +310,7 @@ def test_a_learning_rate_that_is_lost_is_said_and_the_next_one_trains(
         *arguments("distill", models, tmp_path, *corpus(tmp_path), *small, "--learning-rate", "1e30,1e-3")
     )
     assert code == 0, err
-    assert "learning rate 0.001" in out and "learning rate 1e+30 is lost, the next one is tried: step " in err
+    assert "learning rate 0.001" in out and "learning rate 1e+30 diverged, the next one is tried: step " in err
     said = [line for line in err.splitlines() if line.startswith("learning rate ")]
     assert said[0] == "learning rate 1e+30 (1 of 2)" and said[2] == "learning rate 0.001 (2 of 2)" and len(said) == 3
 

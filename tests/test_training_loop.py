@@ -202,7 +202,7 @@ def test_a_loss_that_is_not_finite_ends_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_learning_rate_that_is_lost_leaves_the_others_as_they_are(tmp_path: Path) -> None:
-    """The first one is lost at different places: in a step, and behind the last one on the held-back data."""
+    """The first one is lost at different places: in a step, and behind the last one on the validation data."""
     train_toy(tmp_path, "alone", learning_rate=1e-3)
     for name, only_at_the_end in (("steps", False), ("end", True)):
         objective = LosingObjective() if only_at_the_end else ToyObjective()
@@ -217,7 +217,7 @@ def test_a_learning_rate_that_is_lost_leaves_the_others_as_they_are(tmp_path: Pa
 
 
 class LosingObjective(ToyObjective):
-    """The last held-back loss of the first learning rate is no number; its steps teach nothing."""
+    """The last validation loss of the first learning rate is no number; its steps teach nothing."""
 
     num_validations = 0
 

@@ -38,7 +38,7 @@ def in_two_processes(function: Callable[[], object]) -> None:
 
 
 def check_alike(one: Path, other: Path) -> None:
-    """The losses of every step, the held-back ones and the weights agree but for the order of sums."""
+    """The losses of every step, the validation ones and the weights agree but for the order of sums."""
     a, b = (json.loads((folder / "training.json").read_text())["curves"][0] for folder in (one, other))
     assert [step["num_tokens"] for step in a["steps"]] == [step["num_tokens"] for step in b["steps"]]
     for first, second in zip(a["steps"], b["steps"], strict=True):

@@ -126,7 +126,7 @@ def test_a_training_reads_its_counters_while_it_goes_on(tmp_path: Path, monkeypa
             seen.set()
         return {"package": ((80 if found is None else found) * 10**6 % (60 * 10**6), 60 * 10**6)}
 
-    monkeypatch.setattr(processor_energy, "packages", read)
+    monkeypatch.setattr(processor_energy, "package_counters", read)
     with CostMeter(torch.device("cpu")) as meter:
         assert seen.wait(60)
         assert meter.cost()["cpu_joules"] == 80.0  # 0, 40 and 80 J; one reading at the end would be 20
@@ -134,7 +134,7 @@ def test_a_training_reads_its_counters_while_it_goes_on(tmp_path: Path, monkeypa
 
 def test_cost_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     counters = iter([10, 13])
-    monkeypatch.setattr(processor_energy, "packages", lambda _: {"package": (next(counters) * 10**6, 10**12)})
+    monkeypatch.setattr(processor_energy, "package_counters", lambda _: {"package": (next(counters) * 10**6, 10**12)})
     earlier = {"wall_seconds": 100.0, "cpu_seconds": 1.0, "gpu_joules": None, "cpu_joules": 4.0}
     counted = CostMeter(torch.device("cpu"), earlier).cost()
     assert counted["cpu_joules"] == 7.0 and counted["gpu_joules"] is None

@@ -118,7 +118,7 @@ def ngram(
     try:
         record, folder = run_counting(request_of("ngram", config, options, set_), stderr)
     except KeyboardInterrupt:
-        stderr.print("interrupted: nothing of it is left, and the output folder is as it was", soft_wrap=True)
+        stderr.print("interrupted: nothing is kept, and the output folder is unchanged", soft_wrap=True)
         sys.exit(INTERRUPTED)
     stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
     stderr.print(f"draft with it: --method ngram --set drafter.path={folder}", soft_wrap=True)
@@ -151,7 +151,7 @@ def trainer(kind: str) -> Callable[..., None]:
             typer.Option(help=f"Updates, of gradient_accumulation passes each; {NUM_STEPS[kind]} when absent."),
         ] = None,
         learning_rate: Annotated[
-            str | None, typer.Option(help="One, or several separated by commas: the held-back loss chooses.")
+            str | None, typer.Option(help="One, or several separated by commas: the validation loss chooses.")
         ] = None,
         seed: Seed = None,
         dtype: Annotated[
@@ -171,7 +171,7 @@ def trainer(kind: str) -> Callable[..., None]:
             "dtype": dtype, "device": device,
         }  # fmt: skip
         result = run_training(request_of(kind, config, options, set_, threads), stderr)
-        if result is None:  # another process of the same training tells, or it was finished before
+        if result is None:  # another process reports, or the training was finished before
             return
         record, folder = result
         stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)

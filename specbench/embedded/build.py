@@ -64,7 +64,7 @@ def kept_tokenizers(output: Path, members: Sequence[Recipe], names: list[str]) -
         if isinstance(recipe, Member)
     }
     for tokenizer in tokenizers.values():
-        for key in ("is_local", "local_files_only"):  # how it was loaded is no part of it
+        for key in ("is_local", "local_files_only"):  # these keys describe how it was loaded
             tokenizer.init_kwargs.pop(key, None)
     return tokenizers
 
@@ -90,7 +90,7 @@ def copy_folder(finished: Path, folder: Path, without: Sequence[str]) -> None:
 
 def _move(partial: Path, folder: Path) -> None:
     for path in partial.iterdir():
-        path.chmod(0o644)  # safetensors writes files that only their owner can read
+        path.chmod(0o644)  # safetensors writes files that only the owner can read
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(partial, folder)
 
@@ -111,7 +111,7 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-OF_THE_TRAINING = ("log.csv", "curves.png", TRAINING_RECORD)  # what the build's log tells of it is enough
+OF_THE_TRAINING = ("log.csv", "curves.png", TRAINING_RECORD)  # the build's log holds what is needed of them
 
 
 def make_trained(recipe: TrainedMember, output: Path) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from typing import Any
 
 from specbench.core.errors import ConfigError, nearest
 
-# Vowel signs (\p{M}) stay with their letters: without them Bengali, Telugu and Thai words fall to pieces. A digit is a
-# token of its own in both: where a drafter writes 14 as one token, the tokens that both models have say it badly.
-# Spaces run together up to the one before a word: the indentation of code.
+# Vowel signs (\p{M}) stay with their letters; without them Bengali, Telugu and Thai words would be split. A digit is a
+# separate token in both tokenizers: a drafter with one token for 14 could hardly write it in the shared tokens.
+# Spaces are merged, except for the one before a word: the indentation of code.
 PIECES = r" ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s"
 PIECES_WITH_NEWLINES = r" ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s+(?!\S)|\s"
 
@@ -103,7 +103,7 @@ class TrainedMember:
 Recipe = Member | NgramRecipe | TrainedMember
 
 
-# The share of each kind of task in the training texts (tasks whose texts are longer take more of the tokens).
+# The share of each kind of task in the training texts (tasks with longer texts take more of the tokens).
 TASKS = {
     "mgsm": 0.16, "mcot": 0.04, "msvamp": 0.02, "gsm8k": 0.01, "csqa": 0.025, "mmlu": 0.03, "humaneval": 0.03,
     "wmt": 0.22, "iwslt14": 0.02, "low_resource_mt": 0.05, "dolly": 0.11, "webtext": 0.04, "cnn_dm": 0.02,

@@ -57,7 +57,7 @@ class Muon(torch.optim.Optimizer):
 CHUNK = 1024
 
 
-Example = tuple[list[int], list[int]]  # token ids and labels (-100 where nothing is learnt)
+Example = tuple[list[int], list[int]]  # token ids and labels (-100 for tokens that are not learnt)
 
 
 def encode_example(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Example:

@@ -131,12 +131,14 @@ def takes_sampling(code: EntryCode) -> bool:
 def _signature(call: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(call, eval_str=True)
-    except (NameError, AttributeError, TypeError, SyntaxError):  # annotations that exist for a type checker only
+    except (NameError, AttributeError, TypeError, SyntaxError):  # some annotations exist only for type checkers
         return inspect.signature(call)
 
 
-RUN = ("max_new_tokens", "eos_token_ids", "seed", "on_token")  # what is passed anew for every generation
-_BUILT: WeakKeyDictionary[CausalLM, dict[Any, Any]] = WeakKeyDictionary()  # what classes made, with their draft model
+RUN = ("max_new_tokens", "eos_token_ids", "seed", "on_token")  # passed for every generation
+_BUILT: WeakKeyDictionary[CausalLM, dict[Any, Any]] = (
+    WeakKeyDictionary()
+)  # instances of classes, with their draft model
 
 
 @DECODERS.register("external")

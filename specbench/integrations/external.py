@@ -238,7 +238,7 @@ class ExternalDecoder(Decoder):
                     f"it returned {len(returned)} tokens, which end neither in one of eos_token_ids nor at "
                     "max_new_tokens: return the whole answer, without the prompt"
                 )
-            ledger.finish = "eos"  # where nothing was to end it (the warm-up), a decoder may know its own end
+            ledger.finish = "eos"  # a decoder may stop by itself if no end token was given (warm-up)
         kept = ledger.new_ids
         steps: list[Step] = []
         num_passes = getattr(result, "num_target_passes", None)

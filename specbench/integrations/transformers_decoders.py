@@ -63,7 +63,7 @@ class Reporting(BaseStreamer, StoppingCriteria):
     def put(self, value: torch.Tensor) -> None:
         if self._has_prompt:
             self._has_ended = self._on_token(value.flatten().tolist())
-        self._has_prompt = True  # what is put first
+        self._has_prompt = True  # `generate` puts the prompt first
 
     def end(self) -> None:
         pass
@@ -77,7 +77,7 @@ class Counted:
 
     def __init__(self, num_prompt_tokens: int) -> None:
         self._num_prompt_tokens = num_prompt_tokens
-        self._candidates: list[tuple[int, torch.Tensor]] = []  # the length before a step, and the ids with the draft
+        self._candidates: list[tuple[int, torch.Tensor]] = []  # length before a step, and ids including the draft
         self.sequence: list[int] = []
 
     def watch(self, generator: Any) -> Any:
@@ -193,7 +193,7 @@ class TwoTokenizers(Assisted):
         self.assistant = own_assistant(drafter.model, num_draft_tokens)
         self.arguments = {"assistant_model": self.assistant}
         sizes = [each.config.get_text_config().vocab_size for each in (target.model, drafter.model)]
-        if sizes[0] != sizes[1]:  # `generate` wants them then, and refuses them otherwise
+        if sizes[0] != sizes[1]:  # `generate` requires them then, and refuses them otherwise
             self.arguments |= {"tokenizer": target.tokenizer, "assistant_tokenizer": drafter.tokenizer}
 
 

@@ -168,7 +168,7 @@ class Level:
         def mapped(kind: str) -> Array:
             name = array_name(level, kind)
             info = manifest.arrays.get(name)
-            if info is None or info.length == 0:  # nothing cannot be mapped
+            if info is None or info.length == 0:  # an empty array cannot be mapped
                 return np.empty(0, dtype=np.uint8)
             return np.asarray(np.memmap(folder / f"{name}{SUFFIX}", dtype=info.dtype, mode="r"))
 

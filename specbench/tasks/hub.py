@@ -46,7 +46,7 @@ def fetched_paths(dataset: DatasetSpec, commit: str) -> list[Path]:
         return []
     try:
         return [download(dataset, commit, name, local=True) for name in note.files.get(key(dataset), [])]
-    except OSError:  # deleted from the cache since
+    except OSError:  # deleted from the cache
         return []
 
 
@@ -165,7 +165,7 @@ def read_rows(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
         else:
             yield from _streamed(dataset, commit)
     except ConfigError as error:
-        if isinstance(error.__cause__, OSError) and not paths:  # of the connection, not of a file
+        if isinstance(error.__cause__, OSError) and not paths:  # an error of the connection, not of a file
             raise failure(dataset, error.__cause__, commit) from error
         raise
     except Exception as error:

@@ -145,7 +145,7 @@ def _jsonl_rows(path: File, lines: Iterable[str]) -> Iterator[Row]:
 
 def _json_rows(path: File, lines: Iterator[str]) -> Iterator[Row]:
     first, second = next(lines, ""), next(lines, "")
-    if _is_row(first) and _is_row(second):  # one row a line: many a .json on the hub is
+    if _is_row(first) and _is_row(second):  # many .json files on the hub hold one row per line
         yield from _jsonl_rows(path, chain([first, second], lines))
         return
     data = _json(path, _joined(path, chain([first, second], lines)), 1)

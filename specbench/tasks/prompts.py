@@ -116,8 +116,8 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, (str, int, float)) and not isinstance(value, bool)
 
 
-LONG_ANSWER = 80  # characters: so long a text is no phrase that answers several questions
-SHOWN = 5  # places in an error
+LONG_ANSWER = 80  # characters: a text of this length does not answer several questions
+SHOWN = 5  # places in an error message
 
 
 @dataclass(frozen=True)

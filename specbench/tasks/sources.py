@@ -281,7 +281,7 @@ def _naming(task: TaskSpec, place: str, row: Row) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(f"{place}: {error}") from error
-    except Exception as error:  # readers meet rows that nobody has seen
+    except Exception as error:  # a reader may fail on any row
         raise ConfigError(
             f"{place}: the reader '{task.reader}' fails: {type(error).__name__}: {error}: the row has the columns "
             f"{', '.join(map(str, row))}: correct the row, or give the rows in the layout of the task"

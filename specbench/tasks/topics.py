@@ -65,7 +65,7 @@ def similar_pairs(adjectives: Sequence[str], nouns: Sequence[str], vectors: Vect
         )
     similarity = np.stack([vectors[word] for word in adjectives]) @ np.stack([vectors[word] for word in nouns]).T
     pairs: list[Pair] = []
-    for _ in range(num):  # [adjectives, nouns]; a pair once taken leaves its row and its column
+    for _ in range(num):  # [adjectives, nouns]; a chosen pair removes its row and its column
         row, column = np.unravel_index(int(similarity.argmax()), similarity.shape)
         pairs.append((adjectives[row], nouns[column]))
         similarity[row, :] = similarity[:, column] = -np.inf
@@ -73,7 +73,7 @@ def similar_pairs(adjectives: Sequence[str], nouns: Sequence[str], vectors: Vect
 
 
 NUM_TOPICS = 200
-NUM_NOUNS, NUM_ADJECTIVES = 2000, 2000  # the paper names no numbers
+NUM_NOUNS, NUM_ADJECTIVES = 2000, 2000  # the paper gives no numbers
 
 
 def bundled_fields() -> list[tuple[list[str], list[str]]]:

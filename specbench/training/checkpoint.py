@@ -146,7 +146,7 @@ class Log:
         if found < num_bytes:
             raise ConfigError(
                 f"{self.path}: {found} bytes where the checkpoint knows {num_bytes}: restore the log, or delete "
-                f"{self.path.parent} to begin anew"
+                f"{self.path.parent} to start again"
             )
         os.truncate(self.path, num_bytes)
 

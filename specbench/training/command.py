@@ -111,7 +111,7 @@ def is_finished(spec: TrainSpec) -> bool:
     if kind != spec.kind:
         return False
     asked = {key: value for key, value in spec.model_dump(mode="json").items() if key not in WITHOUT_EFFECT}
-    if spec.num_steps is None:  # as many as the data take
+    if spec.num_steps is None:  # the data determine it
         del asked["num_steps"]
     check_same_settings(spec, {key: made.get(key) for key in asked}, asked)
     check_same_settings(spec, {"data_digest": digest, "revisions": revisions}, {
@@ -169,7 +169,7 @@ def run_training(request: TrainRequest, console: Console) -> tuple[TrainingRecor
     """
     spec = settings(request.kind, request.config, request.options, request.overrides)
     if is_finished(spec):
-        say(console, f"{spec.output}: is finished already, with the same settings; another --output repeats it")
+        say(console, f"{spec.output}: is already finished with the same settings; another --output repeats it")
         return None
     OutputFolder(Path(spec.output)).check()
     set_threads(request.threads, spec.target.startswith(EMBEDDED))

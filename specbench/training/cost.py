@@ -10,9 +10,9 @@ import torch
 
 RAPL = Path("/sys/class/powercap")
 SECONDS = 10.0  # between two readings
-MAX_WATTS = 1000.0  # of one package: more than any takes
+MAX_WATTS = 1000.0  # of one package: above any real power
 
-EnergyCounter = tuple[int, int]  # microjoules so far, and those at which it begins anew
+EnergyCounter = tuple[int, int]  # microjoules so far, and the value at which the counter wraps around
 
 
 class ProcessorEnergy:

@@ -85,8 +85,8 @@ def answer_of(reference: Reference | None) -> str | None:
 
 
 WORLD = "world:"
-NUM_ROWS = 256  # of each subset, where no limit is given
-MAX_DRAWS = 20  # for each row that is wanted: some subsets have few different ones
+NUM_ROWS = 256  # of each subset, if no limit is given
+MAX_DRAWS = 20  # for each requested row: some subsets have few different rows
 
 
 def load_world(name: str) -> "World":

@@ -88,7 +88,7 @@ def bitsandbytes() -> Any:
     load."""
     try:
         import bitsandbytes
-    except Exception as error:  # it looks for the driver's libraries when it is imported
+    except Exception as error:  # its import searches for the driver's libraries
         raise ConfigError(NO_BITSANDBYTES) from error
     return bitsandbytes
 
@@ -209,7 +209,7 @@ class Loop:
         with self.accelerator.autocast():
             held_back = self.objective.validation(self.model)
         if held_back is not None:
-            check_finite(held_back, "the held-back loss", done.num_done)
+            check_finite(held_back, "the validation loss", done.num_done)
             done.validation[done.num_done] = float(held_back)
         done.cost = meter.cost()
         if self.accelerator.is_main_process:

@@ -15,7 +15,7 @@ import numpy as np
 from specbench.core.errors import ConfigError
 from specbench.models.ngram import SUFFIX, Array, NgramModel, array_name, replacing, write_manifest
 
-MIN_BUFFER = 4096  # entries of a run that are read at once, at least
+MIN_BUFFER = 4096  # minimum entries of a run per read
 
 
 class SortedRuns:
@@ -118,7 +118,7 @@ def append(path: Path, array: Array) -> None:
         file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
 
 
-BLOCK = 1 << 20  # starts that are written at once
+BLOCK = 1 << 20  # starts per write
 
 
 class LevelWriter:
@@ -142,7 +142,7 @@ class LevelWriter:
         keys = counts = np.empty(0, dtype=np.int64)
         for more_keys, more_counts in merged:
             keys, counts = np.concatenate([keys, more_keys]), np.concatenate([counts, more_counts])
-            # The last context may go on in the next piece.
+            # The last context may continue in the next piece.
             complete = int(np.searchsorted(keys, keys[-1] // self.vocab_size * self.vocab_size))
             self._write_contexts(keys[:complete], counts[:complete])
             keys, counts = keys[complete:], counts[complete:]
@@ -181,7 +181,7 @@ def most_frequent_first(contexts: Array, counts: Array) -> Array:
 
 
 CHUNK_TOKENS = 1 << 21
-NOTHING = -1  # after each document, and where no context ends
+NOTHING = -1  # marks the end of a document and a missing context
 CountingProgress = Callable[[str, int], None]
 Document = Sequence[int] | Array
 
@@ -316,7 +316,7 @@ class NgramCounter:
         """Writes, for every position, the index of the k-gram that ends there."""
         self._path("contexts").write_bytes(b"")
         for number, places in enumerate(self._chunks("places", np.int32)):
-            indices = np.append(runs.indices_of(number), NOTHING)  # where NOTHING, as an index, finds it
+            indices = np.append(runs.indices_of(number), NOTHING)  # index NOTHING = -1 selects it
             append(self._path("contexts"), indices[places])
 
     def _chunks(self, name: str, dtype: type[np.signedinteger]) -> Iterable[Array]:

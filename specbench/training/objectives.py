@@ -164,7 +164,7 @@ def shuffled(number: int, seed: int, *purpose: str | int) -> list[int]:
     return order
 
 
-ENTRY_BYTES = 12  # of one kept probability with its token id
+ENTRY_BYTES = 12  # of one cached probability with its token id
 
 
 def distillation_objective(spec: TrainSpec, target: CausalLM, samples: Sequence[Sample]) -> SampleObjective:

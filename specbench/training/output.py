@@ -28,7 +28,7 @@ from specbench.training.spec import TrainSpec
 
 WORK = ".training"
 LOCK = "lock"
-WITHOUT_EFFECT = ("output", "checkpoint_every", "device")  # a resumed training may have others
+WITHOUT_EFFECT = ("output", "checkpoint_every", "device")  # a resumed training may use other values
 
 
 class OutputFolder:
@@ -115,7 +115,7 @@ class OutputFolder:
             write_atomically(path, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
             return
         changed = settings_differences(
-            bounded.read_mapping(path, f"delete {self.work} to begin anew", strict=False), identity
+            bounded.read_mapping(path, f"delete {self.work} to start again", strict=False), identity
         )
         if changed:
             raise ConfigError(
@@ -209,7 +209,7 @@ class TrainingRecord(DrafterRecord):
         curve = self.curves[self.chosen]
         last = curve["steps"][-1]
         losses = " ".join(f"{name} {loss:.3f}" for name, loss in last["loss"].items())
-        held_back = f" · held-back loss {curve['held_back_loss']:.4f}" if curve["held_back_loss"] is not None else ""
+        held_back = f" · validation loss {curve['held_back_loss']:.4f}" if curve["held_back_loss"] is not None else ""
         rates = f" · learning rate {curve['learning_rate']:g}" if len(self.curves) > 1 else ""
         return f"{last['step']} steps · loss {losses}{held_back}{rates} · {self.cost['wall_seconds']:.0f} s"
 
@@ -296,7 +296,7 @@ def draw_curves(record: TrainingRecord, path: Path) -> bool:
         panel.plot(steps, losses, label=language, linewidth=1, marker="." if len(steps) < 30 else "")
     if curve["validation"]:
         held_back = {int(num_done): loss for num_done, loss in curve["validation"].items()}
-        panel.plot(*zip(*held_back.items(), strict=True), "ko--", label="held back")
+        panel.plot(*zip(*held_back.items(), strict=True), "ko--", label="held out")
     panel.set_xlabel("step (update)")
     panel.set_ylabel("loss (nats per token)")
     panel.set_title(f"{record.settings['kind']} · learning rate {curve['learning_rate']:g}", loc="left")

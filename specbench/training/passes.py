@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-MAX_CACHED_BYTES = 2**30  # of target logits that are kept for a second use
+MAX_CACHED_BYTES = 2**30  # of cached target logits
 
 
 @dataclass(frozen=True)

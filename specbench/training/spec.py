@@ -163,7 +163,7 @@ class DataSpec(DescribedSpec):
     @model_validator(mode="after")
     def _something(self) -> "DataSpec":
         if not any(getattr(self, key) for key in self.places):
-            raise ConfigError(f"data: names nothing to train on: give {' or '.join(self.places.values())}")
+            raise ConfigError(f"data: names no training data: give {' or '.join(self.places.values())}")
         for key in ("subsets", "source", "split"):
             if getattr(self, key) is not None and not self.tasks:
                 raise ConfigError(f"data.{key}: has no effect without data.tasks: leave it out, or name a task")
@@ -172,11 +172,11 @@ class DataSpec(DescribedSpec):
 
 Kind = Literal["scdf", "distill", "finetune"]
 
-# P0's STEPS = 1,000 (printed "10,00") are draws of languages, of which GRAD_ACCUM = 4 make an update: App. D.1 divides
-# each draw's weights by GRAD_ACCUM and clips "before stepping every GRAD_ACCUM mini-batches". That is 250 updates. The
-# 800 total and 60 warm-up steps of P1's table 2 are updates of 4 · 16 samples: its keys are those of transformers'
-# Trainer; with other num_steps the warm-up keeps its share of them. What the papers leave open (weight decay and
-# clipping of P1 and P3, the schedule of P0) is the usual choice.
+# P0's STEPS = 1,000 (printed "10,00") count draws of languages; GRAD_ACCUM = 4 of them make an update: App. D.1 divides
+# the weights of each draw by GRAD_ACCUM and clips "before stepping every GRAD_ACCUM mini-batches". That is 250 updates.
+# P1's table 2 has the keys of transformers' Trainer: its 800 total and 60 warm-up steps are updates of 4 · 16 samples.
+# With another num_steps the warm-up keeps its share. The papers do not give weight decay and clipping (P1, P3) and the
+# schedule (P0); these are the usual values.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "scdf": {"num_steps": 250, "learning_rate": 1e-4, "schedule": "constant", "warmup": 0, "weight_decay": 0.01,
              "gradient_accumulation": 4, "max_new_tokens": 64, "max_text_tokens": 512,
@@ -278,8 +278,8 @@ class TrainSpec(DescribedSpec):
     def _consistent(self) -> "TrainSpec":
         if len(set(self.learning_rate)) > 1 and not self.validation_share:
             raise ConfigError(
-                f"learning_rate: several are chosen from by the loss on held-back data, and {self.kind} holds none "
-                "back: give one, or validation_share where the kind has it"
+                f"learning_rate: the validation loss selects one of several, and {self.kind} has no validation data: "
+                "give one rate, or validation_share if the kind has it"
             )
         if self.quantize == "nf4" and self.lora is None:
             raise ConfigError("quantize = 'nf4': 4-bit weights cannot be trained: give lora.rank=16 too")
@@ -300,8 +300,8 @@ def check_warmup(warmup: float, num_steps: int) -> None:
     """Raises ConfigError if the warm-up has more updates than the training: the rate would never reach its peak."""
     if warmup >= 1 and warmup > num_steps:
         raise ConfigError(
-            f"warmup = {warmup:g}: the learning rate is not at its highest before update {warmup:g}, and the training "
-            f"has num_steps = {num_steps}: give fewer, or a share of the steps such as 0.1"
+            f"warmup = {warmup:g}: the learning rate does not reach its peak before update {warmup:g}, and the "
+            f"training has num_steps = {num_steps}: give fewer, or a share of the steps such as 0.1"
         )
 
 

@@ -77,7 +77,7 @@ class Generator:
         self.model.eval()
         uniforms = None if self.sampling.greedy else torch.stack([self._uniforms(job.seed) for job in jobs])
         found: list[list[int]] = [[] for _ in jobs]
-        live = list(range(len(jobs)))  # the job of every row of the batch
+        live = list(range(len(jobs)))  # the index of the job of every row of the batch
         sequence = LeftPadded(self.model, [job.prompt_ids for job in jobs])
         for step in range(self.max_new_tokens):
             probs = process(sequence.logits[:, : self.vocab_size], self.sampling).cpu()
@@ -109,7 +109,9 @@ def inverse_draw(probs: Tensor, uniforms: Tensor) -> Tensor:
     cumulative = probs.double().cumsum(-1)
     wanted = uniforms[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, wanted, right=True)[:, 0]
-    last = probs.shape[-1] - 1 - (probs > 0).flip(-1).int().argmax(-1)  # where rounding leaves the uniform number above
+    last = (
+        probs.shape[-1] - 1 - (probs > 0).flip(-1).int().argmax(-1)
+    )  # rounding may leave the uniform number above the sum
     return torch.minimum(drawn, last)
 
 
@@ -146,7 +148,9 @@ class LeftPadded:
         if self._counts_positions:
             options["position_ids"] = positions.to(self._device)
         is_prefill = ids.shape == self._mask.shape
-        if not bool(self._mask.all()) and (is_prefill or self._counts_positions):  # others read one token at a time
+        if not bool(self._mask.all()) and (
+            is_prefill or self._counts_positions
+        ):  # other models read one token at a time
             options["attention_mask"] = self._mask.to(self._device)
         output = self._model(input_ids=ids.to(self._device), use_cache=True, **options)
         logits: Tensor = output.logits[:, -1]
@@ -154,8 +158,8 @@ class LeftPadded:
 
 
 FILE = "generations.sqlite"
-KEYS_PER_QUERY = 500  # keys of one query
-GeneratedBatches = Iterator[list[tuple[int, Any]]]  # batches of places with what was made for them
+KEYS_PER_QUERY = 500  # in one query
+GeneratedBatches = Iterator[list[tuple[int, Any]]]  # batches of (index, value)
 
 
 class GenerationCache:
@@ -214,7 +218,7 @@ class GenerationCache:
                 yield database
         except (sqlite3.Error, OSError) as error:
             raise ConfigError(
-                f"{self.path}: cannot keep the target's continuations there ({error}): free the disk, fix the "
+                f"{self.path}: cannot store the target's continuations there ({error}): free the disk, fix the "
                 "permissions, or delete the file if it is damaged"
             ) from error
 

@@ -108,7 +108,7 @@ def in_four_bits(name: str, revision: str | None, device: str) -> CausalLM:
             source, revision=revision, quantization_config=config, device_map={"": device}
         )
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-    except Exception as error:  # whatever a checkpoint, its remote or the quantisation may raise
+    except Exception as error:  # a checkpoint, the hub or the quantisation may raise anything
         reason = " ".join(str(error).split())[:300]
         raise ConfigError(f"cannot load model '{name}' with quantize = 'nf4': {reason}: try quantize=none") from error
     return CausalLM(model, tokenizer, name, identified(source, revision))
@@ -155,7 +155,7 @@ def stored_dtype(model: Any, revision: str | None) -> torch.dtype:
     return config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
 
 
-STATE_BYTES = 12  # of a trained parameter in a checkpoint: itself and two moments
+STATE_BYTES = 12  # per trained parameter in a checkpoint: its value and two moments
 
 
 def train_drafter(
@@ -206,14 +206,14 @@ def train_all_rates(
     tried = []
     for number, rate in enumerate(spec.learning_rate):
         set_weights(model, initial)
-        model.zero_grad(set_to_none=True)  # a rate that was lost has left its own
+        model.zero_grad(set_to_none=True)  # a rate that diverged leaves gradients behind
         loop = Loop(model, objective, spec, num_steps, rate, rate_folder(folder, number), accelerator)
         if len(spec.learning_rate) > 1 and accelerator.is_main_process:
             say(console, f"learning rate {rate:g} ({number + 1} of {len(spec.learning_rate)})")
         bar = partial(TrainingProgress, console, num_steps, quiet=not accelerator.is_main_process)
         tried.append(loop.run(folder, bar))
         if tried[-1].lost and number + 1 < len(spec.learning_rate) and accelerator.is_main_process:
-            say(console, f"learning rate {rate:g} is lost, the next one is tried: {tried[-1].lost}")
+            say(console, f"learning rate {rate:g} diverged, the next one is tried: {tried[-1].lost}")
     return tried
 
 
@@ -244,7 +244,7 @@ def write_finished(
     final = folder.work / "final"
     shutil.rmtree(final, ignore_errors=True)
     final.mkdir()
-    if spec.quantize == "nf4":  # adapters are merged into the weights as they were before their quantisation
+    if spec.quantize == "nf4":  # adapters are merged into the weights before quantisation
         weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
         model = prepare_network(load_drafter(spec.model_copy(update={"quantize": "none"}), "cpu").model, spec)
         set_weights(model, weights)
@@ -255,7 +255,7 @@ def write_finished(
     draw_curves(record, final / "curves.png")
     record.write(final)
     for path in final.iterdir():
-        path.chmod(0o644)  # safetensors writes files that only their owner can read
+        path.chmod(0o644)  # safetensors writes files that only the owner can read
     folder.publish(final)
 
 

@@ -176,7 +176,7 @@ def test_a_folder_in_the_place_of_a_reply(kept: Any, tmp_path: Path) -> None:
     path.unlink()
     path.mkdir()
     score, lines = judged(settings, tmp_path)
-    assert score is None and "cannot keep the judge's replies there" in lines[-1]
+    assert score is None and "cannot store the judge's replies there" in lines[-1]
 
 
 @pytest.mark.parametrize("attack", FILES["judgements"], ids=lambda attack: attack["name"])

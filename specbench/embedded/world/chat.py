@@ -12,7 +12,7 @@ from typing import Any
 from specbench.embedded.world import events, math, sentences, story
 from specbench.embedded.world.rows import is_held_out, tables
 
-Talk = list[tuple[str, str]]  # what the user says and what is answered, turn by turn
+Talk = list[tuple[str, str]]  # the user's message and the answer, turn by turn
 
 
 def draw_pair(words: list[str], held_out: bool, random: Random) -> list[str]:

@@ -16,7 +16,7 @@ import yaml
 from specbench.core.resources import builtin_dir
 from specbench.embedded.world.rows import is_held_out, tables
 
-TELUGU_U = "\u0c41"  # the vowel sign that a plural loses before an ending of case
+TELUGU_U = "\u0c41"  # the vowel sign that a plural loses before a case ending
 
 
 @cache

@@ -38,7 +38,7 @@ def simple_evaluate(
     if options.get("task_manager") is None:
         names = [task for task in options.get("tasks") or () if isinstance(task, str)]
         options["task_manager"] = task_index(names, metadata=arguments | (options.get("metadata") or {}))
-    asked = options.get("gen_kwargs") or {}  # what is wrong with it is said before the models are loaded
+    asked = options.get("gen_kwargs") or {}  # raises before the models are loaded
     generation_spec(simple_parse_args_string(asked) if isinstance(asked, str) else asked)
     seed = options.get("torch_random_seed", DEFAULT_OTHER_SEED)
     of_the_model = (
@@ -88,7 +88,7 @@ def main(line: Sequence[str]) -> None:
         with replaced_functions(arguments, started):
             cli.execute(arguments)
     except (ValueError, TypeError, FileNotFoundError) as error:
-        if started and "unsafe" not in str(error):  # not of the command line: a defect
+        if started and "unsafe" not in str(error):  # not caused by the command line: a defect
             raise
         raise ConfigError(f"lm-eval: {error}") from error
 

@@ -29,8 +29,8 @@ from specbench.core.registry import SCORERS
 from specbench.tasks.scoring.contract import Reference, Score, unscored
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-PLACES = ("dataset_kwargs", "metadata")  # where the rows are: the prompts of a run have a digest of their own
-MetricItems = dict[str, Any]  # "METRIC,FILTER" → what the metric makes of one answer
+PLACES = ("dataset_kwargs", "metadata")  # the location of the rows: the prompts of a run have their own digest
+MetricItems = dict[str, Any]  # "METRIC,FILTER" → the metric's item of one answer
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class LoadedTask:
         """Returns the metrics with their filters in lm-eval's order, starting with one for which higher is better."""
         try:
             names = list(self.items(0, ""))
-        except Exception:  # of a metric that cannot judge an empty answer
+        except Exception:  # a metric may fail on an empty answer
             keys = [each.name for each in self.task._filters]
             names = [f"{metric},{key}" for key in keys for metric in self.task.aggregation()]
         better = self.task.higher_is_better()
@@ -127,7 +127,7 @@ def quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-LOADED_TASKS: dict[tuple[str, str], LoadedTask] = {}  # by name and config: what this process has loaded
+LOADED_TASKS: dict[tuple[str, str], LoadedTask] = {}  # by name and config
 
 
 def keep_loaded(tasks: Mapping[str, Any]) -> list[LoadedTask]:
@@ -169,7 +169,7 @@ class LmEvalScorer:
             items = self._held.items(self._doc(reference), text)
         except ConfigError:
             raise
-        except Exception as error:  # lm-eval's code, or the task's own: it meets answers that nobody has seen
+        except Exception as error:  # the code of lm-eval or of the task may fail on any answer
             return unscored(self.names, f"lm-eval's judgement fails: {type(error).__name__}: {error}")
         values = {name: self._value(name, items[name]) if name in items else None for name in self.names}
         statistics = {
@@ -191,7 +191,7 @@ class LmEvalScorer:
         aggregation = self._held.aggregation(name)
         try:
             value = float(item if aggregation in (mean, nanmean) else aggregation([item]))
-        except Exception:  # one answer may be too few, as for a correlation
+        except Exception:  # one answer may be too few, for example for a correlation
             return None
         return value if isfinite(value) else None
 

@@ -23,7 +23,7 @@ from specbench.tasks.examples import Example, TaskData
 from specbench.tasks.prompts import FewshotInfo
 
 GENERATES = "generate_until"
-SHOWN = 3  # tasks in an error
+SHOWN = 3  # tasks in an error message
 
 
 class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
@@ -35,7 +35,7 @@ class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
         names = [str(name.get("task", name)) if isinstance(name, dict) else str(name) for name in asked]
         try:
             loaded = super().load(task_list)
-        except Exception as error:  # of a data set, a template or a task's own code
+        except Exception as error:  # a data set, a template or a task's own code may raise anything
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
             failed = failed_names(names, reason)
             raise ConfigError(
@@ -155,13 +155,13 @@ def unknown_task(name: str, index: TaskIndex) -> ConfigError:
 
 
 PLACE = "generation_kwargs."
-LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first that is given counts
+LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first given one counts
 KNOWN = (*LIMITS, "until", "do_sample", "temperature", "top_k", "top_p")
 WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "num_beams": (1,), "num_return_sequences": (1,), "repetition_penalty": (1,), "presence_penalty": (0,),
     "frequency_penalty": (0,), "length_penalty": (1,), "min_p": (0,), "typical_p": (1,), "use_cache": (True, False),
 }  # fmt: skip
-MAX_GEN_TOKS = 256  # of lm-eval's own models, where a task does not say
+MAX_GEN_TOKS = 256  # the default of lm-eval's own models
 
 
 def generation_spec(gen_kwargs: Mapping[str, Any], max_gen_toks: int = MAX_GEN_TOKS) -> GenerationSpec:
@@ -246,7 +246,7 @@ def spec_of(held: LoadedTask) -> TaskSpec:
 def major(version: Any) -> int:
     try:
         return max(1, int(float(version)))
-    except (TypeError, ValueError):  # some tasks have a word
+    except (TypeError, ValueError):  # some versions are words
         return 1
 
 

@@ -42,7 +42,7 @@ class Judgement:
     score: float | None
     problem: str | None
     reply: Reply | None
-    request: str  # digest; answers that are the same text share one
+    request: str  # digest; equal answers share one
     was_cached: bool
 
 
@@ -57,7 +57,7 @@ def summary(judgements: Collection[Judgement], settings: JudgeSettings) -> str:
     missing = [each.problem for each in judgements if each.score is None]
     text = f"judged {len(judgements) - len(missing)} of {len(judgements)} answers; {len(paid)} new replies, "
     text += f"{num_prompt_tokens} prompt and {num_reply_tokens} reply tokens, {cost}"
-    return text + (f"; {len(missing)} without a score, the first because {missing[0]}" if missing else "")
+    return text + (f"; {len(missing)} without a score; the first reason: {missing[0]}" if missing else "")
 
 
 def with_judgements(records: Iterable[Record], judgements: Mapping[JudgementKey, Judgement]) -> list[Record]:
@@ -114,7 +114,7 @@ def _judgement(request: Request, reply: Reply | str, was_cached: bool, path: Pat
         return Judgement(None, reply, None, digest(request), was_cached)
     score, problem = rating(reply.text), None
     if score is None:
-        problem = f"{_unusable(reply, request['max_tokens'])} (kept in {path}: delete it to have that asked again)"
+        problem = f"{_unusable(reply, request['max_tokens'])} (stored in {path}: delete it to ask again)"
     return Judgement(score, problem, reply, digest(request), was_cached)
 
 
@@ -156,7 +156,7 @@ def _ask(requests: Mapping[str, Request], settings: JudgeSettings, console: Cons
             for name, future in futures.items():
                 found[name] = future.result()
                 progress.advance(bar)
-        except BaseException:  # also an interrupt: what is under way is awaited, and nothing else begun
+        except BaseException:  # also an interrupt: running requests finish, and no other starts
             client.stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise

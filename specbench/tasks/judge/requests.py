@@ -108,8 +108,8 @@ class ReplyCache:
             write_atomically(self.path(request), text)
         except OSError as error:
             raise ConfigError(
-                f"{self.folder}: cannot keep the judge's replies there ({error.strerror or error}): free the disk, fix "
-                "the permissions, or set XDG_CACHE_HOME to another folder"
+                f"{self.folder}: cannot store the judge's replies there ({error.strerror or error}): free the disk, "
+                "fix the permissions, or set XDG_CACHE_HOME to another folder"
             ) from error
 
     def path(self, request: Mapping[str, Any]) -> Path:
@@ -182,8 +182,8 @@ def _reference(record: Record) -> str | None:
     return "\n\n".join(text for text in texts if text.strip()) or None
 
 
-MANY_FAILURES = 5  # of the server, one after the other: it is not asked any more
-FATAL = {  # what would be the same for every request, and what to do
+MANY_FAILURES = 5  # consecutive failures after which the server is not asked any more
+FATAL = {  # statuses that every request would meet, with the remedy
     401: f"the server refuses the key in {KEY_VARIABLE}: set it to one of this server's",
     403: f"the key in {KEY_VARIABLE} may not use this model: choose another model or key",
     404: "the server has no such model, or no chat completions there: check the model and --judge-base-url",

@@ -88,7 +88,7 @@ def _with_options(row: Row) -> Row:
     end = split["text"].find("\n\n", max(split["text"].find("(D)"), 0))
     options = _answer_options(split["text"][: max(end, 0)])
     if len(options) != len(LETTERS):
-        raise ConfigError(f"column 'input' holds {len(options)} answers where (A) to (D) are due: correct it")
+        raise ConfigError(f"column 'input' holds {len(options)} answers where (A) to (D) are expected: correct it")
     answers = {" ".join(output.split()) for output in row["output"]}
     right = [letter for letter, option in zip(LETTERS, options, strict=True) if option in answers]
     if answers and len(right) != 1:
@@ -111,7 +111,7 @@ def _queries(row: Row) -> list[Row]:
     return [{"question": one["query"], "text": text, "references": [one["answer"]]} for one in asked]
 
 
-# What the columns of published files are called, lower case → language code.
+# Column names of published files in lower case → language code.
 LANGUAGE_CODES = {
     "english": "en", "german": "de", "french": "fr", "russian": "ru", "chinese": "zh", "japanese": "ja",
     "spanish": "es", "amharic": "amh", "berber": "ber", "cherokee": "chr", "guarani": "grn", "hawaiian": "haw",

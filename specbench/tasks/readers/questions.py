@@ -116,7 +116,7 @@ def msvamp() -> Callable[[Row], Row]:
 
 
 AYA_LANGUAGES = ("arb", "deu", "eng", "fra", "ita", "jpn", "kor", "por", "rus", "spa", "tha", "vie", "zho")
-AYA_SCRIPTS = {"zho": "Hans"}  # of languages that the suite has in two
+AYA_SCRIPTS = {"zho": "Hans"}  # of languages with two scripts in the suite
 
 
 def aya(language: str) -> Callable[[Row], Row | list[Row]]:

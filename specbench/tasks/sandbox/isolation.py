@@ -12,9 +12,9 @@ from typing import Any, Literal
 Isolation = Literal["namespaces", "bubblewrap", "limits"]
 
 PACKAGE = Path(__file__).resolve().parent
-ROOT = PACKAGE.parents[2]  # what holds the package specbench
+ROOT = PACKAGE.parents[2]  # the folder that holds the package specbench
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
-FIRST_USER, NUM_USERS = 60578, 128  # user numbers that no system gives out
+FIRST_USER, NUM_USERS = 60578, 128  # user ids that no system assigns
 NOT_ISOLATED = (
     "programs run with limits only, because this machine allows neither user namespaces nor bubblewrap: not isolated "
     "from them are {files}, that user's other processes, and the disk and /dev/shm "

@@ -32,7 +32,7 @@ from specbench.tasks.sandbox import isolation
 from specbench.tasks.sandbox.isolation import Isolation
 
 Status = Literal["passed", "failed", "timed out", "printed too much", "not judged"]
-ENDED = ("timed out", "printed too much")  # by a limit: nobody knows whether the program is right
+ENDED = ("timed out", "printed too much")  # stopped by a limit: the program may be right
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def run_program(job: ProgramTest, limits: Limits, isolated_by: Isolation | None 
     """Runs a program with the strongest isolation of this machine, or with `isolated_by`, for trials."""
     with ExitStack() as stack:
         chosen = isolated_by or isolation.strongest(_works)
-        folder = "/tmp"  # which is the sandbox's own, where it has a root of its own
+        folder = "/tmp"  # private if the sandbox has its own root
         if chosen == "limits":
             folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         settings = isolation.settings(chosen, folder)

@@ -20,7 +20,7 @@ from specbench.tasks.scoring.language import words
 FILE = Path(__file__).with_name("letters.yaml")
 JOINED = "joined"  # the key of the languages that are written without spaces or with endings on their words
 OPEN, CLOSE = r"[(\[{*_\"“‘’「『【<$]{0,6}", r"[)\]}*_\"”’」』】>$]{0,6}"
-_INSIDE = "A-Za-z0-9À-ɏЀ-ӿ"  # a letter beside one of these is part of a word
+_INSIDE = "A-Za-z0-9À-ɏЀ-ӿ"  # a letter next to one of these is part of a word
 
 
 def lone(letter: str) -> str:
@@ -87,7 +87,7 @@ def _patterns(words: dict[str, str]) -> tuple[str, ...]:
 
 
 LETTERS = "ABCDEFGHIJ"
-WINDOW = 80  # characters before a letter among which its words are looked for
+WINDOW = 80  # characters before a letter that are searched for its words
 LINE_END = r"[.。!]?[^\S\n]*(?:\n|$)"
 LETTER = re.compile(
     rf"(?P<open>{OPEN})(?:{lone('(?P<capital>[A-Z])')}|{lone('(?P<small>[a-z])')}(?=[)}}*]|{CLOSE}{LINE_END}))"
@@ -227,7 +227,7 @@ def _letter_of(match: re.Match[str]) -> str:
     return (match["capital"] or match["small"]).upper()
 
 
-ANSWER_KEY = "answer"  # of a reference that names the right letter, and the texts of the options by their letters
+ANSWER_KEY = "answer"  # the key of the right letter in a reference that is a mapping
 
 
 def chosen_text(text: str, options: Mapping[str, str]) -> str | None:

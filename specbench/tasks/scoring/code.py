@@ -53,7 +53,9 @@ def without_sentences(text: str) -> str:
     start = next((number for number, line in enumerate(lines) if CODE.match(line)), None)
     if start is None or compiles(text):
         return text
-    ends = [number for number, line in enumerate(lines) if number > start and line[0].strip()]  # nothing is cut open
+    ends = [
+        number for number, line in enumerate(lines) if number > start and line[0].strip()
+    ]  # at a statement that is not indented
     parts = ("".join(lines[start:end]) for end in (None, *reversed(ends)))
     return next(filter(compiles, parts), text)
 
@@ -62,14 +64,14 @@ def compiles(source: str) -> bool:
     try:
         with warnings.catch_warnings(action="ignore"):
             ast.parse(source)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: too many brackets in each other
+    except (SyntaxError, ValueError, MemoryError, RecursionError):  # too deeply nested brackets raise the last two
         return False
     return True
 
 
 Extract = Literal["raw", "fenced", "auto"]
 KEYS = ("prefix", "test", "entry_point")
-MAX_SHOWN = 300  # characters of what is said of a run
+MAX_SHOWN = 300  # characters of a run's output in a record
 EXECUTION_IS_OFF = "code execution is off: --allow-code-execution"
 
 

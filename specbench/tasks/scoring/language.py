@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lingua import LanguageDetector, LanguageDetectorBuilder
 
 
-# Fewer languages, fewer mistakes on short texts. One that is asked for is always added.
+# Fewer languages cause fewer mistakes on short texts. A requested language is always added.
 COMMON = (
     "ar", "bg", "bn", "cs", "da", "de", "el", "en", "es", "fa", "fi", "fr", "gu", "he", "hi", "hu", "id", "it", "ja",
     "ko", "mr", "nl", "pa", "pl", "pt", "ro", "ru", "so", "sr", "sv", "sw", "ta", "te", "th", "tr", "uk", "ur", "vi",
@@ -70,7 +70,7 @@ def words(text: str) -> list[str]:
     For ASCII texts these are the words of rouge-score's tokenizer.
     """
     found: list[str] = []
-    is_open = False  # whether the next letter goes on with the last word
+    is_open = False  # whether the next letter continues the last word
     for char in unicodedata.normalize("NFKC", text).lower():
         kind = unicodedata.category(char)[0]
         if kind == "M" and found:

@@ -138,7 +138,7 @@ SENTENCE = r"[\s:*]*(.*?)(?=[.!?][)*\"'”»]*(?:\s|$)|[。！？।\n]|$)"  # w
 OPERATORS = "=≈+*/×·÷-"
 ASIDE = re.compile(
     rf"(?<![{OPERATORS}])(?<![{OPERATORS}] )[(,;:（，；：、—]"
-)  # in "2 * (3 + 6)" it is a part of the sum
+)  # in "2 * (3 + 6)" it is part of the calculation
 
 
 def answered_number(text: str, phrases: Sequence[str] = (), decimal_comma: bool = False) -> Decimal | None:

@@ -154,7 +154,7 @@ def _best(
     return judge
 
 
-BLEU_TOKENIZERS = ("13a", "zh", "ja-mecab", "intl", "char", "none")  # those that need no download
+BLEU_TOKENIZERS = ("13a", "zh", "ja-mecab", "intl", "char", "none")  # those without a download
 
 
 class TranslationScorer:
@@ -213,7 +213,7 @@ def bleu(*, tokenizer: str = "13a") -> TranslationScorer:
 
 NGRAM, NGRAM_OF_CHARACTERS = 4, 8
 MIN_LOOP, MIN_LOOP_OF_CHARACTERS = 12, 24
-NUM_TURNS = 3  # of a loop: a phrase said twice is a figure of speech
+NUM_TURNS = 3  # of a loop: saying a phrase twice is a figure of speech
 LONGEST_TURN = 200
 
 

@@ -16,7 +16,7 @@ def main(requests: int, replies: int) -> None:
     job = receive(requests)
     restrict(job["limits"])
     sys.set_int_max_str_digits(0)
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else numpy starts threads when it is imported, and ends without them
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # otherwise numpy fails when it cannot start threads
     names: dict[str, Any] = {"__name__": "answer", "__builtins__": __builtins__}
     try:
         exec(compile(job["program"], "<program>", "exec"), names)

@@ -11,7 +11,7 @@ def wanted(test: str, defined: Collection[str], continued: str | None) -> list[s
     used, own = set[str](), set[str]()
     top = symtable.symtable(test, "<test>", "exec")
     tables = [top]
-    for table in tables:  # grows while it is read
+    for table in tables:  # grows during the iteration
         tables += table.get_children()
         for symbol in table.get_symbols():
             if table is not top and not symbol.is_global():

@@ -32,7 +32,7 @@ def enter(readable: Iterable[str], outer_user: int | None, disk_mib: int) -> Non
     if child:
         os.waitpid(child, 0)
         os._exit(0)
-    with suppress(OSError):  # no namespaces inside: in them a program could mount more space than it was given
+    with suppress(OSError):  # no nested namespaces, in which a program could mount more disk space
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
     _new_root(sorted(readable), disk_mib)
 
@@ -79,7 +79,7 @@ def _new_root(readable: list[str], disk_mib: int) -> None:
         _bind(path)
     _protect("/new", 0)
     os.chdir("/new")
-    _pivot(".", ".")  # the old root now lies upon the new one
+    _pivot(".", ".")  # the old root is now stacked on the new one
     check(libc.umount2(b".", MNT_DETACH))
     os.chdir("/tmp")
 

@@ -41,7 +41,7 @@ class Tester:
         continued = self._prepare(names)
         test, asked = self._test(names, continued)
         self._start(printed)
-        with suppress(BrokenPipeError):  # it has gone: the next line says so
+        with suppress(BrokenPipeError):  # the program has ended: the next line reports it
             send(self.requests, {"limits": self.job["limits"], "program": self.job["program"]})
         loaded = self._receive()
         if "raised" in loaded:
@@ -189,7 +189,7 @@ def main(report: int) -> None:
         filter_system_calls()
     except OSError as error:
         tester.end("not judged", f"the sandbox could not be made: {error}")
-    memory = job["limits"]["memory_mib"] << 20  # what a program returns may make its tests grow
+    memory = job["limits"]["memory_mib"] << 20  # values of the program may need memory in its tests
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     privileges.end_after(job["limits"]["timeout_seconds"] + 5)
     tester.run()

@@ -341,7 +341,7 @@ def test_killed_training_of_a_paper_resumes_to_the_bit(
         assert in_a_process(lambda: trained(tmp_path)) == -signal.SIGKILL
     assert (tmp_path / "out" / ".training").is_dir()
     conflict = specbench(*arguments(kind, models, tmp_path, *given, "--seed", "1"))
-    fails(conflict, "an unfinished training with other settings is there (settings.seed: 0 → 1)")
+    fails(conflict, "holds an unfinished training of another configuration (settings.seed: 0 → 1)")
     assert " steps of " not in conflict[2]  # nothing is said to begin
     assert "resuming at step 3 of 4\n" in trained(tmp_path)
     assert same(tmp_path / "whole" / "out", tmp_path / "out")

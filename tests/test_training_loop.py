@@ -269,7 +269,9 @@ def test_what_is_written_already_needs_no_more_room(tmp_path: Path, monkeypatch:
 
 def test_an_output_that_takes_nothing_has_kept_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot write there \(Not a directory\); nothing is kept yet: make room"):
+    with pytest.raises(
+        ConfigError, match=r"cannot write there \(Not a directory\); nothing is kept yet; choose another folder"
+    ):
         train_toy(tmp_path, "file/out")
 
 
@@ -319,7 +321,7 @@ def test_changed_settings_are_named(tmp_path: Path) -> None:
 
 def test_two_trainings_into_one_folder_are_refused(tmp_path: Path) -> None:
     output = files.OutputFolder(tmp_path / "out")
-    with output.open({}), pytest.raises(ConfigError, match="another process trains into it"), output.open({}):
+    with output.open({}), pytest.raises(ConfigError, match="another process works in it"), output.open({}):
         pass
 
 

@@ -14,6 +14,7 @@ from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import TRAINING_RECORD
 from specbench.core.resources import EMBEDDED
+from specbench.core.resumable_folder import changed_settings
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import identified
@@ -31,7 +32,6 @@ from specbench.training.output import (
     TrainingRecord,
     all_settings,
     data_record,
-    settings_differences,
 )
 from specbench.training.progress import reporting_what_is_kept
 from specbench.training.spec import EXAMPLES, KINDS, TrainSpec
@@ -125,7 +125,7 @@ def is_finished(spec: TrainSpec) -> bool:
 
 def check_same_settings(spec: TrainSpec, made: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """Raises ConfigError with the differences between a finished training and the requested one."""
-    changed = settings_differences(made, asked)
+    changed = "; ".join(changed_settings(made, asked))
     if changed:
         raise ConfigError(
             f"--output {spec.output}: a finished training with other settings is there ({changed}): choose another "

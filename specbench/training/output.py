@@ -6,7 +6,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -17,27 +17,26 @@ from typing import Any
 from rich.filesize import decimal
 from safetensors import SafetensorError
 
-from specbench.core import bounded
 from specbench.core.errors import ConfigError
-from specbench.core.files import TRAINING_RECORD, locked, write_atomically
-from specbench.running.run_folder import flatten
+from specbench.core.files import TRAINING_RECORD, write_atomically
+from specbench.core.resumable_folder import ResumableFolder
 from specbench.training.checkpoint import CHECKPOINT, RateProgress
 from specbench.training.cost import Cost
 from specbench.training.data import TrainingData
 from specbench.training.spec import TrainSpec
 
 WORK = ".training"
-LOCK = "lock"
 WITHOUT_EFFECT = ("output", "checkpoint_every", "device")  # a resumed training may use other values
 
 
-class OutputFolder:
+class OutputFolder(ResumableFolder):
     """The folder of one training, which the same command resumes. Finished trainings and other files are never
     overwritten."""
 
+    LOCK = "lock"
+
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.work = path / WORK
+        super().__init__(path, work=path / WORK)
 
     def check(self) -> None:
         """Raises ConfigError for a folder that no training can use. It needs no model, so it fails early."""
@@ -88,55 +87,30 @@ class OutputFolder:
                 "free: make room, or choose another --output"
             )
 
-    @contextmanager
-    def open(self, identity: Mapping[str, Any], is_main: bool = True) -> Iterator[None]:
+    def open(self, identity: Mapping[str, Any], is_main: bool = True) -> AbstractContextManager[None]:
         """Locks the folder during the block; of several processes of one training, only the main one does.
 
         Raises ConfigError if another training uses it, or if it holds an unfinished training with other settings, with
         the differences.
         """
-        if not is_main:
-            yield
-            return
-        with ExitStack() as held:
-            try:
-                with self.writing():
-                    held.enter_context(locked(self.work / LOCK, wait=False))
-                    self._claim(json.loads(json.dumps(identity)))
-            except BlockingIOError as error:
-                raise ConfigError(
-                    f"--output {self.path}: another process trains into it: wait for it, or choose another --output"
-                ) from error
-            yield
+        return self.held(identity) if is_main else nullcontext()
 
-    def _claim(self, identity: dict[str, Any]) -> None:
-        path = self.work / "identity.json"
-        if not path.exists():
-            write_atomically(path, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
-            return
-        changed = settings_differences(
-            bounded.read_mapping(path, f"delete {self.work} to start again", strict=False), identity
-        )
-        if changed:
-            raise ConfigError(
-                f"--output {self.path}: an unfinished training with other settings is there ({changed}): repeat its "
-                "command, choose another --output, or delete it"
-            )
+    def holds(self) -> str:
+        return "holds an unfinished training"
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Raises ConfigError saying what is kept if the disk is full or not writable."""
-        try:
-            yield
-        except BlockingIOError:
-            raise
-        except (OSError, SafetensorError) as error:
-            raise ConfigError(
-                f"--output {self.path}: cannot write there ({getattr(error, 'strerror', None) or error}); "
-                f"{self.kept()}: make room and repeat the command, or choose another --output"
-            ) from error
+        with super().writing():
+            try:
+                yield
+            except SafetensorError as error:
+                raise OSError(str(error)) from error
 
     def kept(self) -> str:
+        return f"; {self.what_is_kept()}"
+
+    def what_is_kept(self) -> str:
         """Returns what the same command can resume from if the training ends now."""
         if any(self.work.glob(f"*/{CHECKPOINT}")):
             return f"the last checkpoint is kept in {self.path}, and the same command resumes it"
@@ -154,16 +128,6 @@ def remove_empty(folder: Path) -> None:
     """Removes a folder if it exists and is empty."""
     with suppress(OSError):
         folder.rmdir()
-
-
-def settings_differences(old: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Returns the keys in which two nested mappings differ, with both values; empty if they are equal."""
-    before, after = flatten(old), flatten(now)
-    return "; ".join(
-        f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}"
-        for key in sorted({*before, *after})
-        if before.get(key) != after.get(key)
-    )
 
 
 FORMAT = 2

@@ -105,12 +105,12 @@ def reporting_what_is_kept(console: Console, folder: OutputFolder) -> Iterator[N
     try:
         yield
     except KeyboardInterrupt:
-        say(console, f"interrupted: {folder.kept()}")
+        say(console, f"interrupted: {folder.what_is_kept()}")
         sys.exit(INTERRUPTED)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         raise ConfigError(
-            f"out of memory; {folder.kept()}: free memory and repeat the command, or train into "
+            f"out of memory; {folder.what_is_kept()}: free memory and repeat the command, or train into "
             "another --output with smaller batches, --set gradient_checkpointing=true or --set lora.rank=16"
         ) from error

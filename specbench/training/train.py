@@ -233,7 +233,7 @@ def check_not_all_lost(tried: Sequence[RateProgress], folder: OutputFolder) -> N
     if all(progress.lost for progress in tried):
         raise ConfigError(
             f"{'; '.join(str(progress.lost) for progress in tried)}: lower --learning-rate or --set clip, or train "
-            f"with --dtype float32, into another --output; {folder.kept()}"
+            f"with --dtype float32, into another --output; {folder.what_is_kept()}"
         )
 
 

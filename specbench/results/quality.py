@@ -13,7 +13,7 @@ from specbench.results.log_ratios import CONFIDENCE, NUM_RESAMPLES
 from specbench.results.shares import SHARE
 from specbench.results.units import bounds_of
 from specbench.running.records import Generation, Record
-from specbench.tasks.judge import JUDGED
+from specbench.tasks.judge import JUDGED as JUDGED
 from specbench.tasks.sandbox.run import ENDED
 from specbench.tasks.scoring.contract import Scorer
 from specbench.tasks.scoring.language import known, language_of

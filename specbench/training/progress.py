@@ -35,7 +35,7 @@ class ProgressLine:
     """A bar with a description on a terminal; plain lines elsewhere; nothing if `quiet`."""
 
     def __init__(
-        self, console: Console, description: str, total: float, *columns: ProgressColumn, completed: float = 0,
+        self, console: Console, description: str, total: float, *columns: ProgressColumn, completed: int = 0,
         quiet: bool = False,
     ) -> None:  # fmt: skip
         self._lines = None if quiet or console.is_terminal else PlainLines(console)

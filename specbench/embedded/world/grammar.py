@@ -29,7 +29,8 @@ class Sentence:
 
 def words(language: str) -> Words:
     """Returns a language's words, or the "concepts"."""
-    return tables("words")[language]
+    table: Words = tables("words")[language]
+    return table
 
 
 def join(*parts: str | None) -> str:

@@ -76,7 +76,7 @@ def test_a_finished_training_is_not_repeated(specbench: Run, models: tuple[str, 
     assert specbench(*given)[0] == 0
     before = (tmp_path / "out" / "training.json").read_bytes()
     code, out, err = specbench(*given)
-    assert (code, out, err.count("\n")) == (0, "", 1) and f"{tmp_path / 'out'}: is finished already" in err
+    assert (code, out, err.count("\n")) == (0, "", 1) and f"{tmp_path / 'out'}: is already finished" in err
     fails(specbench(*given, "--seed", "3"), "a finished training with other settings is there (seed: 0 → 3): choose")
     (tmp_path / "sw.txt").write_text("other\n")
     fails(specbench(*given), "a finished training with other settings is there (data_digest: ")

@@ -44,7 +44,7 @@ def peak_megabytes() -> float:
 
 
 def measure_build(num_tokens: int, order: int, folder: Path) -> dict[str, Any]:
-    from specbench.training.ngram_build import build
+    from specbench.training.ngram_build import build_ngrams
 
     reading = 0.0
 
@@ -60,7 +60,7 @@ def measure_build(num_tokens: int, order: int, folder: Path) -> dict[str, Any]:
             yield document
 
     start = time.perf_counter()
-    model = build(timed(), order, VOCAB_SIZE, folder, "none")
+    model = build_ngrams(timed(), order, VOCAB_SIZE, folder, "none")
     seconds = time.perf_counter() - start - reading
     return {
         "num_tokens": model.num_tokens,

@@ -4,9 +4,8 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.tasks.scoring.choices import chosen_text
-from specbench.tasks.scoring.letters import chosen_letter
-from specbench.tasks.scoring.overlap import normalized, token_f1
+from specbench.tasks.scoring.choices import chosen_letter, chosen_text
+from specbench.tasks.scoring.texts import normalized, token_f1
 
 choice, f1, exact = (SCORERS.get(name)() for name in ("choice", "f1", "exact_match"))
 LETTERS = "ABCDE"

@@ -14,7 +14,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.tasks.sandbox import run as permission
-from specbench.tasks.scoring.code import OFF, code, pass_at_k, program_of
+from specbench.tasks.scoring.code import EXECUTION_IS_OFF, code, pass_at_k, program_of
 
 HUMANEVAL = Path(__file__).resolve().parents[2] / "shared/data/humaneval/HumanEval.jsonl.gz"
 PREFIX = 'def add(a, b):\n    """The sum."""\n'
@@ -36,7 +36,7 @@ def value(answer: str, reference: dict[str, str] = REFERENCE, **options) -> floa
 def test_nothing_runs_until_it_is_allowed():
     permission.allow(False)
     score = code()(RIGHT, REFERENCE)
-    assert score.values == {"pass@1": None} and score.problem == OFF
+    assert score.values == {"pass@1": None} and score.problem == EXECUTION_IS_OFF
 
 
 def test_a_right_and_a_wrong_answer():

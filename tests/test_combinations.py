@@ -16,7 +16,7 @@ from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.training.ngram_build import build as build_ngram
+from specbench.training.ngram_build import build_ngrams as build_ngram
 from tests import tiny
 from tests.tokenizers_made_here import ALL, TEXTS
 

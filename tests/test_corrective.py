@@ -10,15 +10,18 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.training.corrective import CorrectiveObjective, num_accepted, prompt_misfit, proxy_acceptance
-from specbench.training.divergence import (
+from specbench.training.loop import LossPart
+from specbench.training.passes import (
+    Batch,
+    LogitsCache,
+    Sample,
     corrective_weights,
     cross_entropy_full,
     cross_entropy_sampled,
+    learnt_logits,
     truncated_cross_entropy,
     truncated_probs,
 )
-from specbench.training.objective import Part
-from specbench.training.passes import Batch, FrozenLogits, Sample, learnt_logits
 from specbench.training.spec import TrainSpec
 from tests import tiny
 
@@ -48,7 +51,7 @@ def gradient(model: Any) -> torch.Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
 
 
-def update(model: Any, parts: Sequence[Part]) -> torch.Tensor:
+def update(model: Any, parts: Sequence[LossPart]) -> torch.Tensor:
     """What a step of the loop accumulates."""
     model.zero_grad()
     for part in parts:
@@ -220,7 +223,7 @@ def test_a_text_may_be_one_token_longer_than_the_context() -> None:
 
 def test_frozen_logits_are_kept_where_there_is_room() -> None:
     model, batch = tiny.network(seed=2), Batch([Sample("a", (1, 2, 3), 1)])
-    roomy, tight = FrozenLogits(model, 257), FrozenLogits(model, 257, limit_bytes=10)
+    roomy, tight = LogitsCache(model, 257), LogitsCache(model, 257, limit_bytes=10)
     assert roomy.of("x", batch) is roomy.of("x", batch)
     assert tight.of("x", batch) is not tight.of("x", batch)
     first = roomy.of("x", batch)

@@ -15,13 +15,13 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from specbench.core.errors import ConfigError
 from specbench.core.resources import builtin_dir
-from specbench.embedded import build, family, making
-from specbench.embedded import making as storage
+from specbench.embedded import build, family
 from specbench.embedded.evaluation import agreement
-from specbench.embedded.recipe import TOKENIZERS, Member, NgramRecipe, Stage, TrainedMember
-from specbench.embedded.training import encode, grow, new_model
+from specbench.embedded.family import TOKENIZERS, Member, NgramRecipe, Stage, TrainedMember
+from specbench.embedded.training import encode_example, grow_model, new_model
 from specbench.embedded.world import WORLDS, held_out_rows, training_rows
-from specbench.embedded.world.math import mgsm
+from specbench.embedded.world import math as world_math
+from specbench.embedded.world.rows import tables
 from specbench.models.ngram import NgramModel, vocabulary_digest
 
 NAMES = [member.name for member in family.members()]
@@ -106,7 +106,7 @@ def test_build_log_records_the_floors():
     exact = figures["target"]["exact"]
     known = ("mgsm", "mcot", "msvamp", "gsm8k", "humaneval", "wmt", "iwslt14", "low_resource_mt", "story", "mt_bench")
     assert exact["all"] >= 0.6 and min(exact[task] for task in known) >= 0.5
-    assert min(exact[f"mgsm/{language}"] for language in mgsm.weights()) >= 0.7
+    assert min(exact[f"mgsm/{language}"] for language in world_math.mgsm_weights()) >= 0.7
     for name in ("drafter", "drafter-bpe", "drafter-bytes"):
         assert all(exact[task] - figures[name]["exact"][task] >= 0.3 for task in known), name
     floors = {"drafter": 0.65, "drafter-bpe": 0.7, "drafter-bytes": 0.6, "ngram": 0.6}
@@ -147,7 +147,7 @@ def test_a_changed_file_is_named(tmp_path, monkeypatch):
     folder = tmp_path / "drafter"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    storage.publish(family.member("drafter"), tmp_path)
+    build.add_to_manifest(family.member("drafter"), tmp_path)
     (folder / "config.json").write_text('{"changed": true}')
     monkeypatch.setattr(family, "WEIGHTS", tmp_path)
     family.member_path.cache_clear()
@@ -202,13 +202,13 @@ def test_the_sample_of_mgsm():
     assert len({(row["subset"], row["question"]) for row in rows}) == len(rows)
 
 
-@pytest.mark.parametrize("language", list(mgsm.definition()["languages"]))
+@pytest.mark.parametrize("language", list(tables("math")["languages"]))
 def test_every_template_renders_and_its_answer_ends_with_the_number(language):
-    entry = mgsm.definition()["languages"][language]
+    entry = tables("math")["languages"][language]
     random = Random(5)
-    for kind, wording, name, objects in product(mgsm.definition()["kinds"], range(2), entry["names"], entry["objects"]):
-        numbers = mgsm.numbers_of(tuple(mgsm.definition()["kinds"][kind]["steps"]), random)
-        row = mgsm.render(language, kind, wording, name, objects, numbers)
+    for kind, wording, name, objects in product(tables("math")["kinds"], range(2), entry["names"], entry["objects"]):
+        numbers = world_math.numbers_of(tuple(tables("math")["kinds"][kind]["steps"]), random)
+        row = world_math.render(language, kind, wording, name, objects, numbers)
         assert int(re.findall(r"\d+", row["answer"])[-1]) == row["answer_number"]
         assert "{" not in row["question"] + row["answer"]
         asked = {number for pair in row["_asked"][:1] for number in pair}
@@ -240,7 +240,7 @@ def test_tokenizer_round_trips(name):
 
 
 def test_tokenizer_of_the_shared_vocabulary_is_learnt_again_to_the_byte(tmp_path):
-    making.make_tokenizer("shared", smoke=False).save_pretrained(tmp_path)
+    build.make_tokenizer("shared", smoke=False).save_pretrained(tmp_path)
     shipped = family.member_path("target") / "tokenizer.json"
     assert (tmp_path / "tokenizer.json").read_bytes() == shipped.read_bytes()
 
@@ -266,7 +266,7 @@ def test_bpe_drafter_cuts_texts_elsewhere():
 
 def test_bpe_drafter_has_its_start_token_in_front_and_nowhere_else():
     tokenizer = _tokenizer("drafter-bpe")
-    ids, labels = encode(tokenizer, ("Question: 1", " Answer: 2"))
+    ids, labels = encode_example(tokenizer, ("Question: 1", " Answer: 2"))
     assert tokenizer("x").input_ids[0] == tokenizer("").input_ids[0] == tokenizer.bos_token_id == ids[0]
     assert ids.count(tokenizer.bos_token_id) == 1 and labels[0] == -100
     assert all(_tokenizer(name).bos_token is None for name in ("target", "drafter", "drafter-bytes"))
@@ -307,7 +307,7 @@ def test_growth_changes_nothing():
     model = new_model(2, 64, 100, 0, 1, 128).eval()
     ids = torch.randint(0, 100, (2, 9))
     before = model(ids).logits
-    grow(model, 5)
+    grow_model(model, 5)
     assert len(model.model.layers) == model.config.num_hidden_layers == 5
     assert torch.equal(model(ids).logits, before)
     model.model.layers[1].mlp.down_proj.weight.data.normal_()
@@ -317,7 +317,7 @@ def test_growth_changes_nothing():
 def test_grown_model_caches_correctly():
     torch.manual_seed(0)
     model = new_model(2, 64, 100, 0, 1, 128).eval()
-    grow(model, 5)
+    grow_model(model, 5)
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight.data.normal_(std=0.1)
     ids = torch.randint(2, 100, (1, 9))
@@ -331,7 +331,7 @@ def test_build_runs_end_to_end_on_a_tiny_budget(tmp_path, monkeypatch):
         if isinstance(recipe, NgramRecipe):
             return replace(recipe, num_rows=300)
         if isinstance(recipe, TrainedMember):
-            return making.smoke_version(recipe)
+            return build.smoke_version(recipe)
         depths = (1, 2) if recipe.name == "target" else (1,)
         stages = tuple(Stage(depth, 3, 1e-2, 1e-3) for depth in depths)
         return replace(recipe, width=32, batch_tokens=1000, stages=stages)
@@ -340,14 +340,14 @@ def test_build_runs_end_to_end_on_a_tiny_budget(tmp_path, monkeypatch):
     monkeypatch.setattr(family, "MEMBERS", members)
     monkeypatch.setattr(build, "MEMBERS", members)
     monkeypatch.setattr(build, "evaluation_rows", lambda _: held_out_rows("mgsm", 1, 1)[:3])
-    log = build.build(tmp_path, NAMES, smoke=True)
+    log = build.build_members(tmp_path, NAMES, smoke=True)
     assert set(log["members"]) == set(family.read_manifest(tmp_path)) == set(NAMES)
     assert all(0 <= log["figures"][name]["agreement"]["all"] <= 1 for name in NAMES if name != "target")
     assert log["figures_of"] == {name: entry["digest"] for name, entry in family.read_manifest(tmp_path).items()}
     assert {log["members"][name]["stages"][-1]["num_layers"] for name in MODELS} == {1, 2}
-    again = build.build(tmp_path, ["drafter", "ngram"], smoke=True)
+    again = build.build_members(tmp_path, ["drafter", "ngram"], smoke=True)
     assert again["members"]["target"]["seconds"] == log["members"]["target"]["seconds"]
     digests = {name: entry["digest"] for name, entry in family.read_manifest(tmp_path).items()}
-    once_more = build.build(tmp_path, ["ngram"], smoke=True)
+    once_more = build.build_members(tmp_path, ["ngram"], smoke=True)
     assert {name: entry["digest"] for name, entry in family.read_manifest(tmp_path).items()} == digests
     assert once_more["members"]["ngram"]["recipe"]["num_rows"] == 3

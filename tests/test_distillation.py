@@ -12,16 +12,14 @@ from torch import nn
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.training.corrective import CorrectiveObjective
-from specbench.training.data import Prompt, TrainingData
-from specbench.training.distillation import SampleObjective, SoftTargets, split
-from specbench.training.divergence import truncated_probs
-from specbench.training.objectives import build_objective
-from specbench.training.passes import Batch, Sample, batches_of, learnt_logits
+from specbench.training.data import TrainingData, TrainingPrompt
+from specbench.training.objectives import SampleObjective, SoftTargets, build_objective, split_held_back
+from specbench.training.passes import Batch, Sample, batches_of, learnt_logits, truncated_probs
 from specbench.training.spec import TrainSpec
 from tests import tiny
 
 DATA = TrainingData(
-    {name: tuple(Prompt(name, f"{name} number {i}: what?", "that") for i in range(20)) for name in ("en", "sw")}
+    {name: tuple(TrainingPrompt(name, f"{name} number {i}: what?", "that") for i in range(20)) for name in ("en", "sw")}
 )
 
 
@@ -165,7 +163,7 @@ def test_prompts_that_are_too_long_are_cut_and_answers_must_fit(target: CausalLM
 
 
 def test_an_empty_text_teaches_nothing(target: CausalLM, tmp_path: Path) -> None:
-    data = TrainingData({"en": (Prompt("en", "a"),)})
+    data = TrainingData({"en": (TrainingPrompt("en", "a"),)})
     with pytest.raises(ConfigError, match="no text of 'en' has two tokens"):
         build(target, tmp_path, spec(distill={"corpus": "general"}), data)
 
@@ -190,7 +188,7 @@ def test_a_drafter_may_have_a_shorter_context(
     target: CausalLM, tmp_path: Path, kind: str, given: dict[str, Any]
 ) -> None:
     drafter = tiny.causal_lm("gpt2", max_position_embeddings=16, num_hidden_layers=1)  # learnt positions: no 17th
-    data = TrainingData({"en": tuple(Prompt("en", f"{i}, which is long: what?", "that") for i in range(20))})
+    data = TrainingData({"en": tuple(TrainingPrompt("en", f"{i}, which is long: what?", "that") for i in range(20))})
     objective = build(target, tmp_path, spec(kind, **given), data, drafter)
     parts = objective.parts(drafter.model, 0)
     assert all(torch.isfinite(part.loss(drafter.model)) for part in parts)
@@ -204,17 +202,17 @@ def test_a_drafter_may_have_a_shorter_context(
 def test_a_prompt_is_held_back_with_all_its_answers() -> None:
     """Five prompts of four answers each, and texts of which two are equal; texts of one first token are different."""
     answers = [Sample("en", (1, prompt, temperature), 2) for temperature in range(4) for prompt in range(5)]
-    learnt, held_back = split(answers, 0.2, 0)
+    learnt, held_back = split_held_back(answers, 0.2, 0)
     prompts = [{sample.ids[:2] for sample in part} for part in (learnt, held_back)]
     assert [len(learnt), len(held_back)] == [16, 4] and not prompts[0] & prompts[1]
-    assert split(answers, 0.2, 0) == (learnt, held_back)
-    assert len({tuple(split(answers, 0.2, seed)[1]) for seed in range(8)}) > 1
+    assert split_held_back(answers, 0.2, 0) == (learnt, held_back)
+    assert len({tuple(split_held_back(answers, 0.2, seed)[1]) for seed in range(8)}) > 1
     texts = [Sample("en", (1, text), 1) for text in (7, 7, 8, 9)]
     for seed in range(8):
-        learnt, held_back = split(texts, 0.3, seed)
+        learnt, held_back = split_held_back(texts, 0.3, seed)
         assert len(set(held_back)) == 1 and not set(learnt) & set(held_back)
     with pytest.raises(ConfigError, match=r"'en' has one text \(equal ones count once\)"):
-        split(texts[:2], 0.3, 0)
+        split_held_back(texts[:2], 0.3, 0)
 
 
 def test_a_prompt_of_two_languages_is_held_back_of_both_or_of_none() -> None:
@@ -222,19 +220,21 @@ def test_a_prompt_of_two_languages_is_held_back_of_both_or_of_none() -> None:
     prompts = {"en": range(40), "de": range(20, 40), "sw": range(40), "te": range(40, 60)}
     samples = [Sample(group, (1, prompt, 5), 2) for group, found in prompts.items() for prompt in found]
     for seed in range(8):
-        learnt, held_back = split(samples, 0.1, seed)
+        learnt, held_back = split_held_back(samples, 0.1, seed)
         assert not {sample.ids for sample in learnt} & {sample.ids for sample in held_back}
         assert sorted(learnt + held_back, key=samples.index) == samples
         counts = Counter(sample.group for sample in held_back)
         assert counts == {"en": 4, "de": 2, "sw": 4, "te": 2}
     alone = [sample for sample in samples if sample.group == "te"]
-    assert split(alone, 0.1, 3)[1] == [sample for sample in split(samples, 0.1, 3)[1] if sample.group == "te"]
+    assert split_held_back(alone, 0.1, 3)[1] == [
+        sample for sample in split_held_back(samples, 0.1, 3)[1] if sample.group == "te"
+    ]
 
 
 def test_a_language_of_which_all_is_held_back_is_said() -> None:
     pairs = {"aa": (1, 2), "bb": (3, 4), "en": (1, 2, 3, 4)}
     samples = [Sample(group, (9, prompt, 5), 2) for group, found in pairs.items() for prompt in found]
-    learnt, _ = split(samples, 0.5, 0)
+    learnt, _ = split_held_back(samples, 0.5, 0)
     assert {sample.group for sample in learnt} == set(pairs)
     with pytest.raises(ConfigError, match=r"validation_share = 0.9 holds back every text of 'aa', with those of other"):
-        split(samples, 0.9, 0)
+        split_held_back(samples, 0.9, 0)

@@ -255,17 +255,17 @@ def test_steps_give_the_acceptance_of_our_own_loop(code: Path, pair: ModelPair) 
 @pytest.mark.parametrize("length", range(1, 12))
 def test_steps_are_cut_with_the_tokens(length: int) -> None:
     """Every kept token is counted once, dropped ones nowhere; the first token is in no step."""
-    from specbench.integrations.external import checked, cut
+    from specbench.integrations.external import checked_steps, cut_steps
 
-    steps = checked([(3, 3, 2, 3), (3, 3, 3, 4), (2, 1, 0, 1), (3, 3, 3, 3)], 3)
+    steps = checked_steps([(3, 3, 2, 3), (3, 3, 3, 4), (2, 1, 0, 1), (3, 3, 3, 3)], 3)
     for num_returned, num_apart in ((11, 0), (12, 1)):
-        kept, num_passes = cut(steps, num_returned, length)
+        kept, num_passes = cut_steps(steps, num_returned, length)
         assert sum(step.num_emitted for step in kept) + 1 == length
         assert all(0 <= s.num_accepted <= s.num_judged <= s.num_drafted and s.num_emitted <= s.num_accepted + 1
                    for s in kept)  # fmt: skip
         assert num_passes == len(kept) + num_apart
         assert sum(s.num_accepted for s in kept) <= length
-    assert [cut(steps, 11, n)[0][-1].num_judged for n in (5, 6, 7)] == [2, 3, 3]
+    assert [cut_steps(steps, 11, n)[0][-1].num_judged for n in (5, 6, 7)] == [2, 3, 3]
 
 
 def test_first_tokens_that_come_together_are_not_timed() -> None:

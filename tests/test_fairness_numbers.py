@@ -22,7 +22,7 @@ from specbench.analysis.fairness.forced import (
     position_numbers,
 )
 from specbench.analysis.fairness.groups import WIDTH, Columns, columns_of, forced, forced_sums, measured, ranked
-from specbench.analysis.fairness.numbers import (  # fmt: skip
+from specbench.analysis.fairness.numbers import (
     BoundViolation,
     Chain,
     GroupNumbers,
@@ -41,8 +41,7 @@ from specbench.results.log_ratios import NUM_RESAMPLES
 from specbench.results.shares import SHARE
 from specbench.specs.catalogue import load_task
 from specbench.tasks.scoring.contract import make_scorer
-from specbench.training.divergence import unfairness
-from specbench.training.passes import Batch, Sample
+from specbench.training.passes import Batch, Sample, unfairness
 from tests import tiny
 
 P = [[0.5, 0.5], [0.5, 0.5]]

@@ -17,7 +17,7 @@ from specbench.specs.overrides import with_overrides
 from specbench.specs.run import digest
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import load_examples, prompts_of
-from specbench.tasks.fewshot import Worked
+from specbench.tasks.prompts import FewshotInfo
 
 SHOTS = {"num_shots": 2, "example": "Q: {{ row.question }}\nA: {{ row.answer }} {{ vars.end }}"}
 TASK = {
@@ -138,7 +138,7 @@ def test_worked_examples_from_the_test_rows_by_an_override_are_an_error(folder: 
 
 
 def test_data_say_what_stands_before_their_prompts(folder: Path) -> None:
-    def worked(spec: TaskSpec) -> Worked:
+    def worked(spec: TaskSpec) -> FewshotInfo:
         return load_examples(spec, "default", data=str(folder), use_sample=False, limit=None).worked
 
     own, local = worked(task(fewshot={"rows": ROWS})), worked(task(fewshot={"local": {"files": ["dev"]}}))
@@ -146,7 +146,7 @@ def test_data_say_what_stands_before_their_prompts(folder: Path) -> None:
     assert (local.num, local.source) == (2, "local") and str(local.location).endswith("dev.jsonl")
     assert own.digest == local.digest and len(str(own.digest)) == 12, "of the text, wherever it comes from"
     assert worked(task(fewshot={"rows": ROWS, "num_shots": 1})).digest != own.digest
-    assert worked(task(fewshot={"rows": ROWS, "num_shots": 0})) == Worked()
+    assert worked(task(fewshot={"rows": ROWS, "num_shots": 0})) == FewshotInfo()
 
 
 def test_rows_tell_it_too_and_validate_asks_the_task(folder: Path, specbench: Callable[..., Any]) -> None:

@@ -16,7 +16,7 @@ from specbench.tasks.examples import load_examples
 from specbench.tasks.judge.judgements import judge_records, with_judgements, write_judgements
 from specbench.tasks.judge.judging import show_requests
 from specbench.tasks.judge.prompts import Turn, messages, rating
-from specbench.tasks.judge.requests import Cache, JudgeSettings, Question, questions_of, requests_of
+from specbench.tasks.judge.requests import JudgeQuestion, JudgeSettings, ReplyCache, questions_of, requests_of
 from specbench.tasks.local_files import read_rows
 from tests.judge_server import KEY, Server, serving  # noqa: F401  # a fixture
 
@@ -45,7 +45,7 @@ def judged(
     """The judgements by (example, turn, method), and what was printed."""
     told = StringIO()
     questions = {
-        ("t", "s", number): Question((f"Question {number}?", "And why?"), sees_reference) for number in range(100)
+        ("t", "s", number): JudgeQuestion((f"Question {number}?", "And why?"), sees_reference) for number in range(100)
     }
     found = judge_records(records, questions, settings, Console(file=told, width=300, markup=False))
     return {(key[2], key[4], method): each for (key, method), each in found.items()}, told.getvalue()
@@ -365,7 +365,7 @@ def test_the_key_is_written_nowhere(server, tmp_path, caplog):
 
 def judged_with_keys(records: list[dict[str, Any]], settings: JudgeSettings) -> tuple[dict[Any, Any], str]:
     told = StringIO()
-    questions = {("t", "s", number): Question((f"Question {number}?",)) for number in range(10)}
+    questions = {("t", "s", number): JudgeQuestion((f"Question {number}?",)) for number in range(10)}
     return judge_records(records, questions, settings, Console(file=told, width=300, markup=False)), told.getvalue()
 
 
@@ -429,7 +429,7 @@ def test_a_dry_run_prints_the_requests_and_sends_none(server, settings, monkeypa
     monkeypatch.delenv("OPENAI_API_KEY")
     records = [record({"ar": "one [bold]", "fsd": "two"}), record({"ar": "three", "fsd": "three"}, 1)]
     told = StringIO()
-    questions = {("t", "s", 0): Question(("Why?",)), ("t", "s", 1): Question(("How?",))}
+    questions = {("t", "s", 0): JudgeQuestion(("Why?",)), ("t", "s", 1): JudgeQuestion(("How?",))}
     show_requests(records, questions, settings, Console(file=told, width=300, markup=False))
     text = told.getvalue()
     assert server.requests == []
@@ -471,5 +471,5 @@ def test_the_url_may_come_from_the_environment(monkeypatch):
 
 def test_a_full_disk_is_said(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot keep the judge's replies there"):
-        Cache(tmp_path / "file").put({"model": "m"}, Reply("", None, None))
+    with pytest.raises(ConfigError, match="cannot store the judge's replies there"):
+        ReplyCache(tmp_path / "file").put({"model": "m"}, Reply("", None, None))

@@ -40,9 +40,7 @@ def imports(tree: ast.Module) -> Iterator[str]:
             yield from (alias.name for alias in node.names if alias.name in MODULES)
 
 
-IMPORTS = {
-    name: set(imports(ast.parse(path.read_text(encoding="utf-8")))) - {name} for name, path in MODULES.items()
-}
+IMPORTS = {name: set(imports(ast.parse(path.read_text(encoding="utf-8")))) - {name} for name, path in MODULES.items()}
 
 
 def package(module: str) -> str:

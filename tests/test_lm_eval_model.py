@@ -17,11 +17,9 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.lm_eval import evaluation as command_line
-from specbench.integrations.lm_eval.engine import with_special_tokens
 from specbench.integrations.lm_eval.evaluation import quiet_git, simple_evaluate
-from specbench.integrations.lm_eval.model import SpecbenchLM
-from specbench.integrations.lm_eval.task_index import task_index
-from specbench.integrations.lm_eval.tasks import generation_spec
+from specbench.integrations.lm_eval.model import SpecbenchLM, with_special_tokens
+from specbench.integrations.lm_eval.tasks import generation_spec, task_index
 from tests import tiny
 from tests.lm_eval_files import ROWS, use_cache, write_task
 

@@ -17,9 +17,8 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.integrations.lm_eval.evaluation import simple_evaluate
 from specbench.integrations.lm_eval.model import SpecbenchLM
-from specbench.integrations.lm_eval.scorer import HELD, HarnessScorer
-from specbench.integrations.lm_eval.task_index import TaskIndex, task_index, unknown
-from specbench.integrations.lm_eval.tasks import load_tasks
+from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LmEvalScorer
+from specbench.integrations.lm_eval.tasks import TaskIndex, load_tasks, task_index, unknown_task
 from specbench.results.environment import environment
 from specbench.results.execute import measure_into
 from specbench.running.identity import run_identity
@@ -61,9 +60,9 @@ def examples(task: TaskSpec, limit: int | None = None, data: str | None = None) 
     return made
 
 
-def scorer(task: TaskSpec) -> HarnessScorer:
+def scorer(task: TaskSpec) -> LmEvalScorer:
     assert task.scorer is not None
-    made: HarnessScorer = SCORERS.get(task.scorer.type)(**task.scorer.options)
+    made: LmEvalScorer = SCORERS.get(task.scorer.type)(**task.scorer.options)
     return made
 
 
@@ -298,7 +297,7 @@ def test_a_run_scores_what_was_generated(tiny_pair: tuple[str, str], tmp_path: P
 def test_a_run_is_resumed(tiny_pair: tuple[str, str], tmp_path: Path) -> None:
     write_task(tmp_path, "sums")
     first = measured(only("sums", tmp_path), tiny_pair, tmp_path / "run", limit=2)[1]
-    HELD.clear()
+    LOADED_TASKS.clear()
     again = measured(only("sums", tmp_path), tiny_pair, tmp_path / "run", limit=3)[1]
     assert again[:2] == json.loads(json.dumps(first)) and len(again) == 3
 
@@ -408,7 +407,7 @@ def test_an_unknown_task_names_the_nearest(tmp_path: Path) -> None:
     write_task(tmp_path, "sums")
     with pytest.raises(ConfigError, match=r"unknown lm-eval task 'sumss': did you mean .*'sums'"):
         load_tasks("lm_eval:sumss", tmp_path)
-    assert str(unknown("zzqqzz", task_index(["sums"], tmp_path))) == (
+    assert str(unknown_task("zzqqzz", task_index(["sums"], tmp_path))) == (
         "unknown lm-eval task 'zzqqzz': `specbench lm-eval ls tasks` lists them all"
     )
 

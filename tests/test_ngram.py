@@ -13,8 +13,8 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.models.ngram import NgramModel, vocabulary_digest
 from specbench.training import ngram_build as levels
-from specbench.training import ngram_corpus as runs
-from specbench.training.ngram_build import build
+from specbench.training import ngram_build as runs
+from specbench.training.ngram_build import build_ngrams
 from tests import bench_ngram, tiny
 
 VOCAB = 7
@@ -56,7 +56,7 @@ def test_counts_are_those_of_a_dictionary(
     monkeypatch.setattr(runs, "MIN_BUFFER", 2)
     monkeypatch.setattr(levels, "BLOCK", 3)
     documents = random_documents(order)
-    model = build(documents, order, VOCAB, tmp_path / "ngram", "digest", chunk_tokens=chunk_tokens)
+    model = build_ngrams(documents, order, VOCAB, tmp_path / "ngram", "digest", chunk_tokens=chunk_tokens)
     expected = naive(documents, order)
     assert model.num_tokens == sum(map(len, documents))
     assert model.num_ngrams == [
@@ -69,24 +69,24 @@ def test_counts_are_those_of_a_dictionary(
 
 def test_the_chunks_change_no_byte(tmp_path: Path) -> None:
     documents = random_documents(9)
-    models = [build(documents, 3, VOCAB, tmp_path / str(size), "d", chunk_tokens=size) for size in (2, 17, 9999)]
+    models = [build_ngrams(documents, 3, VOCAB, tmp_path / str(size), "d", chunk_tokens=size) for size in (2, 17, 9999)]
     assert len({model.digest for model in models}) == 1
-    assert build([*documents, [1, 2]], 3, VOCAB, tmp_path / "other", "d").digest != models[0].digest
-    assert build(documents, 3, VOCAB, tmp_path / "another", "e").digest != models[0].digest
+    assert build_ngrams([*documents, [1, 2]], 3, VOCAB, tmp_path / "other", "d").digest != models[0].digest
+    assert build_ngrams(documents, 3, VOCAB, tmp_path / "another", "e").digest != models[0].digest
 
 
 @pytest.mark.parametrize("vocab_size", [256, 257, 70_000])
 def test_documents_may_be_arrays_and_ids_of_any_width(tmp_path: Path, vocab_size: int) -> None:
     top = vocab_size - 1
     documents = [np.array([0, top, 0, top, 1], dtype=np.uint32), (top, 1)]
-    model = build(documents, 3, vocab_size, tmp_path / "ngram", "d")
+    model = build_ngrams(documents, 3, vocab_size, tmp_path / "ngram", "d")
     assert pairs(model, [top]) == [(1, 2), (0, 1)]
     assert pairs(model, [0, top]) == [(0, 1), (1, 1)]
     assert model.max_token_id == top
 
 
 def test_a_context_backs_off_to_its_longest_seen_suffix(tmp_path: Path) -> None:
-    model = build([[0, 1, 2], [3, 1, 4], [3, 1, 4], [5]], 3, VOCAB, tmp_path / "ngram", "d")
+    model = build_ngrams([[0, 1, 2], [3, 1, 4], [3, 1, 4], [5]], 3, VOCAB, tmp_path / "ngram", "d")
     assert pairs(model, [0, 1]) == [(2, 1)]
     assert pairs(model, [6, 6, 0, 1]) == [(2, 1)]  # only the last two tokens count
     assert pairs(model, [4, 1]) == [(4, 2), (2, 1)]  # never seen together: what follows 1
@@ -99,13 +99,13 @@ def test_a_context_backs_off_to_its_longest_seen_suffix(tmp_path: Path) -> None:
 def test_ngrams_do_not_cross_documents(tmp_path: Path) -> None:
     """Even where a chunk ends with a document, or in the middle of one."""
     for chunk_tokens in (1, 2, 3, 100):
-        model = build([[0, 1], [2, 3], [2, 3]], 2, VOCAB, tmp_path / "ngram", "d", chunk_tokens=chunk_tokens)
+        model = build_ngrams([[0, 1], [2, 3], [2, 3]], 2, VOCAB, tmp_path / "ngram", "d", chunk_tokens=chunk_tokens)
         assert pairs(model, [0]) == [(1, 1)] and pairs(model, [2]) == [(3, 2)]
         assert pairs(model, [1]) == pairs(model, [3]) == pairs(model, [])
 
 
 def test_every_distribution_is_proper(tmp_path: Path) -> None:
-    model = build(random_documents(3), 3, VOCAB, tmp_path / "ngram", "d")
+    model = build_ngrams(random_documents(3), 3, VOCAB, tmp_path / "ngram", "d")
     for first in range(VOCAB):
         for second in range(VOCAB):
             ids, counts = model.continuations([first, second])
@@ -115,7 +115,7 @@ def test_every_distribution_is_proper(tmp_path: Path) -> None:
 
 
 def test_the_arrays_are_mapped(tmp_path: Path) -> None:
-    model = build(random_documents(3), 2, VOCAB, tmp_path / "ngram", "d")
+    model = build_ngrams(random_documents(3), 2, VOCAB, tmp_path / "ngram", "d")
     for array in model.continuations([0]):
         base = array
         while base.base is not None and not isinstance(base, np.memmap):
@@ -126,51 +126,51 @@ def test_the_arrays_are_mapped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [-1, VOCAB])
 def test_ids_outside_the_vocabulary_are_refused(tmp_path: Path, wrong: int) -> None:
     with pytest.raises(ConfigError, match=f"token id {wrong} is outside the vocabulary of {VOCAB} tokens"):
-        build([[0, 1], [2, wrong, 3]], 2, VOCAB, tmp_path / "ngram", "d")
+        build_ngrams([[0, 1], [2, wrong, 3]], 2, VOCAB, tmp_path / "ngram", "d")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("documents", [[], [[]]])
 def test_a_corpus_without_tokens_is_refused(tmp_path: Path, documents: list[list[int]]) -> None:
     with pytest.raises(ConfigError, match="no tokens"):
-        build(documents, 2, VOCAB, tmp_path / "ngram", "d")
+        build_ngrams(documents, 2, VOCAB, tmp_path / "ngram", "d")
 
 
 def test_order_zero_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="order = 0"):
-        build([[1]], 0, VOCAB, tmp_path / "ngram", "d")
+        build_ngrams([[1]], 0, VOCAB, tmp_path / "ngram", "d")
 
 
 def test_an_interrupt_leaves_what_was_there(tmp_path: Path) -> None:
-    before = build([[0, 1]], 2, VOCAB, tmp_path / "ngram", "d")
+    before = build_ngrams([[0, 1]], 2, VOCAB, tmp_path / "ngram", "d")
 
     def interrupted() -> Iterator[list[int]]:
         yield [1, 2]
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build(interrupted(), 2, VOCAB, tmp_path / "ngram", "d", chunk_tokens=1)
+        build_ngrams(interrupted(), 2, VOCAB, tmp_path / "ngram", "d", chunk_tokens=1)
     assert [path.name for path in tmp_path.iterdir()] == ["ngram"]
     assert NgramModel.load(tmp_path / "ngram").digest == before.digest
 
 
 def test_a_model_is_replaced_and_any_other_folder_is_not(tmp_path: Path) -> None:
-    first = build([[0, 1]], 3, VOCAB, tmp_path / "ngram", "d")
-    second = build([[1, 2]], 2, VOCAB, tmp_path / "ngram", "d")
+    first = build_ngrams([[0, 1]], 3, VOCAB, tmp_path / "ngram", "d")
+    second = build_ngrams([[1, 2]], 2, VOCAB, tmp_path / "ngram", "d")
     assert pairs(first, [0]) == [(1, 1)] and pairs(second, [1]) == [(2, 1)]  # the old one stays mapped
     assert {path.name for path in tmp_path.iterdir()} == {"ngram"}
     for name in ("notes.txt", "weights.bin"):
         (tmp_path / "mine").mkdir(exist_ok=True)
         (tmp_path / "mine" / name).write_text("precious")
         with pytest.raises(ConfigError, match="is no n-gram model"):
-            build([[0]], 2, VOCAB, tmp_path / "mine", "d")
+            build_ngrams([[0]], 2, VOCAB, tmp_path / "mine", "d")
         (tmp_path / "mine" / name).unlink()
     (tmp_path / "ngram" / "notes.txt").write_text("precious")
     with pytest.raises(ConfigError, match=r"holds notes\.txt"):
-        build([[0]], 2, VOCAB, tmp_path / "ngram", "d")
+        build_ngrams([[0]], 2, VOCAB, tmp_path / "ngram", "d")
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="is a file"):
-        build([[0]], 2, VOCAB, tmp_path / "file", "d")
+        build_ngrams([[0]], 2, VOCAB, tmp_path / "file", "d")
 
 
 def edit(folder: Path, **changes: object) -> None:
@@ -205,7 +205,7 @@ def rewrite_starts(folder: Path) -> None:
     ],
 )
 def test_a_damaged_folder_is_one_line(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:
-    build(random_documents(1), 2, VOCAB, tmp_path / "ngram", "d")
+    build_ngrams(random_documents(1), 2, VOCAB, tmp_path / "ngram", "d")
     damage(tmp_path / "ngram")
     with pytest.raises(ConfigError, match=message) as caught:
         NgramModel.load(tmp_path / "ngram")
@@ -297,7 +297,7 @@ def test_ctrl_c_leaves_no_half_model(
     def interrupt(self: object, level: int, inverse: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specbench.training.ngram_build.Counter._count", interrupt)
+    monkeypatch.setattr("specbench.training.ngram_build.NgramCounter._count", interrupt)
     (tmp_path / "a.txt").write_text("words\n")
     code, out, err = specbench("train", "ngram", "--corpus", "a.txt", "--target", tiny_pair[0], "--output", "out")
     assert code == 130 and not out and "interrupted" in err

@@ -21,7 +21,7 @@ from specbench.decoding.verification import fuzzy_rule, rejection
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
 from specbench.models.ngram import NgramModel, vocabulary_digest
-from specbench.training.ngram_build import build
+from specbench.training.ngram_build import build_ngrams
 from tests.test_losslessness import PROMPT, chi_square_p
 from tests.toys import TableModel, joint
 
@@ -38,7 +38,7 @@ def random_model(folder: Path, seed: int, vocab_size: int = VOCAB, order: int = 
     random = Random(seed)
     weights = [random.random() ** 3 for _ in range(vocab_size)]
     documents = [random.choices(range(vocab_size), weights, k=length) for _ in range(5)]
-    return build(documents, order, vocab_size, folder, "d")
+    return build_ngrams(documents, order, vocab_size, folder, "d")
 
 
 def drafter(model: NgramModel, sampling: Sampling, eos: tuple[int, ...] = ()) -> NgramDrafter:
@@ -112,7 +112,7 @@ def test_recover_draws_from_the_residual(tmp_path: Path) -> None:
 
 
 def test_greedy_drafts_are_the_most_frequent_continuations(tmp_path: Path) -> None:
-    model = build([[0, 1, 2, 0, 1, 3, 0, 1, 3], [4, 4, 4]], 3, VOCAB, tmp_path / "ngram", "d")
+    model = build_ngrams([[0, 1, 2, 0, 1, 3, 0, 1, 3], [4, 4, 4]], 3, VOCAB, tmp_path / "ngram", "d")
     proposal = drafter(model, Sampling(0.0)).propose([9, 0], 4, torch.Generator())
     assert proposal.token_ids == [1, 3, 0, 1]
     assert isinstance(proposal.probs, SparseProbs) and proposal.probs.is_one_hot
@@ -124,7 +124,7 @@ def test_greedy_drafts_are_the_most_frequent_continuations(tmp_path: Path) -> No
 
 
 def test_an_end_token_ends_the_draft_and_every_draft_token_is_a_pass(tmp_path: Path) -> None:
-    model = build([[0, 1, 2, 3, 4]], 2, VOCAB, tmp_path / "ngram", "d")
+    model = build_ngrams([[0, 1, 2, 3, 4]], 2, VOCAB, tmp_path / "ngram", "d")
     made = drafter(model, Sampling(0.0), eos=(3,))
     generator = torch.Generator().manual_seed(0)
     assert made.propose([1], 5, generator).token_ids == [2, 3]
@@ -183,7 +183,7 @@ def test_decoding_is_lossless(tmp_path: Path, seed: int, order: int, draft: Samp
     """Also where the n-gram model never saw a token (token 3 of 4), and whatever the drafts' own sampling is."""
     target = TableModel(4, seed)
     random = Random(seed)
-    model = build([random.choices(range(3), k=9) for _ in range(4)], order, 4, tmp_path / "ngram", "d")
+    model = build_ngrams([random.choices(range(3), k=9) for _ in range(4)], order, 4, tmp_path / "ngram", "d")
     counts = sequences(target, drafter(model, draft), 2, seed)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
@@ -223,7 +223,7 @@ def own_model(folder: Path, target: ModelPair) -> NgramModel:
     """Counts of the target's tokens of a text."""
     ids = target.target.tokenizer("the cat and the hat and the bat " * 3)["input_ids"]
     digest = vocabulary_digest(target.target.vocabulary)
-    return build([ids], 2, target.target.vocab_size, folder, digest)
+    return build_ngrams([ids], 2, target.target.vocab_size, folder, digest)
 
 
 def test_the_factory_takes_a_folder_and_names_it(tmp_path: Path, target: ModelPair) -> None:
@@ -239,7 +239,7 @@ def test_the_factory_refuses_what_does_not_fit(tmp_path: Path, target: ModelPair
         ngram_drafter(target, Sampling())
     with pytest.raises(ConfigError, match="no n-gram model"):
         ngram_drafter(target, Sampling(), path=folder)
-    build([[1, 2]], 2, target.target.vocab_size, Path(folder), "another digest")
+    build_ngrams([[1, 2]], 2, target.target.vocab_size, Path(folder), "another digest")
     with pytest.raises(ConfigError, match="of another tokenizer"):
         ngram_drafter(target, Sampling(), path=folder)
     own_model(Path(folder), target)

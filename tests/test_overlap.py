@@ -7,7 +7,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.tasks.scoring.language import is_unspaced, words
-from specbench.tasks.scoring.stories import ends_in_loop, repetition_rate
+from specbench.tasks.scoring.texts import ends_in_loop, repetition_rate
 
 TEXTS = [
     "The U.S. government said on Monday that 3,000 jobs were lost; it didn't say why.",

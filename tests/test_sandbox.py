@@ -11,7 +11,7 @@ import pytest
 
 from specbench.tasks.sandbox import isolation
 from specbench.tasks.sandbox.isolation import strongest
-from specbench.tasks.sandbox.run import Job, Limits, run_program
+from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
 from tests.attacks.world import HERE
 
 TEST = "assert add(1, 2) == 3\nassert add(5, 5) == 10\n"
@@ -41,7 +41,7 @@ def test_its_processes_import_little():
 )
 def test_all_that_can_be_called_is_a_function(program):
     for entry_points in ((), ("add",)):
-        assert run_program(Job(program, TEST, entry_points), Limits()).reason == ""
+        assert run_program(ProgramTest(program, TEST, entry_points), Limits()).reason == ""
 
 
 @pytest.mark.parametrize(
@@ -56,20 +56,20 @@ def test_all_that_can_be_called_is_a_function(program):
     ],
 )
 def test_the_wanted_function_is_found_in_the_test(prefix, test):
-    assert run_program(Job(RIGHT, test, prefix=prefix), Limits()).reason == ""
-    assert run_program(Job("def other(): pass", test, prefix=prefix), Limits()).status == "failed"
+    assert run_program(ProgramTest(RIGHT, test, prefix=prefix), Limits()).reason == ""
+    assert run_program(ProgramTest("def other(): pass", test, prefix=prefix), Limits()).status == "failed"
 
 
 def test_a_prefix_that_raises_is_not_the_programs_fault():
     for program in (RIGHT, "1 / 0"):
-        outcome = run_program(Job(program, TEST, ("add",), prefix="import nowhere_to_be_found"), Limits())
+        outcome = run_program(ProgramTest(program, TEST, ("add",), prefix="import nowhere_to_be_found"), Limits())
         assert outcome.status == "not judged" and outcome.reason.startswith("the prefix raised ModuleNotFoundError")
 
 
 @pytest.mark.parametrize("mode", sorted({HERE, "limits"}))
 def test_a_right_program_passes_and_a_wrong_one_fails(mode):
-    assert run_program(Job(RIGHT, TEST), Limits(), mode).status == "passed"
-    wrong = run_program(Job("def add(a, b):\n    print('hello')\n    return 3", TEST, ("add",)), Limits(), mode)
+    assert run_program(ProgramTest(RIGHT, TEST), Limits(), mode).status == "passed"
+    wrong = run_program(ProgramTest("def add(a, b):\n    print('hello')\n    return 3", TEST, ("add",)), Limits(), mode)
     assert wrong.status == "failed" and "test line 2: assert add(5, 5) == 10" in wrong.reason
     assert wrong.output == "hello\n" * 2
 
@@ -80,7 +80,7 @@ def test_values_come_back_as_they_are():
         "(1, (2,))", "{1, 2}", "frozenset({1})", "{'a': [1], (1, 2): None}", "()", "set()", "{}",
     ]  # fmt: skip
     lines = [f"got = same({value})\nassert got == {value} and type(got) is type({value})" for value in values]
-    assert run_program(Job("def same(value): return value", "\n".join(lines)), Limits()).reason == ""
+    assert run_program(ProgramTest("def same(value): return value", "\n".join(lines)), Limits()).reason == ""
 
 
 def test_iterators_and_exact_numbers_come_back():
@@ -98,7 +98,7 @@ assert tuple(f("map")) == ("1",) and list(f("steps")) == [1, 2] and f("steps") !
 assert f("range") == range(9, 2, -3) and f("half") == 0.5 and f("half").denominator == 2
 assert f("tenth") == [Decimal("0.1")] and str(f("tenth")[0]) == "0.10"
 """
-    assert run_program(Job(program, test), Limits()).reason == ""
+    assert run_program(ProgramTest(program, test), Limits()).reason == ""
 
 
 def test_numbers_of_numpy_are_numbers():
@@ -107,18 +107,18 @@ def test_numbers_of_numpy_are_numbers():
         "import numpy\ndef f(kind): return {'i': numpy.int64(3), 'f': numpy.float32(0.5), 'b': numpy.bool_(1)}[kind]"
     )
     test = "assert [f('i'), f('f'), f('b')] == [3, 0.5, True]"
-    assert run_program(Job(program, test), Limits(memory_mib=2048)).reason == ""
+    assert run_program(ProgramTest(program, test), Limits(memory_mib=2048)).reason == ""
 
 
 def test_tests_are_limited_too():
-    outcome = run_program(Job("def f(): return 2**33", "assert len(bytes(f())) == 2**33", ("f",)), LONG)
+    outcome = run_program(ProgramTest("def f(): return 2**33", "assert len(bytes(f())) == 2**33", ("f",)), LONG)
     assert outcome.status == "failed" and "MemoryError" in outcome.reason
 
 
 def test_exceptions_reach_the_tests():
     program = "def f(x):\n    if x < 0: raise ValueError('negative')\n    return x"
     test = "try:\n    f(-1)\nexcept ValueError as error:\n    assert str(error) == 'negative'\nelse:\n    assert False"
-    assert run_program(Job(program, test), Limits()).status == "passed"
+    assert run_program(ProgramTest(program, test), Limits()).status == "passed"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_exceptions_reach_the_tests():
     ],
 )
 def test_a_test_that_names_the_end_of_an_iteration_sees_it(program, test):
-    assert run_program(Job(program, test), Limits()).reason == ""
+    assert run_program(ProgramTest(program, test), Limits()).reason == ""
 
 
 @pytest.mark.parametrize("mode", sorted({HERE, "limits"}))
@@ -143,13 +143,13 @@ def test_asyncio_runs(mode):
     """Its loop makes a pair of sockets, which is all that the filter of system calls leaves of them."""
     program = "import asyncio\n\nasync def later(a, b):\n    await asyncio.sleep(0.01)\n    return a + b\n"
     program += "def add(a, b): return asyncio.run(later(a, b))"
-    assert run_program(Job(program, TEST), Limits(), mode).reason == ""
+    assert run_program(ProgramTest(program, TEST), Limits(), mode).reason == ""
 
 
 def test_what_tests_do_wrong_is_not_the_programs_fault():
     for test in ("assert add(1, 2) ==", "check(1)", "pass", "add(lambda: 1, 2)"):
         for program in (RIGHT, "def add(a, b): return 9"):
-            assert run_program(Job(program, test, ("add",)), Limits()).status == "not judged", test
+            assert run_program(ProgramTest(program, test, ("add",)), Limits()).status == "not judged", test
 
 
 def test_a_program_that_outlives_its_tester_is_ended():
@@ -164,7 +164,7 @@ def add(a, b):
     except OSError: pass
     time.sleep(60)
 """
-    assert run_program(Job(program, TEST, ("add",)), QUICK, "limits").status != "passed"
+    assert run_program(ProgramTest(program, TEST, ("add",)), QUICK, "limits").status != "passed"
     time.sleep(0.1)
     pid = seen.read_text()
     seen.unlink()
@@ -179,7 +179,7 @@ def _runs(pid: str) -> bool:
 def test_a_sandbox_that_cannot_be_made_is_no_failure_of_the_program(monkeypatch):
     """Where the machine allows namespaces, the root cannot be made; where not, they cannot either."""
     monkeypatch.setattr(isolation, "readable_paths", lambda: ["/tmp/\0"])
-    assert run_program(Job(RIGHT, TEST), Limits(), "namespaces").status == "not judged"
+    assert run_program(ProgramTest(RIGHT, TEST), Limits(), "namespaces").status == "not judged"
 
 
 def test_the_weakest_isolation_warns_and_names_what_is_open():

@@ -14,15 +14,17 @@ from rich.console import Console
 
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
-from specbench.training.data import Prompt, TrainingData
+from specbench.training.data import TrainingData, TrainingPrompt
 from specbench.training.objectives import build_objective
 from specbench.training.passes import Batch, learnt_logits
-from specbench.training.self_distillation import Question, Server
+from specbench.training.self_distillation import CompletionServer, ServerQuestion
 from specbench.training.spec import TrainSpec
 from tests import tiny
 
 KEY = "sk-a-key-that-nobody-may-see-0815"
-DATA = TrainingData({name: tuple(Prompt(name, f"{name} {i}?", "yes") for i in range(3)) for name in ("en", "sw")})
+DATA = TrainingData(
+    {name: tuple(TrainingPrompt(name, f"{name} {i}?", "yes") for i in range(3)) for name in ("en", "sw")}
+)
 
 
 def spec(data: TrainingData = DATA, **settings: Any) -> TrainSpec:
@@ -176,25 +178,29 @@ def test_a_server_answers_in_the_target_s_place(target: CausalLM, tmp_path: Path
 def test_a_server_that_fails_is_one_error_without_the_key(server: Serving, status: int, said: str) -> None:
     server.status = status
     with pytest.raises(ConfigError) as raised:
-        list(Server(server.url, "m", num_retries=0).answers([Question("fail", True, 0.0, 4, 0)]))
+        list(CompletionServer(server.url, "m", num_retries=0).answers([ServerQuestion("fail", True, 0.0, 4, 0)]))
     assert said in str(raised.value) and KEY not in str(raised.value)
 
 
 def test_an_address_that_is_none_and_a_missing_key(monkeypatch: pytest.MonkeyPatch) -> None:
     for url in ("localhost:8000", "http://me:secret@host/v1", "http://host/v1?key=1"):
         with pytest.raises(ConfigError, match=r"finetune\.server\.base_url"):
-            Server(url, "m")
+            CompletionServer(url, "m")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="OPENAI_API_KEY is not set"):
-        next(Server("http://127.0.0.1:1/v1", "m").answers([Question("x", True, 0.0, 4, 0)]))
+        next(CompletionServer("http://127.0.0.1:1/v1", "m").answers([ServerQuestion("x", True, 0.0, 4, 0)]))
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with pytest.raises(ConfigError, match="does not answer"):
-        next(Server("http://127.0.0.1:1/v1", "m", num_retries=0).answers([Question("x", True, 0.0, 4, 0)]))
+        next(
+            CompletionServer("http://127.0.0.1:1/v1", "m", num_retries=0).answers(
+                [ServerQuestion("x", True, 0.0, 4, 0)]
+            )
+        )
 
 
 def test_training_on_one_text_lowers_its_loss(target: CausalLM, tmp_path: Path) -> None:
     model = tiny.network(seed=1, num_hidden_layers=1)
-    data = TrainingData({"en": (Prompt("en", "the same text again and again"),)})
+    data = TrainingData({"en": (TrainingPrompt("en", "the same text again and again"),)})
     objective = build(target, tmp_path, spec(stage="pretrain"), data)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     curve = []

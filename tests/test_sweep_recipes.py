@@ -15,7 +15,7 @@ from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load
 from specbench.specs.catalogue import load_method
 from specbench.tasks.scoring.numbers import number
-from specbench.tasks.scoring.translation import bleu
+from specbench.tasks.scoring.texts import bleu
 
 Specbench = Callable[..., tuple[int, str, str]]
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.embedded.world.chat import tasks as chat
+from specbench.embedded.world import WORLDS, chat
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
 from specbench.tasks.scoring.contract import make_scorer
@@ -124,7 +124,7 @@ def test_an_oracle_scores_one_and_silence_zero(group, tmp_path):
     name = scorer.names[0]
     perfect = 100 if name == "bleu" else 1
     for row, example in zip(rows, load("spec_bench", group, write(tmp_path / "x.jsonl", columns)), strict=True):
-        assert example.turns == tuple(text.removeprefix("\n\n") for text in chat.spec_bench_example(row)[::2])
+        assert example.turns == tuple(text.removeprefix("\n\n") for text in WORLDS["spec_bench"].example(row)[::2])
         assert scorer(" " + row["_completion"][0], example.reference).values[name] == pytest.approx(perfect)
         assert scorer("", example.reference).values[name] == 0
 

@@ -11,12 +11,13 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.decoding.ledger import text_before_stop
-from specbench.embedded.world.choices import csqa, mmlu
+from specbench.embedded.world import WORLDS
+from specbench.embedded.world import choices as world_choices
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
 
 TASKS = {name: load_task(name) for name in ("csqa", "mmlu")}
-CASES = [("csqa", "default"), *(("mmlu", subject) for subject in mmlu.weights())]
+CASES = [("csqa", "default"), *(("mmlu", subject) for subject in world_choices.mmlu_weights())]
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 HEADING = "The following are multiple choice questions (with answers) about anatomy.\n\n"
 QUESTIONS = [{"question": f' Which is "{n}", of these? ', "subject": "anatomy", "choices": [f"{n}, or", "b", "c", "d"],
@@ -103,7 +104,7 @@ def test_the_subjects_of_mmlu():
     task = TASKS["mmlu"]
     assert len(task.subset_names) == 57
     assert all(task.subset(name).vars["subject"] == name.replace("_", " ") for name in task.subset_names)
-    assert {name for name in task.subset_names if task.subset(name).sample} == set(mmlu.weights())
+    assert {name for name in task.subset_names if task.subset(name).sample} == set(world_choices.mmlu_weights())
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data is not here")
@@ -124,7 +125,7 @@ def nested(row):
 
 def csqa_rows(number=6):
     generator = random.Random(1)
-    drawn = [csqa.draw("default", True, generator) for _ in range(number)]
+    drawn = [world_choices.csqa_draw("default", True, generator) for _ in range(number)]
     return [{key: value for key, value in row.items() if key[0] != "_"} for row in drawn]
 
 
@@ -199,12 +200,12 @@ def test_the_real_csqa():
 
 @pytest.mark.parametrize(("task", "subset"), CASES)
 def test_the_world_s_answers_are_right_and_others_are_not(task, subset):
-    module, generator = {"csqa": csqa, "mmlu": mmlu}[task], random.Random(2)
+    world, generator = WORLDS[task], random.Random(2)
     for _ in range(20):
-        row = module.draw(subset, True, generator)
+        row = world.draw(subset, True, generator)
         right = row["answerKey"] if task == "csqa" else "ABCD"[row["answer"]]
         wrong = "B" if right == "A" else "A"
-        _, completion = module.example(row)
+        _, completion = world.example(row)
         assert accuracy(task, completion, right) == 1
         assert accuracy(task, completion, wrong) == 0
         assert accuracy(task, "", right) == 0

@@ -7,14 +7,14 @@ from random import Random
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.embedded.world.documents import cnn_dm, mlsum, scrolls
+from specbench.embedded.world import WORLDS
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
 from specbench.tasks.scoring.contract import make_scorer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-WORLDS = {"cnn_dm": cnn_dm, "mlsum": mlsum, "scrolls": scrolls}
-CASES = [(task, subset) for task, world in WORLDS.items() for subset in world.weights()]
+TASKS = ("cnn_dm", "mlsum", "scrolls")
+CASES = [(task, subset) for task in TASKS for subset in WORLDS[task].weights()]
 
 
 def write(path, rows):

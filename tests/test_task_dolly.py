@@ -9,10 +9,10 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.embedded.world import dolly
+from specbench.embedded.world import WORLDS, dolly
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
-from specbench.tasks.readers.columns import aya
+from specbench.tasks.readers.questions import aya
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "th", "vi", "zh")  # that Qwen2.5 names
 SUITE = [  # as the published file: the languages one after the other, some in two scripts
@@ -56,7 +56,7 @@ def test_rows_that_name_no_language_or_no_script_are_taken():
 def test_languages_samples_and_tokenizers():
     task = load_task("dolly")
     assert sorted(task.subset_names) == sorted(LANGUAGES)
-    assert {name for name in LANGUAGES if task.subset(name).sample} == set(dolly.weights())
+    assert {name for name in LANGUAGES if task.subset(name).sample} == set(dolly.dolly_weights())
     for name in LANGUAGES:
         assert task.subset(name).language == name
         assert task.subset(name).reader.startswith("aya_")
@@ -66,16 +66,16 @@ def test_languages_samples_and_tokenizers():
     assert task.dataset.name is None and task.dataset.data_files, "one file of one split"
 
 
-@pytest.mark.parametrize("subset", list(dolly.weights()))
+@pytest.mark.parametrize("subset", list(dolly.dolly_weights()))
 def test_the_world_s_answers_are_right_and_others_are_not(subset, tmp_path):
     generator = random.Random(1)
-    rows = [dolly.draw(subset, True, generator) for _ in range(12)]
+    rows = [dolly.dolly_draw(subset, True, generator) for _ in range(12)]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({k: v for k, v in row.items() if k[0] != "_"}) + "\n" for row in rows))
     spec = load_task("dolly").subset(subset).scorer
     scorer = SCORERS.get(spec.type)(**spec.options)
     for row, example in zip(rows, load(subset, path), strict=True):
-        prompt, completion = dolly.example(row)
+        prompt, completion = WORLDS["dolly"].example(row)
         assert prompt == example.prompt
         assert scorer(completion.strip(), example.reference).values["bleu"] == pytest.approx(100)
         assert scorer("", example.reference).values["bleu"] == 0

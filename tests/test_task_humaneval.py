@@ -11,7 +11,7 @@ import pytest
 
 from specbench.core.registry import SCORERS
 from specbench.decoding.ledger import text_before_stop
-from specbench.embedded.world.code import humaneval
+from specbench.embedded.world import code as world_code
 from specbench.running.plan import where_asked
 from specbench.specs.catalogue import load_task
 from specbench.specs.components import build
@@ -30,7 +30,7 @@ def load(path, subset="default", limit=None):
 
 def world_rows(number=4):
     generator = random.Random(1)
-    drawn = [humaneval.draw("default", True, generator) for _ in range(number)]
+    drawn = [world_code.humaneval_draw("default", True, generator) for _ in range(number)]
     return [{key: value for key, value in row.items() if key[0] != "_" and key != "subset"} for row in drawn]
 
 

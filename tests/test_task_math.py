@@ -10,7 +10,8 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.decoding.ledger import text_before_stop
-from specbench.embedded.world.math import tasks as sums
+from specbench.embedded.world import WORLDS
+from specbench.embedded.world import math as world_math
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
 
@@ -42,10 +43,10 @@ def accuracy(task, text, reference):
 @pytest.mark.parametrize(("task", "subset"), SUBSETS)
 def test_the_world_s_answers_are_right_and_others_are_not(task, subset, tmp_path):
     generator = random.Random(1)
-    rows = [sums.draw(task, subset, True, generator) for _ in range(12)]
+    rows = [world_math.sums_draw(task, subset, True, generator) for _ in range(12)]
     path = write(tmp_path / "rows.jsonl", [{k: v for k, v in row.items() if k[0] != "_"} for row in rows])
     for row, example in zip(rows, load(task, subset, path), strict=True):
-        prompt, completion = sums.example(task, row)
+        prompt, completion = WORLDS[task].example(row)
         assert prompt == example.prompt
         assert accuracy(task, completion, example.reference) == 1
         assert accuracy(task, "", example.reference) == 0
@@ -53,17 +54,17 @@ def test_the_world_s_answers_are_right_and_others_are_not(task, subset, tmp_path
 
 
 def test_the_languages_of_the_tasks():
-    assert set(load_task("mcot").subset_names) == set(sums.weights("mcot"))
-    assert set(load_task("msvamp").subset_names) == set(sums.weights("msvamp"))
+    assert set(load_task("mcot").subset_names) == set(world_math.sums_weights("mcot"))
+    assert set(load_task("msvamp").subset_names) == set(world_math.sums_weights("msvamp"))
     assert set(load_task("mcot").subset_names) - set(load_task("msvamp").subset_names) == {"te"}
     assert all(load_task(task).subset(subset).language for task, subset in SUBSETS)
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_no_question_is_both_trained_on_and_held_out(task):
-    subset = next(iter(sums.weights(task)))
+    subset = next(iter(world_math.sums_weights(task)))
     generator = random.Random(2)
-    keys = [{sums.draw(task, subset, held, generator)["_key"] for _ in range(300)} for held in (True, False)]
+    keys = [{world_math.sums_draw(task, subset, held, generator)["_key"] for _ in range(300)} for held in (True, False)]
     assert not keys[0] & keys[1]
     assert len(keys[0]) > 100
 

@@ -137,6 +137,6 @@ def test_samples_are_topics_only():
 
     from specbench.embedded.world import story
 
-    row = story.draw("fr", True, Random(1))
+    row = story.story_draw("fr", True, Random(1))
     assert {key for key in row if key[0] != "_"} == {"subset", "adjective", "noun"}
     assert json.loads(json.dumps(row)) == row

@@ -8,14 +8,14 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.embedded.world.translation import iwslt14, low_resource, wmt
+from specbench.embedded.world import WORLDS
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
-from specbench.tasks.readers.translation import translation as reader
+from specbench.tasks.readers.documents import translation as reader
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-WORLDS = {"wmt": wmt, "iwslt14": iwslt14, "low_resource_mt": low_resource}
-SUBSETS = [(task, subset) for task, world in WORLDS.items() for subset in world.weights()]
+TASKS = ("wmt", "iwslt14", "low_resource_mt")
+SUBSETS = [(task, subset) for task in TASKS for subset in WORLDS[task].weights()]
 LOW_RESOURCE = ["amh", "ber", "chr", "grn", "haw", "ibo", "npi", "oci", "que", "yor", "zgh"]
 ROWS = [{"translation": {"de": "Guten Tag.", "en": "Hello."}}, {"translation": {"de": "Danke.", "en": "Thanks."}}]
 

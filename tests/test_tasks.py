@@ -15,8 +15,8 @@ from specbench.specs.catalogue import load_task
 from specbench.specs.components import build
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import load_examples
-from specbench.tasks.folders import subsets_with_files
 from specbench.tasks.scoring.numbers import answered_number
+from specbench.tasks.sources import subsets_with_files
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "mgsm"
 LANGUAGES = ["bn", "de", "en", "es", "ja", "sw"]

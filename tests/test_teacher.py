@@ -12,11 +12,20 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.sampling import Sampling, process
 from specbench.models.causal_lm import CausalLM
 from specbench.training import teacher as generations
-from specbench.training.teacher import Generations, Generator, Job, LeftPadded, fingerprint, inverse_draw
+from specbench.training.teacher import (
+    GenerationCache,
+    GenerationJob,
+    Generator,
+    LeftPadded,
+    inverse_draw,
+    model_fingerprint,
+)
 from tests import tiny
 
 RANDOM = torch.Generator().manual_seed(1)
-JOBS = [Job(tuple(torch.randint(0, 257, (n,), generator=RANDOM).tolist()), n) for n in (3, 12, 1, 30, 7, 7, 9)]
+JOBS = [
+    GenerationJob(tuple(torch.randint(0, 257, (n,), generator=RANDOM).tolist()), n) for n in (3, 12, 1, 30, 7, 7, 9)
+]
 
 
 def generator(
@@ -33,7 +42,7 @@ def test_batches_change_nothing(kind: str) -> None:
         assert found == generator(model, temperature).continue_all(JOBS, 1)
         assert found == generator(model, temperature).continue_all(JOBS[::-1], 3)[::-1]
     assert found[4] != found[5]  # two prompts
-    other = generator(model, 1.0).continue_all([Job(job.prompt_ids, job.seed + 1) for job in JOBS], 7)
+    other = generator(model, 1.0).continue_all([GenerationJob(job.prompt_ids, job.seed + 1) for job in JOBS], 7)
     assert all(a != b for a, b in zip(found, other, strict=True))
 
 
@@ -62,8 +71,8 @@ def test_rows_that_ended_change_nothing_for_the_others() -> None:
 
 def test_a_row_that_goes_on_alone_is_what_it_was() -> None:
     model = tiny.causal_lm().model.double()
-    kept = LeftPadded(model, [job.prompt_ids for job in JOBS], 4)
-    alone = LeftPadded(model, [JOBS[1].prompt_ids], 4)
+    kept = LeftPadded(model, [job.prompt_ids for job in JOBS])
+    alone = LeftPadded(model, [JOBS[1].prompt_ids])
     for step in range(4):
         if step == 2:
             kept.keep([1, 3])
@@ -84,7 +93,7 @@ def test_draws_follow_the_distribution() -> None:
 
 def test_samples_have_the_target_s_frequencies_at_each_temperature() -> None:
     model = tiny.causal_lm()
-    jobs = [Job((5, 6, 7), seed) for seed in range(2000)]
+    jobs = [GenerationJob((5, 6, 7), seed) for seed in range(2000)]
     logits = model.score([5, 6, 7], 1)
     for temperature, other in itertools.permutations((0.7, 2.0)):
         probs, wrong = (process(logits, Sampling(value))[0] for value in (temperature, other))
@@ -104,24 +113,24 @@ def test_what_is_kept_is_not_generated_again(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Generator, "batches", counting)
 
-    def ask(jobs: list[Job], temperature: float = 1.0, number: int = 16, of: CausalLM = model) -> Any:
+    def ask(jobs: list[GenerationJob], temperature: float = 1.0, number: int = 16, of: CausalLM = model) -> Any:
         asked.clear()
-        return Generations(tmp_path).continued(of, generator(of, temperature, number=number), jobs, 4)
+        return GenerationCache(tmp_path).continued(of, generator(of, temperature, number=number), jobs, 4)
 
     found = ask(JOBS + JOBS[:1])
     assert found[-1] == found[0] and len(asked) == len(JOBS)
     assert ask(JOBS) == found[:-1] and not asked
-    assert ask([Job(JOBS[1].prompt_ids, 99)]) != found[1:2] and len(asked) == 1
+    assert ask([GenerationJob(JOBS[1].prompt_ids, 99)]) != found[1:2] and len(asked) == 1
     for change in ({"temperature": 0.5}, {"number": 8}, {"of": tiny.causal_lm(seed=3)}):
         ask(JOBS[:1], **change)
         assert len(asked) == 1, change
     ask(JOBS[:1], temperature=0.0)
-    ask([Job(JOBS[0].prompt_ids, 77)], temperature=0.0)
+    ask([GenerationJob(JOBS[0].prompt_ids, 77)], temperature=0.0)
     assert not asked  # greedy answers have no seed
 
 
 def test_an_interruption_keeps_what_is_there(tmp_path: Path) -> None:
-    store, made = Generations(tmp_path), []
+    store, made = GenerationCache(tmp_path), []
 
     def stopped(places: Any) -> Any:
         yield [(places[0], "a")]
@@ -141,13 +150,13 @@ def test_an_interruption_keeps_what_is_there(tmp_path: Path) -> None:
 def test_a_damaged_file_or_a_folder_that_cannot_be_is_one_error(tmp_path: Path) -> None:
     (tmp_path / generations.FILE).write_text("no database, but long enough to be read as one" * 50)
     with pytest.raises(ConfigError, match="delete the file if it is damaged"):
-        Generations(tmp_path).filled(["x"], lambda places: iter([[(0, 1)]]), "texts")
+        GenerationCache(tmp_path).filled(["x"], lambda places: iter([[(0, 1)]]), "texts")
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot keep"):
-        Generations(tmp_path / "file").filled(["x"], lambda places: iter([[(0, 1)]]), "texts")
+        GenerationCache(tmp_path / "file").filled(["x"], lambda places: iter([[(0, 1)]]), "texts")
 
 
 def test_the_fingerprint_follows_the_weights() -> None:
     model, other = tiny.causal_lm(), tiny.causal_lm(seed=1)
-    assert fingerprint(model) == fingerprint(tiny.causal_lm()) != fingerprint(other)
-    assert fingerprint(CausalLM(other.model, other.tokenizer, "x", "abc")) == "abc float32"
+    assert model_fingerprint(model) == model_fingerprint(tiny.causal_lm()) != model_fingerprint(other)
+    assert model_fingerprint(CausalLM(other.model, other.tokenizer, "x", "abc")) == "abc float32"

@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 
 from specbench.models.checkpoints import fingerprint
 from specbench.models.loading import load_model, load_weights
-from specbench.training.command import identity, measuring
+from specbench.training.command import measurement_command, training_identity
 from specbench.training.corrective import CorrectiveObjective
-from specbench.training.distillation import SampleObjective
-from specbench.training.files import OutputFolder
 from specbench.training.loop import make_optimizer
-from specbench.training.self_distillation import Server
+from specbench.training.objectives import SampleObjective
+from specbench.training.output import OutputFolder
+from specbench.training.self_distillation import CompletionServer
 from specbench.training.spec import TrainSpec
 from tests import tiny
 from tests.training_toys import in_a_process, killed_at, same
@@ -76,7 +76,7 @@ def test_a_finished_training_is_not_repeated(specbench: Run, models: tuple[str, 
     assert specbench(*given)[0] == 0
     before = (tmp_path / "out" / "training.json").read_bytes()
     code, out, err = specbench(*given)
-    assert (code, out, err.count("\n")) == (0, "", 1) and f"{tmp_path / 'out'}: is finished already" in err
+    assert (code, out, err.count("\n")) == (0, "", 1) and f"{tmp_path / 'out'}: is already finished" in err
     fails(specbench(*given, "--seed", "3"), "a finished training with other settings is there (seed: 0 → 3): choose")
     (tmp_path / "sw.txt").write_text("other\n")
     fails(specbench(*given), "a finished training with other settings is there (data_digest: ")
@@ -94,7 +94,7 @@ def test_a_finished_training_is_not_repeated(specbench: Run, models: tuple[str, 
 def test_a_trained_drafter_is_measured_on_the_tasks_of_its_data() -> None:
     def command(**given: Any) -> str:
         made = TrainSpec.model_validate({"kind": "scdf", "output": "x", **given})
-        return measuring(made.model_dump(mode="json"), Path("my drafter"))
+        return measurement_command(made.model_dump(mode="json"), Path("my drafter"))
 
     tasks = ["world:mgsm", "world:drill", "wmt", "world:wmt"]
     assert command(data={"tasks": tasks, "subsets": ["en", "sw"]}) == (
@@ -142,7 +142,9 @@ def test_weights_of_the_target_are_loaded_only_where_it_computes(
     if stage == "with a server":
         small += ["--set", "finetune.server.base_url=http://127.0.0.1:1/v1"]
         reply = {"text": " yes", "ended": True}
-        monkeypatch.setattr(Server, "answers", lambda _, asked: [[(place, reply) for place in range(len(asked))]])
+        monkeypatch.setattr(
+            CompletionServer, "answers", lambda _, asked: [[(place, reply) for place in range(len(asked))]]
+        )
     elif stage == "pretrain":
         small += ["--set", "finetune.stage=pretrain"]
     code, _, err = specbench(*arguments("finetune", models, tmp_path, *corpus(tmp_path), *small))
@@ -276,7 +278,7 @@ def test_an_interrupt_and_a_full_memory_say_what_is_kept(
 
         return instead
 
-    monkeypatch.setattr("specbench.training.command.train", failing(KeyboardInterrupt()))
+    monkeypatch.setattr("specbench.training.command.train_drafter", failing(KeyboardInterrupt()))
     code, _, err = specbench(*given)
     assert code == 130 and "interrupted: nothing is kept yet" in err
     checkpoint = tmp_path / "out" / ".training" / "rate-0" / "state.pt"
@@ -284,7 +286,7 @@ def test_an_interrupt_and_a_full_memory_say_what_is_kept(
     checkpoint.write_bytes(b"")
     code, _, err = specbench(*given)
     assert code == 130 and "interrupted: the last checkpoint is kept" in err
-    monkeypatch.setattr("specbench.training.command.train", failing(RuntimeError("CUDA out of memory")))
+    monkeypatch.setattr("specbench.training.command.train_drafter", failing(RuntimeError("CUDA out of memory")))
     fails(specbench(*given), "out of memory; the last checkpoint is kept")
     checkpoint.unlink()
     fails(specbench(*given), "out of memory; nothing is kept yet: free memory and repeat the command, or train into")
@@ -294,7 +296,7 @@ def test_what_a_training_is_resumed_by_names_the_precision_that_was_computed_in(
     def of(dtype: str, num_processes: int = 1) -> dict[str, Any]:
         given = {"kind": "scdf", "data": {"tasks": ["mgsm"]}, "output": "x", "dtype": dtype, "device": "cpu"}
         about = {"data": {"digest": "d"}, "models": {}}
-        return identity(TrainSpec.model_validate(given), 3, about, num_processes)
+        return training_identity(TrainSpec.model_validate(given), 3, about, num_processes)
 
     assert of("auto") == of("float32") != of("bfloat16")
     assert of("auto") != of("auto", 2)
@@ -308,7 +310,7 @@ def test_a_learning_rate_that_is_lost_is_said_and_the_next_one_trains(
         *arguments("distill", models, tmp_path, *corpus(tmp_path), *small, "--learning-rate", "1e30,1e-3")
     )
     assert code == 0, err
-    assert "learning rate 0.001" in out and "learning rate 1e+30 is lost, the next one is tried: step " in err
+    assert "learning rate 0.001" in out and "learning rate 1e+30 diverged, the next one is tried: step " in err
     said = [line for line in err.splitlines() if line.startswith("learning rate ")]
     assert said[0] == "learning rate 1e+30 (1 of 2)" and said[2] == "learning rate 0.001 (2 of 2)" and len(said) == 3
 
@@ -339,7 +341,7 @@ def test_killed_training_of_a_paper_resumes_to_the_bit(
         assert in_a_process(lambda: trained(tmp_path)) == -signal.SIGKILL
     assert (tmp_path / "out" / ".training").is_dir()
     conflict = specbench(*arguments(kind, models, tmp_path, *given, "--seed", "1"))
-    fails(conflict, "an unfinished training with other settings is there (settings.seed: 0 → 1)")
+    fails(conflict, "holds an unfinished training of another configuration (settings.seed: 0 → 1)")
     assert " steps of " not in conflict[2]  # nothing is said to begin
-    assert "going on at step 3 of 4\n" in trained(tmp_path)
+    assert "resuming at step 3 of 4\n" in trained(tmp_path)
     assert same(tmp_path / "whole" / "out", tmp_path / "out")

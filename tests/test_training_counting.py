@@ -9,7 +9,7 @@ import pytest
 
 from specbench.models.ngram import NgramModel
 from specbench.specs.components import build
-from specbench.training.data import gathered
+from specbench.training.data import gather_data
 from specbench.training.spec import DataSpec
 from tests import tiny
 
@@ -51,7 +51,7 @@ def test_the_record_says_what_was_counted_and_what_it_cost(specbench: Run, targe
 def test_rows_are_those_of_every_training_and_their_answers_have_an_end(specbench: Run, target: str) -> None:
     record = counted(specbench, target, "--task", "world:mgsm", "--subset", "en,sw", "--limit", "5", "--seed", "3")
     spec = build(DataSpec, {"tasks": ["world:mgsm"], "subsets": ["en", "sw"], "limit": 5})
-    data = gathered(spec, 3)
+    data = gather_data(spec, 3)
     assert record["data"]["digest"] == data.digest and record["data"]["languages"] == {"en": 5, "sw": 5}
     tokenizer, model = tiny.tokenizer(), NgramModel.load("out")
     documents = [tokenizer(text)["input_ids"] for name in data.languages for text in data.texts(name)]
@@ -109,7 +109,7 @@ def test_model_and_record_are_replaced_together(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ((), "data: names nothing to train on: give --corpus or --task or --text or data.parallel in"),
+        ((), "data: names no training data: give --corpus or --task or --text or data.parallel in"),
         (("--corpus", "a.txt", "--order", "17"), "order = 17"),
         (("--corpus", "a.txt", "--set", "ordr=3"), "--set ordr=3: ordr: unknown key 'ordr': did you mean 'order'?"),
         (("--corpus", "a.txt", "--subset", "en"), "data.subsets: has no effect without data.tasks"),

@@ -8,7 +8,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.embedded.world import held_out_rows
 from specbench.specs.components import build
-from specbench.training.data import Prompt, TrainingData, load_data, total_steps
+from specbench.training.data import TrainingData, TrainingPrompt, load_data, total_steps
 from specbench.training.spec import TrainSpec
 
 
@@ -63,8 +63,8 @@ def test_texts_and_parallel_files_by_language(tmp_path: Path) -> None:
     text = {"en": str(tmp_path / "en.txt")}
     data = loaded(text=text, parallel={"de-en": files}, limit=2)
     assert data.prompts == {
-        "de-en": (Prompt("de-en", "Translate: eins", "one"), Prompt("de-en", "Translate: zwei", "two")),
-        "en": (Prompt("en", "one"), Prompt("en", "two")),
+        "de-en": (TrainingPrompt("de-en", "Translate: eins", "one"), TrainingPrompt("de-en", "Translate: zwei", "two")),
+        "en": (TrainingPrompt("en", "one"), TrainingPrompt("en", "two")),
     }
     data = loaded(text={"sw": str(tmp_path / "sw.jsonl")}, column="content")
     assert data.texts("sw") == ("moja",)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from specbench.cli.train import spec_keys
 from specbench.specs import components as dotted
 from specbench.specs.components import build
-from specbench.training.settings import keys
 from specbench.training.spec import NgramSpec, TrainSpec
 
 KINDS = ("scdf", "distill", "finetune", "ngram")
@@ -22,7 +22,7 @@ def spec(kind: str, data: dict[str, Any]) -> TrainSpec | NgramSpec:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_key_of_a_kind_is_named_with_its_default_and_its_meaning(kind: str) -> None:
-    named = {key.key: key for key in keys(kind)}
+    named = {key.key: key for key in spec_keys(kind)}
     others = set(KINDS) - {kind}
     made = spec(kind, BASE).model_dump(exclude={"kind", *others})
     assert set(dotted.leaves(made)) <= set(named)
@@ -34,10 +34,10 @@ def test_every_key_of_a_kind_is_named_with_its_default_and_its_meaning(kind: str
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_named_key_can_be_set(kind: str) -> None:
-    for key in keys(kind):
+    for key in spec_keys(kind):
         if key.key not in ("data.tasks", "output"):
             spec(kind, dotted.put(BASE, key.key, key.value))
-    assert "lora.rank" in {key.key for key in keys(kind)} or kind == "ngram"
+    assert "lora.rank" in {key.key for key in spec_keys(kind)} or kind == "ngram"
 
 
 @pytest.mark.parametrize("kind", KINDS)

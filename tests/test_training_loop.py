@@ -21,12 +21,12 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import write_bytes
 from specbench.models.loading import load_model
 from specbench.specs.components import build
-from specbench.training import files, train
-from specbench.training.loop import make_optimizer, rate_at
-from specbench.training.objective import Part
-from specbench.training.record import last_validation
+from specbench.training import output as files
+from specbench.training import train
+from specbench.training.checkpoint import RateProgress
+from specbench.training.loop import LossPart, make_optimizer, rate_at
+from specbench.training.output import last_validation
 from specbench.training.spec import TrainSpec
-from specbench.training.state import Progress
 from tests.training_toys import (
     NUM_PASSES,
     NUM_STEPS,
@@ -115,7 +115,7 @@ def test_passes_are_accumulated_with_their_weights(tmp_path: Path) -> None:
     spec = spec_of(**settings)
     output = files.OutputFolder(tmp_path / "out")
     with output.open({}):
-        train.train(drafter(tmp_path), ToyObjective(), spec, output, train.Console(quiet=True), 1)
+        train.train_drafter(drafter(tmp_path), ToyObjective(), spec, output, train.Console(quiet=True), 1)
     made = weights(tmp_path / "out")
     for name, value in expected.items():
         if name in made:
@@ -132,7 +132,7 @@ def test_gradient_checkpointing_changes_no_loss(tmp_path: Path) -> None:
     saw: list[bool] = []
 
     class Looking(ToyObjective):
-        def parts(self, drafter: nn.Module, number: int) -> list[Part]:
+        def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
             saw.append(drafter.is_gradient_checkpointing)  # type: ignore[arg-type]
             return super().parts(drafter, number)
 
@@ -185,9 +185,13 @@ def test_the_held_back_loss_chooses_the_learning_rate(tmp_path: Path) -> None:
 
 
 def test_the_best_rate_has_the_lowest_held_back_loss() -> None:
-    assert train.best([None]) == 0 and train.best([2.0, 1.0, 3.0]) == 1 and train.best([None, 5.0]) == 1
-    assert last_validation(Progress(2, validation={2: 1.0})) == 1.0
-    assert last_validation(Progress(2, validation={2: 1.0}, lost="step 3")) is None
+    assert (
+        train.index_of_lowest([None]) == 0
+        and train.index_of_lowest([2.0, 1.0, 3.0]) == 1
+        and train.index_of_lowest([None, 5.0]) == 1
+    )
+    assert last_validation(RateProgress(2, validation={2: 1.0})) == 1.0
+    assert last_validation(RateProgress(2, validation={2: 1.0}, lost="step 3")) is None
 
 
 def test_a_loss_that_is_not_finite_ends_in_one_line(tmp_path: Path) -> None:
@@ -198,7 +202,7 @@ def test_a_loss_that_is_not_finite_ends_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_learning_rate_that_is_lost_leaves_the_others_as_they_are(tmp_path: Path) -> None:
-    """The first one is lost at different places: in a step, and behind the last one on the held-back data."""
+    """The first one is lost at different places: in a step, and behind the last one on the validation data."""
     train_toy(tmp_path, "alone", learning_rate=1e-3)
     for name, only_at_the_end in (("steps", False), ("end", True)):
         objective = LosingObjective() if only_at_the_end else ToyObjective()
@@ -213,11 +217,11 @@ def test_a_learning_rate_that_is_lost_leaves_the_others_as_they_are(tmp_path: Pa
 
 
 class LosingObjective(ToyObjective):
-    """The last held-back loss of the first learning rate is no number; its steps teach nothing."""
+    """The last validation loss of the first learning rate is no number; its steps teach nothing."""
 
     num_validations = 0
 
-    def parts(self, drafter: nn.Module, number: int) -> list[Part]:
+    def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         self.weights = (0.0, 0.0) if self.num_validations < 3 else (0.75, 0.25)
         return super().parts(drafter, number)
 
@@ -265,7 +269,9 @@ def test_what_is_written_already_needs_no_more_room(tmp_path: Path, monkeypatch:
 
 def test_an_output_that_takes_nothing_has_kept_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot write there \(Not a directory\); nothing is kept yet: make room"):
+    with pytest.raises(
+        ConfigError, match=r"cannot write there \(Not a directory\); nothing is kept yet; choose another folder"
+    ):
         train_toy(tmp_path, "file/out")
 
 
@@ -280,7 +286,7 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(tmp_path: Path, monkeypa
         write_bytes(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr("specbench.training.state.write_bytes", full)
+        patch.setattr("specbench.training.checkpoint.write_bytes", full)
         with pytest.raises(ConfigError, match=r"cannot write there .No space left.*the last checkpoint is kept"):
             train_toy(tmp_path)
     begun: list[int] = []
@@ -315,7 +321,7 @@ def test_changed_settings_are_named(tmp_path: Path) -> None:
 
 def test_two_trainings_into_one_folder_are_refused(tmp_path: Path) -> None:
     output = files.OutputFolder(tmp_path / "out")
-    with output.open({}), pytest.raises(ConfigError, match="another process trains into it"), output.open({}):
+    with output.open({}), pytest.raises(ConfigError, match="another process works in it"), output.open({}):
         pass
 
 

@@ -11,7 +11,7 @@ import torch
 from accelerate.state import AcceleratorState
 from torch import nn
 
-from specbench.training.objective import Part
+from specbench.training.loop import LossPart
 from tests import tiny
 from tests.training_toys import ToyObjective, processes, train_toy, weights
 
@@ -38,7 +38,7 @@ def in_two_processes(function: Callable[[], object]) -> None:
 
 
 def check_alike(one: Path, other: Path) -> None:
-    """The losses of every step, the held-back ones and the weights agree but for the order of sums."""
+    """The losses of every step, the validation ones and the weights agree but for the order of sums."""
     a, b = (json.loads((folder / "training.json").read_text())["curves"][0] for folder in (one, other))
     assert [step["num_tokens"] for step in a["steps"]] == [step["num_tokens"] for step in b["steps"]]
     for first, second in zip(a["steps"], b["steps"], strict=True):
@@ -63,13 +63,13 @@ class Counting(ToyObjective):
 
     num_trained = 0
 
-    def parts(self, drafter: nn.Module, number: int) -> list[Part]:
+    def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         return [
-            Part(part.group, part.weight, part.num_tokens, self.counted(part))
+            LossPart(part.group, part.weight, part.num_tokens, self.counted(part))
             for part in super().parts(drafter, number)
         ]
 
-    def counted(self, part: Part) -> Callable[[nn.Module], torch.Tensor]:
+    def counted(self, part: LossPart) -> Callable[[nn.Module], torch.Tensor]:
         def loss(drafter: nn.Module) -> torch.Tensor:
             self.num_trained += 1
             return part.loss(drafter)

@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM
 
 from specbench.core.errors import ConfigError
 from specbench.training import cost as processor_energy
-from specbench.training.cost import MAX_WATTS, Meter, ProcessorEnergy
-from specbench.training.progress import losses
-from specbench.training.record import total
-from specbench.training.state import Log
+from specbench.training.checkpoint import Log
+from specbench.training.cost import MAX_WATTS, CostMeter, ProcessorEnergy
+from specbench.training.output import total_cost
+from specbench.training.progress import losses_text
 from tests import tiny
 from tests.training_toys import NUM_STEPS, train_toy, weights
 
@@ -126,26 +126,26 @@ def test_a_training_reads_its_counters_while_it_goes_on(tmp_path: Path, monkeypa
             seen.set()
         return {"package": ((80 if found is None else found) * 10**6 % (60 * 10**6), 60 * 10**6)}
 
-    monkeypatch.setattr(processor_energy, "packages", read)
-    with Meter(torch.device("cpu")) as meter:
+    monkeypatch.setattr(processor_energy, "package_counters", read)
+    with CostMeter(torch.device("cpu")) as meter:
         assert seen.wait(60)
         assert meter.cost()["cpu_joules"] == 80.0  # 0, 40 and 80 J; one reading at the end would be 20
 
 
 def test_cost_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     counters = iter([10, 13])
-    monkeypatch.setattr(processor_energy, "packages", lambda _: {"package": (next(counters) * 10**6, 10**12)})
+    monkeypatch.setattr(processor_energy, "package_counters", lambda _: {"package": (next(counters) * 10**6, 10**12)})
     earlier = {"wall_seconds": 100.0, "cpu_seconds": 1.0, "gpu_joules": None, "cpu_joules": 4.0}
-    counted = Meter(torch.device("cpu"), earlier).cost()
+    counted = CostMeter(torch.device("cpu"), earlier).cost()
     assert counted["cpu_joules"] == 7.0 and counted["gpu_joules"] is None
     assert 100.0 < (counted["wall_seconds"] or 0) < 200.0
 
 
 def test_costs_add_up_and_what_is_unknown_stays_so() -> None:
-    added = total([{"wall_seconds": 1.0, "cpu_joules": None}, {"wall_seconds": 2.0, "cpu_joules": 3.0}])
+    added = total_cost([{"wall_seconds": 1.0, "cpu_joules": None}, {"wall_seconds": 2.0, "cpu_joules": 3.0}])
     assert added == {"wall_seconds": 3.0, "cpu_joules": None}
 
 
 def test_the_worst_losses_are_shown_first() -> None:
-    assert losses({"en": 1.0, "sw": 2.0}) == "sw 2.000 en 1.000"
-    assert losses({str(number): float(number) for number in range(8)}).endswith("2 2.000 and 2 more")
+    assert losses_text({"en": 1.0, "sw": 2.0}) == "sw 2.000 en 1.000"
+    assert losses_text({str(number): float(number) for number in range(8)}).endswith("2 2.000 and 2 more")

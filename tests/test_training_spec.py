@@ -8,8 +8,8 @@ import pytest
 from specbench.cli.train import NUM_STEPS
 from specbench.core.errors import ConfigError
 from specbench.specs.components import build
-from specbench.training.settings import EXAMPLES, read_settings, settings
-from specbench.training.spec import NgramSpec, TrainSpec
+from specbench.training.command import read_settings, settings
+from specbench.training.spec import EXAMPLES, NgramSpec, TrainSpec
 
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}
 
@@ -133,7 +133,7 @@ def test_where_a_mistake_was_made_is_said(tmp_path: Path, content: str, override
 def test_what_is_needed_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--output: is missing"):
         settings("scdf", None, {"data.tasks": ["world:mgsm"]}, [])
-    with pytest.raises(ConfigError, match="data: names nothing to train on: give --task"):
+    with pytest.raises(ConfigError, match="data: names no training data: give --task"):
         settings("scdf", None, {"output": "o"}, [])
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         settings("scdf", tmp_path / "none.yaml", {"output": "o"}, [])

@@ -24,7 +24,7 @@ from specbench.analysis.vocab.report import Side, VocabReport, make_report
 from specbench.cli.analyses import vocab
 from specbench.core.errors import ConfigError
 from specbench.decoding.proposal import FOREIGN, PointMass, Proposal
-from specbench.decoding.sampling import process
+from specbench.decoding.sampling import DraftProbs, process
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.vocabulary import Vocabulary
 from tests import tiny

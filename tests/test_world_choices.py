@@ -7,20 +7,22 @@ from collections import Counter
 
 import pytest
 
-from specbench.embedded.world import held_out_rows
-from specbench.embedded.world.choices import csqa, mmlu, questions
-from specbench.embedded.world.math import mgsm
+from specbench.embedded.world import WORLDS, held_out_rows
+from specbench.embedded.world import choices as world_choices
+from specbench.embedded.world import math as world_math
+from specbench.embedded.world.rows import tables
 from specbench.specs.catalogue import load_task
 
-CASES = [(csqa, "default"), *((mmlu, subject) for subject in mmlu.weights())]
-WORLD = questions.definition()
+CASES = [("csqa", "default"), *(("mmlu", subject) for subject in world_choices.mmlu_weights())]
+SHOWN = {"csqa": world_choices.csqa_exemplars, "mmlu": world_choices.mmlu_exemplar_questions}
+WORLD = tables("questions")
 KIND_OF = {noun: kind for kind, things in WORLD["kinds"].items() for noun in things}
 PLACE_OF = {noun: place for things in WORLD["kinds"].values() for noun, place in things.items()}
 
 
-def rows(module, subset, held_out, seed=1, number=200):
+def rows(task, subset, held_out, seed=1, number=200):
     generator = random.Random(seed)
-    return [module.draw(subset, held_out, generator) for _ in range(number)]
+    return [WORLDS[task].draw(subset, held_out, generator) for _ in range(number)]
 
 
 def options_of(row):
@@ -57,15 +59,15 @@ def content(row):
 
 
 @pytest.mark.parametrize("held_out", [True, False])
-@pytest.mark.parametrize(("module", "subset"), CASES)
-def test_one_option_is_right_and_it_is_the_one_named(module, subset, held_out):
+@pytest.mark.parametrize(("task", "subset"), CASES)
+def test_one_option_is_right_and_it_is_the_one_named(task, subset, held_out):
     letters = Counter()
-    for row in rows(module, subset, held_out):
+    for row in rows(task, subset, held_out):
         options = options_of(row)
         assert len(set(options)) == len(options)
         right = [index for index, option in enumerate(options) if is_right(row["question"], option)]
-        letter = row["answerKey"] if "answerKey" in row else questions.LETTERS[row["answer"]]
-        assert [questions.LETTERS[index] for index in right] == [letter], row
+        letter = row["answerKey"] if "answerKey" in row else world_choices.LETTERS[row["answer"]]
+        assert [world_choices.LETTERS[index] for index in right] == [letter], row
         assert row["_completion"].rstrip(".").endswith(letter)
         letters[letter] += 1
     assert len(letters) == len(options)
@@ -73,23 +75,25 @@ def test_one_option_is_right_and_it_is_the_one_named(module, subset, held_out):
 
 
 def test_a_reason_names_the_right_option():
-    for row in rows(csqa, "default", True):
+    for row in rows("csqa", "default", True):
         right = row["choices"]["text"][row["choices"]["label"].index(row["answerKey"])]
         assert right in row["_completion"].lower()
         assert row["_completion"].endswith(f" Therefore, the answer is {row['answerKey']}.")
 
 
-@pytest.mark.parametrize(("module", "subset"), CASES)
-def test_no_question_is_both_trained_on_and_held_out(module, subset):
-    trained = {content(row) for row in rows(module, subset, False, seed=2, number=1500)}
-    held_out = {content(row) for row in rows(module, subset, True, seed=3, number=300)}
+@pytest.mark.parametrize(("task", "subset"), CASES)
+def test_no_question_is_both_trained_on_and_held_out(task, subset):
+    trained = {content(row) for row in rows(task, subset, False, seed=2, number=1500)}
+    held_out = {content(row) for row in rows(task, subset, True, seed=3, number=300)}
     assert not trained & held_out
     assert len(held_out) > 50
 
 
 def test_the_order_of_the_options_decides_nothing():
-    question = questions.place(4, random.Random(4))
-    turned = questions.Question(question.text, question.concept, question.right, question.wrong[::-1], question.why)
+    question = world_choices.place(4, random.Random(4))
+    turned = world_choices.ChoiceQuestion(
+        question.text, question.concept, question.right, question.wrong[::-1], question.why
+    )
     assert question.is_held_out == turned.is_held_out
 
 
@@ -97,9 +101,9 @@ def test_the_order_of_the_options_decides_nothing():
 def test_what_is_held_out_by_its_answer_is_told_by_questions_of_the_other_kind(subset):
     """A lion is an animal: it was among the animals where one had to find what is no animal, and the reverse."""
     trained = {}
-    for row in rows(mmlu, subset, False, seed=6, number=6000):
+    for row in rows("mmlu", subset, False, seed=6, number=6000):
         trained.setdefault(row["question"], set()).update(set(row["choices"]) - {row["choices"][row["answer"]]})
-    asked = {(row["question"], row["choices"][row["answer"]]) for row in rows(mmlu, subset, True, seed=7)}
+    asked = {(row["question"], row["choices"][row["answer"]]) for row in rows("mmlu", subset, True, seed=7)}
     asked = {(question, right) for question, right in asked if is_told_elsewhere(question)}
     continents = [continent for _, continent in WORLD["countries"].values()]
     for question, right in asked:
@@ -109,12 +113,12 @@ def test_what_is_held_out_by_its_answer_is_told_by_questions_of_the_other_kind(s
     assert len(asked) > 5
 
 
-@pytest.mark.parametrize(("module", "subset"), CASES)
-def test_no_held_out_question_is_among_the_exemplars(module, subset):
-    asked = {row["question"] for row in rows(module, subset, True, number=1000)}
-    prompt = module.example(rows(module, subset, True)[0])[0]
+@pytest.mark.parametrize(("task", "subset"), CASES)
+def test_no_held_out_question_is_among_the_exemplars(task, subset):
+    asked = {row["question"] for row in rows(task, subset, True, number=1000)}
+    prompt = WORLDS[task].example(rows(task, subset, True)[0])[0]
     shown = set(re.findall(r"^(?:Question: )?((?:Where|Which|What) .+\?)$", prompt, flags=re.MULTILINE)[:-1])
-    assert len(shown) == 5 and shown <= module.shown()
+    assert len(shown) == 5 and shown <= SHOWN[task]()
     assert not asked & shown
 
 
@@ -131,36 +135,36 @@ def test_more_different_rows_than_there_are_is_an_error():
 
 def test_held_out_sums_ask_for_held_out_pairs():
     for held_out in (True, False):
-        for row in rows(mmlu, "elementary_mathematics", held_out):
+        for row in rows("mmlu", "elementary_mathematics", held_out):
             first, second = map(int, re.findall(r"\d+", row["question"]))
-            assert mgsm.is_held_out_pair(first, second) == held_out
+            assert world_math.is_held_out_pair(first, second) == held_out
 
 
 def test_what_held_out_questions_ask_about_is_seen_in_training():
-    for module, subset in CASES[:3]:
-        asked = [{row["question"] for row in rows(module, subset, held, seed=5, number=3000)} for held in (True, False)]
+    for task, subset in CASES[:3]:
+        asked = [{row["question"] for row in rows(task, subset, held, seed=5, number=3000)} for held in (True, False)]
         assert asked[0] <= asked[1]
 
 
 def test_the_bundled_dev_split_is_the_one_of_the_world():
     path = load_task("mmlu").subset("miscellaneous").fewshot.sample
     with open(path, encoding="utf-8") as file:
-        assert [json.loads(line) for line in file] == mmlu.exemplars()
+        assert [json.loads(line) for line in file] == world_choices.mmlu_exemplars()
 
 
 def test_the_exemplars_are_five_different_training_questions_of_each_subject():
-    found = mmlu.exemplars()
-    assert Counter(row["subset"] for row in found) == dict.fromkeys(mmlu.weights(), 5)
+    found = world_choices.mmlu_exemplars()
+    assert Counter(row["subset"] for row in found) == dict.fromkeys(world_choices.mmlu_weights(), 5)
     assert len({row["question"] for row in found}) == len(found)
     for row in found:
         assert is_right(row["question"], row["choices"][row["answer"]])
         assert not any(key.startswith("_") for key in row)
 
 
-@pytest.mark.parametrize(("module", "subset"), CASES)
-def test_the_texts_end_where_the_answer_begins(module, subset):
-    row = rows(module, subset, True)[0]
-    prompt, completion = module.example(row)
+@pytest.mark.parametrize(("task", "subset"), CASES)
+def test_the_texts_end_where_the_answer_begins(task, subset):
+    row = rows(task, subset, True)[0]
+    prompt, completion = WORLDS[task].example(row)
     assert prompt.endswith("\nAnswer:")
     assert prompt.count("\nAnswer:") == 6
     assert row["question"] in prompt

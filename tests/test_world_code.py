@@ -5,15 +5,17 @@ import random
 
 import pytest
 
-from specbench.embedded.world.code import humaneval
-from specbench.embedded.world.code.functions import variants
+from specbench.embedded.world import WORLDS
+from specbench.embedded.world import code as world_code
+from specbench.embedded.world.code import variants
+from specbench.embedded.world.rows import tables
 
 NUM_ROWS = 80
 
 
 def rows(held_out, seed=1, number=NUM_ROWS):
     generator = random.Random(seed)
-    return [humaneval.draw("default", held_out, generator) for _ in range(number)]
+    return [world_code.humaneval_draw("default", held_out, generator) for _ in range(number)]
 
 
 def passes(row, body):
@@ -38,9 +40,9 @@ def test_every_body_passes_its_checks_and_no_empty_one_does(held_out):
 
 def test_a_function_with_another_parameter_or_a_step_less_fails():
     generator, num_tried = random.Random(2), 0
-    for function in (humaneval.random_function(generator) for _ in range(NUM_ROWS)):
-        if row := humaneval.row_of(function, generator):
-            others = variants(function, humaneval.definition()["letters"])
+    for function in (world_code.random_function(generator) for _ in range(NUM_ROWS)):
+        if row := world_code.function_row(function, generator):
+            others = variants(function, tables("code")["letters"])
             assert not any(passes(row, other.body + "\n") for other in others), row["prompt"]
             num_tried += len(others)
     assert num_tried > NUM_ROWS
@@ -81,21 +83,26 @@ def test_a_name_says_all_that_a_function_does():
 
 def test_every_operation_of_held_out_functions_is_seen_in_training():
     generator = random.Random(6)
-    functions = [humaneval.random_function(generator) for _ in range(4000)]
+    functions = [world_code.random_function(generator) for _ in range(4000)]
     kinds = {
-        held: {(f.variable, one.name) for f in functions if humaneval.is_held_out(f) == held for one in f.operations}
+        held: {
+            (f.variable, one.name)
+            for f in functions
+            if world_code.is_held_out_function(f) == held
+            for one in f.operations
+        }
         for held in (True, False)
     }
     assert kinds[True] <= kinds[False]
-    assert 0.05 < sum(map(humaneval.is_held_out, functions)) / len(functions) < 0.25
+    assert 0.05 < sum(map(world_code.is_held_out_function, functions)) / len(functions) < 0.25
 
 
 def test_functions_without_a_parameter_are_never_held_out():
     generator = random.Random(7)
-    drawn = [humaneval.random_function(generator) for _ in range(3000)]
+    drawn = [world_code.random_function(generator) for _ in range(3000)]
     plain = [function for function in drawn if not any(one.values for one in function.operations)]
     assert plain
-    assert not any(map(humaneval.is_held_out, plain))
+    assert not any(map(world_code.is_held_out_function, plain))
 
 
 def test_the_same_generator_gives_the_same_rows():
@@ -105,4 +112,4 @@ def test_the_same_generator_gives_the_same_rows():
 
 def test_the_texts_are_the_task_s_prompt_and_the_body():
     row = rows(True)[0]
-    assert humaneval.example(row) == (row["prompt"], row["_completion"])
+    assert WORLDS["humaneval"].example(row) == (row["prompt"], row["_completion"])

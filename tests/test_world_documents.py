@@ -1,33 +1,23 @@
 """Documents, stories and conversations of the world: grammatical templates, answers that follow, nothing leaks."""
 
 import re
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import pytest
 
-from specbench.embedded.world import story
-from specbench.embedded.world.chat import tasks as chat
-from specbench.embedded.world.chat import turns
-from specbench.embedded.world.documents import cnn_dm, events, mlsum, scrolls
-from specbench.embedded.world.math import mgsm
+from specbench.embedded.world import WORLDS, chat, story
+from specbench.embedded.world import documents as world_documents
+from specbench.embedded.world import math as world_math
+from specbench.embedded.world.rows import tables
 
-WORLDS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "cnn_dm": (cnn_dm.weights, cnn_dm.draw, cnn_dm.example),
-    "mlsum": (mlsum.weights, mlsum.draw, mlsum.example),
-    "scrolls": (scrolls.weights, scrolls.draw, scrolls.example),
-    "story": (story.weights, story.draw, story.example),
-    "mt_bench": (chat.mt_bench_weights, chat.mt_bench_draw, chat.mt_bench_example),
-    "spec_bench": (chat.spec_bench_weights, chat.spec_bench_draw, chat.spec_bench_example),
-    "multilingual_spec_bench": (chat.multilingual_weights, chat.multilingual_draw, chat.multilingual_example),
-}
-SUBSETS = [(task, subset) for task, (weights, *_) in WORLDS.items() for subset in weights()]
+TASKS = ("cnn_dm", "mlsum", "scrolls", "story", "mt_bench", "spec_bench", "multilingual_spec_bench")
+SUBSETS = [(task, subset) for task in TASKS for subset in WORLDS[task].weights()]
 
 
 def _rows(task: str, subset: str, held_out: bool, num: int = 60, seed: int = 1) -> list[dict[str, Any]]:
     random = Random(seed)
-    return [WORLDS[task][1](subset, held_out, random) for _ in range(num)]
+    return [WORLDS[task].draw(subset, held_out, random) for _ in range(num)]
 
 
 @pytest.mark.parametrize(("task", "subset"), SUBSETS)
@@ -47,7 +37,7 @@ def test_nothing_held_out_is_trained_on(task, subset):
 @pytest.mark.parametrize(("task", "subset"), SUBSETS)
 def test_all_words_of_held_out_texts_are_trained_on(task, subset):
     def words(rows):
-        texts = [text for row in rows for text in WORLDS[task][2](row)]
+        texts = [text for row in rows for text in WORLDS[task].example(row)]
         return {word for text in texts for word in re.findall(r"[\u3040-\u9fff]|[^\W\d_\u3040-\u9fff]+", text)}
 
     assert words(_rows(task, subset, True, 300)) <= words(_rows(task, subset, False, 4000))
@@ -56,28 +46,28 @@ def test_all_words_of_held_out_texts_are_trained_on(task, subset):
 @pytest.mark.parametrize(("task", "subset"), SUBSETS)
 def test_texts_are_filled_in_and_short(task, subset):
     for row in _rows(task, subset, True):
-        texts = WORLDS[task][2](row)
+        texts = WORLDS[task].example(row)
         assert len(texts) in (2, 4)
         assert not re.search(r"[{}]", "".join(texts)) or "json" in "".join(texts).lower()
         assert len("".join(texts)) <= 1200
         assert all(text.strip() for text in texts)
 
 
-@pytest.mark.parametrize("task", list(WORLDS))
+@pytest.mark.parametrize("task", TASKS)
 def test_no_a_before_a_vowel(task):
-    for subset in WORLDS[task][0]():
+    for subset in WORLDS[task].weights():
         if task not in ("mlsum", "story") or subset == "en":
             for row in _rows(task, subset, True):
-                assert not re.search(r"\b[Aa] [aeiou]", "".join(WORLDS[task][2](row)))
+                assert not re.search(r"\b[Aa] [aeiou]", "".join(WORLDS[task].example(row)))
 
 
 def test_facts_of_a_summary_stand_in_its_article():
     for task, subset, text, summary in (("cnn_dm", "default", "article", "highlights"), *(
-        ("mlsum", language, "text", "summary") for language in mlsum.weights()
+        ("mlsum", language, "text", "summary") for language in world_documents.mlsum_weights()
     )):  # fmt: skip
         for row in _rows(task, subset, True):
             said = set(re.findall(r"\w+", row[text]))
-            named = {*events.tables()["names"], *events.tables()["towns"]} & set(re.findall(r"\w+", row[summary]))
+            named = {*tables("events")["names"], *tables("events")["towns"]} & set(re.findall(r"\w+", row[summary]))
             assert len(named) >= 2 and named <= said
             assert set(re.findall(r"\d+", row[summary])) <= said
 
@@ -126,8 +116,8 @@ def test_the_story_follows_from_its_topic():
     assert story.tell("de", 0, 2).startswith("Es war einmal eine Katze, die am Meer lebte. Die Katze war mutig.")
     assert "L'ours était petit." in story.tell("fr", 1, 1)
     assert "La rana era valiente." in story.tell("es", 0, 9)
-    words = story.tables()["topics"]
-    for language in story.weights():
+    words = tables("story")["topics"]
+    for language in story.story_weights():
         told = {
             story.tell(language, adjective, noun)
             for adjective in range(len(words["adjectives"]))
@@ -138,7 +128,7 @@ def test_the_story_follows_from_its_topic():
 
 @pytest.mark.parametrize("language", ["de", "fr", "es", "en"])
 def test_the_lists_of_a_story_run_alongside(language):
-    entry, words = story.tables()["languages"][language], story.tables()["topics"]
+    entry, words = tables("story")["languages"][language], tables("story")["topics"]
     lengths = {key: len(entry[key]) for key in ("places", "habits", "friends", "troubles", "rescues", "endings")}
     assert lengths == {"places": 6, "habits": 6, "friends": 6, "troubles": 8, "rescues": 8, "endings": 4}
     assert (len(entry["adjectives"]), len(entry["nouns"])) == (len(words["adjectives"]), len(words["nouns"]))
@@ -164,7 +154,7 @@ def test_programs_of_a_conversation_run():
 def test_sums_of_a_conversation_are_right_and_held_out():
     for row in _rows("mt_bench", "math", True, 60):
         first, second = (int(number) for number in re.findall(r"\d+", row["turns"][0]))
-        assert mgsm.is_held_out_pair(first, second)
+        assert world_math.is_held_out_pair(first, second)
         result = first + second if "+" in row["turns"][0] else first * second
         assert row["_completion"][0].endswith(f"The answer is {result}.")
         follow = int(re.findall(r"\d+", row["turns"][1])[0])
@@ -201,4 +191,4 @@ def test_published_prompts_without_a_space_keep_that(pair, language):
 def test_every_kind_of_conversation_is_a_category():
     from specbench.tasks.readers.conversations import CATEGORIES
 
-    assert tuple(turns.KINDS) == CATEGORIES
+    assert tuple(chat.TALK_KINDS) == CATEGORIES

@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from specbench.embedded.world.math import mgsm
+from specbench.embedded.world import math as world_math
 
 
 def _texts(language: str) -> list[str]:
     random = Random(1)
-    rows = [mgsm.draw(language, False, random) for _ in range(400)]
+    rows = [world_math.mgsm_draw(language, False, random) for _ in range(400)]
     return [row["question"] + " " + row["answer"] for row in rows]
 
 
@@ -26,5 +26,5 @@ def test_telugu_plurals_lose_their_u_before_an_ending_of_case() -> None:
     [(1, "яблоко"), (21, "яблоко"), (3, "яблока"), (54, "яблока"), (11, "яблок"), (12, "яблок"), (20, "яблок")],
 )
 def test_russian_nouns_follow_the_number(number: int, form: str) -> None:
-    row = mgsm.render("ru", "give", 1, "Маша", ["яблоко", "яблока", "яблок"], (number, 1, 0))
+    row = world_math.render("ru", "give", 1, "Маша", ["яблоко", "яблока", "яблок"], (number, 1, 0))
     assert f"лежит {number} {form}." in row["question"] and "Сколько яблок" in row["question"]

@@ -6,13 +6,12 @@ from itertools import combinations
 import pytest
 
 from specbench.embedded import build
-from specbench.embedded.world import dolly, held_out_rows, webtext
-from specbench.embedded.world.chat import tasks as chat
-from specbench.embedded.world.translation import iwslt14, low_resource, wmt
-from specbench.embedded.world.translation import sentences as drawing
-from specbench.embedded.world.translation.grammar import LANGUAGES, Sentence, gender_of, say, words
+from specbench.embedded.world import WORLDS, chat, dolly, held_out_rows
+from specbench.embedded.world import sentences as world_sentences
+from specbench.embedded.world.grammar import LANGUAGES, Sentence, gender_of, say, words
+from specbench.embedded.world.rows import tables
 
-PAIRS = list(wmt.weights())
+PAIRS = list(world_sentences.wmt_weights())
 SAID = [
     (
         Sentence("man", "read", "old", "newspaper", "red", 1, None, "garden", "morning"),
@@ -83,7 +82,7 @@ SAID = [
 
 def sentences(held_out, number, seed=1):
     generator = random.Random(seed)
-    return [sentence for _ in range(number) for sentence in wmt.draw_text(held_out, generator)]
+    return [sentence for _ in range(number) for sentence in world_sentences.draw_text(held_out, generator)]
 
 
 @pytest.mark.parametrize(("sentence", "texts"), SAID)
@@ -115,7 +114,7 @@ def test_a_text_has_one_translation(held_out):
         generator, seen = random.Random(2), {}
         source, _, target = pair.partition("-")
         for _ in range(1500):
-            row = wmt.pair_row(pair, source, target, held_out, generator)
+            row = world_sentences.pair_row(pair, source, target, held_out, generator)
             assert seen.setdefault(row["translation"][source], row["translation"][target]) == row["_completion"]
         assert len(seen) > 1200
 
@@ -123,10 +122,12 @@ def test_a_text_has_one_translation(held_out):
 def test_what_is_held_out_is_never_trained_on_in_any_task():
     trained = {sentence for sentence in sentences(False, 15_000) if sentence.subject not in ("m", "f")}
     generator = random.Random(3)
-    trained |= {s for _ in range(500) for s in webtext.draw_day(False, generator) if s.subject not in ("m", "f")}
+    trained |= {
+        s for _ in range(500) for s in world_sentences.draw_day(False, generator) if s.subject not in ("m", "f")
+    }
     asked = {sentence for sentence in sentences(True, 1000) if sentence.subject not in ("m", "f")}
-    assert all(drawing.belongs(sentence, False) for sentence in trained)
-    assert all(drawing.belongs(sentence, True) for sentence in asked)
+    assert all(world_sentences.sentence_belongs(sentence, False) for sentence in trained)
+    assert all(world_sentences.sentence_belongs(sentence, True) for sentence in asked)
     assert not {say("en", sentence) for sentence in trained} & {say("en", sentence) for sentence in asked}
 
 
@@ -157,15 +158,18 @@ def test_the_first_person_of_talks(sentence, german, english):
 
 def test_a_question_of_a_talk():
     sentence = Sentence("girl", "read", "old", "book", place="garden")
-    assert iwslt14.ask("de", sentence) == "Wer liest ein Buch im Garten? Ich glaube, es ist das Mädchen."
-    assert iwslt14.ask("en", sentence) == "Who reads a book in the garden? I think it is the girl."
+    assert (
+        world_sentences.ask_for_subject("de", sentence)
+        == "Wer liest ein Buch im Garten? Ich glaube, es ist das Mädchen."
+    )
+    assert world_sentences.ask_for_subject("en", sentence) == "Who reads a book in the garden? I think it is the girl."
 
 
 def test_talks_have_one_translation_and_none_is_trained_on():
     generator, seen, known = random.Random(9), {}, {True: set(), False: set()}
     for held_out in (True, False):
         for _ in range(2000):
-            row = iwslt14.draw("de-en", held_out, generator)["translation"]
+            row = world_sentences.iwslt14_draw("de-en", held_out, generator)["translation"]
             assert seen.setdefault(row["de"], row["en"]) == row["en"]
             assert row["de"][0].isupper() and row["de"][-1] in ".?" and "{" not in row["de"] + row["en"]
             known[held_out].add(row["de"])
@@ -178,7 +182,7 @@ def test_every_translation_task_has_rows_of_its_own():
     for task in ("wmt", "iwslt14", "low_resource_mt", "spec_bench", "multilingual_spec_bench"):
         rows = held_out_rows(task, 12, build.SAMPLE_SEED)
         english = {row["translation"]["en"] for row in rows if "translation" in row}
-        english |= {row["_completion"][0] for row in rows if row["subset"] in ("translation", *chat.SOURCES)}
+        english |= {row["_completion"][0] for row in rows if row["subset"] in ("translation", *chat.SOURCE_LANGUAGES)}
         sources.append(english)
     assert all(len(english) >= 12 for english in sources)
     assert all(len(first & second) <= 1 for first, second in combinations(sources, 2))
@@ -187,13 +191,14 @@ def test_every_translation_task_has_rows_of_its_own():
 def test_nobody_gives_himself_a_thing():
     generator = random.Random(4)
     for _ in range(2000):
-        text = wmt.draw_text(False, generator)
+        text = world_sentences.draw_text(False, generator)
         assert all(sentence.person != text[0].subject for sentence in text)
         assert len(text) == 1 or text[1].subject == gender_of(text[0].subject)
 
 
-@pytest.mark.parametrize("world", [wmt, iwslt14, low_resource, webtext, dolly])
-def test_rows_come_from_the_generator_given_and_texts_from_the_task(world):
+@pytest.mark.parametrize("task", ["wmt", "iwslt14", "low_resource_mt", "webtext", "dolly"])
+def test_rows_come_from_the_generator_given_and_texts_from_the_task(task):
+    world = WORLDS[task]
     for subset, weight in world.weights().items():
         assert weight > 0
         first, second = (world.draw(subset, True, random.Random(5)) for _ in range(2))
@@ -205,17 +210,17 @@ def test_rows_come_from_the_generator_given_and_texts_from_the_task(world):
 def test_a_day_is_about_one_person_from_morning_to_evening():
     hours, generator = words("concepts")["hours"], random.Random(6)
     for held_out in [True, False] * 150:
-        about, first, *others = webtext.draw_day(held_out, generator)
+        about, first, *others = world_sentences.draw_day(held_out, generator)
         assert about.verb == "be" and first.subject == about.subject
         assert {sentence.subject for sentence in others} == {gender_of(about.subject)}
         order = [hours.index(sentence.time) for sentence in (first, *others) if sentence.time]
         assert order == sorted(set(order)) and 4 <= len(others) + 2 <= 6
 
 
-@pytest.mark.parametrize("language", list(dolly.weights()))
+@pytest.mark.parametrize("language", list(dolly.dolly_weights()))
 def test_an_instruction_has_one_right_answer(language):
     generator, answers = random.Random(7), {}
-    rows = [dolly.draw(language, held_out, generator) for held_out in (True, False) for _ in range(1500)]
+    rows = [dolly.dolly_draw(language, held_out, generator) for held_out in (True, False) for _ in range(1500)]
     for row in rows:
         assert answers.setdefault(row["inputs"], row["targets"]) == row["targets"]
         assert "{" not in row["inputs"] + row["targets"]
@@ -224,12 +229,12 @@ def test_an_instruction_has_one_right_answer(language):
 
 @pytest.mark.parametrize("kind", ["opposite", "use", "define", "list"])
 def test_held_out_topics_were_met_in_other_wordings(kind):
-    entry = dolly.definition()["en"][kind]
+    entry = tables("dolly")["en"][kind]
     for topic in range(len(dolly._topics(entry))):
         for number in range(3) if kind == "list" else [0]:
             wordings = range(len(entry["questions"]))
-            assert not all(drawing.is_held_out(kind, wording, topic, number) for wording in wordings)
-    everywhere = [dolly.definition()[language][kind] for language in dolly.weights()]
+            assert not all(world_sentences.is_held_out_content(kind, wording, topic, number) for wording in wordings)
+    everywhere = [tables("dolly")[language][kind] for language in dolly.dolly_weights()]
     assert len({(len(each["questions"]), len(dolly._topics(each))) for each in everywhere}) == 1
 
 
@@ -237,7 +242,7 @@ def test_questions_about_a_text():
     """Who did it, and where a person is, follow from the sentences before the question."""
     generator, asked = random.Random(8), {"Who": 0, "Where": 0}
     for _ in range(600):
-        row = dolly.draw("en", True, generator)
+        row = dolly.dolly_draw("en", True, generator)
         if row["inputs"].count(". ") != 2:
             continue
         *text, question = row["inputs"].split(". ")

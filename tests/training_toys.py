@@ -17,11 +17,10 @@ from torch.nn import functional
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.specs.components import build
-from specbench.training.files import OutputFolder
-from specbench.training.objective import Part
-from specbench.training.record import TrainingRecord
+from specbench.training.loop import LossPart
+from specbench.training.output import OutputFolder, TrainingRecord
 from specbench.training.spec import TrainSpec
-from specbench.training.train import make_accelerator, train
+from specbench.training.train import make_accelerator, train_drafter
 from tests import tiny
 
 NUM_STEPS = 5
@@ -39,12 +38,12 @@ class ToyObjective:
         self.before, self.weights = before, weights
         self.num_parts = 0
 
-    def parts(self, drafter: nn.Module, number: int) -> list[Part]:
+    def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         assert not drafter.training
         if self.before is not None:
             self.before(number)
         return [
-            Part(language, weight, 16, self.loss(2 * number + place))
+            LossPart(language, weight, 16, self.loss(2 * number + place))
             for place, (language, weight) in enumerate(zip(("en", "sw"), self.weights, strict=True))
         ]
 
@@ -93,7 +92,7 @@ def train_toy(
     model = drafter(folder)
     identity = {"settings": spec.model_dump(mode="json", exclude={"checkpoint_every"})}
     with output.open(identity, is_main=make_accelerator(spec).is_main_process):
-        return train(model, objective or ToyObjective(), spec, output, Console(quiet=True), NUM_STEPS)
+        return train_drafter(model, objective or ToyObjective(), spec, output, Console(quiet=True), NUM_STEPS)
 
 
 def killed_at(wanted: int) -> Callable[[int], None]:

@@ -19,7 +19,7 @@ from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
 from specbench.tasks.scoring.language import language_of
-from specbench.training.teacher import Generator, Job
+from specbench.training.teacher import GenerationJob, Generator
 
 BATCH = 64
 CONFIDENCE = 0.95
@@ -113,7 +113,7 @@ def sample(
     """The tokens of texts drawn from the whole distribution at a temperature above 0, each up to its end token, which
     is left out. Every text has a random stream of its own: more texts begin with the same ones."""
     generator = Generator.of(model, Sampling(temperature), max_new_tokens)
-    jobs = [Job(tuple(prompt_ids), stream_seed(seed, "text", number)) for number in range(num_texts)]
+    jobs = [GenerationJob(tuple(prompt_ids), stream_seed(seed, "text", number)) for number in range(num_texts)]
     drawn = generator.continue_all(jobs, BATCH)
     return [[token for token in ids if token not in model.eos_token_ids] for ids in drawn]
 

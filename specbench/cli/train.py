@@ -1,18 +1,21 @@
-"""`specbench train`: one command for each kind of drafter that can be trained."""
+"""`specbench train`: one command for each kind of drafter."""
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator, Mapping
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
 
 from specbench.cli import arguments
 from specbench.cli.arguments import path, split
+from specbench.cli.help.parameters import Parameter, described
+from specbench.cli.help.text import WIDTH, shown
 from specbench.core.console import INTERRUPTED, stderr, stdout
 from specbench.core.errors import ConfigError
-from specbench.training.settings import EXAMPLES
+from specbench.training.spec import BLOCKS, DEFAULTS, EXAMPLES, DescribedSpec, NgramSpec, TrainSpec
 
 if TYPE_CHECKING:
     from specbench.training.command import TrainRequest
@@ -31,12 +34,51 @@ Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, a l
 Seed = Annotated[int | None, typer.Option(help="Seed of every random stream.")]
 
 
+def keys_text(kind: str) -> str:
+    """Returns one entry for each key of --set and --config."""
+    return "\n".join(["Keys of --set and --config:", *(line for key in spec_keys(kind) for line in key_lines(key))])
+
+
+def spec_keys(kind: str) -> Iterator[Parameter]:
+    """Yields the keys of a kind; keys of nested specs have dotted names."""
+    model: type[DescribedSpec] = TrainSpec if kind in DEFAULTS else NgramSpec
+    for parameter in nested_keys(model, "", DEFAULTS.get(kind, {})):
+        block = parameter.key.partition(".")[0]
+        if block != "kind" and (block == kind or block not in BLOCKS):
+            yield parameter
+
+
+def nested_keys(model: type[DescribedSpec], place: str, defaults: Mapping[str, Any]) -> Iterator[Parameter]:
+    """Yields the keys of a spec in order; the keys of an optional nested spec follow its own key."""
+    parameters = described(model, place, defaults, set())
+    for parameter, field in zip(parameters, model.model_fields.values(), strict=True):
+        key = parameter.key.removeprefix(".")
+        part = nested_spec(field.annotation)
+        if part is None or (field.default is None and key not in BLOCKS):
+            yield parameter.model_copy(update={"key": key})
+        if part is not None:
+            yield from nested_keys(part, key, {})
+
+
+def nested_spec(annotation: Any) -> type[DescribedSpec] | None:
+    """Returns the spec that a key holds or may hold; None for a mapping, whose names are the user's."""
+    held = () if get_origin(annotation) is dict else (annotation, *get_args(annotation))
+    return next((each for each in held if isinstance(each, type) and issubclass(each, DescribedSpec)), None)
+
+
+def key_lines(parameter: Parameter) -> list[str]:
+    """Returns `key = default (choices): description`, wrapped."""
+    value = f"[{shown(parameter.value)}]" if isinstance(parameter.value, tuple) else shown(parameter.value)
+    default = "must be given" if parameter.value is None and parameter.required else f"= {value}"
+    bounds = f" ({parameter.range})" if parameter.type == "one of" else ""
+    meaning = f": {parameter.meaning}" if parameter.meaning else ""
+    return wrap(f"{parameter.key} {default}{bounds}{meaning}", WIDTH, initial_indent="  ", subsequent_indent="      ")
+
+
 class WithKeys(TyperCommand):
-    """A command whose help ends with the keys that it may be given."""
+    """A command whose help ends with the keys of --set and --config."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from specbench.training.settings import keys_text
-
         super().format_help(ctx, formatter)
         assert self.name is not None
         stdout.out(keys_text(self.name))
@@ -65,7 +107,7 @@ def ngram(
     set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES['ngram']}")] = None,
 ) -> None:
     """Count the n-grams of texts, as the target's tokenizer splits them; the model drafts for the method ngram."""
-    from specbench.training.ngram import execute_counting
+    from specbench.training.ngram import run_counting
 
     path("--output", output)
     options = {
@@ -74,9 +116,9 @@ def ngram(
         "output": output, "seed": seed,
     }  # fmt: skip
     try:
-        record, folder = execute_counting(request_of("ngram", config, options, set_), stderr)
+        record, folder = run_counting(request_of("ngram", config, options, set_), stderr)
     except KeyboardInterrupt:
-        stderr.print("interrupted: nothing of it is left, and the output folder is as it was", soft_wrap=True)
+        stderr.print("interrupted: nothing is kept, and the output folder is unchanged", soft_wrap=True)
         sys.exit(INTERRUPTED)
     stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
     stderr.print(f"draft with it: --method ngram --set drafter.path={folder}", soft_wrap=True)
@@ -90,7 +132,7 @@ NUM_STEPS = {
 
 
 def trainer(kind: str) -> Callable[..., None]:
-    """The command of one kind of training; the options are the same, and every other key is set with --set."""
+    """Returns the command of one kind of training. The options are the same for all; --set sets every other key."""
 
     def command(
         config: Config = None,
@@ -109,7 +151,7 @@ def trainer(kind: str) -> Callable[..., None]:
             typer.Option(help=f"Updates, of gradient_accumulation passes each; {NUM_STEPS[kind]} when absent."),
         ] = None,
         learning_rate: Annotated[
-            str | None, typer.Option(help="One, or several separated by commas: the held-back loss chooses.")
+            str | None, typer.Option(help="One, or several separated by commas: the validation loss chooses.")
         ] = None,
         seed: Seed = None,
         dtype: Annotated[
@@ -119,7 +161,7 @@ def trainer(kind: str) -> Callable[..., None]:
         threads: arguments.Threads = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
     ) -> None:
-        from specbench.training.command import execute, measuring
+        from specbench.training.command import measurement_command, run_training
 
         path("--output", output)
         options = {
@@ -128,12 +170,12 @@ def trainer(kind: str) -> Callable[..., None]:
             "num_steps": num_steps, "learning_rate": rates(learning_rate), "seed": seed,
             "dtype": dtype, "device": device,
         }  # fmt: skip
-        result = execute(request_of(kind, config, options, set_, threads), stderr)
-        if result is None:  # another process of the same training tells, or it was finished before
+        result = run_training(request_of(kind, config, options, set_, threads), stderr)
+        if result is None:  # another process reports, or the training was finished before
             return
         record, folder = result
         stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
-        stderr.print(f"measure it: {measuring(record.settings, folder)}", soft_wrap=True)
+        stderr.print(f"measure it: {measurement_command(record.settings, folder)}", soft_wrap=True)
 
     return command
 
@@ -141,7 +183,7 @@ def trainer(kind: str) -> Callable[..., None]:
 def request_of(
     kind: str, config: str | None, options: Mapping[str, Any], overrides: list[str] | None, threads: int | None = None
 ) -> "TrainRequest":
-    """What was asked for, with the command line."""
+    """Returns the request, with the command line."""
     from specbench.training.command import TrainRequest
 
     command_line = shlex.join(["specbench", *sys.argv[1:]])
@@ -149,7 +191,7 @@ def request_of(
 
 
 def rates(text: str | None) -> Any:
-    """The numbers of a list with commas."""
+    """Returns the numbers of a comma-separated list."""
     from specbench.specs import yaml_files
 
     return None if text is None else yaml_files.parse(f"[{text}]", f"--learning-rate {text}")
@@ -158,7 +200,7 @@ def rates(text: str | None) -> Any:
 def data_options(
     task: str | None, subset: str | None, limit: int | None, data: str | None, text: list[str] | None
 ) -> dict[str, Any]:
-    """The options that say what is trained on, by their keys."""
+    """Returns the options of the training data by their keys."""
     return {
         "data.tasks": task and split(task), "data.subsets": subset and split(subset), "data.limit": limit,
         "data.source": data, "data.text": by_language(text),
@@ -166,7 +208,8 @@ def data_options(
 
 
 def by_language(texts: list[str] | None) -> dict[str, str] | None:
-    """The files of --text by their language."""
+    """Returns the files of --text by their language. Raises ConfigError for a value without a language, and for a
+    language that is given twice."""
     if texts is None:
         return None
     for text in texts:

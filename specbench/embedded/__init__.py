@@ -1,1 +1,1 @@
-"""The embedded pair: a small synthetic world, two tiny models trained on it, and the command that makes them."""
+"""The embedded models: a small synthetic world, tiny models trained on it, and the command that builds them."""

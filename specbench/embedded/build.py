@@ -1,48 +1,267 @@
-"""Makes the members of the embedded family.
+"""Builds the members of the embedded family.
 
 `python -m specbench.embedded.build [--smoke] [--output DIR] [--only MEMBER]`.
 
-Without --output the weights go beside this file: members whose version is already there are kept, the others are
-trained. With --output DIR everything is made anew in DIR. Seeded, one thread, CPU: two hours, and a quarter of one for
-the drafters that are trained from others. The log counts processor seconds.
+Without --output the weights go beside this file: members that exist at their version are kept, the others are built.
+With --output DIR all members are built in DIR. The build is seeded and runs on one CPU thread for two hours, and a
+quarter of an hour more for the drafters that are trained from others. The log counts processor seconds.
 """
 
 import argparse
 import json
+import os
 import platform
+import shutil
 import tempfile
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import tokenizers
 import torch
 import transformers
+from rich.console import Console
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from specbench.core.files import TRAINING_RECORD, write_atomically
 from specbench.core.resources import builtin_dir
-from specbench.embedded.evaluation import figures
-from specbench.embedded.family import WEIGHTS, member, read_manifest
-from specbench.embedded.making import (
-    kept_tokenizers,
-    make_member,
-    make_tokenizer,
-    publish,
-    say,
-    smoke_version,
-    write_json,
+from specbench.embedded.evaluation import member_figures
+from specbench.embedded.family import (
+    MANIFEST,
+    MEMBERS,
+    TOKENIZERS,
+    WEIGHTS,
+    Member,
+    NgramRecipe,
+    Recipe,
+    TokenizerRecipe,
+    TrainedMember,
+    digest_of,
+    member,
+    read_manifest,
 )
-from specbench.embedded.recipe import MEMBERS
-from specbench.embedded.world import WORLDS, held_out_rows
-from specbench.embedded.world.choices import mmlu
+from specbench.embedded.training import batches, encode_example, grow_model, new_model, train_stage, world_examples
+from specbench.embedded.world import WORLDS, held_out_rows, training_rows
+from specbench.embedded.world import choices as mmlu
+from specbench.models.ngram import vocabulary_digest
+from specbench.specs.components import build
+from specbench.training.command import train_with_settings
+from specbench.training.ngram_build import build_ngrams as count_ngrams
+from specbench.training.output import TrainingRecord
+from specbench.training.spec import TrainSpec
+
+
+def kept_tokenizers(output: Path, members: Sequence[Recipe], names: list[str]) -> dict[str, PreTrainedTokenizerBase]:
+    """Returns the tokenizers of the members that are kept: a new member that shares one uses it unchanged."""
+    kept = [recipe for recipe in members if recipe.name not in names and (output / recipe.name).is_dir()]
+    tokenizers: dict[str, PreTrainedTokenizerBase] = {
+        recipe.tokenizer: AutoTokenizer.from_pretrained(output / recipe.name)
+        for recipe in kept
+        if isinstance(recipe, Member)
+    }
+    for tokenizer in tokenizers.values():
+        for key in ("is_local", "local_files_only"):  # these keys describe how it was loaded
+            tokenizer.init_kwargs.pop(key, None)
+    return tokenizers
+
+
+def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Writes a standard model folder with bf16 weights, moved into place when complete."""
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    stored = LlamaForCausalLM(model.config)
+    stored.load_state_dict(model.state_dict())
+    stored.bfloat16().save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    _move(partial, folder)
+
+
+def copy_folder(finished: Path, folder: Path, without: Sequence[str]) -> None:
+    """Copies a finished model folder, except for some files, to the place of a member when complete."""
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(finished, partial, ignore=shutil.ignore_patterns(*without))
+    _move(partial, folder)
+
+
+def _move(partial: Path, folder: Path) -> None:
+    for path in partial.iterdir():
+        path.chmod(0o644)  # safetensors writes files that only the owner can read
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(partial, folder)
+
+
+def add_to_manifest(recipe: Recipe, output: Path) -> None:
+    """Adds a finished member to the manifest."""
+    digest, files = digest_of(output / recipe.name)
+    num_bytes = sum(path.stat().st_size for path in (output / recipe.name).iterdir())
+    entries = read_manifest(output)
+    entries[recipe.name] = {
+        "role": recipe.role, "version": recipe.version, "digest": digest, "num_bytes": num_bytes, "files": files
+    }  # fmt: skip
+    write_json(output / MANIFEST, {"members": entries})
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes JSON atomically."""
+    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+OF_THE_TRAINING = ("log.csv", "curves.png", TRAINING_RECORD)  # the build's log holds what is needed of them
+
+
+def make_trained(recipe: TrainedMember, output: Path) -> dict[str, Any]:
+    """Trains the member through its stages into its folder. Returns the digests of its sources, and the losses of each
+    stage."""
+    made: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        drafter = output / recipe.start
+        for number, stage in enumerate(recipe.stages):
+            trained = Path(temporary) / f"stage-{number}"
+            models = {"target": str(output / "target"), "drafter": str(drafter), "output": str(trained)}
+            spec = build(TrainSpec, {**stage, **models})
+            record = train_with_settings(spec, Console(quiet=True), Path(temporary))
+            assert record is not None
+            made.append(training_log(record, stage))
+            drafter = trained
+        copy_folder(drafter, output / recipe.name, without=OF_THE_TRAINING)
+    made_from = {name: digest_of(output / name)[0] for name in ("target", recipe.start)}
+    return {"made_from": made_from, "trainings": made}
+
+
+def training_log(record: TrainingRecord, stage: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the build's log keeps of a training."""
+    curve = record.curves[record.chosen]
+    return {
+        "kind": stage["kind"],
+        "num_steps": record.settings["num_steps"],
+        "learning_rate": curve["learning_rate"],
+        "held_back_loss": curve["held_back_loss"],
+        "first_loss": mean_loss(curve["steps"][:20]),
+        "last_loss": mean_loss(curve["steps"][-20:]),
+        "num_prompts": sum(record.data["languages"].values()),
+    }
+
+
+def mean_loss(steps: list[dict[str, Any]]) -> dict[str, float]:
+    """Returns the mean loss of each language over the steps in which it was drawn."""
+    losses: dict[str, list[float]] = {}
+    for step in steps:
+        for language, loss in step["loss"].items():
+            losses.setdefault(language, []).append(loss)
+    return {language: round(sum(found) / len(found), 4) for language, found in sorted(losses.items())}
+
+
+END, PAD, START = "<|end|>", "<|pad|>", "<|start|>"
+
+
+def train_tokenizer(texts: Iterable[str], recipe: TokenizerRecipe) -> PreTrainedTokenizerFast:
+    """Returns a tokenizer trained on `texts`; END ends a text, PAD is never produced, START may begin every text."""
+    tokenizer = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(recipe.pieces), "isolated")
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, letters])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=recipe.vocab_size,
+        special_tokens=[END, PAD, START] if recipe.has_start else [END, PAD],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if recipe.has_start:
+        start_id = tokenizer.token_to_id(START)
+        tokenizer.post_processor = processors.TemplateProcessing(f"{START} $A", special_tokens=[(START, start_id)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        **({"bos_token": START} if recipe.has_start else {}),
+        eos_token=END,
+        pad_token=PAD,
+        model_max_length=recipe.max_length,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+SMOKE_SHARE = 100
+
+
+def say(line: str) -> None:
+    """Prints a line of progress immediately."""
+    print(line, flush=True)
+
+
+def smoke_version(recipe: Recipe) -> Recipe:
+    """Returns the same member built from a hundredth of the data."""
+    if isinstance(recipe, NgramRecipe):
+        return replace(recipe, num_rows=recipe.num_rows // SMOKE_SHARE)
+    if isinstance(recipe, TrainedMember):
+        return replace(recipe, stages=tuple(smoke_training(stage) for stage in recipe.stages))
+    stages = tuple(replace(stage, num_steps=max(2, stage.num_steps // SMOKE_SHARE)) for stage in recipe.stages)
+    return replace(recipe, stages=stages)
+
+
+def smoke_training(stage: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a training of two steps on a few rows."""
+    return {**stage, "num_steps": 2, "max_new_tokens": 8, "data": {**stage["data"], "limit": 2}}
+
+
+def make_tokenizer(name: str, smoke: bool) -> PreTrainedTokenizerBase:
+    """Returns a tokenizer by its recipe."""
+    recipe = TOKENIZERS[name]
+    num_rows = recipe.num_rows // (SMOKE_SHARE if smoke else 1)
+    rows = training_rows(recipe.worlds, num_rows, Random(recipe.seed), recipe.mix_power)
+    return train_tokenizer(("".join(WORLDS[row["task"]].example(row)) for row in rows), recipe)
+
+
+def make_member(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, output: Path) -> dict[str, Any]:
+    """Builds a member in its folder. Returns its log."""
+    entry = {"recipe": asdict(recipe), "tokenizer_recipe": asdict(TOKENIZERS[recipe.tokenizer])}
+    if isinstance(recipe, NgramRecipe):
+        return entry | make_ngram(recipe, tokenizer, output)
+    if isinstance(recipe, TrainedMember):
+        return entry | make_trained(recipe, output)
+    return entry | make_model(recipe, tokenizer, output)
+
+
+def make_model(recipe: Member, tokenizer: PreTrainedTokenizerBase, output: Path) -> dict[str, Any]:
+    """Trains a model through its stages, saving it after each. Returns its size and its losses."""
+    started, random = time.process_time(), Random(recipe.seed)
+    torch.manual_seed(recipe.seed)
+    data = batches(world_examples(tokenizer, recipe.worlds, recipe.mix_power, random), recipe.batch_tokens, random)
+    end_id, pad_id = (int(tokenizer.convert_tokens_to_ids(token)) for token in (END, PAD))  # type: ignore[arg-type]
+    model = new_model(recipe.stages[0].num_layers, recipe.width, len(tokenizer), end_id, pad_id,
+                      tokenizer.model_max_length, tokenizer.bos_token_id)  # fmt: skip
+    stages = []
+    for stage in recipe.stages:
+        if stage.num_layers > model.config.num_hidden_layers:
+            grow_model(model, stage.num_layers)
+        loss = train_stage(model, stage, data, lambda line: say(f"{recipe.name}: {line}"))
+        stages.append({**asdict(stage), "loss": round(loss, 5), "seconds_so_far": round(time.process_time() - started)})
+        save_model(model, tokenizer, output / recipe.name)
+    return {"num_params": model.num_parameters(), "stages": stages}
+
+
+def make_ngram(recipe: NgramRecipe, tokenizer: PreTrainedTokenizerBase, output: Path) -> dict[str, Any]:
+    """Counts the n-grams of seeded rows as the target receives them. Returns the numbers of tokens and of n-grams."""
+    rows = training_rows(recipe.worlds, recipe.num_rows, Random(recipe.seed), recipe.mix_power)
+    documents = (encode_example(tokenizer, WORLDS[row["task"]].example(row))[0] for row in rows)
+    digest = vocabulary_digest(tokenizer.get_vocab())
+    model = count_ngrams(documents, recipe.order, len(tokenizer), output / recipe.name, digest)
+    return {"num_tokens": model.num_tokens, "num_ngrams": model.num_ngrams}
+
 
 SAMPLE_SEED, EVALUATION_SEED = 11, 12
 MAX_NEW, SMOKE_MAX_NEW = 160, 8
 
 
 def write_samples(folder: Path) -> None:
-    """The bundled held-out rows of every task of the world; the same bytes every time."""
+    """Writes the bundled held-out rows of every task of the world; the same bytes every time."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_rows(folder / "mmlu-dev.jsonl", mmlu.exemplars())
+    write_rows(folder / "mmlu-dev.jsonl", mmlu.mmlu_exemplars())
     for task, world in WORLDS.items():
         if world.num_samples:
             rows = held_out_rows(task, world.num_samples, SAMPLE_SEED)
@@ -50,24 +269,24 @@ def write_samples(folder: Path) -> None:
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    """A file of JSON lines."""
+    """Writes a file of JSON lines."""
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
 def sample_of(row: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a row that a sample has: its subset and id first, nothing of what the world knows besides."""
+    """Returns the columns of a row that a sample has: its subset and id first, without the world's private keys."""
     public = {key: value for key, value in row.items() if key != "task" and not key.startswith("_")}
     return {"subset": row["subset"], "id": row["id"], **public}
 
 
 def evaluation_rows(smoke: bool) -> list[dict[str, Any]]:
-    """Held-out rows of every task of the world, other draws than the samples."""
+    """Returns held-out rows of every task of the world, different from the samples."""
     tasks = {task: 1 if smoke else world.num_evaluated for task, world in WORLDS.items() if world.num_evaluated}
     return [row for task, count in tasks.items() for row in held_out_rows(task, count, EVALUATION_SEED)]
 
 
-def build(output: Path, names: list[str], smoke: bool) -> dict[str, Any]:
-    """Make the named members in a folder, with the manifest and the log beside them."""
+def build_members(output: Path, names: list[str], smoke: bool) -> dict[str, Any]:
+    """Builds the named members in a folder, with the manifest and the log beside them. Returns the log."""
     output.mkdir(parents=True, exist_ok=True)
     log_path = output / "build.json"
     log: dict[str, Any] = json.loads(log_path.read_text(encoding="utf-8")) if log_path.is_file() else {"members": {}}
@@ -79,14 +298,14 @@ def build(output: Path, names: list[str], smoke: bool) -> dict[str, Any]:
         if recipe.tokenizer not in made:
             made[recipe.tokenizer] = make_tokenizer(recipe.tokenizer, smoke)
         entry = make_member(recipe, made[recipe.tokenizer], output)
-        publish(recipe, output)
+        add_to_manifest(recipe, output)
         entry |= {"command": command, "num_threads": 1,
                   "seconds": round(time.process_time() - started), "versions": versions()}  # fmt: skip
         log["members"][name] = entry
         write_json(log_path, log)
     if (output / "target").is_dir():
         present = [recipe for recipe in MEMBERS if (output / recipe.name).is_dir()]
-        log["figures"] = figures(output, present, evaluation_rows(smoke), SMOKE_MAX_NEW if smoke else MAX_NEW)
+        log["figures"] = member_figures(output, present, evaluation_rows(smoke), SMOKE_MAX_NEW if smoke else MAX_NEW)
         log["figures_of"] = {name: entry["digest"] for name, entry in read_manifest(output).items()}
     log["total_seconds"] = sum(entry["seconds"] for entry in log["members"].values())
     write_json(log_path, log)
@@ -94,14 +313,14 @@ def build(output: Path, names: list[str], smoke: bool) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """What a rebuild would need to be the same."""
+    """Returns the versions that a rebuild needs to be the same."""
     return {"python": platform.python_version(), "torch": str(torch.__version__),
             "transformers": transformers.__version__, "tokenizers": tokenizers.__version__,
             "machine": platform.machine()}  # fmt: skip
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(prog="python -m specbench.embedded.build", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="a hundredth of the data, into a temporary folder")
     parser.add_argument("--output", type=Path, help="make everything anew in this folder")
@@ -116,7 +335,7 @@ def main() -> None:
         names = [name for name in names if shipped.get(name, {}).get("version") != member(name).version]
     write_samples(builtin_dir("tasks") / "samples" if output == WEIGHTS else output / "samples")
     say(f"building {', '.join(names) or 'nothing: every member is there at its version'} in {output}")
-    log = build(output, names, arguments.smoke)
+    log = build_members(output, names, arguments.smoke)
     say(json.dumps(log.get("figures", {}), indent=2))
 
 

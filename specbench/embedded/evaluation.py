@@ -10,17 +10,18 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from specbench.embedded.recipe import NgramRecipe, Recipe, TrainedMember
+from specbench.embedded.family import NgramRecipe, Recipe, TrainedMember
 from specbench.embedded.world import WORLDS
 from specbench.models.ngram import NgramModel
 
-Row = dict[str, Any]
+WorldRow = dict[str, Any]
 Predict = Callable[[list[int], list[int]], list[int]]  # a prompt and its output → the most likely token at each place
 
 
 @torch.inference_mode()
 def greedy_ids(model: Any, prompts: list[list[int]], num_new: int, batch_size: int = 64) -> list[list[int]]:
-    """The greedy continuation of each prompt, up to and with the end token. Prompts of similar length run together."""
+    """Returns the greedy continuation of each prompt, up to and including the end token. Prompts of similar length are
+    batched."""
     end, pad = model.config.eos_token_id, model.config.pad_token_id
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     outputs: list[list[int]] = [[] for _ in prompts]
@@ -37,7 +38,8 @@ def greedy_ids(model: Any, prompts: list[list[int]], num_new: int, batch_size: i
 
 
 def predictor(model: Any) -> Predict:
-    """What a model finds most likely at each place of an output, given the true text before."""
+    """Returns a function for a model's most likely token at each position of an output, given the true text before
+    it."""
 
     @torch.inference_mode()
     def predict(prompt: list[int], output: list[int]) -> list[int]:
@@ -49,7 +51,7 @@ def predictor(model: Any) -> Predict:
 
 
 def ngram_predictor(ngrams: NgramModel) -> Predict:
-    """What an n-gram model finds most likely at each place of an output."""
+    """Returns a function for an n-gram model's most likely token at each position of an output."""
 
     def predict(prompt: list[int], output: list[int]) -> list[int]:
         ids = prompt + output
@@ -58,16 +60,16 @@ def ngram_predictor(ngrams: NgramModel) -> Predict:
     return predict
 
 
-def is_exact(text: str, row: Row) -> bool:
-    """Whether the last number of the text is the answer; of a row without a number, whether the text is."""
+def is_exact(text: str, row: WorldRow) -> bool:
+    """Returns whether the last number of the text is the answer; for a row without a number, whether the text is."""
     if "answer_number" not in row:
         return text.strip() == WORLDS[row["task"]].example(row)[1].strip()
     numbers = re.findall(r"\d+", text)
     return bool(numbers) and int(numbers[-1]) == row["answer_number"]
 
 
-def by_subset(rows: list[Row], values: list[float]) -> dict[str, float]:
-    """The mean value of each task, of each of its subsets (`mgsm/en`), and of all rows as `all`."""
+def by_subset(rows: list[WorldRow], values: list[float]) -> dict[str, float]:
+    """Returns the mean value of each task, of each of its subsets (`mgsm/en`), and of all rows as `all`."""
     groups: dict[str, list[float]] = defaultdict(list)
     for row, value in zip(rows, values, strict=True):
         for group in (row["task"], f"{row['task']}/{row['subset']}", "all"):
@@ -76,16 +78,16 @@ def by_subset(rows: list[Row], values: list[float]) -> dict[str, float]:
 
 
 def _num_bytes(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:
-    """The bytes that each token writes (a letter of the byte-level alphabet is one); the end token counts as one."""
+    """Returns the bytes of each token (a letter of the byte-level alphabet is one); the end token counts as one."""
     tokens = tokenizer.convert_ids_to_tokens(ids)
     return [1 if token == tokenizer.eos_token else len(token) for token in tokens]
 
 
 def agreement(lengths: list[int], draft_lengths: list[int], hits: list[bool]) -> float:
-    """The share of the target's tokens whose every byte lies in a draft token that the drafter predicts.
+    """Returns the share of the target's tokens whose every byte lies in a draft token that the drafter predicts.
 
-    `lengths` and `draft_lengths` are the bytes of each token of the same text in both vocabularies. In one and the
-    same vocabulary this is the share of places where both models' most likely tokens are the same.
+    `lengths` and `draft_lengths` are the bytes of each token of the same text in both vocabularies. In the same
+    vocabulary this is the share of positions at which both models have the same most likely token.
     """
     written = [hit for hit, length in zip(hits, draft_lengths, strict=True) for _ in range(length)]
     found, start = 0, 0
@@ -96,22 +98,22 @@ def agreement(lengths: list[int], draft_lengths: list[int], hits: list[bool]) ->
     return found / len(lengths)
 
 
-def exact_share(tokenizer: PreTrainedTokenizerBase, rows: list[Row], outputs: list[list[int]]) -> dict[str, float]:
-    """The share of outputs whose last number is the answer, per subset and for `all`."""
+def exact_share(tokenizer: PreTrainedTokenizerBase, rows: list[WorldRow], outputs: list[list[int]]) -> dict[str, float]:
+    """Returns the share of exact outputs, per subset and for `all`."""
     texts = [str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in outputs]
     return by_subset(rows, [float(is_exact(*pair)) for pair in zip(texts, rows, strict=True)])
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """What the target writes greedily for some rows."""
+class TargetOutputs:
+    """The target's greedy outputs for some rows."""
 
     tokenizer: PreTrainedTokenizerBase
-    rows: list[Row]
+    rows: list[WorldRow]
     ids: list[list[int]]
 
     def in_tokens_of(self, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-        """The same texts in another vocabulary, with its end token where the target has ended."""
+        """Returns the same texts in another vocabulary, with its end token if the target has ended."""
         outputs = []
         for ids in self.ids:
             ends = ids[-1:] == [self.tokenizer.eos_token_id]
@@ -120,7 +122,7 @@ class Outputs:
         return outputs
 
     def agreement(self, tokenizer: PreTrainedTokenizerBase, predict: Predict) -> dict[str, float]:
-        """How often a drafter with this tokenizer says what the target says, per subset and for `all`."""
+        """Returns how often a drafter with this tokenizer agrees with the target, per subset and for `all`."""
         values = []
         drafts, prompts = self.in_tokens_of(tokenizer), prompts_of(tokenizer, self.rows)
         for ids, draft, prompt in zip(self.ids, drafts, prompts, strict=True):
@@ -129,15 +131,16 @@ class Outputs:
         return by_subset(self.rows, values)
 
 
-def prompts_of(tokenizer: PreTrainedTokenizerBase, rows: list[Row]) -> list[list[int]]:
-    """The prompts as a tokenizer writes them, with its start token if it has one."""
+def prompts_of(tokenizer: PreTrainedTokenizerBase, rows: list[WorldRow]) -> list[list[int]]:
+    """Returns the prompts as a tokenizer encodes them, with its start token if it has one."""
     return [tokenizer(WORLDS[row["task"]].example(row)[0]).input_ids for row in rows]
 
 
-def figures(folder: Path, recipes: list[Recipe], rows: list[Row], num_new: int) -> dict[str, Any]:
-    """Exact match of the models on held-out rows and every drafter's agreement with the target, in float32."""
+def member_figures(folder: Path, recipes: list[Recipe], rows: list[WorldRow], num_new: int) -> dict[str, Any]:
+    """Returns the exact match of the models on held-out rows and every drafter's agreement with the target, in
+    float32."""
     tokenizer, target = load(folder / "target")
-    outputs = Outputs(tokenizer, rows, greedy_ids(target, prompts_of(tokenizer, rows), num_new))
+    outputs = TargetOutputs(tokenizer, rows, greedy_ids(target, prompts_of(tokenizer, rows), num_new))
     found: dict[str, Any] = {"num_rows": len(rows), "target": {"exact": exact_share(tokenizer, rows, outputs.ids)}}
     for recipe in recipes:
         if isinstance(recipe, NgramRecipe):
@@ -154,5 +157,5 @@ def figures(folder: Path, recipes: list[Recipe], rows: list[Row], num_new: int) 
 
 
 def load(folder: Path) -> tuple[PreTrainedTokenizerBase, Any]:
-    """The tokenizer and the model of a folder, in float32."""
+    """Returns the tokenizer and the model of a folder, in float32."""
     return AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

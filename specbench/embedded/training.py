@@ -1,4 +1,5 @@
-"""The training loop: batches of equal length, loss on the completion only, Muon for matrices and AdamW for the rest."""
+"""The training of the embedded models: batches of similar length, loss on the completion only, Muon for matrices and
+AdamW for the rest."""
 
 import copy
 import math
@@ -12,12 +13,12 @@ from torch import nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from specbench.embedded.recipe import Stage
+from specbench.embedded.family import Stage
 from specbench.embedded.world import WORLDS, training_rows
 
 
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
-    """Nearly orthogonal matrices from [num_matrices, rows, columns], by five quintic Newton-Schulz steps."""
+    """Returns nearly orthogonal matrices from [num_matrices, rows, columns], by five quintic Newton-Schulz steps."""
     tall = matrices.shape[1] > matrices.shape[2]
     result = matrices.mT if tall else matrices
     result = result / (result.norm(dim=(1, 2), keepdim=True) + 1e-7)
@@ -29,14 +30,14 @@ def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """The optimizer for weight matrices; embeddings and gains stay with AdamW."""
+    """The optimizer for weight matrices; AdamW optimizes embeddings and gains."""
 
     def __init__(self, params: Iterable[torch.nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.01):
         super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update; matrices of one shape are made orthogonal together."""
+        """Performs one update; matrices of one shape are made orthogonal together."""
         for group in self.param_groups:
             shapes: dict[torch.Size, list[torch.nn.Parameter]] = defaultdict(list)
             for param in group["params"]:
@@ -56,13 +57,15 @@ class Muon(torch.optim.Optimizer):
 CHUNK = 1024
 
 
-Example = tuple[list[int], list[int]]  # token ids and labels (-100 where nothing is learnt)
+Example = tuple[list[int], list[int]]  # token ids and labels (-100 for tokens that are not learnt)
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Example:
-    """Texts that are given and learnt in turn, each encoded apart as a model meets them; END is learnt at the end.
+def encode_example(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Example:
+    """Returns texts that are given and learnt in turn, each encoded separately as a model receives them; END is learnt
+    at the end.
 
-    A start token, where the tokenizer has one, comes before the first text."""
+    A start token, if the tokenizer has one, precedes the first text.
+    """
     ids: list[int] = []
     labels: list[int] = []
     for index, text in enumerate(texts):
@@ -76,18 +79,19 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Example:
 def world_examples(
     tokenizer: PreTrainedTokenizerBase, worlds: Mapping[str, float], mix_power: float, random: Random
 ) -> Iterator[list[Example]]:
-    """Endless chunks of encoded training examples."""
+    """Yields endless chunks of encoded training examples."""
     while True:
         rows = training_rows(worlds, CHUNK, random, mix_power)
-        yield [encode(tokenizer, WORLDS[row["task"]].example(row)) for row in rows]
+        yield [encode_example(tokenizer, WORLDS[row["task"]].example(row)) for row in rows]
 
 
 def batches(
     chunks: Iterator[list[Example]], batch_tokens: int, random: Random
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Ids [batch, length] (padded with 0) and labels (-100 where nothing is learnt), batched by length."""
+    """Yields ids [batch, length] (padded with 0) and labels (-100 for tokens that are not learnt), batched by
+    length."""
     for chunk in chunks:
-        groups = grouped(chunk, batch_tokens)
+        groups = group_by_length(chunk, batch_tokens)
         random.shuffle(groups)
         for group in groups:
             length = max(len(ids) for ids, _ in group)
@@ -97,8 +101,9 @@ def batches(
             )
 
 
-def grouped(examples: list[Example], batch_tokens: int) -> list[list[Example]]:
-    """The examples in batches of similar length, none above `batch_tokens`, padding included; one too long is alone."""
+def group_by_length(examples: list[Example], batch_tokens: int) -> list[list[Example]]:
+    """Returns the examples in batches of similar length, none above `batch_tokens` including padding; a longer example
+    is alone."""
     groups: list[list[Example]] = []
     for example in sorted(examples, key=lambda example: len(example[0])):
         if not groups or (len(groups[-1]) + 1) * len(example[0]) > batch_tokens:
@@ -108,7 +113,7 @@ def grouped(examples: list[Example], batch_tokens: int) -> list[list[Example]]:
 
 
 def loss_of(model: LlamaForCausalLM, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over the completions; logits are made for their positions only."""
+    """Returns the mean cross-entropy over the completions; logits are computed only for their positions."""
     hidden = model.model(ids[:, :-1], use_cache=False).last_hidden_state
     wanted = labels[:, 1:] != -100
     logits: torch.Tensor = model.lm_head(hidden[wanted])
@@ -122,13 +127,13 @@ def _optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
     return [Muon(matrices, lr=0.0), torch.optim.AdamW(others, lr=0.0, betas=(0.9, 0.98), weight_decay=0.0)]
 
 
-def train(
+def train_stage(
     model: LlamaForCausalLM,
     stage: Stage,
     data: Iterator[tuple[torch.Tensor, torch.Tensor]],
     report: Callable[[str], None],
 ) -> float:
-    """Run one stage; returns the mean loss of its last hundred steps."""
+    """Runs one stage. Returns the mean loss of its last hundred steps."""
     optimizers, losses, started = _optimizers(model), [], time.perf_counter()
     model.train()
     for step in range(stage.num_steps):
@@ -157,7 +162,7 @@ HEAD_WIDTH = 32
 def new_model(
     num_layers: int, width: int, vocab_size: int, end_id: int, pad_id: int, max_length: int, start_id: int | None = None
 ) -> LlamaForCausalLM:
-    """A Llama of `num_layers` blocks and `width` hidden units, heads of 32, tied embeddings, random weights."""
+    """Returns a Llama of `num_layers` blocks and `width` hidden units, heads of 32, tied embeddings, random weights."""
     config = LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=width,
@@ -175,15 +180,15 @@ def new_model(
 
 
 def _identity_copy(block: nn.Module) -> nn.Module:
-    """A copy of a block that adds nothing yet: its inputs are in place, its two output projections are zero."""
+    """Returns a copy of a block that is an identity at first: its two output projections are zero."""
     new = copy.deepcopy(block)
     nn.init.zeros_(new.self_attn.o_proj.weight)  # type: ignore[union-attr, arg-type]
     nn.init.zeros_(new.mlp.down_proj.weight)  # type: ignore[union-attr, arg-type]
     return new
 
 
-def grow(model: LlamaForCausalLM, num_layers: int) -> None:
-    """Insert identity blocks, spread evenly behind the trained ones, until there are `num_layers`. In place."""
+def grow_model(model: LlamaForCausalLM, num_layers: int) -> None:
+    """Inserts identity blocks evenly behind the trained ones, until there are `num_layers`. In place."""
     old = list(model.model.layers)
     blocks: list[nn.Module] = []
     for position, block in enumerate(old):

@@ -1,1 +1,1 @@
-"""Decoders with a loop of their own, and lm-eval in both directions."""
+"""Decoders with their own loop, and lm-eval in both directions."""

@@ -1,4 +1,4 @@
-"""The code behind an entry: found, identified, and given the keywords that it names."""
+"""The code of an external decoder: import, identity, and the keywords that it accepts."""
 
 import hashlib
 import importlib
@@ -17,15 +17,15 @@ from pydantic import ConfigDict, ValidationError, create_model
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import DECODERS, first_problem
 from specbench.decoding.sampling import Sampling
-from specbench.integrations.external import ExternalDecoder, LoadedModel, blaming
+from specbench.integrations.external import ExternalDecoder, LoadedModel, naming_method
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.specs.method import MethodSpec, is_file_entry
 from specbench.specs.run import digest
 
 
 @dataclass(frozen=True)
-class Code:
-    """A function or a class, and 12 hex digits of what its file holds (None where it has no file)."""
+class EntryCode:
+    """A function or a class, and 12 hex digits of its file's content (None if it has no file)."""
 
     call: Callable[..., Any]
     revision: str | None
@@ -35,8 +35,8 @@ class Code:
         return isinstance(self.call, type)
 
 
-def load(entry: str) -> Code:
-    """Import an entry. Raises ConfigError in one line; whatever the import raises is named in it."""
+def load(entry: str) -> EntryCode:
+    """Imports an entry. Raises ConfigError naming whatever the import raises."""
     place, _, name = entry.rpartition(":")
     try:
         module = _from_file(Path(place)) if is_file_entry(entry) else importlib.import_module(place)
@@ -49,11 +49,11 @@ def load(entry: str) -> Code:
         raise ConfigError(f"'{place}' has no function or class '{name}': {nearest(name, known)}")
     if isinstance(call, type) and not callable(getattr(call, "generate", None)):
         raise ConfigError(f"class '{name}' has no method 'generate': add it, or name a function")
-    return Code(call, _revision(module))
+    return EntryCode(call, _revision(module))
 
 
 def _from_file(path: Path) -> ModuleType:
-    """The module of a file, which may import what stands beside it, as a script may."""
+    """Returns the module of a file, which may import the modules beside it, as a script may."""
     if not path.is_file():
         raise ImportError(f"there is no file {path}")
     name = f"specbench_external_{hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:12]}"
@@ -85,10 +85,11 @@ def keywords(
     num_positional: int,
     place: str = "decoder.options",
 ) -> dict[str, Any]:
-    """What to pass by keyword: of what is offered, what the signature names; and all options.
+    """Returns the keyword arguments of a call: those of `offered` that the signature names, and all options.
 
-    Parameters that are not offered are the options, checked by their annotations. `num_positional` come before them.
-    Raises ConfigError naming an option that is unknown, missing, wrong, or has an offered name.
+    Parameters that are not offered are the options, validated by their annotations. The first `num_positional`
+    parameters are skipped. Raises ConfigError naming an option that is unknown, missing, invalid, or has an offered
+    name.
     """
     taken = sorted(offered.keys() & options.keys())
     if taken:
@@ -112,35 +113,37 @@ def keywords(
 
 
 def _type(annotation: Any) -> Any:
-    """What checks an option; nothing where its annotation is absent or could not be read."""
+    """Returns the type that validates an option; Any if its annotation is missing or could not be read."""
     return Any if annotation is inspect.Parameter.empty or isinstance(annotation, str) else annotation
 
 
 def takes(call: Callable[..., Any], name: str) -> bool:
-    """Whether a keyword may be passed."""
+    """Returns whether a call accepts a keyword."""
     parameters = _signature(call).parameters.values()
     return any(p.kind is p.VAR_KEYWORD or p.name == name for p in parameters)
 
 
-def takes_sampling(code: Code) -> bool:
-    """Whether it can be told how to sample; code that cannot decodes greedily only."""
+def takes_sampling(code: EntryCode) -> bool:
+    """Returns whether the code accepts a sampling; code that does not decodes greedily only."""
     return any(takes(way, "sampling") for way in (code.call, getattr(code.call, "generate", code.call)))
 
 
 def _signature(call: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(call, eval_str=True)
-    except (NameError, AttributeError, TypeError, SyntaxError):  # annotations that exist for a type checker only
+    except (NameError, AttributeError, TypeError, SyntaxError):  # some annotations exist only for type checkers
         return inspect.signature(call)
 
 
-RUN = ("max_new_tokens", "eos_token_ids", "seed", "on_token")  # what is passed anew for every generation
-_BUILT: WeakKeyDictionary[CausalLM, dict[Any, Any]] = WeakKeyDictionary()  # what classes made, with their draft model
+RUN = ("max_new_tokens", "eos_token_ids", "seed", "on_token")  # passed for every generation
+_BUILT: WeakKeyDictionary[CausalLM, dict[Any, Any]] = (
+    WeakKeyDictionary()
+)  # instances of classes, with their draft model
 
 
 @DECODERS.register("external")
 def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> ExternalDecoder:
-    """Load a method's code and, where it is a class, construct it: once for all cells of a run."""
+    """Loads a method's code. A class is constructed once for all cells of a run."""
     assert method.decoder is not None
     options = method.decoder.options
     drafter = models.drafter if method.needs_drafter else None
@@ -150,7 +153,7 @@ def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) 
         "num_draft_tokens": method.num_draft_tokens,
         "sampling": sampling,
     }
-    with blaming(method):
+    with naming_method(method):
         code = load(method.decoder.entry)
         call: Callable[..., Any] = code.call
         if not sampling.greedy and not takes_sampling(code):
@@ -166,7 +169,8 @@ def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) 
 
 
 def bind(call: Callable[..., Any], fixed: dict[str, Any], options: dict[str, Any], place: str) -> Callable[..., Any]:
-    """The call with all that is known before a generation; later it is passed what it names of RUN."""
+    """Returns the call with all arguments that are known before a generation; those of RUN that it names are passed
+    later."""
     passed = keywords(call, {**fixed, **dict.fromkeys(RUN)}, options, 1, place)
     early = {name: value for name, value in passed.items() if name not in RUN}
 

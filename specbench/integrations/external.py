@@ -68,12 +68,12 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class Decoded:
-    """The new tokens and, from a decoder that counts, what its target passes did. All is read after the clock stopped.
+    """The new tokens and, from a decoder that counts, its target passes. It is read after the clock stopped.
 
-    `steps`: per target pass (drafted, judged, accepted, emitted), with accepted ≤ judged ≤ drafted ≤ num_draft_tokens
-    and emitted ≤ accepted + 1. Either every returned token was emitted by a step (the first pass reads the prompt and
-    judges at once), or all but the first were (the prompt is read in a pass of its own).
-    `num_target_passes`, the one that reads the prompt included, is asked for only where there are no steps.
+    steps: per target pass (drafted, judged, accepted, emitted), with accepted ≤ judged ≤ drafted ≤ num_draft_tokens and
+    emitted ≤ accepted + 1. Either a step emitted every returned token (the first pass reads the prompt and judges at
+    once), or every token but the first (the prompt is read in a separate pass). num_target_passes includes the one that
+    reads the prompt, and is needed only without steps.
     """
 
     token_ids: Sequence[int]
@@ -84,8 +84,8 @@ class Decoded:
 __all__ = ["Decoded", "LoadedModel"]
 
 
-def checked(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
-    """The steps as they were given. Raises ConfigError naming the first that contradicts itself."""
+def checked_steps(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
+    """Returns the steps. Raises ConfigError naming the first inconsistent one."""
     found = []
     for number, counts in enumerate(steps):
         if not isinstance(counts, Step):
@@ -104,10 +104,10 @@ def checked(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
     return found
 
 
-def cut(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[list[Step], int]:
-    """The steps up to the last kept token, the first token of all in none of them; and the number of target passes.
+def cut_steps(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[list[Step], int]:
+    """Returns the steps up to the last kept token, without the first token, and the number of target passes.
 
-    Raises ConfigError where the steps do not emit what was returned.
+    Raises ConfigError if the steps do not emit the returned tokens.
     """
     num_emitted = sum(step.num_emitted for step in steps)
     reads_prompt = num_emitted == num_returned  # the first step's pass is the one that reads the prompt
@@ -127,14 +127,14 @@ def cut(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[list[S
 
 
 def _shortened(step: Step, num_emitted: int) -> Step:
-    """A step that the cut ended: what it dropped counts neither as accepted nor as judged."""
+    """Returns the step that the cut ended: its dropped tokens count neither as accepted nor as judged."""
     num_accepted = min(step.num_accepted, num_emitted)
     return Step(step.num_drafted, num_accepted, num_accepted, num_emitted)
 
 
 @contextmanager
-def blaming(method: MethodSpec) -> Iterator[None]:
-    """Whatever the block raises is the method's own defect: one line that names it, and where it was raised."""
+def naming_method(method: MethodSpec) -> Iterator[None]:
+    """Raises ConfigError naming the method and the line for whatever its code raises."""
     assert method.decoder is not None
     place = f"method '{method.name}': decoder.entry = '{method.decoder.entry}'"
     try:
@@ -153,14 +153,14 @@ def blaming(method: MethodSpec) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """torch's own generators, seeded inside the block and as they were behind it."""
+    """Seeds torch's own generators during the block and restores them afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
-class Meter:
-    """What a decoder reports tokens to: it stops the clock at the first and knows where the answer ends."""
+class TokenMeter:
+    """Receives the tokens of a decoder: it stops the clock at the first one and knows where the answer ends."""
 
     def __init__(self, ledger: Ledger, clock: Clock) -> None:
         self.ledger = ledger
@@ -170,7 +170,7 @@ class Meter:
         self._clock = clock
 
     def __call__(self, tokens: int | Iterable[int]) -> bool:
-        """Take one or more new tokens; whether the answer has ended."""
+        """Takes one or more new tokens. Returns whether the answer has ended."""
         token_ids = [tokens] if isinstance(tokens, int) else [int(token) for token in tokens]
         if self.first_seconds is None and token_ids:
             self.first_seconds = self._clock.now()
@@ -181,7 +181,7 @@ class Meter:
 
 
 def emit(ledger: Ledger, token_ids: Iterable[int]) -> None:
-    """Enter tokens up to the cut."""
+    """Appends tokens up to the end of the answer."""
     for token in token_ids:
         if not ledger.finished:
             ledger.start(token)
@@ -189,7 +189,7 @@ def emit(ledger: Ledger, token_ids: Iterable[int]) -> None:
 
 @dataclass(frozen=True)
 class ExternalDecoder(Decoder):
-    """`call` decodes one prompt; `revision` identifies its code."""
+    """A decoder with its own loop. `call` decodes one prompt; `revision` identifies its code."""
 
     call: Callable[..., Any]
     revision: str | None
@@ -199,10 +199,10 @@ class ExternalDecoder(Decoder):
         return self.revision
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decode one prompt. Raises ConfigError in one line for whatever the code raises or gets wrong."""
+        """Decodes one prompt. Raises ConfigError for whatever the code raises or gets wrong."""
         ledger, clock = Ledger(list(prompt_ids), stop), self.model.passes.clock
-        meter = Meter(ledger, clock)
-        with blaming(self.method), seeded(seed, self.model.device), torch.inference_mode():
+        meter = TokenMeter(ledger, clock)
+        with naming_method(self.method), seeded(seed, self.model.device), torch.inference_mode():
             start = clock.now()
             result = self.call(
                 list(prompt_ids), max_new_tokens=ledger.num_remaining, eos_token_ids=sorted(stop.eos_token_ids),
@@ -219,8 +219,8 @@ class ExternalDecoder(Decoder):
             decode_seconds=end - first, external=external,
         )  # fmt: skip
 
-    def _count(self, result: Any, meter: Meter) -> tuple[list[int], list[Step], ExternalCounts]:
-        """What the ledger keeps of the result. Raises ConfigError where it contradicts itself."""
+    def _count(self, result: Any, meter: TokenMeter) -> tuple[list[int], list[Step], ExternalCounts]:
+        """Returns the kept tokens, steps and counts of the result. Raises ConfigError for an inconsistent result."""
         try:
             returned = [int(token) for token in getattr(result, "token_ids", result)]
         except (TypeError, ValueError) as error:
@@ -238,13 +238,13 @@ class ExternalDecoder(Decoder):
                     f"it returned {len(returned)} tokens, which end neither in one of eos_token_ids nor at "
                     "max_new_tokens: return the whole answer, without the prompt"
                 )
-            ledger.finish = "eos"  # where nothing was to end it (the warm-up), a decoder may know its own end
+            ledger.finish = "eos"  # a decoder may stop by itself if no end token was given (warm-up)
         kept = ledger.new_ids
         steps: list[Step] = []
         num_passes = getattr(result, "num_target_passes", None)
         given: Sequence[Any] | None = getattr(result, "steps", None)
         if given is not None:
-            steps, num_passes = cut(checked(given, self.method.num_draft_tokens), len(returned), len(kept))
+            steps, num_passes = cut_steps(checked_steps(given, self.method.num_draft_tokens), len(returned), len(kept))
         elif num_passes is not None and int(num_passes) < 1:
             raise ConfigError(f"num_target_passes = {num_passes}: the prompt alone takes 1")
         num_first = min(meter.num_first_tokens, len(kept))

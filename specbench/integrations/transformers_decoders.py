@@ -1,8 +1,8 @@
-"""What all of transformers' assisted decoders share: one call of `generate`, on copies, with its steps counted.
+"""Assisted decoding by transformers: one call of `generate`, on copies of the models, with counted steps.
 
-Read and tried with transformers 5.23. The draft length and the confidence threshold are read from the assistant's
-generation config, and calls leave traces on both models; so every decoder has copies of its models (which share their
-weights), with generation configs of their own in which nothing but what the run asks for is on.
+This was tested with transformers 5.23. It reads the draft length and the confidence threshold from the assistant's
+generation config, and calls change both models. Every decoder therefore has copies of its models, which share their
+weights and have generation configs that hold only what the run requests.
 """
 
 import copy
@@ -27,7 +27,7 @@ OnToken = Callable[[list[int]], bool]
 
 
 def own_copy(model: Any, **settings: Any) -> Any:
-    """The model as an object of its own, with the same weights and an empty generation config but for `settings`."""
+    """Returns a copy of the model with the same weights and an empty generation config except for `settings`."""
     tensors = [*model.parameters(), *model.buffers()]
     made = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
     made.generation_config = GenerationConfig(**settings)
@@ -35,7 +35,7 @@ def own_copy(model: Any, **settings: Any) -> Any:
 
 
 def own_assistant(model: Any, num_draft_tokens: int) -> Any:
-    """A copy of a draft model that drafts a fixed number of tokens, however sure it is of them."""
+    """Returns a copy of a draft model that drafts a fixed number of tokens, whatever its confidence."""
     return own_copy(
         model, num_assistant_tokens=num_draft_tokens, num_assistant_tokens_schedule="constant",
         assistant_confidence_threshold=0.0,
@@ -44,7 +44,7 @@ def own_assistant(model: Any, num_draft_tokens: int) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the warnings that transformers' loop gives about its own calls."""
+    """Suppresses the warnings of transformers' loop about its own calls."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
@@ -54,7 +54,7 @@ def quiet() -> Iterator[None]:
 
 
 class Reporting(BaseStreamer, StoppingCriteria):
-    """Hands on the tokens of every step, and stops where the answer has ended."""
+    """Reports the tokens of every step, and stops at the end of the answer."""
 
     def __init__(self, on_token: OnToken) -> None:
         self._on_token = on_token
@@ -63,7 +63,7 @@ class Reporting(BaseStreamer, StoppingCriteria):
     def put(self, value: torch.Tensor) -> None:
         if self._has_prompt:
             self._has_ended = self._on_token(value.flatten().tolist())
-        self._has_prompt = True  # what is put first
+        self._has_prompt = True  # `generate` puts the prompt first
 
     def end(self) -> None:
         pass
@@ -73,15 +73,15 @@ class Reporting(BaseStreamer, StoppingCriteria):
 
 
 class Counted:
-    """Tokens, and what every target pass drafted and emitted. Steps are worked out when they are asked for."""
+    """The tokens, and what every target pass drafted and emitted. Steps are computed on request."""
 
     def __init__(self, num_prompt_tokens: int) -> None:
         self._num_prompt_tokens = num_prompt_tokens
-        self._candidates: list[tuple[int, torch.Tensor]] = []  # the length before a step, and the ids with the draft
+        self._candidates: list[tuple[int, torch.Tensor]] = []  # length before a step, and ids including the draft
         self.sequence: list[int] = []
 
     def watch(self, generator: Any) -> Any:
-        """The candidate generator, with its proposals kept."""
+        """Returns the candidate generator, whose proposals are recorded."""
         get_candidates = generator.get_candidates
 
         def keep(input_ids: torch.Tensor, *rest: Any, **named: Any) -> Any:
@@ -102,8 +102,8 @@ class Counted:
 
     @property
     def steps(self) -> list[Step] | None:
-        """(drafted, judged, accepted, emitted). A token behind the accepted ones is never the draft's: a rejected token
-        has no probability left. So what agrees with the draft was accepted."""
+        """Returns (drafted, judged, accepted, emitted). The token behind the accepted ones never equals the draft's: a
+        rejected token has no probability left. The prefix that agrees with the draft is therefore accepted."""
         ends = [start for start, _ in self._candidates[1:]] + [len(self.sequence)]
         found = []
         for (start, ids), end in zip(self._candidates, ends, strict=True):
@@ -115,8 +115,8 @@ class Counted:
 
 
 class CountedPasses(Counted):
-    """Of a decoder whose drafts have other tokens than it proposes: a draft of γ may become more than γ proposed ones,
-    so that no acceptance rate of it means what it means elsewhere. It has target passes and no steps."""
+    """Counts of a decoder whose drafts use another tokenizer than its proposals: a draft of γ tokens may become more
+    than γ proposed ones, so that its acceptance rate is not comparable. It has target passes and no steps."""
 
     steps = None
 
@@ -133,7 +133,8 @@ class Assisted:
         self.settings: dict[str, Any] = {}  # for the generation config
 
     def candidates(self, **arguments: Any) -> Any:
-        """The candidate generator of one call; as `generate` chooses it, if a decoder does not choose otherwise."""
+        """Returns the candidate generator of one call: the one that `generate` selects, unless a subclass selects
+        another."""
         return type(self.model)._get_candidate_generator(self.model, **arguments)
 
     def generate(
@@ -152,7 +153,7 @@ class Assisted:
         return counted
 
     def config(self, max_new_tokens: int, eos_token_ids: list[int]) -> GenerationConfig:
-        """The run's sampling, and none of the defaults of `generate` (such as top_k 50)."""
+        """Returns the run's sampling, without the defaults of `generate` (such as top_k 50)."""
         sampling = self.sampling
         drawn = {"temperature": sampling.temperature, "top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0}
         return GenerationConfig(
@@ -170,7 +171,7 @@ class AssistedGeneration(Assisted):
 
 
 class PromptLookup(Assisted):
-    """Prompt lookup: the first place where the last tokens stood before, looked for anew in every step."""
+    """Prompt lookup: drafts what followed the first earlier occurrence of the last tokens."""
 
     def __init__(
         self, *, target: LoadedModel, num_draft_tokens: int, sampling: Sampling,
@@ -184,7 +185,7 @@ class PromptLookup(Assisted):
 
 
 class TwoTokenizers(Assisted):
-    """The base of the decoders for a draft model with a vocabulary of its own."""
+    """The base of the decoders for a draft model with another vocabulary."""
 
     def __init__(self, *, target: LoadedModel, drafter: LoadedModel, num_draft_tokens: int, sampling: Sampling) -> None:
         super().__init__(target, sampling)
@@ -192,12 +193,12 @@ class TwoTokenizers(Assisted):
         self.assistant = own_assistant(drafter.model, num_draft_tokens)
         self.arguments = {"assistant_model": self.assistant}
         sizes = [each.config.get_text_config().vocab_size for each in (target.model, drafter.model)]
-        if sizes[0] != sizes[1]:  # `generate` wants them then, and refuses them otherwise
+        if sizes[0] != sizes[1]:  # `generate` requires them then, and refuses them otherwise
             self.arguments |= {"tokenizer": target.tokenizer, "assistant_tokenizer": drafter.tokenizer}
 
 
 class StringMatch(TwoTokenizers):
-    """Universal assisted generation: drafts are decoded, tokenized anew and matched with the target's own tokens."""
+    """Universal assisted generation: drafts are decoded, tokenized again and matched with the target's own tokens."""
 
     counted = CountedPasses
 
@@ -206,8 +207,8 @@ class StringMatch(TwoTokenizers):
 
 
 class InOrder:
-    """A tokenizer whose vocabulary comes in the order of its ids. From that order transformers takes the rows of the
-    pruned output layer, and tokenizers gives another one in every process: the same seed would draw other tokens."""
+    """A tokenizer whose vocabulary is sorted by id. Transformers takes the rows of the pruned output layer in the
+    vocabulary's order, which differs between processes: the same seed would draw other tokens."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -223,9 +224,9 @@ class InOrder:
 
 
 class TokenIntersection(TwoTokenizers):
-    """Universal speculative decoding: drafts of the tokens that both vocabularies have, and speculative sampling.
+    """Universal speculative decoding: drafts of the tokens in both vocabularies, and speculative sampling.
 
-    `prune_lm_head` cuts the draft model's output layer down to them, as transformers does unless told otherwise.
+    `prune_lm_head` reduces the draft model's output layer to them, which is transformers' default.
     """
 
     def __init__(

@@ -53,13 +53,15 @@ class PreallocatedLayer(CacheLayerMixin):
 
         Several rows [num_rows, …] all follow the cached one and are not kept: returns that one before each of them.
         """
-        num_rows, _, query_length, _ = key_states.shape
-        if num_rows > 1:
+        if key_states.shape[0] > 1:
             return self._before(key_states, self.keys), self._before(value_states, self.values)
+        return self._append(key_states, value_states)
+
+    def _append(self, key_states: torch.Tensor, value_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
-        new_length = self.length + query_length
+        new_length = self.length + key_states.shape[-2]
         if new_length > self.keys.shape[-2]:
             self._grow(new_length)
         self.keys[:, :, self.length : new_length] = key_states
@@ -97,6 +99,24 @@ class PreallocatedLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         self.length = 0
+
+
+class BatchedLayer(PreallocatedLayer):
+    """Keys and values of several sequences [num_rows, num_heads, capacity, head_dim], which grow together."""
+
+    def __init__(self) -> None:
+        super().__init__(is_sliding=False)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append [num_rows, num_heads, query_length, head_dim]; returns views of all valid keys and values."""
+        return self._append(key_states, value_states)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep some rows: indices [num_kept]."""
+        assert self.keys is not None and self.values is not None
+        self.keys, self.values = self.keys[indices], self.values[indices]
 
 
 class HybridLayer(PreallocatedLayer, LinearAttentionAndFullAttentionLayer):  # type: ignore[misc]

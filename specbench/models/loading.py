@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from specbench.core.errors import ConfigError
-from specbench.embedded.family import source_of
+from specbench.core.resources import EMBEDDED
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import check_readable, check_sizes, check_weights, identified, told, why_not
 from specbench.models.compiling import CannotCompile, check_compiler, same_logits
@@ -35,6 +35,15 @@ def choose_device(name: str) -> torch.device:
         raise ConfigError(f"--device {name}: {str(error).splitlines()[0]}") from error
 
 
+def model_source(name: str) -> str:
+    """Returns what transformers loads a model from: the folder of `embedded:NAME`, or the name itself."""
+    if not name.startswith(EMBEDDED):
+        return name
+    from specbench.embedded.family import member_path
+
+    return str(member_path(name.removeprefix(EMBEDDED)))
+
+
 def load_model(
     name: str, *, revision: str | None = None, dtype: str = "auto", device: str = "auto", weights: bool = True,
     engine: str = "eager",
@@ -52,7 +61,7 @@ def load_model(
     if engine == "compiled":
         check_compiler(chosen.type)
     torch_dtype: Any = DTYPES.get(dtype) or (torch.float32 if chosen.type == "cpu" else "auto")
-    source = source_of(name)
+    source = model_source(name)
     problem = None if is_local(source) else hub_problem(source, revision)
     hub = {"revision": revision, "local_files_only": problem is not None}  # then only the local cache is left
     try:
@@ -190,3 +199,24 @@ def is_local(name: str) -> bool:
     if not (path / "config.json").is_file():
         raise ConfigError(f"model folder '{name}' has no config.json; give a Hugging Face checkpoint folder")
     return True
+
+
+def load_tokenizer(name: str, revision: str | None = None) -> Any:
+    """Returns the tokenizer of a model by hub id, local folder or `embedded:NAME`.
+
+    Raises ConfigError for a tokenizer that cannot be loaded.
+    """
+    source = model_source(name)
+    local = Path(source).is_dir()
+    if local and (Path(source) / "ngram.json").is_file():
+        raise ConfigError(f"'{name}' is an n-gram folder: it drafts the tokens of its target and has none of its own")
+    if not local and (source.startswith((".", "/", "~")) or source.count("/") > 1 or Path(source).exists()):
+        raise ConfigError(f"model folder '{name}' does not exist; give a folder with a tokenizer, or a hub id")
+    problem = None if local else hub_problem(source, revision)
+    try:  # without the hub the local cache is left
+        return AutoTokenizer.from_pretrained(source, revision=revision, local_files_only=local or problem is not None)
+    except Exception as error:  # whatever a tokenizer's files or its remote may raise
+        raise ConfigError(
+            f"cannot load the tokenizer of '{name}': {why_not(name, source, problem, error)} (give a local folder with "
+            "tokenizer.json, or a hub id that this machine can reach)"
+        ) from error

@@ -1,4 +1,4 @@
-"""An n-gram model in use: its arrays are mapped, and only the parts that are looked up come into memory."""
+"""An n-gram model in use. Its arrays are memory-mapped: only the parts that are read come into memory."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class ArrayInfo(BaseModel):
-    """The type of an array's elements, such as "<u4", and how many there are."""
+    """The element type of an array, such as "<u4", and its length."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,7 +38,7 @@ class ArrayInfo(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What `ngram.json` says. `digest`: over everything else in it and the bytes of all arrays."""
+    """The content of `ngram.json`. `digest`: over everything else in it and the bytes of all arrays."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,7 +53,7 @@ class Manifest(BaseModel):
 
 
 def vocabulary_digest(vocabulary: Mapping[str, int]) -> str:
-    """The identity of a tokenizer: 12 hex digits over its tokens and their ids (`get_vocab()`)."""
+    """Returns the identity of a tokenizer: 12 hex digits over its tokens and their ids (`get_vocab()`)."""
     pairs = sorted((token_id, token) for token, token_id in vocabulary.items())
     return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:12]
 
@@ -63,7 +63,7 @@ def array_name(level: int, kind: str) -> str:
 
 
 def expected_lengths(manifest: Manifest) -> dict[str, int]:
-    """The arrays that a model of these sizes has, and their lengths."""
+    """Returns the arrays of a model of these sizes, with their lengths."""
     lengths: dict[str, int] = {}
     for level, num_ngrams in enumerate(manifest.num_ngrams, start=1):
         lengths |= {array_name(level, kind): num_ngrams for kind in ("ranked_tokens", "ranked_counts")}
@@ -76,7 +76,7 @@ def expected_lengths(manifest: Manifest) -> dict[str, int]:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The checked manifest of a model whose arrays have the sizes it says; otherwise a ConfigError in one line."""
+    """Returns the checked manifest of a model whose arrays have the stated sizes. Raises ConfigError otherwise."""
     path = folder / MANIFEST
     if not path.exists():
         raise ConfigError(f"{folder}: no n-gram model ({MANIFEST} is missing): {TRAIN}")
@@ -120,7 +120,7 @@ def write_manifest(folder: Path, fields: Mapping[str, Any], arrays: Mapping[str,
 
 
 def check_replaceable(output: Path) -> None:
-    """An output folder must be new, empty, or hold an n-gram model and nothing else; otherwise a ConfigError."""
+    """Raises ConfigError for an output folder that holds anything but an n-gram model."""
     if output.is_dir():
         names = {path.name for path in output.iterdir()}
         foreign = sorted(
@@ -135,8 +135,8 @@ def check_replaceable(output: Path) -> None:
 
 @contextmanager
 def replacing(output: Path) -> Iterator[Path]:
-    """A folder to write into, beside `output`, that takes its place when the block is through and vanishes when it
-    fails. Raises ConfigError for an output that must not be replaced or cannot be written."""
+    """Yields a temporary folder beside `output`. It replaces `output` when the block ends, and is removed if it fails.
+    Raises ConfigError for an output that must not be replaced or cannot be written."""
     check_replaceable(output)
     output = output.absolute()
     try:
@@ -154,7 +154,7 @@ def replacing(output: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Span:
-    """The continuations of a context: places `start` to `end` of a level's ranked arrays."""
+    """The continuations of a context: indices `start` to `end` of a level's ranked arrays."""
 
     level: int
     start: int
@@ -162,13 +162,13 @@ class Span:
 
 
 class Level:
-    """The mapped arrays of one level (see folder.py), and the same memory for reading single numbers quickly."""
+    """The memory-mapped arrays of one level, and memoryviews of them that read single numbers quickly."""
 
     def __init__(self, folder: Path, manifest: Manifest, level: int) -> None:
         def mapped(kind: str) -> Array:
             name = array_name(level, kind)
             info = manifest.arrays.get(name)
-            if info is None or info.length == 0:  # nothing cannot be mapped
+            if info is None or info.length == 0:  # an empty array cannot be mapped
                 return np.empty(0, dtype=np.uint8)
             return np.asarray(np.memmap(folder / f"{name}{SUFFIX}", dtype=info.dtype, mode="r"))
 
@@ -195,17 +195,18 @@ class NgramModel:
 
     @classmethod
     def load(cls, path: str | Path) -> "NgramModel":
-        """Map a model. Raises ConfigError in one line when the folder is not one, or not complete."""
+        """Maps a model. Raises ConfigError if the folder is no complete model."""
         folder = Path(path)
         return cls(folder, read_manifest(folder))
 
     @property
     def max_token_id(self) -> int:
-        """The largest token id that occurs."""
+        """Returns the largest token id that occurs."""
         return int(self._levels[0].ranked_tokens.max())
 
     def span(self, context: Sequence[int]) -> Span:
-        """Where the continuations of the longest seen suffix of a context are; at last those of the empty one."""
+        """Returns the span of the continuations of the longest seen suffix of a context; the empty suffix is always
+        seen."""
         for length in range(min(self.order - 1, len(context)), 0, -1):
             index = self._index(context[len(context) - length :])
             if index is not None:
@@ -216,7 +217,7 @@ class NgramModel:
         return Span(1, 0, len(self._levels[0].ranked_tokens))
 
     def _index(self, ngram: Sequence[int]) -> int | None:
-        """The number of an n-gram at its level; None when it was not seen."""
+        """Returns the index of an n-gram at its level; None if it was not seen."""
         index = ngram[0]
         if not 0 <= index < self.vocab_size:
             return None
@@ -229,21 +230,22 @@ class NgramModel:
         return index
 
     def best(self, context: Sequence[int]) -> int:
-        """The most frequent continuation; of equally frequent ones that with the smallest id."""
+        """Returns the most frequent continuation; of equally frequent ones, that with the smallest id."""
         return self.first(self.span(context))
 
     def first(self, span: Span) -> int:
-        """The first token of a span."""
+        """Returns the first token of a span."""
         return int(self._levels[span.level - 1].best[span.start])
 
     def at(self, span: Span) -> tuple[Array, Array]:
-        """Token ids and counts [n] of a span, the most frequent first: views of the files."""
+        """Returns token ids and counts [n] of a span, the most frequent first: views of the files."""
         level = self._levels[span.level - 1]
         return level.ranked_tokens[span.start : span.end], level.ranked_counts[span.start : span.end]
 
     def continuations(self, context: Sequence[int]) -> tuple[Array, Array]:
-        """Token ids and counts [n] of what followed the longest seen suffix of a context, the most frequent first.
+        """Returns token ids and counts [n] of what followed the longest seen suffix of a context, the most frequent
+        first.
 
-        Counts over their sum are a distribution: relative frequencies, without smoothing.
+        Counts over their sum are a distribution: relative frequencies without smoothing.
         """
         return self.at(self.span(context))

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, Positiv
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
-from specbench.tasks.fewshot import Worked
+from specbench.tasks.prompts import FewshotInfo
 
 FILE = "measurements.json"
 REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
@@ -35,7 +35,7 @@ class MeasuredSubset(Noted):
     source: Literal["hub", "local", "sample"]
     location: str
     revision: str | None
-    worked: Worked
+    worked: FewshotInfo
 
 
 class Ties(Noted):

@@ -14,6 +14,7 @@ from specbench.results.shares import SHARE
 from specbench.results.units import bounds_of
 from specbench.running.records import Generation, Record
 from specbench.specs.languages import known
+from specbench.tasks.judge import JUDGED as JUDGED
 from specbench.tasks.sandbox.run import ENDED
 from specbench.tasks.scoring.contract import Scorer
 from specbench.tasks.scoring.language import language_of
@@ -118,7 +119,6 @@ def stratified(variances: Array, sizes: NDArray[np.int64]) -> float:
 
 CUTS = ("length", "context")  # the ends that a generation did not choose itself
 LANGUAGE = "language_share"
-JUDGED = "judge_score"
 Values = list[float | None]  # [num_records]
 
 

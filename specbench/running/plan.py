@@ -19,9 +19,8 @@ from specbench.running.prompts import Budget, prompt_ids, truncated, uses_chat
 from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
-from specbench.tasks.folders import local_files, subsets_with_files
 from specbench.tasks.scoring.contract import Scorer, make_scorer
-from specbench.tasks.sources import NoRows
+from specbench.tasks.sources import NoRows, local_files, subsets_with_files
 
 
 @dataclass(frozen=True)

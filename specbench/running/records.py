@@ -26,16 +26,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
+from specbench.core.records import Generation as Generation
+from specbench.core.records import Key as Key
+from specbench.core.records import Record as Record
+from specbench.core.records import record_key as record_key
 
-Record = dict[str, Any]
-Generation = dict[str, Any]
-Key = tuple[str, str, int, int, int]
 MAX_LINE = 2 * bounded.MAX_BYTES  # characters: ten methods with 32,000 tokens each
-
-
-def record_key(record: Record) -> Key:
-    """What a record is of: (task, subset, example, repeat, turn)."""
-    return record["task"], record["subset"], record["example"], record["repeat"], record.get("turn", 0)
 
 
 def records_of(

@@ -1,1 +1,1 @@
-"""Tasks: rows of data, prompts made of them, scoring, the judge, and the sandbox for programs."""
+"""Tasks: rows of data, their prompts, scoring, the judge, and the sandbox for programs."""

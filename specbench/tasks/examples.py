@@ -1,4 +1,4 @@
-"""A task's examples: its rows made into prompts."""
+"""The examples of a task: its rows made into prompts."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -7,20 +7,19 @@ from typing import Literal
 from specbench.core.errors import ConfigError
 from specbench.specs import templates
 from specbench.specs.task import TaskSpec
-from specbench.tasks.fewshot import NONE, Worked, load_shots, sample_prefix
 from specbench.tasks.local_files import Row
-from specbench.tasks.rendering import reference_of, render, turns_of
+from specbench.tasks.prompts import NO_SHOTS, FewshotInfo, load_fewshot, reference_of, render, sample_prefix, turns_of
 from specbench.tasks.scoring.contract import Reference
 from specbench.tasks.sources import NoRows, open_source, rows_of
 
 
 @dataclass(frozen=True)
 class Example:
-    """What one row asks: `turns`, in order, and for each the right answer, or None where there is none.
+    """The prompts of one row: its `turns` in order, and for each the right answer, or None if there is none.
 
-    `index` counts the examples of its subset from 0; `id` is the row's own, else the index. `truncated_tokens`: how
-    many of the target's tokens the first turn has lost, because it was too long for the models.
-    `judge_sees_reference`: whether a judge of the answers is shown the references.
+    index: counts the examples of its subset from 0. id: the row's own, else the index. truncated_tokens: the tokens of
+    the target that the first turn lost because it was too long. judge_sees_reference: whether a judge of the answers is
+    shown the references.
     """
 
     index: int
@@ -32,7 +31,7 @@ class Example:
 
     @property
     def prompt(self) -> str:
-        """The first turn, which needs no answer before it."""
+        """Returns the first turn, which follows no answer."""
         return self.turns[0]
 
     @property
@@ -42,23 +41,23 @@ class Example:
 
 @dataclass(frozen=True)
 class TaskData:
-    """Examples and where they came from. `revision`: the commit on the hub; for files the digest of their bytes."""
+    """Examples and their origin. `revision`: the commit on the hub; for files the digest of their bytes."""
 
     source: Literal["hub", "local", "sample"]
     location: str
     revision: str | None
     examples: tuple[Example, ...]
-    worked: Worked = NONE
+    worked: FewshotInfo = NO_SHOTS
 
 
 def load_examples(
     task: TaskSpec, subset: str, *, data: str | None, use_sample: bool, limit: int | None, num_subsets: int = 1
 ) -> TaskData:
-    """The first `limit` examples of a subset. `data`: "hub", "sample", a folder or a file; None means the bundled
-    sample when `use_sample`, else the hub. `num_subsets`: how many subsets the run takes from the same data, so that
-    one file without a `subset` column is not measured under several names.
+    """Returns the first `limit` examples of a subset.
 
-    Raises ConfigError in one line for anything wrong with the data.
+    data: "hub", "sample", a folder or a file; None: the bundled sample if `use_sample`, else the hub. num_subsets: how
+    many subsets the run takes from the same data, so that one file without a `subset` column is not measured under
+    several names. Raises ConfigError for anything wrong with the data.
     """
     chosen = task.subset(subset)
     if chosen.scorer is not None and hasattr(chosen.scorer.factory, "examples"):  # a task of another harness
@@ -66,7 +65,7 @@ def load_examples(
         return made
     place = data or ("sample" if use_sample else "hub")
     source = open_source(task, subset, place, num_subsets)
-    shots = load_shots(task, subset, place)
+    shots = load_fewshot(task, subset, place)
     rows = list(islice(source.asked_for(rows_of(chosen, source)), limit))
     examples = tuple(_example(chosen, index, *pair, shots.prefix) for index, pair in enumerate(rows))
     shots.check(chosen, rows)
@@ -76,9 +75,9 @@ def load_examples(
 
 
 def prompts_of(task: TaskSpec, row: Row) -> tuple[str, ...]:
-    """The prompts of a row on the bundled sample, one per turn, with the worked examples before the first.
+    """Returns the prompts of a row of the bundled sample, one per turn, with the worked examples before the first.
 
-    `task` is merged with its subset; a row's column `subset` says which worked examples are meant.
+    `task` is merged with its subset; the row's column `subset` selects the worked examples.
     """
     turns = _turns(task, row, "row")
     prefix = sample_prefix(task.model_dump_json(), row.get("subset")) if task.fewshot else ""

@@ -1,4 +1,4 @@
-"""The files of tasks, downloaded from the hub ahead of a run."""
+"""Downloads the files of tasks from the hub before a run."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ from specbench.specs.overrides import with_overrides
 from specbench.specs.task import DatasetSpec, TaskSpec
 from specbench.tasks import hub
 from specbench.tasks import hub as fetched
-from specbench.tasks.fewshot import hub_place
+from specbench.tasks.prompts import hub_place
 
 WITHOUT_FETCH = "repeat this when the hub answers, or run with files of your own (specbench run --data FOLDER)"
 
@@ -18,10 +18,10 @@ WITHOUT_FETCH = "repeat this when the hub answers, or run with files of your own
 def fetch_tasks(
     names: Sequence[str], subsets: Sequence[str] | None, overrides: Sequence[str], console: Console
 ) -> Iterator[str]:
-    """Download what the subsets of the tasks read on the hub, few-shot examples too, each file once; says what comes on
-    `console`, and gives a line on each place when it is there.
+    """Downloads the files of the subsets of the tasks, including their few-shot examples, each file once. Prints each
+    file on `console` and yields a line for each finished place.
 
-    Raises ConfigError for an unknown task or subset, a task that is not on the hub, and anything that goes wrong there.
+    Raises ConfigError for an unknown task or subset, a task that is not on the hub, and any failure of the hub.
     """
     tasks, _ = with_overrides([load_task(name) for name in dict.fromkeys(names)], [], overrides)
     if not tasks:
@@ -42,7 +42,8 @@ def fetch_tasks(
 
 
 def _refuse_streamed(dataset: DatasetSpec, name: str) -> None:
-    """Of files of which a task takes the first rows only, the rest would come for nothing."""
+    """Raises ConfigError for a task that takes only the first rows of its files: the rest would be downloaded for
+    nothing."""
     if dataset.first_rows is not None:
         raise ConfigError(
             f"{name}: takes the first {dataset.first_rows:,} rows of {dataset.path}, which a run streams: nothing "
@@ -51,7 +52,7 @@ def _refuse_streamed(dataset: DatasetSpec, name: str) -> None:
 
 
 def places(task: TaskSpec, subset: str) -> list[DatasetSpec]:
-    """Where the rows of a subset are on the hub, and those of its few-shot examples."""
+    """Returns the places of a subset's rows and of its few-shot examples on the hub."""
     dataset = task.subset(subset).dataset
     if dataset is None:
         raise ConfigError(f"task '{task.name}', subset '{subset}': is not on the hub: run it with --data FOLDER")
@@ -60,7 +61,7 @@ def places(task: TaskSpec, subset: str) -> list[DatasetSpec]:
 
 
 def fetch_place(dataset: DatasetSpec, console: Console) -> str:
-    """Download the files of one split: which, where they lie, how many rows and bytes."""
+    """Downloads the files of one split. Returns their names, location, and number of rows and bytes."""
     try:
         commit, sizes = fetched.listing(dataset)
         paths = []

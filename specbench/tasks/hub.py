@@ -1,5 +1,5 @@
-"""Rows from the Hugging Face hub at one resolved commit: of files that were fetched ahead, else streamed, so that no
-more comes over the line than is used."""
+"""Rows of the Hugging Face hub at one resolved commit: from files that were fetched before, else streamed, so that no
+more is downloaded than used."""
 
 import json
 from collections import deque
@@ -27,12 +27,12 @@ class Note:
 
 
 def key(dataset: DatasetSpec) -> str:
-    """What names the files of a split."""
+    """Returns the name of the files of a split."""
     return dataset.data_files or f"{dataset.name or ''}:{dataset.split}"
 
 
 def read_note(dataset: DatasetSpec) -> Note | None:
-    """What was fetched of a dataset at its revision, be it `main`; None when nothing was."""
+    """Returns what was fetched of a dataset at its revision, such as `main`; None if nothing was."""
     try:
         return Note(**bounded.read_json(_note_path(dataset), "fetch it again"))
     except (ConfigError, TypeError):
@@ -40,18 +40,18 @@ def read_note(dataset: DatasetSpec) -> Note | None:
 
 
 def fetched_paths(dataset: DatasetSpec, commit: str) -> list[Path]:
-    """The fetched files of a split at a commit; empty unless all of them are there."""
+    """Returns the fetched files of a split at a commit; empty unless all of them exist."""
     note = read_note(dataset)
     if note is None or note.commit != commit:
         return []
     try:
         return [download(dataset, commit, name, local=True) for name in note.files.get(key(dataset), [])]
-    except OSError:  # deleted from the cache since
+    except OSError:  # deleted from the cache
         return []
 
 
 def download(dataset: DatasetSpec, commit: str, name: str, local: bool = False) -> Path:
-    """One file, from the hub or (`local`) only from its cache; raises what the hub's client raises."""
+    """Returns one file, from the hub or, with `local`, only from its cache. Raises what the hub's client raises."""
     import huggingface_hub
 
     return Path(
@@ -62,9 +62,9 @@ def download(dataset: DatasetSpec, commit: str, name: str, local: bool = False) 
 
 
 def listing(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
-    """The commit, and the files of a split with their sizes in bytes where the hub tells them.
+    """Returns the commit, and the files of a split with their sizes in bytes, None for an unknown size.
 
-    Raises ConfigError when no file has the name that the task gives, and whatever the hub's client raises.
+    Raises ConfigError if no file has the name in the task, and whatever the hub's client raises.
     """
     import huggingface_hub
 
@@ -81,14 +81,14 @@ def listing(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
 
 
 def write_note(dataset: DatasetSpec, commit: str, names: list[str]) -> None:
-    """Say that these are the files of a split and that all of them are there."""
+    """Records the files of a split, all of which exist."""
     old = read_note(dataset)
     files = old.files if old is not None and old.commit == commit else {}
     write_atomically(_note_path(dataset), json.dumps(asdict(Note(commit, {**files, key(dataset): names})), indent=2))
 
 
 def _of_split(dataset: DatasetSpec, commit: str) -> list[str]:
-    """The files that the dataset's own description gives to a split of a configuration."""
+    """Returns the files that the dataset's own description assigns to a split of a configuration."""
     import datasets
 
     builder = datasets.load_dataset_builder(dataset.path, dataset.name, revision=commit)
@@ -97,7 +97,7 @@ def _of_split(dataset: DatasetSpec, commit: str) -> list[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a path is meant by a pattern, whose wildcards do not cross a slash."""
+    """Returns whether a path matches a pattern, whose wildcards do not cross a slash."""
     parts, wanted = name.split("/"), pattern.split("/")
     return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
@@ -115,7 +115,7 @@ TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
 def filled(dataset: DatasetSpec, task: str, subset: str) -> DatasetSpec:
-    """The place of one subset, with its fields filled in."""
+    """Returns the place of one subset, with its fields filled in."""
     fields = {"task": task, "subset": subset, "split": dataset.split}
     keys = ("path", "name", "data_files", "archive_member")
     texts = {key: text.format(**fields) for key in keys if (text := getattr(dataset, key)) is not None}
@@ -123,7 +123,8 @@ def filled(dataset: DatasetSpec, task: str, subset: str) -> DatasetSpec:
 
 
 def location(dataset: DatasetSpec) -> str:
-    """What messages and rows call it: path:name:split, path:files:split, or path:zip:member, and which rows of it."""
+    """Returns the name of a place in messages and rows: path:name:split, path:files:split, or path:zip:member, and
+    which rows."""
     parts = [dataset.path, dataset.name or dataset.data_files, dataset.archive_member or dataset.split]
     ends = (("first", dataset.first_rows), ("last", dataset.last_rows))
     parts += [f"{end} {num_rows} rows" for end, num_rows in ends if num_rows is not None]
@@ -131,9 +132,9 @@ def location(dataset: DatasetSpec) -> str:
 
 
 def resolve_revision(dataset: DatasetSpec) -> str:
-    """The commit that the revision of a hub dataset stands for; without a connection the one that was fetched.
+    """Returns the commit of the revision of a hub dataset; without a connection, the one that was fetched.
 
-    Raises ConfigError, and within seconds.
+    Raises ConfigError within seconds.
     """
     import huggingface_hub
 
@@ -148,7 +149,7 @@ def resolve_revision(dataset: DatasetSpec) -> str:
 
 
 def read_rows(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
-    """All rows of one split at a commit. A zip, and files of which the last rows are asked for, are downloaded."""
+    """Yields all rows of one split at a commit. Downloads a zip, and files of which the last rows are requested."""
     paths = fetched_paths(dataset, commit)
     try:
         if not paths and (dataset.archive_member or dataset.last_rows is not None):
@@ -164,7 +165,7 @@ def read_rows(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
         else:
             yield from _streamed(dataset, commit)
     except ConfigError as error:
-        if isinstance(error.__cause__, OSError) and not paths:  # of the connection, not of a file
+        if isinstance(error.__cause__, OSError) and not paths:  # an error of the connection, not of a file
             raise failure(dataset, error.__cause__, commit) from error
         raise
     except Exception as error:
@@ -172,7 +173,7 @@ def read_rows(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
 
 
 def asked_for(dataset: DatasetSpec, rows: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """The first or last of the rows, where no more are asked for: they are counted as the task's reader leaves them."""
+    """Yields the first or last of the rows if the task limits them; they are counted after the task's reader."""
     if dataset.last_rows is not None:
         yield from deque(rows, maxlen=dataset.last_rows)
     else:
@@ -180,7 +181,7 @@ def asked_for(dataset: DatasetSpec, rows: Iterator[tuple[str, Any]]) -> Iterator
 
 
 def _names(dataset: DatasetSpec, commit: str) -> list[str]:
-    """The files of a split."""
+    """Returns the files of a split."""
     if dataset.data_files and not any(wildcard in dataset.data_files for wildcard in "*?["):
         return [dataset.data_files]
     return list(listing(dataset.model_copy(update={"revision": commit}))[1])
@@ -199,7 +200,7 @@ def _streamed(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
 def failure(
     dataset: DatasetSpec, error: Exception, commit: str | None = None, way_out: str = WITHOUT_HUB
 ) -> ConfigError:
-    """What went wrong on the hub, in one line that says how to go on without it."""
+    """Returns the error of a failure of the hub, with an alternative without it."""
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
     if "gated" in f"{type(error).__name__} {error}".lower():
         way_out = f"accept its terms on huggingface.co/datasets/{dataset.path} and log in, or {way_out}"

@@ -1,4 +1,4 @@
-"""Rows from local files: jsonl, json, csv, tsv, parquet and txt (a text a line), plain or gzipped."""
+"""Rows of local files: jsonl, json, csv, tsv, parquet and txt (one text per line), plain or gzipped."""
 
 import csv
 import gzip
@@ -18,7 +18,7 @@ from specbench.core.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """`path`: datasets/OWNER/NAME@COMMIT/FILE."""
+    """A file on the hub. `path`: datasets/OWNER/NAME@COMMIT/FILE."""
 
     path: str
 
@@ -31,7 +31,7 @@ class RemoteFile:
         return f".{self.name.rpartition('.')[2]}"
 
     def open(self, mode: str = "r", *, encoding: str, newline: str) -> IO[str]:
-        """As text, unpacked; raises what the hub's client raises."""
+        """Opens it as unpacked text. Raises what the hub's client raises."""
         import huggingface_hub
 
         raw = huggingface_hub.HfFileSystem().open(self.path, "rb")
@@ -48,7 +48,8 @@ SUFFIXES = tuple(f".{form}{gz}" for form in FORMATS for gz in ("", ".gz"))
 
 
 def find_files(folder: Path, stems: Sequence[str]) -> list[Path]:
-    """The files of the first stem (a wildcard pattern) and the first format that match any. Empty when none does.
+    """Returns the files of the first stem (a wildcard pattern) and the first format that match any; empty if none
+    does.
 
     Raises ConfigError for a stem that no file can have.
     """
@@ -65,10 +66,10 @@ def find_files(folder: Path, stems: Sequence[str]) -> list[Path]:
 
 
 def read_rows(path: File, *, headerless: Sequence[str] = (), columns: Iterable[str] = ()) -> Iterator[Row]:
-    """The rows of a file, lazily. A csv or tsv whose first row names none of `columns` and `headerless` has no header
-    and takes its columns from `headerless`, if there are any.
+    """Yields the rows of a file. A csv or tsv whose first row names none of `columns` and `headerless` has no header;
+    its columns are `headerless`, if given.
 
-    Raises ConfigError naming the file and the line (or row) when the file cannot be read or is not what its name says.
+    Raises ConfigError naming the file and the line (or row) if the file cannot be read or has another format.
     """
     suffix = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
     if suffix is None:
@@ -103,7 +104,7 @@ def _open_text(path: File) -> IO[str]:
 
 
 def _num_packed_bytes(path: File) -> int | None:
-    """The size of a packed file; None where it is not packed, or on the hub."""
+    """Returns the size of a compressed file; None for other files and files on the hub."""
     if isinstance(path, zipfile.Path):
         return path.root.getinfo(path.at).compress_size
     return path.stat().st_size if isinstance(path, Path) and path.suffix == ".gz" else None
@@ -144,7 +145,7 @@ def _jsonl_rows(path: File, lines: Iterable[str]) -> Iterator[Row]:
 
 def _json_rows(path: File, lines: Iterator[str]) -> Iterator[Row]:
     first, second = next(lines, ""), next(lines, "")
-    if _is_row(first) and _is_row(second):  # one row a line: many a .json on the hub is
+    if _is_row(first) and _is_row(second):  # many .json files on the hub hold one row per line
         yield from _jsonl_rows(path, chain([first, second], lines))
         return
     data = _json(path, _joined(path, chain([first, second], lines)), 1)
@@ -156,7 +157,7 @@ def _json_rows(path: File, lines: Iterator[str]) -> Iterator[Row]:
 
 
 def _joined(path: File, lines: Iterable[str]) -> str:
-    """The text of a file that is read as a whole."""
+    """Returns the text of a file that is read as a whole."""
     found, size = [], 0
     for line in lines:
         found.append(line)
@@ -170,7 +171,7 @@ def _joined(path: File, lines: Iterable[str]) -> str:
 
 
 def _is_row(line: str) -> bool:
-    """Whether a line is a row by itself."""
+    """Returns whether a line is a complete row."""
     try:
         return isinstance(bounded.json_value(line, strict=False), dict)
     except ValueError:
@@ -216,7 +217,7 @@ def _table_rows(
 
 
 def member_rows(archive: Path, member: str) -> Iterator[Row]:
-    """The rows of a member. Raises ConfigError when the zip cannot be read or has no such member."""
+    """Yields the rows of a member of a zip. Raises ConfigError if the zip cannot be read or has no such member."""
     try:
         with zipfile.ZipFile(archive) as opened:
             if member not in opened.namelist():
@@ -230,9 +231,9 @@ Files = dict[str, Path]
 
 
 def find_parallel(folder: Path, patterns: Mapping[str, str], split: str = "test") -> list[Files]:
-    """The files of each column, in order of name: those for which the wildcards of all patterns stand for the same
-    texts. Empty when there are none: files that are named otherwise need not be translations of each other. Of several
-    those that are named after the split, if any is: `test.en` beside `train.en`."""
+    """Returns the files of each column, sorted by name: those for which the wildcards of all patterns match the same
+    texts. Files with other names need not be translations of each other. Of several, returns those named after the
+    split, if any: `test.en` beside `train.en`."""
     found = {column: _matching(folder, pattern) for column, pattern in patterns.items()}
     if not found:
         return []
@@ -242,7 +243,7 @@ def find_parallel(folder: Path, patterns: Mapping[str, str], split: str = "test"
 
 
 def _matching(folder: Path, pattern: str) -> dict[tuple[str, ...], Path]:
-    """The files that a pattern means, by what its wildcards stand for."""
+    """Returns the files that match a pattern, by the texts of its wildcards."""
     expression = re.compile("(.*)".join(map(re.escape, pattern.split("*"))))
     found = {}
     for path in sorted(folder.glob(pattern)):
@@ -253,9 +254,9 @@ def _matching(folder: Path, pattern: str) -> dict[tuple[str, ...], Path]:
 
 
 def parallel_rows(files: Files) -> Iterator[tuple[str, Row]]:
-    """The rows, each with its place; lines that are blank in all files are left out.
+    """Yields the rows with their places; lines that are blank in all files are skipped.
 
-    Raises ConfigError when the files have not the same number of lines.
+    Raises ConfigError if the files have different numbers of lines.
     """
     columns = {column: _lines(path) for column, path in files.items()}
     counts = {str(files[column]): len(lines) for column, lines in columns.items()}
@@ -269,7 +270,7 @@ def parallel_rows(files: Files) -> Iterator[tuple[str, Row]]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Only a line feed ends a line: other characters that could may stand inside a text."""
+    """Returns the lines of a file. Only a line feed ends a line: a text may hold other line separators."""
     try:
         text = bounded.read_bytes(path, "divide it").decode("utf-8-sig")
     except UnicodeDecodeError as error:

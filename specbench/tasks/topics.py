@@ -27,7 +27,7 @@ Vectors = dict[str, NDArray[np.float32]]
 
 
 def read_vectors(path: Path, words: set[str]) -> Vectors:
-    """The unit vectors of the words in a GloVe text file (a word and its numbers, a space apart).
+    """Returns the unit vectors of the words in a GloVe text file (a word and its numbers, separated by spaces).
 
     Raises ConfigError.
     """
@@ -54,7 +54,7 @@ def _unit(numbers: str, place: str) -> NDArray[np.float32]:
 
 
 def similar_pairs(adjectives: Sequence[str], nouns: Sequence[str], vectors: Vectors, num: int) -> list[Pair]:
-    """The `num` most similar pairs in which no word comes twice. Raises ConfigError when there are not so many."""
+    """Returns the `num` most similar pairs in which no word is repeated. Raises ConfigError if there are fewer."""
     nouns = [word for word in nouns if word in vectors]
     taken = set(nouns)
     adjectives = [word for word in adjectives if word in vectors and word not in taken]
@@ -65,7 +65,7 @@ def similar_pairs(adjectives: Sequence[str], nouns: Sequence[str], vectors: Vect
         )
     similarity = np.stack([vectors[word] for word in adjectives]) @ np.stack([vectors[word] for word in nouns]).T
     pairs: list[Pair] = []
-    for _ in range(num):  # [adjectives, nouns]; a pair once taken leaves its row and its column
+    for _ in range(num):  # [adjectives, nouns]; a chosen pair removes its row and its column
         row, column = np.unravel_index(int(similarity.argmax()), similarity.shape)
         pairs.append((adjectives[row], nouns[column]))
         similarity[row, :] = similarity[:, column] = -np.inf
@@ -73,17 +73,18 @@ def similar_pairs(adjectives: Sequence[str], nouns: Sequence[str], vectors: Vect
 
 
 NUM_TOPICS = 200
-NUM_NOUNS, NUM_ADJECTIVES = 2000, 2000  # the paper names no numbers
+NUM_NOUNS, NUM_ADJECTIVES = 2000, 2000  # the paper gives no numbers
 
 
 def bundled_fields() -> list[tuple[list[str], list[str]]]:
-    """The adjectives and the nouns of each field of `topics.yaml`."""
+    """Returns the adjectives and the nouns of each field of `topics.yaml`."""
     fields = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
     return [(field["adjectives"], field["nouns"]) for field in fields.values()]
 
 
 def bundled_topics(num: int) -> list[Pair]:
-    """Adjectives with nouns of their field, field after field in turn. Raises ConfigError when there are not `num`."""
+    """Returns adjectives with nouns of their field, cycling through the fields. Raises ConfigError if there are fewer
+    than `num`."""
     columns = [list(product(*field)) for field in bundled_fields()]
     pairs = [column[place] for place in range(max(map(len, columns))) for column in columns if place < len(column)]
     if num > len(pairs):
@@ -92,7 +93,7 @@ def bundled_topics(num: int) -> list[Pair]:
 
 
 def concrete_nouns(path: Path) -> list[str]:
-    """The single words whose `Dom_Pos` is Noun, the most concrete (`Conc.M`) first. Raises ConfigError."""
+    """Returns the single words whose `Dom_Pos` is Noun, the most concrete (`Conc.M`) first. Raises ConfigError."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -111,7 +112,8 @@ def concrete_nouns(path: Path) -> list[str]:
 
 
 def brown_adjectives() -> list[str] | None:
-    """The adjectives (JJ) of the Brown corpus, the most frequent first; None where nltk or its corpus is missing."""
+    """Returns the adjectives (JJ) of the Brown corpus, the most frequent first; None if nltk or its corpus is
+    missing."""
     try:
         from nltk.corpus import brown
 
@@ -122,7 +124,7 @@ def brown_adjectives() -> list[str] | None:
 
 
 def make_topics(num: int = NUM_TOPICS, concreteness: Path | None = None, vectors: Path | None = None) -> list[Pair]:
-    """Adjective and noun of each topic, always the same for the same files. Raises ConfigError."""
+    """Returns adjective and noun of each topic, always the same for the same files. Raises ConfigError."""
     if num < 1:
         raise ConfigError(f"--num {num}: there must be one topic at least: choose a larger number")
     if vectors is None:
@@ -136,7 +138,7 @@ def make_topics(num: int = NUM_TOPICS, concreteness: Path | None = None, vectors
 
 
 def write_topics(output: Path, pairs: Sequence[Pair]) -> None:
-    """A JSONL file with the topics once for each subset of the task `story`. Raises ConfigError."""
+    """Writes a JSONL file with the topics, once for each subset of the task `story`. Raises ConfigError."""
     rows = [
         {"subset": subset, "id": f"{subset}-{number}", "adjective": adjective, "noun": noun}
         for subset in load_task("story").subset_names
@@ -149,7 +151,7 @@ def write_topics(output: Path, pairs: Sequence[Pair]) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(prog="python -m specbench.tasks.topics", description=__doc__)
     parser.add_argument("output", type=Path, help="a JSONL file for `specbench run --task story --data FILE`")
     parser.add_argument("--num", type=int, default=NUM_TOPICS, help="how many topics")

@@ -1,1 +1,2 @@
-"""Training of drafters: one loop for every objective (s-CDF, distillation, pretraining and fine-tuning)."""
+"""Training of drafters: one loop for all objectives (s-CDF, distillation, pretraining, fine-tuning), and n-gram
+counting."""

@@ -1,4 +1,4 @@
-"""`specbench train scdf | distill | finetune`: settings → data, models, objective → a trained checkpoint."""
+"""The command `specbench train`: settings → data, models and objective → a trained checkpoint."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,27 +11,97 @@ from rich.console import Console
 
 from specbench.core import bounded
 from specbench.core.console import say
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import TRAINING_RECORD
 from specbench.core.resources import EMBEDDED
+from specbench.core.resumable_folder import changed_settings
 from specbench.core.threads import set_threads
-from specbench.embedded.family import source_of
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import identified
-from specbench.training.cost import Meter
+from specbench.models.loading import model_source
+from specbench.specs import components as dotted
+from specbench.specs import yaml_files
+from specbench.specs.components import AnySpec, build
+from specbench.training.cost import CostMeter
 from specbench.training.data import WORLD, TrainingData, is_measured, load_data, total_steps
-from specbench.training.files import WITHOUT_EFFECT, OutputFolder, differences
 from specbench.training.objectives import build_objective
-from specbench.training.progress import saying_what_is_kept
-from specbench.training.record import FORMAT, TrainingRecord, data_of, settings_of
-from specbench.training.settings import settings
-from specbench.training.spec import TrainSpec
-from specbench.training.train import check_fit, device_of, dtype_of, load_drafter, load_target, make_accelerator, train
+from specbench.training.output import (
+    FORMAT,
+    WITHOUT_EFFECT,
+    OutputFolder,
+    TrainingRecord,
+    all_settings,
+    data_record,
+)
+from specbench.training.progress import reporting_what_is_kept
+from specbench.training.spec import EXAMPLES, KINDS, TrainSpec
+from specbench.training.train import (
+    check_fit,
+    device_of,
+    dtype_of,
+    load_drafter,
+    load_target,
+    make_accelerator,
+    train_drafter,
+)
+
+
+def settings(kind: str, config: Path | None, options: Mapping[str, Any], overrides: Sequence[str]) -> TrainSpec:
+    """Returns the checked settings of a training in steps; see `read_settings`."""
+    return read_settings(TrainSpec, kind, config, options, overrides)
+
+
+def read_settings(
+    model: type[AnySpec], kind: str, config: Path | None, options: Mapping[str, Any], overrides: Sequence[str]
+) -> AnySpec:  # fmt: skip
+    """Returns the checked settings: the command line overrides the YAML file, and the file overrides the defaults.
+
+    `options`: values by dotted key, None for an option that is not given. `overrides`: key=value. Raises ConfigError
+    naming the file or the option, the key and the value.
+    """
+    file = read_config(config, kind) if config is not None else {}
+    data: dict[str, Any] = {**file, "kind": kind}
+    for path, value in options.items():
+        if value is not None:
+            data = dotted.put(data, path, value)
+    texts = {}
+    for pair in overrides:
+        path, equals, text = pair.partition("=")
+        if not equals or not path.strip():
+            raise ConfigError(f"--set '{pair}': write it as key=value, such as --set {EXAMPLES[kind]}")
+        texts[path.strip()] = pair
+        data = dotted.put(data, path.strip(), yaml_files.parse(text, f"--set {pair}"))
+    if not data.get("output"):
+        raise ConfigError("--output: is missing: give the folder that the trained drafter is written to")
+    try:
+        return build(model, {"data": {}, **data})
+    except ConfigError as error:
+        raise ConfigError(f"{origin_of(str(error), config, file, texts)}{error}") from error
+
+
+def read_config(config: Path, kind: str) -> dict[str, Any]:
+    """Returns the keys of a file. Raises ConfigError for a file that cannot be read or that is of another kind."""
+    data = yaml_files.read(config)
+    if data.get("kind", kind) != kind:
+        raise ConfigError(
+            f"{config}: kind = {data['kind']!r}, and the command is `train {kind}`: {nearest(kind, KINDS)}"
+        )
+    return data
+
+
+def origin_of(problem: str, config: Path | None, file: Mapping[str, Any], overrides: Mapping[str, str]) -> str:
+    """Returns a prefix that says where the key at the beginning of a problem was given: `--set`, the file, or
+    neither."""
+    key = problem.split(" = ")[0].split(": ")[0]
+    for path, pair in overrides.items():
+        if key == path or key.startswith(f"{path}.") or key == path.split(".")[0]:
+            return f"--set {pair}: "
+    return f"{config}: " if key.split(".")[0] in file else ""
 
 
 def is_finished(spec: TrainSpec) -> bool:
-    """Whether the output folder holds what these settings, data and models give. Raises ConfigError, with what differs,
-    where it holds another training of the same kind; of anything else the answer is no."""
+    """Returns whether the output folder holds the result of these settings, data and models. Returns False for anything
+    that is no training of this kind. Raises ConfigError with the differences for another training of the same kind."""
     try:
         record = bounded.read_json(Path(spec.output) / TRAINING_RECORD, "train it again", strict=False)
         made, kind, digest = record["settings"], record["settings"]["kind"], record["data"]["digest"]
@@ -41,21 +111,21 @@ def is_finished(spec: TrainSpec) -> bool:
     if kind != spec.kind:
         return False
     asked = {key: value for key, value in spec.model_dump(mode="json").items() if key not in WITHOUT_EFFECT}
-    if spec.num_steps is None:  # as many as the data take
+    if spec.num_steps is None:  # the data determine it
         del asked["num_steps"]
-    check_same(spec, {key: made.get(key) for key in asked}, asked)
-    check_same(spec, {"data_digest": digest, "revisions": revisions}, {
+    check_same_settings(spec, {key: made.get(key) for key in asked}, asked)
+    check_same_settings(spec, {"data_digest": digest, "revisions": revisions}, {
         "data_digest": load_data(spec).digest, "revisions": {
-            "target": revision_of(spec.target, spec.target_revision),
-            "drafter": revision_of(spec.drafter, spec.drafter_revision),
+            "target": identified(model_source(spec.target), spec.target_revision),
+            "drafter": identified(model_source(spec.drafter), spec.drafter_revision),
         },
     })  # fmt: skip
     return True
 
 
-def check_same(spec: TrainSpec, made: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Raise ConfigError for what differs."""
-    changed = differences(made, asked)
+def check_same_settings(spec: TrainSpec, made: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raises ConfigError with the differences between a finished training and the requested one."""
+    changed = "; ".join(changed_settings(made, asked))
     if changed:
         raise ConfigError(
             f"--output {spec.output}: a finished training with other settings is there ({changed}): choose another "
@@ -63,14 +133,9 @@ def check_same(spec: TrainSpec, made: Mapping[str, Any], asked: Mapping[str, Any
         )
 
 
-def revision_of(name: str, revision: str | None) -> str | None:
-    """What `CausalLM.revision` is of a model that is loaded by its name."""
-    source = source_of(name)
-    return identified(source, revision)
-
-
-def measuring(settings: Mapping[str, Any], folder: Path) -> str:
-    """The command that measures a trained drafter: on the tasks that it was trained for, or on TASK without one."""
+def measurement_command(settings: Mapping[str, Any], folder: Path) -> str:
+    """Returns the command that measures a trained drafter on the tasks of its training, or on TASK if there are
+    none."""
     data = settings["data"]
     names = [name.removeprefix(WORLD) for name in data["tasks"]]
     known = [name for name, given in zip(names, data["tasks"], strict=True) if name == given or is_measured(name)]
@@ -86,7 +151,7 @@ def measuring(settings: Mapping[str, Any], folder: Path) -> str:
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What a user asked for, as it was said; `options` by dotted key, None where an option was not given."""
+    """The arguments of the command line. `options`: values by dotted key, None for an option that is not given."""
 
     kind: str
     config: Path | None
@@ -96,66 +161,72 @@ class TrainRequest:
     command: str
 
 
-def execute(request: TrainRequest, console: Console) -> tuple[TrainingRecord, Path] | None:
-    """Train, or resume, as a user asked; of several processes the main one gives the record and the folder. A training
-    that is finished already is said to be so, and None.
+def run_training(request: TrainRequest, console: Console) -> tuple[TrainingRecord, Path] | None:
+    """Trains or resumes as requested. Returns the record and the folder in the main process, None in the other
+    processes and for a training that is already finished.
 
-    Raises ConfigError in one line."""
+    Raises ConfigError.
+    """
     spec = settings(request.kind, request.config, request.options, request.overrides)
     if is_finished(spec):
-        say(console, f"{spec.output}: is finished already, with the same settings; another --output repeats it")
+        say(console, f"{spec.output}: is already finished with the same settings; another --output repeats it")
         return None
     OutputFolder(Path(spec.output)).check()
     set_threads(request.threads, spec.target.startswith(EMBEDDED))
-    record = make(spec, console, cache_folder(), request.command)
+    record = train_with_settings(spec, console, cache_folder(), request.command)
     return (record, Path(spec.output)) if record is not None else None
 
 
-def make(spec: TrainSpec, console: Console, cache: Path, command: str | None = None) -> TrainingRecord | None:
-    """The training of checked settings, with what `specbench run` measures of its data said; the record, in the main
-    process. cache: where the target's continuations are kept. Raises ConfigError."""
+def train_with_settings(
+    spec: TrainSpec, console: Console, cache: Path, command: str | None = None
+) -> TrainingRecord | None:
+    """Runs the training of checked settings and warns of data that `specbench run` measures. Returns the record in the
+    main process.
+
+    cache: the folder of the target's continuations. Raises ConfigError.
+    """
     output = OutputFolder(Path(spec.output))
     accelerator = make_accelerator(spec)
     if accelerator.is_main_process:
         output.check_writable()
     data = load_data(spec)
     if accelerator.is_main_process:
-        say_overlap(data, console)
+        warn_of_overlap(data, console)
     device = device_of(spec, accelerator)
     target, drafter = load_target(spec, device), load_drafter(spec, device)
     check_fit(target, drafter)
-    with saying_what_is_kept(console, output):
-        with Meter(drafter.device) as meter:
+    with reporting_what_is_kept(console, output):
+        with CostMeter(drafter.device) as meter:
             objective = build_objective(spec, target, drafter, data, cache, console)
             preparation = meter.cost()
         num_steps = total_steps(spec, objective.num_items)
-        about = {"data": data_of(data), "models": {"target": named(target), "drafter": named(drafter)},
-                 "preparation": preparation}  # fmt: skip
-        same = identity(spec, num_steps, about, accelerator.num_processes)
+        models = {"target": model_record(target), "drafter": model_record(drafter)}
+        about = {"data": data_record(data), "models": models, "preparation": preparation}
+        same = training_identity(spec, num_steps, about, accelerator.num_processes)
         with output.open(same, is_main=accelerator.is_main_process):
             if accelerator.is_main_process:
                 steps = f"{num_steps} steps of {spec.gradient_accumulation} passes"
                 say(console, f"training {drafter.name} for {target.name}: {steps} into {output.path}")
-            record = train(drafter, objective, spec, output, console, num_steps, about, command)
+            record = train_drafter(drafter, objective, spec, output, console, num_steps, about, command)
     return record if accelerator.is_main_process else None
 
 
-def identity(spec: TrainSpec, num_steps: int, about: Mapping[str, Any], num_processes: int) -> dict[str, Any]:
-    """What must be the same for a training to be resumed: of the dtype auto what it comes to on this device."""
-    kept = {key: value for key, value in settings_of(spec, num_steps).items() if key not in WITHOUT_EFFECT}
+def training_identity(spec: TrainSpec, num_steps: int, about: Mapping[str, Any], num_processes: int) -> dict[str, Any]:
+    """Returns what must be equal for a training to be resumed; dtype auto is resolved for this device."""
+    kept = {key: value for key, value in all_settings(spec, num_steps).items() if key not in WITHOUT_EFFECT}
     return {
         "format": FORMAT, "settings": {**kept, "dtype": dtype_of(spec)}, "num_processes": num_processes,
         "data_digest": about["data"]["digest"], "models": about["models"],
     }  # fmt: skip
 
 
-def named(model: CausalLM) -> dict[str, str | None]:
-    """A model's name, and the commit or the digest of its files."""
+def model_record(model: CausalLM) -> dict[str, str | None]:
+    """Returns a model's name, and the commit or the digest of its files."""
     return {"name": model.name, "revision": model.revision}
 
 
-def say_overlap(data: TrainingData, console: Console) -> None:
-    """Rows that are measured are not trained on in silence."""
+def warn_of_overlap(data: TrainingData, console: Console) -> None:
+    """Warns if the training data contains rows that `specbench run` measures."""
     if data.overlap:
         first, more = data.overlap[0], len(data.overlap) - 1
         say(
@@ -166,5 +237,5 @@ def say_overlap(data: TrainingData, console: Console) -> None:
 
 
 def cache_folder() -> Path:
-    """Where the target's continuations are kept, for all trainings of the user."""
+    """Returns the folder of the target's continuations, which all trainings of the user share."""
     return cached_assets_path("specbench", namespace="training", subfolder="continuations")

@@ -13,16 +13,26 @@ from torch import Tensor, nn
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.training.divergence import corrective_weights, cross_entropy_full, cross_entropy_sampled, unfairness
-from specbench.training.objective import Part
-from specbench.training.passes import Batch, FrozenLogits, Sample, bare, batches_of, learnt_logits
+from specbench.training.loop import LossPart
+from specbench.training.passes import (
+    Batch,
+    LogitsCache,
+    Sample,
+    batches_of,
+    corrective_weights,
+    cross_entropy_full,
+    cross_entropy_sampled,
+    learnt_logits,
+    unfairness,
+    unwrapped,
+)
 from specbench.training.spec import ScdfSpec, TrainSpec
-from specbench.training.teacher import Generator, Ids, Job
+from specbench.training.teacher import GenerationJob, Generator, Ids
 
 Prompts = Sequence[tuple[str, Ids]]  # language and token ids
 
 
-class Draws:
+class LanguageDraws:
     """Draws the data of any pass; every draw is a function of the seed and the number of the pass."""
 
     def __init__(self, spec: TrainSpec, settings: ScdfSpec, target: CausalLM, prompts: Prompts) -> None:
@@ -33,7 +43,7 @@ class Draws:
         self._generator = Generator.of(target, Sampling(settings.temperature), spec.max_new_tokens)
 
     def languages(self, number: int) -> Counter[str]:
-        """How often each language is drawn for a pass: once, or as the proportions have it."""
+        """Returns how often each language is drawn for a pass: once, or according to the proportions."""
         names, settings = list(self._prompts), self._settings
         random = self._random("languages", number)
         if settings.weighting == "balanced":
@@ -44,13 +54,16 @@ class Draws:
         return Counter(names[place] for place in sorted(drawn.tolist()))
 
     def batches(self, number: int, languages: Counter[str]) -> dict[str, list[Batch]]:
-        """The prompts of a pass with the target's sampled continuations, in mini-batches by language."""
+        """Returns the prompts of a pass with the target's sampled continuations, in mini-batches by language."""
         chosen = [
             (language, ids)
             for language, times in languages.items()
             for ids in self._prompts_of(number, language, times)
         ]
-        jobs = [Job(ids, stream_seed(self._spec.seed, "continuation", number, i)) for i, (_, ids) in enumerate(chosen)]
+        jobs = [
+            GenerationJob(ids, stream_seed(self._spec.seed, "continuation", number, i))
+            for i, (_, ids) in enumerate(chosen)
+        ]
         ends = self._generator.continue_all(jobs, self._spec.generation_batch)
         samples: dict[str, list[Sample]] = {language: [] for language in languages}
         for (language, ids), end in zip(chosen, ends, strict=True):
@@ -60,14 +73,14 @@ class Draws:
     def _prompts_of(self, number: int, language: str, times: int) -> list[Ids]:
         pool = self._prompts[language]
         wanted = times * self._settings.prompts_per_language
-        return [pool[place] for place in drawn_places(len(pool), wanted, self._random("prompts", number, language))]
+        return [pool[place] for place in draw_indices(len(pool), wanted, self._random("prompts", number, language))]
 
     def _random(self, *purpose: str | int) -> torch.Generator:
         return torch.Generator().manual_seed(stream_seed(self._spec.seed, *purpose))
 
 
-def drawn_places(num_items: int, number: int, random: torch.Generator) -> list[int]:
-    """`number` of `num_items` places in random order; none comes again before all have come."""
+def draw_indices(num_items: int, number: int, random: torch.Generator) -> list[int]:
+    """Returns `number` of `num_items` indices in random order; none is repeated before all were drawn."""
     rounds = -(-number // num_items)
     return [place for _ in range(rounds) for place in torch.randperm(num_items, generator=random).tolist()][:number]
 
@@ -75,8 +88,9 @@ def drawn_places(num_items: int, number: int, random: torch.Generator) -> list[i
 Logits = Callable[[Batch], Tensor]  # the logits before every learnt token, [num_learnt, vocab]
 
 
-class Proxies:
-    """Estimates on the prompts of a pass. `num_draft_tokens`: of a greedy draft; `batch_size`: of a scoring pass."""
+class AcceptanceProxy:
+    """Estimates on the prompts of a pass. `num_draft_tokens`: length of a greedy draft; `batch_size`: of a scoring
+    pass."""
 
     def __init__(self, target: CausalLM, num_draft_tokens: int, batch_size: int, generation_batch: int) -> None:
         self._target, self._num_draft_tokens = target, num_draft_tokens
@@ -84,7 +98,7 @@ class Proxies:
 
     @torch.no_grad()
     def of(self, drafter: nn.Module, prompts: Sequence[Sequence[int]], seed: int) -> dict[str, float | None]:
-        """Proxy acceptance, and the prompt misfit of drafter (q) and target (p)."""
+        """Returns the proxy acceptance, and the prompt misfit of drafter (q) and target (p)."""
         vocab_size, size = self._target.vocab_size, self._batch_size
 
         def target(batch: Batch) -> Tensor:
@@ -102,26 +116,27 @@ class Proxies:
 
     def _drafts(self, drafter: nn.Module, prompts: Sequence[Sequence[int]]) -> list[Sample]:
         eos = self._target.eos_token_ids
-        greedy = Generator(bare(drafter), self._target.vocab_size, eos, Sampling(), self._num_draft_tokens)
-        ends = greedy.continue_all([Job(tuple(ids)) for ids in prompts], self._generation_batch)
+        greedy = Generator(unwrapped(drafter), self._target.vocab_size, eos, Sampling(), self._num_draft_tokens)
+        ends = greedy.continue_all([GenerationJob(tuple(ids)) for ids in prompts], self._generation_batch)
         return [Sample("", (*ids, *end), len(ids)) for ids, end in zip(prompts, ends, strict=True)]
 
 
 def token_probs(logits: Tensor, token_ids: Tensor) -> Tensor:
-    """The raw probability of one token per position, float64 on the CPU: [num_positions]."""
+    """Returns the raw probability of one token per position, float64 on the CPU: [num_positions]."""
     log_probs = torch.log_softmax(logits.float(), dim=-1).gather(-1, token_ids.to(logits.device)[:, None])[:, 0]
     return log_probs.cpu().double().exp()
 
 
 def num_accepted(target_probs: Tensor, draft_probs: Tensor, uniforms: Tensor) -> int:
-    """The contiguous accepted prefix of a draft: tokens are accepted while u < min(1, p/q). All are [num_drafted]:
-    what target and drafter give the drafted tokens, and uniform numbers in [0, 1)."""
+    """Returns the length of the accepted prefix of a draft: tokens are accepted while u < min(1, p/q). All arguments
+    are [num_drafted]: probabilities of the drafted tokens by target and drafter, and uniform numbers in [0, 1)."""
     accepted = uniforms < (target_probs / draft_probs).clamp_max(1.0)
     return int(accepted.int().cumprod(-1).sum())
 
 
 def proxy_acceptance(drafts: Sequence[Sample], target: Logits, drafter: Logits, batch_size: int, seed: int) -> float:
-    """Accepted prefixes of greedy drafts / drafted tokens. `drafts`: prompts, with the drafts as what is learnt."""
+    """Returns accepted prefixes of greedy drafts / drafted tokens. `drafts`: prompts, with the drafts as learnt
+    tokens."""
     generator = torch.Generator().manual_seed(seed)
     accepted = 0
     for batch in batches_of(drafts, batch_size):
@@ -134,15 +149,15 @@ def proxy_acceptance(drafts: Sequence[Sample], target: Logits, drafter: Logits, 
 
 
 def prompt_misfit(prompts: Sequence[Sample], model: Logits, batch_size: int) -> float | None:
-    """1 − the mean raw probability of the prompts' tokens: the total variation to the data as a point mass (P0 eq. 7).
-    None where no prompt has a token behind another."""
+    """Returns 1 − the mean raw probability of the prompts' tokens: the total variation to the data as a point mass (P0
+    eq. 7). Returns None if no prompt has two tokens."""
     longer = [prompt for prompt in prompts if prompt.num_learnt]
     found = [token_probs(model(batch), batch.learnt_ids) for batch in batches_of(longer, batch_size)]
     return float(1 - torch.cat(found).mean()) if found else None
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredLanguage:
     """The mini-batches of one language in one pass, and the drafter's loss on each before the update."""
 
     batches: Sequence[Batch]
@@ -154,7 +169,7 @@ class Measured:
 
     @property
     def divergence(self) -> float:
-        """D: the mean over all tokens, however they are batched."""
+        """Returns D: the mean over all tokens, whatever the batches."""
         pairs = zip(self.batches, self.losses, strict=True)
         return sum(batch.num_learnt * loss for batch, loss in pairs) / self.num_tokens
 
@@ -164,8 +179,9 @@ class Measured:
 
 
 class CorrectiveObjective:
-    """Each language's loss is D, its drafter's cross-entropy on the target's own continuations; its weight is
-    (D − min D) / m, or that of a baseline. Several processes measure all of it each, and share the gradients' work."""
+    """The loss of each language is D, the drafter's cross-entropy on the target's continuations. Its weight is (D − min
+    D) / m, or that of a baseline. In a training of several processes each one measures all languages; they share the
+    gradient computation."""
 
     columns: tuple[str, ...] = (
         "star_lang", "lang", "r", "weight", "unfairness", "acceptance", "prompt_tv_q", "prompt_tv_p",
@@ -176,23 +192,24 @@ class CorrectiveObjective:
         self.num_items = len(prompts)
         self._seed, self._settings = spec.seed, spec.scdf
         self._vocab_size = target.vocab_size
-        self._draws = Draws(spec, spec.scdf, target, prompts)
-        self._frozen = FrozenLogits(target.model, target.vocab_size)
-        self._proxies = Proxies(target, spec.scdf.num_draft_tokens, spec.scdf.mini_batch, spec.generation_batch)
-        self._measured: Mapping[str, Measured] = {}
+        self._draws = LanguageDraws(spec, spec.scdf, target, prompts)
+        self._frozen = LogitsCache(target.model, target.vocab_size)
+        self._proxies = AcceptanceProxy(target, spec.scdf.num_draft_tokens, spec.scdf.mini_batch, spec.generation_batch)
+        self._measured: Mapping[str, MeasuredLanguage] = {}
         self._weights: Mapping[str, float] = {}
 
-    def parts(self, drafter: nn.Module, number: int) -> list[Part]:
-        """The mini-batches of a pass with their constant weights: Σ weight · ∇loss is the gradient of P0 eq. 9."""
+    def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
+        """Returns the mini-batches of a pass with their constant weights: Σ weight · ∇loss is the gradient of P0 eq.
+        9."""
         self._frozen.forget()
         languages = self._draws.languages(number)
         batches = self._draws.batches(number, languages)
         self._measured = {language: self._measure(language, found, drafter) for language, found in batches.items()}
-        self._weights = weights(self._settings, self._measured, languages)
+        self._weights = language_weights(self._settings, self._measured, languages)
         return [self._part(language, place) for language, found in batches.items() for place in range(len(found))]
 
     def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
-        """D, weights and 𝒰 as the pass has found them; acceptance and misfit are measured now, on its prompts."""
+        """Returns D, weights and 𝒰 of the last pass; acceptance and misfit are measured on its prompts now."""
         divergences = {language: each.divergence for language, each in self._measured.items()}
         shared = {
             "star_lang": min(divergences, key=divergences.__getitem__),
@@ -207,34 +224,37 @@ class CorrectiveObjective:
         ]  # fmt: skip
 
     def validation(self, drafter: nn.Module) -> float | None:
-        """Nothing is held back."""
+        """Returns None: there is no validation data."""
         return None
 
     @torch.no_grad()
-    def _measure(self, language: str, batches: Sequence[Batch], drafter: nn.Module) -> Measured:
+    def _measure(self, language: str, batches: Sequence[Batch], drafter: nn.Module) -> MeasuredLanguage:
         losses = [float(self._loss((language, place), batch, drafter)) for place, batch in enumerate(batches)]
-        return Measured(batches, losses)
+        return MeasuredLanguage(batches, losses)
 
     def _loss(self, key: tuple[str, int], batch: Batch, drafter: nn.Module) -> Tensor:
-        """The estimate of D on one mini-batch."""
+        """Returns the estimate of D on one mini-batch."""
         draft_logits = learnt_logits(drafter, batch, self._vocab_size)
         if self._settings.estimator == "sampled":
             return cross_entropy_sampled(batch.learnt_ids.to(draft_logits.device), draft_logits).mean()
         return cross_entropy_full(self._frozen.of(key, batch), draft_logits).mean()
 
-    def _part(self, language: str, place: int) -> Part:
-        """A mini-batch with its share of its language's weight; what has no weight is not computed again."""
+    def _part(self, language: str, place: int) -> LossPart:
+        """Returns a mini-batch with its share of its language's weight; a weight of 0 reuses the known loss."""
         measured, weight = self._measured[language], self._weights[language]
         batch = measured.batches[place]
         if weight == 0.0:
             known = torch.tensor(measured.losses[place])
-            return Part(language, 0.0, batch.num_learnt, lambda drafter: known)
+            return LossPart(language, 0.0, batch.num_learnt, lambda drafter: known)
         share = batch.num_learnt / measured.num_tokens
-        return Part(language, weight * share, batch.num_learnt, partial(self._loss, (language, place), batch))
+        return LossPart(language, weight * share, batch.num_learnt, partial(self._loss, (language, place), batch))
 
 
-def weights(settings: ScdfSpec, measured: Mapping[str, Measured], languages: Counter[str]) -> dict[str, float]:
-    """The constant weight of each language's D in a pass; how often it was drawn counts for the baselines."""
+def language_weights(
+    settings: ScdfSpec, measured: Mapping[str, MeasuredLanguage], languages: Counter[str]
+) -> dict[str, float]:
+    """Returns the constant weight of each language's D in a pass. For the baselines it counts how often the language
+    was drawn."""
     if settings.weighting == "corrective":
         found = corrective_weights([measured[language].divergence for language in languages])
         return dict(zip(languages, found, strict=True))

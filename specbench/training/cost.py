@@ -1,4 +1,4 @@
-"""What a training costs: wall-clock time, processor time, and energy where the machine tells it."""
+"""The cost of a training: wall-clock time, processor time, and energy if the machine reports it."""
 
 import ctypes
 import time
@@ -10,21 +10,21 @@ import torch
 
 RAPL = Path("/sys/class/powercap")
 SECONDS = 10.0  # between two readings
-MAX_WATTS = 1000.0  # of one package: more than any takes
+MAX_WATTS = 1000.0  # of one package: above any real power
 
-Counter = tuple[int, int]  # microjoules so far, and those at which it begins anew
+EnergyCounter = tuple[int, int]  # microjoules so far, and the value at which the counter wraps around
 
 
 class ProcessorEnergy:
-    """Joules of all processor packages since it was made, whatever runs on them.
+    """The energy of all processor packages since the object was created, including other programs.
 
-    A counter begins anew after its range, at full load within minutes. So inside `with` the counters are read every
-    few seconds; energy over a time in which one may have passed its range unseen is unknown, and stays so.
+    A counter wraps around at its range, at full load within minutes. Inside `with` a thread therefore reads the
+    counters every few seconds. If a counter may have wrapped around unseen, the energy is unknown from then on.
     """
 
     def __init__(self, folder: Path = RAPL, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
-        self._joules, self._last, self._read_at = 0.0, packages(folder), clock()
+        self._joules, self._last, self._read_at = 0.0, package_counters(folder), clock()
         self._lock, self._stopped, self._thread = Lock(), Event(), Thread(target=self._keep_reading, daemon=True)
 
     def __enter__(self) -> "ProcessorEnergy":
@@ -38,16 +38,16 @@ class ProcessorEnergy:
             self._thread.join()
 
     def joules(self) -> float | None:
-        """So far; None where the counters cannot be read, or have not been read for too long."""
+        """Returns the energy so far; None if the counters cannot be read or were not read for too long."""
         with self._lock:
-            now, found, last = self._clock(), packages(self._folder), self._last
+            now, found, last = self._clock(), package_counters(self._folder), self._last
             self._last = None
             if last is None or found is None or found.keys() != last.keys():
                 return None
             most = (now - self._read_at) * MAX_WATTS * 1e6
             if any(most >= limit for _, limit in found.values()):
                 return None
-            self._joules += sum(taken(last[name], found[name]) for name in found) / 1e6
+            self._joules += sum(energy_between(last[name], found[name]) for name in found) / 1e6
             self._last, self._read_at = found, now
             return self._joules
 
@@ -56,15 +56,15 @@ class ProcessorEnergy:
             pass
 
 
-def taken(before: Counter, after: Counter) -> int:
-    """Microjoules between two readings of one counter, between which it has begun anew at most once."""
+def energy_between(before: EnergyCounter, after: EnergyCounter) -> int:
+    """Returns the microjoules between two readings of one counter that wrapped around at most once."""
     count, limit = after
     return count - before[0] if count >= before[0] else count - before[0] + limit
 
 
-def packages(folder: Path = RAPL) -> dict[str, Counter] | None:
-    """The counter of every package, by its zone; None where there is none or one may not be read. Other zones are parts
-    of a package (core, dram) or hold them all (psys)."""
+def package_counters(folder: Path = RAPL) -> dict[str, EnergyCounter] | None:
+    """Returns the counter of every processor package by its zone; None if there is none or one cannot be read. Other
+    zones are parts of a package (core, dram) or contain all packages (psys)."""
     try:
         found = {
             zone.name: (int((zone / "energy_uj").read_text()), int((zone / "max_energy_range_uj").read_text()))
@@ -79,19 +79,19 @@ def packages(folder: Path = RAPL) -> dict[str, Counter] | None:
 Cost = dict[str, float | None]
 
 
-class Meter:
-    """Counts from its making on top of what an earlier part of the same training has cost; inside `with` without gaps.
+class CostMeter:
+    """Measures the cost since its creation, added to an earlier part of the same training; use it inside `with`.
 
-    wall_seconds; cpu_seconds; gpu_joules (NVML, the whole device of `device`) and cpu_joules (RAPL, all packages): null
-    where the counters cannot be read. Energy is that of the machine, whatever else runs on it. Of a training in several
-    processes, cpu_seconds and gpu_joules are those of the main process and of its device alone.
+    wall_seconds; cpu_seconds; gpu_joules (NVML, the whole device) and cpu_joules (RAPL, all packages): None if the
+    counters cannot be read. The energy includes other programs on the machine. In a training with several processes,
+    cpu_seconds and gpu_joules are those of the main process and its device alone.
     """
 
     def __init__(self, device: torch.device, earlier: Mapping[str, float | None] | None = None) -> None:
         self._device, self._earlier = device, dict(earlier or {})
         self._start, self._processor = self._counters(), ProcessorEnergy()
 
-    def __enter__(self) -> "Meter":
+    def __enter__(self) -> "CostMeter":
         self._processor.__enter__()
         return self
 
@@ -99,11 +99,11 @@ class Meter:
         self._processor.__exit__(*error)
 
     def cost(self) -> Cost:
-        """What it has cost so far; steps that a kill made vain are not in it."""
-        taken = {name: since(self._start[name], now) for name, now in self._counters().items()}
+        """Returns the cost so far, without steps that were lost when a process was killed."""
+        taken = {name: counted_since(self._start[name], now) for name, now in self._counters().items()}
         taken["cpu_joules"] = self._processor.joules()
         before = {name: self._earlier.get(name, 0.0) for name in taken}
-        return {name: added(before[name], more) for name, more in taken.items()}
+        return {name: known_sum(before[name], more) for name, more in taken.items()}
 
     def _counters(self) -> Cost:
         return {
@@ -113,18 +113,18 @@ class Meter:
         }
 
 
-def since(start: float | None, now: float | None) -> float | None:
-    """What a counter has counted; None where it is not known or has begun anew."""
+def counted_since(start: float | None, now: float | None) -> float | None:
+    """Returns the difference of a counter; None if a value is unknown or the counter was reset."""
     return None if start is None or now is None or now < start else now - start
 
 
-def added(before: float | None, more: float | None) -> float | None:
-    """The sum; None where a part of it is."""
+def known_sum(before: float | None, more: float | None) -> float | None:
+    """Returns the sum; None if a part is unknown."""
     return None if before is None or more is None else before + more
 
 
 def gpu_joules(device: torch.device) -> float | None:
-    """The energy that a GPU has taken since its driver was loaded; None where NVML does not tell."""
+    """Returns the energy of a GPU since its driver was loaded; None if NVML does not report it."""
     if device.type != "cuda":
         return None
     try:

@@ -1,4 +1,4 @@
-"""The prompts and texts of a training, by language, with a digest and what `specbench run` would measure of them."""
+"""The prompts and texts of a training by language, their digest, and which of them `specbench run` measures."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.decoding.decoder import stream_seed
@@ -16,13 +17,16 @@ from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
 from specbench.tasks.local_files import parallel_rows
 from specbench.tasks.scoring.contract import Reference
-from specbench.training.ngram_corpus import Corpus
+from specbench.training.corpus import CorpusFiles
 from specbench.training.spec import DataSpec, ParallelSpec, TrainSpec, check_warmup
+
+if TYPE_CHECKING:
+    from specbench.embedded.world import World
 
 
 @dataclass(frozen=True)
 class TaskPrompts:
-    """Prompts and answers of one language from one place. `is_measured`: `specbench run` takes the same rows."""
+    """Prompts and answers of one language from one place. `is_measured`: `specbench run` measures the same rows."""
 
     language: str
     place: str
@@ -31,20 +35,21 @@ class TaskPrompts:
 
 
 def task_prompts(spec: DataSpec, tasks: Sequence[TaskSpec]) -> list[TaskPrompts]:
-    """The prompts of every subset of the tasks that is asked for."""
-    chosen = [(task, subset) for task in tasks for subset in task.subset_names if wanted(task, subset, spec)]
+    """Returns the prompts of every requested subset of the tasks."""
+    chosen = [(task, subset) for task in tasks for subset in task.subset_names if is_wanted(task, subset, spec)]
     return [prompts_of(task, subset, spec, sum(task is other for other, _ in chosen)) for task, subset in chosen]
 
 
-def wanted(task: TaskSpec, subset: str, spec: DataSpec) -> bool:
-    """Whether a subset is asked for; of the bundled samples all that there are."""
+def is_wanted(task: TaskSpec, subset: str, spec: DataSpec) -> bool:
+    """Returns whether a subset is requested; with the bundled samples, every subset that has one."""
     if spec.subsets is not None and task.subsets:
         return subset in spec.subsets
     return spec.source != "sample" or task.sample_of(subset) is not None
 
 
-def in_split(task: TaskSpec, spec: DataSpec) -> TaskSpec:
-    """The task with its rows taken from the split that was asked for."""
+def with_split(task: TaskSpec, spec: DataSpec) -> TaskSpec:
+    """Returns the task with its rows taken from the requested split. Raises ConfigError if the task measures that
+    split."""
     if spec.split is None:
         return task
     if spec.source == "sample":
@@ -59,7 +64,7 @@ def in_split(task: TaskSpec, spec: DataSpec) -> TaskSpec:
 
 
 def prompts_of(task: TaskSpec, subset: str, spec: DataSpec, num_subsets: int) -> TaskPrompts:
-    """The first turns of a subset's examples."""
+    """Returns the first turns of a subset's examples."""
     data: TaskData = load_examples(
         task, subset, data=spec.source, use_sample=False, limit=spec.limit, num_subsets=num_subsets
     )
@@ -74,46 +79,51 @@ def prompts_of(task: TaskSpec, subset: str, spec: DataSpec, num_subsets: int) ->
 
 
 def answer_of(reference: Reference | None) -> str | None:
-    """A reference as one text: of several right ones the first."""
+    """Returns a reference as one text: the first of several right ones."""
     if isinstance(reference, list):
         return reference[0]
     return reference if isinstance(reference, str) else None
 
 
 WORLD = "world:"
-NUM_ROWS = 256  # of each subset, where no limit is given
-MAX_DRAWS = 20  # for each row that is wanted: some subsets have few different ones
+NUM_ROWS = 256  # of each subset, if no limit is given
+MAX_DRAWS = 20  # for each requested row: some subsets have few different rows
+
+
+def load_world(name: str) -> "World":
+    """Returns the kind of rows of the embedded world with this name. Raises ConfigError for an unknown name."""
+
+    if name not in WORLDS:
+        choices = [task for task, world in WORLDS.items() if world.num_samples]
+        alike = [f"{WORLD}{task}" for task in get_close_matches(name, choices, n=1, cutoff=0.5)]
+        found = nearest("".join(alike), [f"{WORLD}{task}" for task in choices])
+        raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {found}")
+    return WORLDS[name]
 
 
 def world_subsets(names: Sequence[str]) -> list[str]:
-    """The subsets of kinds of tasks. Raises ConfigError for an unknown one."""
-    for name in names:
-        if name not in WORLDS:
-            choices = [task for task in WORLDS if is_measured(task)]
-            alike = [f"{WORLD}{task}" for task in get_close_matches(name, choices, n=1, cutoff=0.5)]
-            found = nearest("".join(alike), [f"{WORLD}{task}" for task in choices])
-            raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {found}")
-    return [subset for name in names for subset in WORLDS[name].weights()]
+    """Returns the subsets of kinds of rows. Raises ConfigError for an unknown kind."""
+    return [subset for name in names for subset in load_world(name).weights()]
 
 
 def is_measured(name: str) -> bool:
-    """Whether a kind of tasks has a task of `specbench run`; drills are for training only."""
-    return WORLDS[name].num_samples > 0
+    """Returns whether a kind of rows has a task that `specbench run` measures; drills are for training only."""
+    return load_world(name).num_samples > 0
 
 
 def world_prompts(spec: DataSpec, names: Sequence[str], seed: int) -> list[TaskPrompts]:
-    """`limit` different rows of each subset that is asked for (fewer where there are none left)."""
+    """Returns `limit` different rows of each requested subset, or fewer if the world has fewer."""
     return [
-        TaskPrompts(subset, f"{WORLD}{name}", drawn(name, subset, spec.limit or NUM_ROWS, seed))
+        TaskPrompts(subset, f"{WORLD}{name}", draw_pairs(name, subset, spec.limit or NUM_ROWS, seed))
         for name in names
         for subset in world_subsets([name])
         if spec.subsets is None or subset in spec.subsets
     ]
 
 
-def drawn(name: str, subset: str, num_rows: int, seed: int) -> list[tuple[str, str | None]]:
-    """Different training rows as prompt and answer; of a conversation the first turn."""
-    world, random = WORLDS[name], Random(stream_seed(seed, "world", name, subset))
+def draw_pairs(name: str, subset: str, num_rows: int, seed: int) -> list[tuple[str, str | None]]:
+    """Returns different training rows as prompt and answer; of a conversation, the first turn."""
+    world, random = load_world(name), Random(stream_seed(seed, "world", name, subset))
     found: dict[tuple[str, str | None], None] = {}
     for _ in range(MAX_DRAWS * num_rows):
         prompt, answer, *_ = world.example(world.draw(subset, False, random))
@@ -124,8 +134,8 @@ def drawn(name: str, subset: str, num_rows: int, seed: int) -> list[tuple[str, s
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """What the target is asked, and the data's own answer where there is one."""
+class TrainingPrompt:
+    """A prompt, and the data's own answer if there is one."""
 
     language: str
     text: str
@@ -133,7 +143,7 @@ class Prompt:
 
     @property
     def whole(self) -> str:
-        """Prompt and answer as one text, with a space between them where neither brings one."""
+        """Returns prompt and answer as one text, separated by a space if neither has one at the border."""
         if self.reference is None:
             return self.text
         blank = "" if self.text[-1:].isspace() or self.reference[:1].isspace() else " "
@@ -141,15 +151,15 @@ class Prompt:
 
     @property
     def identity(self) -> bytes:
-        """What a digest of the data takes of it."""
+        """Returns the bytes that enter the digest of the data."""
         return f"{asdict(self)}\n".encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Prompts by language, in order. `sources`: what each came from; `overlap`: sources whose rows are measured too."""
+    """Prompts by language, in order. `sources`: their origins; `overlap`: the origins whose rows are measured."""
 
-    prompts: Mapping[str, tuple[Prompt, ...]]
+    prompts: Mapping[str, tuple[TrainingPrompt, ...]]
     sources: tuple[str, ...] = ()
     overlap: tuple[str, ...] = field(default=())
 
@@ -162,18 +172,18 @@ class TrainingData:
         return sum(map(len, self.prompts.values()))
 
     def texts(self, language: str) -> tuple[str, ...]:
-        """The raw texts of a language: prompts with their answers."""
+        """Returns the raw texts of a language: prompts with their answers."""
         return tuple(prompt.whole for prompt in self.prompts[language])
 
     @property
     def prompt_digests(self) -> list[str]:
-        """Of every prompt the digest that records of a run have of it."""
+        """Returns the digest of every prompt, as the records of a run contain it."""
         texts = dict.fromkeys(prompt.text for prompts in self.prompts.values() for prompt in prompts)
         return [hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12] for text in texts]
 
     @property
     def digest(self) -> str:
-        """12 hex digits of SHA-256 over languages, prompts and answers, in order."""
+        """Returns 12 hex digits of SHA-256 over languages, prompts and answers, in order."""
         state = hashlib.sha256()
         for prompts in self.prompts.values():
             for prompt in prompts:
@@ -182,27 +192,27 @@ class TrainingData:
 
 
 def load_data(spec: TrainSpec) -> TrainingData:
-    """As `gathered`, and checked for the kind of training."""
-    data = gathered(spec.data, spec.seed)
+    """Returns the data of `gather_data`, checked for the kind of training."""
+    data = gather_data(spec.data, spec.seed)
     check_languages(spec, data.languages)
     return data
 
 
-def gathered(spec: DataSpec, seed: int) -> TrainingData:
-    """All that is named, merged by language. Raises ConfigError for what is missing, empty or unknown."""
-    prompts: dict[str, list[Prompt]] = {}
+def gather_data(spec: DataSpec, seed: int) -> TrainingData:
+    """Returns all named data, merged by language. Raises ConfigError for missing, empty or unknown data."""
+    prompts: dict[str, list[TrainingPrompt]] = {}
     sources, overlap = [], []
-    for part in parts(spec, seed):
-        prompts.setdefault(part.language, []).extend(Prompt(part.language, *pair) for pair in part.pairs)
+    for part in data_parts(spec, seed):
+        prompts.setdefault(part.language, []).extend(TrainingPrompt(part.language, *pair) for pair in part.pairs)
         sources.append(f"{part.language}: {len(part.pairs)} from {part.place}")
         if part.is_measured:
             overlap.append(f"{part.language}: {len(part.pairs)} rows of {part.place}")
     return TrainingData({name: tuple(found) for name, found in prompts.items()}, tuple(sources), tuple(overlap))
 
 
-def parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
-    """What each task, pair of aligned files and text file gives."""
-    tasks = [in_split(load_task(name), spec) for name in spec.tasks if not name.startswith(WORLD)]
+def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
+    """Yields the prompts of each task, pair of aligned files and text file."""
+    tasks = [with_split(load_task(name), spec) for name in spec.tasks if not name.startswith(WORLD)]
     worlds = [name.removeprefix(WORLD) for name in spec.tasks if name.startswith(WORLD)]
     check_subsets(spec, [*(name for task in tasks for name in task.subset_names), *world_subsets(worlds)])
     if worlds and not tasks and (spec.source or spec.split):
@@ -211,20 +221,20 @@ def parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
     yield from task_prompts(spec, tasks)
     yield from world_prompts(spec, worlds, seed)
     for language, files in spec.parallel.items():
-        yield TaskPrompts(language, files.source, aligned(language, files, spec.limit))
+        yield TaskPrompts(language, files.source, aligned_pairs(language, files, spec.limit))
     for language, file in spec.text.items():
-        yield TaskPrompts(language, file, lines(language, file, spec))
+        yield TaskPrompts(language, file, text_pairs(language, file, spec))
 
 
 def check_subsets(spec: DataSpec, known: Sequence[str]) -> None:
-    """Raise ConfigError for a subset that is asked for and that no task has."""
+    """Raises ConfigError for a requested subset that no task has."""
     for name in spec.subsets or ():
         if name not in known:
             raise ConfigError(f"data.subsets: {', '.join(spec.tasks)} has no language '{name}': {nearest(name, known)}")
 
 
-def aligned(language: str, files: ParallelSpec, limit: int | None) -> list[tuple[str, str | None]]:
-    """Prompts made of the source's lines, with the target's as their answers."""
+def aligned_pairs(language: str, files: ParallelSpec, limit: int | None) -> list[tuple[str, str | None]]:
+    """Returns prompts made of the source's lines, with the target's lines as answers."""
     named = {"source": files.source, **({"target": files.target} if files.target else {})}
     for path in named.values():
         if not Path(path).is_file():
@@ -234,10 +244,10 @@ def aligned(language: str, files: ParallelSpec, limit: int | None) -> list[tuple
     return not_empty(made[:limit], f"data.parallel.{language}: '{files.source}'")
 
 
-def lines(language: str, file: str, spec: DataSpec) -> list[tuple[str, str | None]]:
-    """The texts of a file, each a prompt without an answer."""
+def text_pairs(language: str, file: str, spec: DataSpec) -> list[tuple[str, str | None]]:
+    """Returns the texts of a file, each a prompt without an answer."""
     try:
-        corpus = Corpus([Path(file)], spec.column)
+        corpus = CorpusFiles([Path(file)], spec.column)
         texts: list[tuple[str, str | None]] = [(text, None) for text in corpus if text.strip()]
     except ConfigError as error:
         raise ConfigError(f"data.text.{language}: {str(error).removeprefix('--corpus ')}") from error
@@ -251,7 +261,7 @@ def not_empty(pairs: list[tuple[str, str | None]], place: str) -> list[tuple[str
 
 
 def check_languages(spec: TrainSpec, languages: Iterable[str]) -> None:
-    """A language that is named and has no data is an error, and so is s-CDF of one language: it has nothing to even."""
+    """Raises ConfigError for a language without data, and for s-CDF with a single language."""
     known = list(languages)
     if spec.scdf is None:
         return
@@ -265,9 +275,11 @@ def check_languages(spec: TrainSpec, languages: Iterable[str]) -> None:
 
 
 def total_steps(spec: TrainSpec, num_items: int) -> int:
-    """Updates: those asked for, or as many as the epochs over `num_items` sequences in batches take (the last batch of
-    an epoch may be smaller, and the last update may begin another epoch). Raises ConfigError where they are fewer than
-    those of the warm-up."""
+    """Returns the number of updates: the requested one, or that of the epochs over `num_items` sequences. The last
+    batch of an epoch may be smaller, and the last update may begin another epoch.
+
+    Raises ConfigError if the warm-up is longer.
+    """
     if spec.num_steps is not None:
         return spec.num_steps
     assert spec.finetune is not None

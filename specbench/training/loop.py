@@ -1,31 +1,81 @@
-"""The training loop: passes of an objective, updates, checkpoints; the same curve whether or not it was interrupted."""
+"""The training loop: passes of an objective, updates and checkpoints. An interrupted training has the same curve."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import nn
+from torch import Tensor, nn
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import stream_seed
-from specbench.training.cost import Meter
-from specbench.training.files import OutputFolder
-from specbench.training.objective import Objective, Part
+from specbench.training.checkpoint import (
+    Log,
+    Loss,
+    RateProgress,
+    StepCurve,
+    load_checkpoint,
+    save_checkpoint,
+    trained_parameters,
+)
+from specbench.training.cost import CostMeter
+from specbench.training.output import OutputFolder
 from specbench.training.spec import TrainSpec
-from specbench.training.state import Log, Loss, Progress, StepCurve, load, save, trained
+
+
+@dataclass(frozen=True)
+class LossPart:
+    """One mini-batch of a pass. Its loss is computed on request, so that only one graph is in memory.
+
+    The gradient of a pass is the sum of `weight` times the gradient of `loss` over its parts.
+    """
+
+    group: str
+    """Language, or "all" if there is only one group."""
+    weight: float
+    """Constant factor of the loss; no gradient flows through it."""
+    num_tokens: int
+    """Number of tokens that the loss is averaged over."""
+    loss: Callable[[nn.Module], Tensor]
+    """The drafter's loss on this mini-batch: a float32 scalar with its graph."""
+
+
+class Objective(Protocol):
+    """What a drafter is trained on, in passes that are counted from 0; a step of the training has one or several.
+
+    Every draw of a pass depends only on (seed, number, purpose), so that a training can be resumed. In the log,
+    `columns` follow the columns timestamp, step and pass.
+    """
+
+    columns: tuple[str, ...]
+
+    def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
+        """Returns the mini-batches of a pass. It may first run the drafter without gradients: s-CDF needs the loss of
+        every group."""
+        ...
+
+    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
+        """Returns the log rows of the last pass, one per group, with the keys of `columns`. It is called before the
+        update."""
+        ...
+
+    def validation(self, drafter: nn.Module) -> float | None:
+        """Returns the mean loss on the validation data, None if there is none."""
+        ...
+
 
 NO_BITSANDBYTES = "quantize = 'nf4': needs bitsandbytes: pip install 'specbench[quant]'"
 
 
 def make_optimizer(parameters: Sequence[nn.Parameter], spec: TrainSpec) -> torch.optim.Optimizer:
-    """AdamW (arXiv:1711.05101), with its state in 8 bits (arXiv:2110.02861) where the models are quantised. Its rate is
-    set at every update.
+    """Returns AdamW (arXiv:1711.05101), with 8-bit state (arXiv:2110.02861) for quantised models. The loop sets its
+    learning rate at every update.
 
-    Raises ConfigError when bitsandbytes is missing.
+    Raises ConfigError if bitsandbytes is missing.
     """
     if spec.quantize == "none":
         return torch.optim.AdamW(parameters, lr=0.0, weight_decay=spec.weight_decay)
@@ -34,17 +84,18 @@ def make_optimizer(parameters: Sequence[nn.Parameter], spec: TrainSpec) -> torch
 
 
 def bitsandbytes() -> Any:
-    """The library of 4-bit weights and 8-bit optimizers. Raises ConfigError when it is missing or does not load."""
+    """Returns the library of 4-bit weights and 8-bit optimizers. Raises ConfigError if it is missing or does not
+    load."""
     try:
         import bitsandbytes
-    except Exception as error:  # it looks for the driver's libraries when it is imported
+    except Exception as error:  # its import searches for the driver's libraries
         raise ConfigError(NO_BITSANDBYTES) from error
     return bitsandbytes
 
 
 def rate_at(spec: TrainSpec, highest: float, step: int, num_steps: int) -> float:
-    """The learning rate of the update that ends `step` (from 1): linear warm-up to `highest`, then constant, or half a
-    cosine that would reach 0 one step after the last."""
+    """Returns the learning rate of the update of `step` (from 1): a linear warm-up to `highest`, then constant, or half
+    a cosine that would reach 0 one step after the last."""
     warmup = spec.warmup if spec.warmup >= 1 else spec.warmup * num_steps
     if step <= warmup:
         return highest * step / warmup
@@ -55,10 +106,10 @@ def rate_at(spec: TrainSpec, highest: float, step: int, num_steps: int) -> float
 
 
 class Loop:
-    """One drafter trained with one learning rate, in a folder of its own.
+    """Trains one drafter with one learning rate in its own folder.
 
-    A step is `gradient_accumulation` passes of the objective and one update with the mean of their gradients; steps are
-    counted from 1, passes from 0 over the whole training. Several processes share the parts of a pass and add up their
+    A step is `gradient_accumulation` passes of the objective and one update with the mean of their gradients. Steps are
+    counted from 1, passes from 0 over the whole training. Several processes share the parts of a pass and sum their
     gradients.
     """
 
@@ -68,19 +119,19 @@ class Loop:
     ) -> None:  # fmt: skip
         self.model, self.objective, self.spec, self.num_steps, self.rate = model, objective, spec, num_steps, rate
         self.folder, self.accelerator = folder, accelerator
-        self.parameters = list(trained(model).values())
+        self.parameters = list(trained_parameters(model).values())
         self.optimizer = make_optimizer(self.parameters, spec)
         self.log = Log(folder / "log.csv", objective.columns)
 
-    def run(self, output: OutputFolder, bar: Any) -> Progress:
-        """All steps that the checkpoint lacks, or those up to the one in which the training is lost: a loss or a
-        gradient is not finite. Raises ConfigError where the disk is full."""
-        done = load(self.folder, self.model, self.optimizer)
+    def run(self, output: OutputFolder, bar: Any) -> RateProgress:
+        """Runs all steps after the checkpoint, up to the step in which a loss or a gradient is not finite. Raises
+        ConfigError if the disk is full."""
+        done = load_checkpoint(self.folder, self.model, self.optimizer)
         with output.writing():
             self.folder.mkdir(parents=True, exist_ok=True)
             if self.accelerator.is_main_process:
                 self.log.cut_back(done.log_bytes)
-        with Meter(self.accelerator.device, done.cost) as meter, bar(done.num_done) as progress:
+        with CostMeter(self.accelerator.device, done.cost) as meter, bar(done.num_done) as progress:
             try:
                 for step in range(done.num_done + 1, self.num_steps + 1):
                     done.curve.append(self.step(step, output))
@@ -93,11 +144,11 @@ class Loop:
         return done
 
     def is_due(self, step: int, every: int) -> bool:
-        """Whether something is done after a step: every so many steps, and after the last one."""
+        """Returns whether an action with this period is due after a step; it is always due after the last one."""
         return step % every == 0 or step == self.num_steps
 
     def step(self, step: int, output: OutputFolder) -> StepCurve:
-        """The gradients of a step's passes, their lines in the log, and the update."""
+        """Computes the gradients of a step's passes, logs them, and updates the weights."""
         num_passes = self.spec.gradient_accumulation
         losses: list[Loss] = []
         for place in range(num_passes):
@@ -108,7 +159,7 @@ class Loop:
         return StepCurve.of(step, self._update(step), losses)
 
     def _pass(self, number: int, step: int) -> list[Loss]:
-        """Add the gradients of a pass, of this process's share of its parts; the losses of all parts. Raises
+        """Adds the gradients of this process's parts of a pass. Returns the losses of all parts. Raises
         FloatingPointError, in every process, for a loss that is not finite."""
         torch.manual_seed(stream_seed(self.spec.seed, number, "dropout"))
         self.model.eval()
@@ -123,7 +174,7 @@ class Loop:
             check_finite(loss, f"the loss of '{group}'", step)
         return losses
 
-    def _backward(self, part: Part) -> Loss:
+    def _backward(self, part: LossPart) -> Loss:
         with self.accelerator.autocast(), torch.set_grad_enabled(part.weight != 0):
             loss = part.loss(self.model)
         if part.weight != 0:
@@ -131,7 +182,7 @@ class Loop:
         return part.group, float(loss.detach()), part.num_tokens
 
     def _update(self, step: int) -> float:
-        """Change the weights; the learning rate."""
+        """Updates the weights. Returns the learning rate."""
         if self.accelerator.num_processes > 1:
             for parameter in self.parameters:
                 own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -153,22 +204,22 @@ class Loop:
             with output.writing():
                 self.log.append(step, place, rows)
 
-    def _checkpoint(self, done: Progress, meter: Meter, output: OutputFolder) -> None:
+    def _checkpoint(self, done: RateProgress, meter: CostMeter, output: OutputFolder) -> None:
         self.model.eval()
         with self.accelerator.autocast():
             held_back = self.objective.validation(self.model)
         if held_back is not None:
-            check_finite(held_back, "the held-back loss", done.num_done)
+            check_finite(held_back, "the validation loss", done.num_done)
             done.validation[done.num_done] = float(held_back)
         done.cost = meter.cost()
         if self.accelerator.is_main_process:
             with output.writing():
                 done.log_bytes = self.log.sync()
-                save(self.folder, self.model, self.optimizer, done)
+                save_checkpoint(self.folder, self.model, self.optimizer, done)
         self.accelerator.wait_for_everyone()
 
 
 def check_finite(value: float, what: str, step: int) -> None:
-    """Raise FloatingPointError for a number with which no training can go on."""
+    """Raises FloatingPointError for a value that is not finite."""
     if not math.isfinite(value):
         raise FloatingPointError(f"step {step}: {what} is {value}")

@@ -9,36 +9,35 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import TaskProgressColumn
 
-from specbench.analysis.vocab.compare import load_tokenizer
 from specbench.core.errors import ConfigError
+from specbench.models.loading import load_tokenizer
 from specbench.models.ngram import NgramModel, check_replaceable, replacing, vocabulary_digest
 from specbench.results.environment import environment
-from specbench.running.progress import PLAIN_LINE_SECONDS
-from specbench.training.command import TrainRequest, say_overlap
-from specbench.training.cost import Meter
-from specbench.training.data import Prompt, TrainingData, gathered
+from specbench.training.command import TrainRequest, read_settings, warn_of_overlap
+from specbench.training.corpus import CorpusFiles
+from specbench.training.cost import CostMeter
+from specbench.training.data import TrainingData, TrainingPrompt, gather_data
 from specbench.training.ngram_build import count_into
-from specbench.training.ngram_corpus import Corpus
-from specbench.training.record import CountingRecord, data_of, now
-from specbench.training.settings import read_settings
+from specbench.training.output import CountingRecord, data_record, utc_now
+from specbench.training.progress import ProgressLine
 from specbench.training.spec import CorpusSpec, NgramSpec
 
 BATCH_CHARACTERS = 500_000
 
 
-class Texts:
-    """The rows and texts of the data, then those of the corpus, which are read as they are asked for.
+class NgramTexts:
+    """The rows and texts of the data, then those of the corpus, which are read lazily.
 
-    `size`: characters of the data and bytes of the corpus's files, `size_read`: how much of it has come. `digest`: of
-    all that has come, for data without a corpus that of `TrainingData`. Raises ConfigError for a file that is not there
-    or of another kind.
+    size: characters of the data and bytes of the corpus's files. size_read: how much of it has been read. digest: of
+    all texts that have been read; for data without a corpus, that of `TrainingData`. Raises ConfigError for a file that
+    does not exist or has another format.
     """
 
     def __init__(self, data: TrainingData, spec: CorpusSpec) -> None:
         self._prompts = [prompt for prompts in data.prompts.values() for prompt in prompts]
-        self._corpus = Corpus([Path(file) for file in spec.corpus], spec.column) if spec.corpus else None
+        self._corpus = CorpusFiles([Path(file) for file in spec.corpus], spec.column) if spec.corpus else None
         self.files = spec.corpus
         self._limit = spec.limit
         self._state = hashlib.sha256()
@@ -54,37 +53,37 @@ class Texts:
     def digest(self) -> str:
         return self._state.hexdigest()[:12]
 
-    def __iter__(self) -> Iterator[Prompt]:
-        """Raises ConfigError naming file and line."""
+    def __iter__(self) -> Iterator[TrainingPrompt]:
+        """Yields the texts. Raises ConfigError naming file and line."""
         for prompt in self._prompts:
             self._state.update(prompt.identity)
             self._characters_read += len(prompt.whole)
             yield prompt
         for text in islice(self._corpus or (), self._limit):
-            prompt = Prompt("", text)
+            prompt = TrainingPrompt("", text)
             self._state.update(prompt.identity)
             yield prompt
 
 
-class Documents:
-    """The tokens of every text, with the time that it took, said while it goes on. A row's answer is followed by the
-    token that ends the target's texts. Iterating raises ConfigError for a corpus without tokens."""
+class TokenizedTexts:
+    """The token ids of each text. Counts texts, tokens and seconds, and reports progress while it is iterated.
 
-    def __init__(self, texts: Texts, tokenizer: Any, console: Console) -> None:
-        self.texts, self.tokenizer, self.console = texts, tokenizer, console
+    The token that ends the target's texts follows the answer of a row. Iterating raises ConfigError for a corpus
+    without tokens.
+    """
+
+    def __init__(self, texts: NgramTexts, tokenizer: Any, console: Console) -> None:
+        self.texts, self.tokenizer = texts, tokenizer
         self.num_tokens = self.num_documents = 0
         self.seconds = 0.0
-        self._said = time.monotonic()
-        columns = TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), TaskProgressColumn()
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._line = ProgressLine(console, "reading", texts.size, TaskProgressColumn())
 
-    def __enter__(self) -> "Documents":
-        self._bar.start()
-        self._task = self._bar.add_task("reading", total=self.texts.size)
+    def __enter__(self) -> "TokenizedTexts":
+        self._line.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bar.stop()
+        self._line.stop()
 
     def __iter__(self) -> Iterator[Sequence[int]]:
         batches = in_batches(self.texts)
@@ -94,7 +93,7 @@ class Documents:
             self.num_documents += len(batch)
             self.num_tokens += sum(map(len, batch))
             self.seconds += time.perf_counter() - start
-            self.say(
+            self._line.update(
                 f"tokenizing · {self.num_tokens:,} tokens · {self.num_tokens / self.seconds:,.0f} tokens/s",
                 self.texts.size_read,
             )
@@ -104,7 +103,7 @@ class Documents:
         if self.num_tokens == 0 and self.texts.files:
             raise ConfigError(f"--corpus {', '.join(self.texts.files)}: the corpus has no tokens: give files with text")
 
-    def _tokens(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+    def _tokens(self, prompts: Sequence[TrainingPrompt]) -> list[list[int]]:
         batch: list[list[int]] = self.tokenizer(
             [prompt.whole for prompt in prompts], add_special_tokens=False, return_attention_mask=False, verbose=False
         )["input_ids"]
@@ -115,21 +114,14 @@ class Documents:
         ]
 
     def counting(self, doing: str, num_tokens: int) -> None:
-        """What `build` does once all documents are read; while they are read, their tokens are what is said."""
+        """Reports what `count_into` does after all texts are read."""
         if doing != "reading":
-            self.say(f"{doing} · {num_tokens:,} of {self.num_tokens:,} tokens", self.texts.size)
-
-    def say(self, text: str, size: int) -> None:
-        """In the bar; where there is none, as a line from time to time."""
-        self._bar.update(self._task, description=text, completed=size)
-        if not self.console.is_terminal and time.monotonic() - self._said >= PLAIN_LINE_SECONDS:
-            self._said = time.monotonic()
-            self.console.print(text, soft_wrap=True)
+            self._line.update(f"{doing} · {num_tokens:,} of {self.num_tokens:,} tokens", self.texts.size)
 
 
-def in_batches(prompts: Iterable[Prompt]) -> Iterator[list[Prompt]]:
-    """The texts in groups that a tokenizer takes at once."""
-    batch: list[Prompt] = []
+def in_batches(prompts: Iterable[TrainingPrompt]) -> Iterator[list[TrainingPrompt]]:
+    """Yields the texts in groups that a tokenizer processes at once."""
+    batch: list[TrainingPrompt] = []
     size = 0
     for prompt in prompts:
         batch.append(prompt)
@@ -144,57 +136,57 @@ def in_batches(prompts: Iterable[Prompt]) -> Iterator[list[Prompt]]:
 OF_NETWORKS = ("dtype", "attention", "engine")
 
 
-def execute_counting(request: TrainRequest, console: Console) -> tuple[CountingRecord, Path]:
-    """Count as a user asked; a model that is in the folder is replaced. Raises ConfigError in one line."""
+def run_counting(request: TrainRequest, console: Console) -> tuple[CountingRecord, Path]:
+    """Counts as requested and replaces a model in the folder. Returns the record and the folder. Raises ConfigError."""
     spec = read_settings(NgramSpec, request.kind, request.config, request.options, request.overrides)
     output = Path(spec.output)
     check_replaceable(output)
-    with Meter(torch.device("cpu")) as meter:
-        record = counted(spec, output, request.command, meter, console)
+    with CostMeter(torch.device("cpu")) as meter:
+        record = count_model(spec, output, request.command, meter, console)
     return record, output
 
 
-def counted(spec: NgramSpec, output: Path, command: str, meter: Meter, console: Console) -> CountingRecord:
-    """The record of a model that is counted and written."""
-    data = gathered(spec.data, spec.seed)
-    texts = Texts(data, spec.data)
-    say_overlap(data, console)
+def count_model(spec: NgramSpec, output: Path, command: str, meter: CostMeter, console: Console) -> CountingRecord:
+    """Counts and writes a model. Returns its record."""
+    data = gather_data(spec.data, spec.seed)
+    texts = NgramTexts(data, spec.data)
+    warn_of_overlap(data, console)
     tokenizer = load_tokenizer(spec.target, spec.target_revision)
-    with replacing(output) as folder, Documents(texts, tokenizer, console) as documents:
+    with replacing(output) as folder, TokenizedTexts(texts, tokenizer, console) as documents:
         start = time.perf_counter()
         digest = count(documents, spec, folder)
         seconds = time.perf_counter() - start
         record = CountingRecord(
             settings=spec.model_dump(mode="json"),
-            data=told(data, spec, documents),
+            data=corpus_record(data, spec, documents),
             models={"target": {"name": spec.target, "tokenizer_digest": digest}},
-            counts=counts_of(folder, documents, seconds),
+            counts=count_record(folder, documents, seconds),
             cost=meter.cost(),
             environment={k: v for k, v in environment("cpu", "", "").items() if k not in OF_NETWORKS},
             command=command,
-            finished=now(),
+            finished=utc_now(),
         )
         record.write(folder)
     return record
 
 
-def count(documents: Documents, spec: NgramSpec, folder: Path) -> str:
-    """Count into an empty folder; the digest of the vocabulary."""
+def count(documents: TokenizedTexts, spec: NgramSpec, folder: Path) -> str:
+    """Counts into an empty folder. Returns the digest of the vocabulary."""
     vocabulary: dict[str, int] = documents.tokenizer.get_vocab()
     digest = vocabulary_digest(vocabulary)
     count_into(folder, documents, spec.order, max(vocabulary.values()) + 1, digest, documents.counting)
     return digest
 
 
-def told(data: TrainingData, spec: NgramSpec, documents: Documents) -> dict[str, Any]:
-    """What identifies the data, the texts of the corpus among them."""
+def corpus_record(data: TrainingData, spec: NgramSpec, documents: TokenizedTexts) -> dict[str, Any]:
+    """Returns what identifies the data, including the texts of the corpus."""
     files, num_texts = spec.data.corpus, documents.num_documents - data.num_prompts
     corpus = [f"{num_texts} from {', '.join(files)}"] if files else []
-    return {**data_of(data), "digest": documents.texts.digest, "sources": [*data.sources, *corpus]}
+    return {**data_record(data), "digest": documents.texts.digest, "sources": [*data.sources, *corpus]}
 
 
-def counts_of(folder: Path, documents: Documents, seconds: float) -> dict[str, Any]:
-    """What `CountingRecord` says of a model that was made in so many seconds."""
+def count_record(folder: Path, documents: TokenizedTexts, seconds: float) -> dict[str, Any]:
+    """Returns the `counts` of `CountingRecord`. `seconds`: of tokenizing and counting together."""
     model = NgramModel.load(folder)
     return {
         "num_documents": documents.num_documents, "num_tokens": model.num_tokens, "num_ngrams": model.num_ngrams,

@@ -1,8 +1,8 @@
-"""Counting an n-gram model of any order, in memory that does not grow with the corpus.
+"""Counts an n-gram model of any order, in memory that does not grow with the corpus.
 
 A k-gram is one integer: the index of its first k − 1 tokens at level k − 1, times the vocabulary size, plus its last
-token. Each level reads the tokens once, in chunks: a chunk's keys are sorted into a run on disk, the runs are merged
-into the level, and the place of every position's k-gram in it is the context of the next level.
+token. Each level reads the tokens once, in chunks: the keys of a chunk are sorted into a run on disk, the runs are
+merged into the level, and the index of each position's k-gram is the context of the next level.
 """
 
 import tempfile
@@ -14,13 +14,115 @@ import numpy as np
 
 from specbench.core.errors import ConfigError
 from specbench.models.ngram import SUFFIX, Array, NgramModel, array_name, replacing, write_manifest
-from specbench.training.ngram_corpus import Runs, append, first_of_each, ranks_of_groups
 
-BLOCK = 1 << 20  # starts that are written at once
+MIN_BUFFER = 4096  # minimum entries of a run per read
+
+
+class SortedRuns:
+    """Runs of (key, count), each sorted by key and without duplicates, one after the other in two files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.keys_path, self.counts_path = folder / "run-keys", folder / "run-counts"
+        self.indices_path = folder / "run-indices"
+        self.ends: list[int] = [0]
+        for path in (self.keys_path, self.counts_path, self.indices_path):
+            path.write_bytes(b"")
+
+    def add(self, keys: Array, inverse: bool) -> Array:
+        """Appends the run of some keys [n]. Returns the index of each key in its run, [n] (empty unless `inverse`)."""
+        order = np.argsort(keys) if inverse else None
+        ordered = np.sort(keys) if order is None else keys[order]
+        starts = first_of_each(ordered)
+        append(self.keys_path, ordered[starts])
+        append(self.counts_path, np.diff(starts, append=len(ordered)).astype(np.uint32))
+        self.ends.append(self.ends[-1] + len(starts))
+        places = np.empty(len(keys) if inverse else 0, dtype=np.int32)
+        if order is not None:
+            places[order] = ranks_of_groups(starts, len(keys))
+        return places
+
+    def merge(self, num_buffered: int, index: bool) -> Iterator[tuple[Array, Array]]:
+        """Yields all keys in order with their counts, in pieces of about `num_buffered` entries. With `index`, the rank
+        of every entry's key among all keys is stored for `indices_of`."""
+        num_runs = len(self.ends) - 1
+        size = max(MIN_BUFFER, num_buffered // max(1, num_runs))
+        buffers = [RunBuffer(self, number, size) for number in range(num_runs)]
+        num_merged = 0
+        with self.indices_path.open("r+b") as indices_file:
+            while buffers := [buffer for buffer in buffers if buffer.fill()]:
+                cut = min(buffer.keys[-1] for buffer in buffers)
+                parts = [buffer.take(cut) for buffer in buffers]
+                keys = np.concatenate([keys for _, keys, _ in parts])
+                counts = np.concatenate([counts for _, _, counts in parts]).astype(np.int64)
+                order = np.argsort(keys, kind="stable")
+                ordered = keys[order]
+                starts = first_of_each(ordered)
+                if index:
+                    ranks = np.empty(len(keys), dtype=np.int64)
+                    ranks[order] = num_merged + ranks_of_groups(starts, len(keys))
+                    for place, taken, _ in parts:
+                        indices_file.seek(place * 8)
+                        indices_file.write(ranks[: len(taken)].tobytes())
+                        ranks = ranks[len(taken) :]
+                num_merged += len(starts)
+                yield ordered[starts], np.add.reduceat(counts[order], starts)
+
+    def indices_of(self, number: int) -> Array:
+        """Returns the rank of each key of a run among all keys, after a `merge` with `index`."""
+        start, end = self.ends[number : number + 2]
+        return np.fromfile(self.indices_path, dtype=np.int64, count=end - start, offset=start * 8)
+
+
+class RunBuffer:
+    """The entries of one run that are in memory."""
+
+    def __init__(self, runs: SortedRuns, number: int, size: int) -> None:
+        self.runs, self.size = runs, size
+        self.place, self.end = runs.ends[number : number + 2]
+        self.keys = np.empty(0, dtype=np.int64)
+        self.counts = np.empty(0, dtype=np.uint32)
+
+    def fill(self) -> bool:
+        """Reads on if little is left. Returns whether there are entries."""
+        start = self.place + len(self.keys)
+        missing = min(self.size - len(self.keys), self.end - start)
+        if missing > 0 and len(self.keys) <= self.size // 2:
+            keys = np.fromfile(self.runs.keys_path, dtype=np.int64, count=missing, offset=start * 8)
+            counts = np.fromfile(self.runs.counts_path, dtype=np.uint32, count=missing, offset=start * 4)
+            self.keys, self.counts = np.concatenate([self.keys, keys]), np.concatenate([self.counts, counts])
+        return len(self.keys) > 0
+
+    def take(self, cut: int) -> tuple[int, Array, Array]:
+        """Returns the entries up to and including a key: their offset in the files, keys and counts."""
+        count = int(np.searchsorted(self.keys, cut, side="right"))
+        taken = (self.place, self.keys[:count], self.counts[:count])
+        self.keys, self.counts, self.place = self.keys[count:], self.counts[count:], self.place + count
+        return taken
+
+
+def first_of_each(ordered: Array) -> Array:
+    """Returns the index of the first of each value in a sorted array [n]."""
+    if len(ordered) == 0:
+        return np.empty(0, dtype=np.int64)
+    return np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1])
+
+
+def ranks_of_groups(starts: Array, length: int) -> Array:
+    """Returns the number of the group of each of `length` positions; the groups begin at `starts`."""
+    return np.repeat(np.arange(len(starts)), np.diff(starts, append=length))
+
+
+def append(path: Path, array: Array) -> None:
+    """Appends an array to a file."""
+    with path.open("ab") as file:
+        file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+
+
+BLOCK = 1 << 20  # starts per write
 
 
 class LevelWriter:
-    """The arrays of one level, appended context by context. `dtypes`: the element type of each array that is kept."""
+    """Writes the arrays of one level, context by context. `dtypes`: the element type of each stored array."""
 
     def __init__(self, folder: Path, level: int, vocab_size: int, dtypes: Mapping[str, np.dtype[np.unsignedinteger]]):
         self.paths = {kind: folder / f"{array_name(level, kind)}{SUFFIX}" for kind in dtypes}
@@ -30,16 +132,17 @@ class LevelWriter:
             path.write_bytes(b"")
 
     def arrays(self) -> dict[str, tuple[str, int]]:
-        """Element type and length of every array, by name."""
+        """Returns element type and length of every array, by name."""
         lengths = {kind: self.num_contexts if kind == "starts" else self.num_ngrams for kind in self.paths}
         return {array_name(self.level, kind): (self.dtypes[kind].str, lengths[kind]) for kind in self.paths}
 
     def write(self, merged: Iterator[tuple[Array, Array]], num_contexts: int) -> None:
-        """All k-grams of the level: pieces of (keys, counts) in order, where key = context · vocab_size + token."""
+        """Writes all k-grams of the level: pieces of (keys, counts) in order, with key = context · vocab_size +
+        token."""
         keys = counts = np.empty(0, dtype=np.int64)
         for more_keys, more_counts in merged:
             keys, counts = np.concatenate([keys, more_keys]), np.concatenate([counts, more_counts])
-            # The last context may go on in the next piece.
+            # The last context may continue in the next piece.
             complete = int(np.searchsorted(keys, keys[-1] // self.vocab_size * self.vocab_size))
             self._write_contexts(keys[:complete], counts[:complete])
             keys, counts = keys[complete:], counts[complete:]
@@ -59,7 +162,7 @@ class LevelWriter:
         self.num_ngrams += len(keys)
 
     def _write_starts(self, end: int, contexts: Array) -> None:
-        """The starts of the contexts up to `end`, given the sorted contexts of the k-grams that come next."""
+        """Writes the starts of the contexts up to `end`, given the sorted contexts of the next k-grams."""
         for low in range(self.num_contexts, end, BLOCK):
             block = np.arange(low, min(low + BLOCK, end))
             self._append("starts", self.num_ngrams + np.searchsorted(contexts, block))
@@ -71,32 +174,33 @@ class LevelWriter:
 
 
 def most_frequent_first(contexts: Array, counts: Array) -> Array:
-    """The order [n] that sorts each context's entries by falling count and keeps the order of ties."""
+    """Returns the order [n] that sorts each context's entries by falling count and keeps the order of ties."""
     most = int(counts.max())
     groups = ranks_of_groups(first_of_each(contexts), len(contexts))
     return np.argsort(groups * (most + 1) + (most - counts), kind="stable")
 
 
 CHUNK_TOKENS = 1 << 21
-NOTHING = -1  # after each document, and where no context ends
-Progress = Callable[[str, int], None]
+NOTHING = -1  # marks the end of a document and a missing context
+CountingProgress = Callable[[str, int], None]
 Document = Sequence[int] | Array
 
 
-def build(
+def build_ngrams(
     documents: Iterable[Document],
     order: int,
     vocab_size: int,
     output: Path,
     tokenizer_digest: str,
-    progress: Progress | None = None,
+    progress: CountingProgress | None = None,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> NgramModel:
-    """Count the n-grams up to `order` of documents (token ids each) into the folder `output`; none crosses documents.
+    """Counts the n-grams up to `order` of documents (token ids each) into the folder `output`; none crosses
+    documents.
 
-    `progress` is called with what is being done and the number of tokens it is done for. A model that is already at
-    `output` is replaced when the new one is complete. Raises ConfigError for an output that is anything else, for ids
-    outside the vocabulary and for a corpus without tokens.
+    `progress` is called with the current action and its number of tokens. A model at `output` is replaced when the new
+    one is complete. Raises ConfigError for an output that is anything else, for ids outside the vocabulary and for a
+    corpus without tokens.
     """
     with replacing(Path(output)) as folder:
         count_into(folder, documents, order, vocab_size, tokenizer_digest, progress, chunk_tokens)
@@ -109,15 +213,15 @@ def count_into(
     order: int,
     vocab_size: int,
     tokenizer_digest: str,
-    progress: Progress | None = None,
+    progress: CountingProgress | None = None,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> None:
-    """As `build`, into a folder that is empty and takes its place later."""
+    """Does what `build_ngrams` does, into an empty folder."""
     if order < 1:
         raise ConfigError(f"order = {order}: an n-gram has at least one token: give 1 or more (2 counts bigrams)")
-    say: Progress = progress or (lambda doing, num_tokens: None)
+    say: CountingProgress = progress or (lambda doing, num_tokens: None)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        counter = Counter(folder, Path(scratch), vocab_size, chunk_tokens, say)
+        counter = NgramCounter(folder, Path(scratch), vocab_size, chunk_tokens, say)
         counts = counter.write_tokens(documents)
         num_tokens = int(counts.sum())
         if num_tokens == 0:
@@ -132,17 +236,17 @@ def count_into(
 
 
 @dataclass
-class Counter:
+class NgramCounter:
     """The files of one build: the tokens as int32 with a mark after each document, and a context per position."""
 
     folder: Path
     scratch: Path
     vocab_size: int
     chunk_tokens: int
-    say: Progress
+    say: CountingProgress
 
     def write_tokens(self, documents: Iterable[Document]) -> Array:
-        """Store the documents. Returns how often each token occurs: [vocab_size]."""
+        """Stores the documents. Returns how often each token occurs: [vocab_size]."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
         end = np.array([NOTHING])
         parts: list[Array] = []
@@ -174,14 +278,14 @@ class Counter:
         append(self._path("tokens"), chunk.astype(np.int32))
 
     def write_unigrams(self, counts: Array) -> LevelWriter:
-        """Level 1: the tokens that occur."""
+        """Writes level 1: the tokens that occur."""
         seen = np.flatnonzero(counts)
         writer = LevelWriter(self.folder, 1, self.vocab_size, self._dtypes(counts, ("ranked_tokens", "ranked_counts")))
         writer.write(iter([(seen, counts[seen])]), 0)
         return writer
 
     def write_level(self, level: int, num_previous: int, *, is_last: bool, counts: Array) -> LevelWriter:
-        """Level k ≥ 2, and the contexts of the next one unless it is the last."""
+        """Writes level k ≥ 2, and the contexts of the next level unless it is the last."""
         runs = self._count(level, inverse=not is_last)
         kinds = ("starts", "ranked_tokens", "ranked_counts") + (() if is_last else ("tokens",))
         writer = LevelWriter(self.folder, level, self.vocab_size, self._dtypes(counts, kinds))
@@ -190,8 +294,8 @@ class Counter:
             self._write_contexts(runs)
         return writer
 
-    def _count(self, level: int, inverse: bool) -> Runs:
-        runs = Runs(self.scratch)
+    def _count(self, level: int, inverse: bool) -> SortedRuns:
+        runs = SortedRuns(self.scratch)
         self._path("places").write_bytes(b"")
         before, num_tokens = np.array([NOTHING]), 0
         contexts_of = ("tokens", np.int32) if level == 2 else ("contexts", np.int64)
@@ -208,11 +312,11 @@ class Counter:
             self.say(f"counting {level}-grams", num_tokens)
         return runs
 
-    def _write_contexts(self, runs: Runs) -> None:
-        """For every position the index of the k-gram that ends there."""
+    def _write_contexts(self, runs: SortedRuns) -> None:
+        """Writes, for every position, the index of the k-gram that ends there."""
         self._path("contexts").write_bytes(b"")
         for number, places in enumerate(self._chunks("places", np.int32)):
-            indices = np.append(runs.indices_of(number), NOTHING)  # where NOTHING, as an index, finds it
+            indices = np.append(runs.indices_of(number), NOTHING)  # index NOTHING = -1 selects it
             append(self._path("contexts"), indices[places])
 
     def _chunks(self, name: str, dtype: type[np.signedinteger]) -> Iterable[Array]:
@@ -224,12 +328,12 @@ class Counter:
         return self.scratch / name
 
     def _dtypes(self, counts: Array, kinds: Sequence[str]) -> dict[str, np.dtype[np.unsignedinteger]]:
-        """The smallest types that hold the arrays of any level."""
+        """Returns the smallest types that hold the arrays of any level."""
         token, count = smallest(self.vocab_size - 1), smallest(int(counts.max()))
         types = {"starts": smallest(int(counts.sum())), "ranked_tokens": token, "ranked_counts": count, "tokens": token}
         return {kind: types[kind] for kind in kinds}
 
 
 def smallest(maximum: int) -> np.dtype[np.unsignedinteger]:
-    """The smallest little-endian unsigned type that holds a number."""
+    """Returns the smallest little-endian unsigned type that holds a number."""
     return np.min_scalar_type(maximum).newbyteorder("<")

@@ -1,63 +1,306 @@
-"""The objective of a training, with all that it needs of target and data."""
+"""Objectives on samples: distillation on the target's most probable tokens (P1 §3.3, App. B), language modelling; and
+the choice of a training's objective."""
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import torch
 from rich.console import Console
+from torch import Tensor, nn
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import stream_seed
+from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, shortest_context
 from specbench.running.prompts import Budget, encode, shortened
-from specbench.training.corrective import CorrectiveObjective
+from specbench.training.corrective import CorrectiveObjective, Prompts
 from specbench.training.data import TrainingData
-from specbench.training.distillation import (
-    SampleObjective,
-    distillation,
-    greedy_answers,
-    language_modelling,
-    raw_samples,
+from specbench.training.loop import LossPart
+from specbench.training.passes import (
+    MAX_CACHED_BYTES,
+    Batch,
+    Sample,
+    batches_of,
+    cross_entropy_sampled,
+    learnt_logits,
+    truncated_cross_entropy,
+    truncated_probs,
 )
 from specbench.training.self_distillation import self_distilled
 from specbench.training.spec import TrainSpec
-from specbench.training.teacher import Generations
+from specbench.training.teacher import GenerationCache, GenerationJob, Generator
 
-Built = CorrectiveObjective | SampleObjective
+TokenLosses = Callable[[Batch, nn.Module], Tensor]  # the drafter's loss on every learnt token of a batch, [num_learnt]
+Ids = tuple[int, ...]
+MINI_BATCH = 8  # samples that go through the models together
+
+
+class SampleObjective:
+    """The mean loss over all learnt tokens of a batch. Each of its mini-batches holds samples of one group, so that the
+    loss of each group is known.
+
+    `share` of each group's prompts (at least one) is held out with all answers, the same prompts for the same seed. A
+    prompt that is held out of one group is learnt in none. The last batch of an epoch may be smaller.
+    """
+
+    columns: tuple[str, ...] = ("lang", "loss", "num_tokens")
+
+    def __init__(
+        self, samples: Sequence[Sample], batch_size: int, share: float, seed: int, token_losses: TokenLosses
+    ) -> None:
+        self._batch_size, self._seed, self._token_losses = batch_size, seed, token_losses
+        self.samples, self.held_back = split_held_back(samples, share, seed)
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    @property
+    def num_items(self) -> int:
+        """Returns the number of samples of an epoch."""
+        return len(self.samples)
+
+    def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
+        """Returns the mini-batches of a batch; their weights sum to 1."""
+        self._sums, self._counts = {}, {}
+        chosen = self.batch(number)
+        total = sum(sample.num_learnt for sample in chosen)
+        groups = dict.fromkeys(sample.group for sample in chosen)
+        return [
+            LossPart(group, batch.num_learnt / total, batch.num_learnt, partial(self._loss, group, batch))
+            for group in groups
+            for batch in batches_of([sample for sample in chosen if sample.group == group], MINI_BATCH)
+        ]
+
+    def batch(self, number: int) -> list[Sample]:
+        """Returns the samples of a pass. Every epoch contains each sample once, in its own order."""
+        per_epoch = -(-len(self.samples) // self._batch_size)
+        epoch, place = divmod(number, per_epoch)
+        order = shuffled(len(self.samples), self._seed, "epoch", epoch)
+        return [self.samples[i] for i in order[place * self._batch_size : (place + 1) * self._batch_size]]
+
+    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
+        """Returns loss and tokens of each group in the pass's batch; of several processes, those of this one."""
+        return [
+            {"lang": group, "loss": self._sums[group] / self._counts[group], "num_tokens": self._counts[group]}
+            for group in self._counts
+        ]
+
+    @torch.no_grad()
+    def validation(self, drafter: nn.Module) -> float | None:
+        """Returns the mean loss over the held-out tokens, None if there are none."""
+        if not self.held_back:
+            return None
+        batches = batches_of(self.held_back, MINI_BATCH)
+        total = sum(float(self._token_losses(batch, drafter).double().sum()) for batch in batches)
+        return total / sum(batch.num_learnt for batch in batches)
+
+    def _loss(self, group: str, batch: Batch, drafter: nn.Module) -> Tensor:
+        loss = self._token_losses(batch, drafter).mean()
+        self._sums[group] = self._sums.get(group, 0.0) + float(loss.detach()) * batch.num_learnt
+        self._counts[group] = self._counts.get(group, 0) + batch.num_learnt
+        return loss
+
+
+def split_held_back(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
+    """Returns the learnt and the held-out samples of every group. Samples of one prompt stay together, across groups
+    too. Raises ConfigError for a group that is too small for both."""
+    if not share:
+        return list(samples), []
+    groups: dict[str, dict[Ids, list[Sample]]] = {}
+    for sample in samples:
+        groups.setdefault(sample.group, {}).setdefault(prompt_of(sample), []).append(sample)
+    prompts = {group: list(by_prompt) for group, by_prompt in groups.items()}
+    orders = {
+        group: [found[i] for i in shuffled(len(found), seed, "held back", group)] for group, found in prompts.items()
+    }
+    chosen = held_back_prompts(orders, share)
+    learnt: list[Sample] = []
+    held_back: list[Sample] = []
+    for group, by_prompt in groups.items():
+        for prompt in orders[group]:
+            (held_back if prompt in chosen else learnt).extend(by_prompt[prompt])
+    return learnt, held_back
+
+
+def held_back_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[Ids]:
+    """Returns the held-out prompts of all groups, given each group's different prompts in random order: the first ones,
+    as many as the share and at least one.
+
+    The smallest group with a shared prompt decides on it, and it counts in the others. A group whose prompts are all
+    learnt by smaller groups holds out none.
+    """
+    decided: dict[Ids, bool] = {}
+    for group in sorted(orders, key=lambda group: len(orders[group])):
+        prompts = orders[group]
+        rest = "give more texts, or validation_share=0 and one learning rate"
+        if len(prompts) < 2:
+            raise ConfigError(
+                f"data: '{group}' has one text (equal ones count once), and validation_share = {share:g} holds one "
+                f"back: {rest}"
+            )
+        number = max(1, round(share * len(prompts)))
+        missing = number - sum(decided.get(prompt, False) for prompt in prompts)
+        free = [prompt for prompt in prompts if prompt not in decided]
+        decided |= {prompt: place < missing for place, prompt in enumerate(free)}
+        if all(decided[prompt] for prompt in prompts):
+            raise ConfigError(
+                f"data: validation_share = {share:g} holds back every text of '{group}', with those of other languages "
+                f"that are equal: {rest}"
+            )
+    return {prompt for prompt, is_held_back in decided.items() if is_held_back}
+
+
+def prompt_of(sample: Sample) -> Ids:
+    """Returns what identifies equal samples: the prompt that is read, or the whole text if it is learnt from its second
+    token on."""
+    return sample.ids[: sample.num_given] if sample.num_given > 1 else sample.ids
+
+
+def shuffled(number: int, seed: int, *purpose: str | int) -> list[int]:
+    """Returns the numbers 0 to number − 1 in an order that depends only on the seed and the purpose."""
+    random = torch.Generator().manual_seed(stream_seed(seed, *purpose))
+    order: list[int] = torch.randperm(number, generator=random).tolist()
+    return order
+
+
+ENTRY_BYTES = 12  # of one cached probability with its token id
+
+
+def distillation_objective(spec: TrainSpec, target: CausalLM, samples: Sequence[Sample]) -> SampleObjective:
+    """Returns the cross-entropy of the drafter on the target's `top_k` most probable tokens, without the tail."""
+    assert spec.distill is not None
+    teacher = SoftTargets(target, samples, spec.distill.top_k, spec.generation_batch)
+
+    def token_losses(batch: Batch, drafter: nn.Module) -> Tensor:
+        logits = learnt_logits(drafter, batch, target.vocab_size)
+        probs, token_ids = (values.to(logits.device) for values in teacher.of(batch))
+        return truncated_cross_entropy(probs, token_ids, logits)
+
+    settings = spec.distill
+    return SampleObjective(samples, settings.batch_size, settings.validation_share, spec.seed, token_losses)
+
+
+def greedy_answers(spec: TrainSpec, target: CausalLM, prompts: Prompts, store: GenerationCache) -> list[Sample]:
+    """Returns the target's greedy continuations of all prompts, which distillation on a task learns."""
+    generator = Generator.of(target, Sampling(), spec.max_new_tokens)
+    ends = store.continued(target, generator, [GenerationJob(ids) for _, ids in prompts], spec.generation_batch)
+    return [Sample(language, (*ids, *end), len(ids)) for (language, ids), end in zip(prompts, ends, strict=True)]
+
+
+class SoftTargets:
+    """The target's truncated probabilities for every learnt token of the samples.
+
+    Samples of similar length are scored together once and cached if there is memory for all; otherwise each batch is
+    scored when it is used. In both cases the values depend only on sample and batch, not on earlier calls.
+    """
+
+    def __init__(
+        self,
+        target: CausalLM,
+        samples: Sequence[Sample],
+        top_k: int,
+        batch_size: int,
+        limit_bytes: int = MAX_CACHED_BYTES,
+    ) -> None:
+        self._target, self._top_k = target, top_k
+        num_bytes = sum(sample.num_learnt for sample in samples) * top_k * ENTRY_BYTES
+        self._home: Mapping[Sample, Batch] = {}
+        if num_bytes <= limit_bytes:
+            unique = list(dict.fromkeys(samples))
+            self._home = {sample: batch for batch in batches_of(unique, batch_size) for sample in batch.samples}
+        self._kept: dict[Sample, tuple[Tensor, Tensor]] = {}
+
+    def of(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns probabilities and token ids, both [num_learnt, top_k]."""
+        if not self._home:
+            return self._scored(batch)
+        for sample in batch.samples:
+            if sample not in self._kept:
+                self._keep(self._home[sample])
+        probs, token_ids = zip(*(self._kept[sample] for sample in batch.samples), strict=True)
+        return torch.cat(probs), torch.cat(token_ids)
+
+    def _keep(self, batch: Batch) -> None:
+        lengths = [sample.num_learnt for sample in batch.samples]
+        probs, token_ids = (values.cpu().split(lengths) for values in self._scored(batch))
+        self._kept.update(zip(batch.samples, zip(probs, token_ids, strict=True), strict=True))
+
+    @torch.no_grad()
+    def _scored(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        return truncated_probs(learnt_logits(self._target.model, batch, self._target.vocab_size), self._top_k)
+
+
+def language_modelling_objective(spec: TrainSpec, vocab_size: int, samples: Sequence[Sample]) -> SampleObjective:
+    """Returns the cross-entropy of the drafter on the samples' own tokens."""
+    assert spec.finetune is not None
+
+    def token_losses(batch: Batch, drafter: nn.Module) -> Tensor:
+        logits = learnt_logits(drafter, batch, vocab_size)
+        return cross_entropy_sampled(batch.learnt_ids.to(logits.device), logits)
+
+    return SampleObjective(
+        samples, spec.finetune.batch_size, spec.finetune.validation_share, spec.seed, token_losses
+    )  # fmt: skip
+
+
+def raw_samples(tokenizer: Any, data: TrainingData, max_tokens: int, end: int | None = None) -> list[Sample]:
+    """Returns the texts of the data, learnt from their second token on. `end`: the token that ends a text. Texts longer
+    than `max_tokens` lose their end.
+
+    Raises ConfigError for a language without a text of two tokens.
+    """
+    samples: list[Sample] = []
+    for language in data.languages:
+        encoded = (tokenizer(text)["input_ids"] for text in data.texts(language))
+        ended = ([*ids, *([] if end is None else [end])][:max_tokens] for ids in encoded)
+        found = [Sample(language, tuple(ids), 1) for ids in ended if len(ids) > 1]
+        if not found:
+            raise ConfigError(
+                f"data: no text of '{language}' has two tokens or more, nothing can be learnt: give texts"
+            )
+        samples += found
+    return samples
+
+
+AnyObjective = CorrectiveObjective | SampleObjective
 
 
 def build_objective(
     spec: TrainSpec, target: CausalLM, drafter: CausalLM, data: TrainingData, cache_folder: Path,
     console: Console | None = None,
-) -> Built:  # fmt: skip
-    """The objective of a training. Its `num_items` are the prompts or samples of an epoch.
+) -> AnyObjective:  # fmt: skip
+    """Returns the objective of a training. Its `num_items` are the prompts or samples of an epoch.
 
-    target: with its weights where `models.computes_target` says so. drafter: splits raw texts, and has the target's
-    vocabulary (see `models.check_fit`); no sample is longer than the shorter context of the two. cache_folder: where
-    the target's continuations are kept. console: told how generation goes on. Raises ConfigError for data from which
-    nothing can be learnt, and where the target's server fails.
+    target: with its weights if `train.computes_target`. drafter: tokenizes raw texts and has the target's vocabulary
+    (see `train.check_fit`). No sample is longer than the shorter context of the two. cache_folder: the folder of the
+    target's continuations. console: shows the progress of generation. Raises ConfigError for data from which nothing
+    can be learnt, and if the target's server fails.
     """
-    store = Generations(cache_folder, console)
+    store = GenerationCache(cache_folder, console)
     context = shortest_context([target, drafter])
     limit = min(spec.max_text_tokens, context or spec.max_text_tokens)
     if spec.distill is not None and spec.distill.corpus == "general":
-        return distillation(spec, target, raw_samples(drafter.tokenizer, data, limit))
+        return distillation_objective(spec, target, raw_samples(drafter.tokenizer, data, limit))
     if spec.finetune is not None and spec.finetune.stage == "pretrain":
         samples = raw_samples(drafter.tokenizer, data, limit, end=drafter.tokenizer.eos_token_id)
-        return language_modelling(spec, target.vocab_size, samples)
+        return language_modelling_objective(spec, target.vocab_size, samples)
     texts = fitting_prompts(spec, target, data, context)
     if spec.finetune is not None:
-        return language_modelling(spec, target.vocab_size, self_distilled(spec, target, texts, store, limit))
+        return language_modelling_objective(spec, target.vocab_size, self_distilled(spec, target, texts, store, limit))
     prompts = [(language, tuple(encode(target, (text,), "auto"))) for language, text in texts]
     if spec.distill is not None:
-        return distillation(spec, target, greedy_answers(spec, target, prompts, store))
+        return distillation_objective(spec, target, greedy_answers(spec, target, prompts, store))
     return CorrectiveObjective(spec, target, prompts)
 
 
 def fitting_prompts(
     spec: TrainSpec, target: CausalLM, data: TrainingData, context: int | None
 ) -> list[tuple[str, str]]:  # fmt: skip
-    """The prompts with their languages; those that are too long lose their middle, as in a run.
+    """Returns the prompts with their languages; too long prompts lose their middle, as in a run.
 
     context: the tokens that both models can read, None without a limit. Raises ConfigError for a prompt without tokens,
-    and where the context has no room for what follows a prompt: the target's answer, or s-CDF's drafts.
+    and if the context has no room behind a prompt for the target's answer or s-CDF's drafts.
     """
     follows = {"max_new_tokens": spec.max_new_tokens}
     if spec.scdf is not None:

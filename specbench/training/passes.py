@@ -1,4 +1,8 @@
-"""Teacher-forced passes: the logits before every token that is learnt, of target or drafter, and nothing else."""
+"""Teacher-forced passes: the logits before every learnt token, of target or drafter, and the losses on them in nats.
+
+Logits are [num_positions, vocab]. Losses are computed in float32 at least: half precision is converted, float64
+stays.
+"""
 
 import inspect
 from collections.abc import Hashable, Sequence
@@ -6,15 +10,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
-KEPT_BYTES = 2**30  # of target logits that are kept for a second use
+MAX_CACHED_BYTES = 2**30  # of cached target logits
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A text of one group (a language): its first `num_given` tokens (at least one) are read, the rest is learnt."""
+    """A text of one group (a language). Its first `num_given` tokens (at least one) are read, the others are learnt."""
 
     group: str
     ids: tuple[int, ...]
@@ -27,8 +34,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples that go through a model together. They are padded at their end, where no learnt token reads it: no
-    attention mask is needed, whatever the kind of the layers."""
+    """Samples that go through a model together. They are padded at their end, where no learnt token attends to the
+    padding: no attention mask is needed, whatever the kind of the layers."""
 
     samples: Sequence[Sample]
 
@@ -38,18 +45,18 @@ class Batch:
 
     @cached_property
     def ids(self) -> Tensor:
-        """[num_samples, length], padded with 0."""
+        """Returns [num_samples, length], padded with 0."""
         rows = [torch.tensor(sample.ids) for sample in self.samples]
         return nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
     @cached_property
     def learnt_ids(self) -> Tensor:
-        """The learnt tokens of all samples, one sample after the other: [num_learnt]."""
+        """Returns the learnt tokens of all samples, one sample after the other: [num_learnt]."""
         return torch.tensor([token for sample in self.samples for token in sample.ids[sample.num_given :]])
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:
-        """Row and column of the position before every learnt token, both [num_learnt]."""
+        """Returns row and column of the position before every learnt token, both [num_learnt]."""
         places = [
             (row, column)
             for row, sample in enumerate(self.samples)
@@ -60,23 +67,23 @@ class Batch:
 
 
 def batches_of(samples: Sequence[Sample], batch_size: int) -> list[Batch]:
-    """The samples in batches of similar length."""
+    """Returns the samples in batches of similar length."""
     ordered = sorted(samples, key=lambda sample: len(sample.ids))
     return [Batch(ordered[start : start + batch_size]) for start in range(0, len(ordered), batch_size)]
 
 
 def learnt_logits(model: nn.Module, batch: Batch, vocab_size: int) -> Tensor:
-    """The model's logits before every learnt token, in its own dtype: [num_learnt, vocab_size].
+    """Returns the model's logits before every learnt token, in its own dtype: [num_learnt, vocab_size].
 
-    Columns beyond the vocabulary are padding of the output layer, and left out. The graph is kept where gradients are.
-    The last token of the longest sample is not read: nothing follows it.
+    Columns beyond the vocabulary are padding of the output layer and are dropped. The graph is kept if gradients are
+    on. The last token of the longest sample is not read, because nothing follows it.
     """
     device = device_of(model)
     rows, columns = batch.places
     ids = batch.ids[:, :-1]
     first = int(columns.min())
     num_kept = ids.shape[1] - first
-    options: dict[str, Any] = {"logits_to_keep": num_kept} if takes(model, "logits_to_keep") else {}
+    options: dict[str, Any] = {"logits_to_keep": num_kept} if accepts_argument(model, "logits_to_keep") else {}
     logits: Tensor = model(input_ids=ids.to(device), use_cache=False, **options).logits[:, -num_kept:]
     return logits[rows.to(device), (columns - first).to(device), :vocab_size]
 
@@ -85,31 +92,31 @@ def device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def bare(model: nn.Module) -> Any:
-    """The model inside what spreads it over several devices."""
+def unwrapped(model: nn.Module) -> Any:
+    """Returns the model inside wrappers that distribute it over devices."""
     while isinstance(inner := getattr(model, "module", None), nn.Module):
         model = inner
     return model
 
 
-def takes(model: nn.Module, argument: str) -> bool:
-    """Whether the forward pass of a model has an argument; asked of the network inside adapters and wrappers."""
-    network = bare(model)
+def accepts_argument(model: nn.Module, argument: str) -> bool:
+    """Returns whether the forward pass of a model, inside adapters and wrappers, has an argument."""
+    network = unwrapped(model)
     network = network.get_base_model() if hasattr(network, "get_base_model") else network
     return argument in inspect.signature(network.forward).parameters
 
 
-class FrozenLogits:
-    """The logits of a model that is not trained, kept for a second use as long as there is room for them."""
+class LogitsCache:
+    """Caches the logits of a frozen model for a second use, up to a number of bytes."""
 
-    def __init__(self, model: nn.Module, vocab_size: int, limit_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, model: nn.Module, vocab_size: int, limit_bytes: int = MAX_CACHED_BYTES) -> None:
         self._model, self._vocab_size, self._limit_bytes = model, vocab_size, limit_bytes
         self._kept: dict[Hashable, Tensor] = {}
         self._num_bytes = 0
 
     @torch.no_grad()
     def of(self, key: Hashable, batch: Batch) -> Tensor:
-        """As `learnt_logits`; `key` names the batch."""
+        """Returns `learnt_logits`; `key` names the batch."""
         if key in self._kept:
             return self._kept[key]
         logits = learnt_logits(self._model, batch, self._vocab_size)
@@ -122,3 +129,53 @@ class FrozenLogits:
     def forget(self) -> None:
         self._kept.clear()
         self._num_bytes = 0
+
+
+def in_float32(logits: Tensor) -> Tensor:
+    """Returns logits in float32; float64 stays."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def cross_entropy_full(target_logits: Tensor, draft_logits: Tensor) -> Tensor:
+    """Returns H(p, q) = −Σ_x p(x) ln q(x) with the target's whole distribution: [num_positions] (P0 eq. 10, left)."""
+    target_probs = torch.softmax(in_float32(target_logits), dim=-1)
+    return -(target_probs * torch.log_softmax(in_float32(draft_logits), dim=-1)).sum(-1)
+
+
+def cross_entropy_sampled(token_ids: Tensor, draft_logits: Tensor) -> Tensor:
+    """Returns −ln q(x) of given tokens [num_positions]. For x ~ p its mean is H(p, q) (P0 eq. 10, right, and App.
+    D.1)."""
+    return functional.cross_entropy(in_float32(draft_logits), token_ids, reduction="none")
+
+
+def truncated_probs(target_logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """Returns probabilities and ids of the target's `top_k` most probable tokens, both [num_positions, top_k]."""
+    best = torch.softmax(in_float32(target_logits), dim=-1).topk(min(top_k, target_logits.shape[-1]), dim=-1)
+    return best.values, best.indices
+
+
+def truncated_cross_entropy(target_probs: Tensor, token_ids: Tensor, draft_logits: Tensor) -> Tensor:
+    """Returns −Σ p(x) ln q(x) over the target's most probable tokens of `truncated_probs`: [num_positions] (P1 App.
+    B).
+
+    The tail is dropped and the rest is not normalised. If the tail has the mass ε, this is (1 − ε) times the normalised
+    form: both have their minimum where q is p without its tail.
+    """
+    log_probs = torch.log_softmax(in_float32(draft_logits), dim=-1).gather(-1, token_ids)
+    return -(target_probs * log_probs).sum(-1)
+
+
+def corrective_weights(divergences: Sequence[float]) -> list[float]:
+    """Returns (D_T − D_min) / m for each of m tasks (P0 eq. 9): the best task gets 0.
+
+    Weights are constants. Σ weight · ∇D is then ½ of the gradient of (1/m) Σ (D − c)² with c = D_min held constant; P0
+    calls it exactly that gradient, without the factor.
+    """
+    best = min(divergences)
+    return [(divergence - best) / len(divergences) for divergence in divergences]
+
+
+def unfairness(divergences: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns 𝒰 = (1/m) Σ (D_T − D_min)² over the last axis: [..., m] → [...], in nats² (P0 eq. 6)."""
+    lowest = divergences.min(axis=-1, keepdims=True)
+    return np.asarray(((divergences - lowest) ** 2).mean(axis=-1))

@@ -1,113 +1,116 @@
-"""What a training says while it goes on: a bar on a terminal, plain lines elsewhere; always the loss per language."""
+"""The progress of a training on the console: a bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from specbench.core.console import INTERRUPTED, say
 from specbench.core.errors import ConfigError
 from specbench.models.devices import is_out_of_memory
 from specbench.running.progress import PLAIN_LINE_SECONDS
-from specbench.training.files import OutputFolder
-from specbench.training.record import TrainingRecord
-from specbench.training.state import StepCurve
+from specbench.training.checkpoint import StepCurve
+from specbench.training.output import OutputFolder
 
-MAX_SHOWN = 6  # languages: the worst of them
+MAX_SHOWN = 6  # languages
 
 
-class TrainProgress:
-    """Counts steps of one learning rate; `quiet` where another process of the same training speaks."""
+class PlainLines:
+    """Prints a line at most every PLAIN_LINE_SECONDS."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._printed = console, time.monotonic()
+
+    def report(self, text: Callable[[], str], is_last: bool = False) -> None:
+        """Prints the text if a line is due or this is the last one."""
+        if is_last or time.monotonic() - self._printed >= PLAIN_LINE_SECONDS:
+            self._printed = time.monotonic()
+            say(self._console, text())
+
+
+class ProgressLine:
+    """A bar with a description on a terminal; plain lines elsewhere; nothing if `quiet`."""
 
     def __init__(
-        self, console: Console, num_steps: int, num_done: int, quiet: bool, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.console, self.num_steps, self.quiet = console, num_steps, quiet
-        self._first = num_done
-        self._clock = clock
-        self._started = self._said = clock()
-        self._losses: dict[str, float] = {}  # a step may have some of the languages only
+        self, console: Console, description: str, total: float, *columns: ProgressColumn, completed: int = 0,
+        quiet: bool = False,
+    ) -> None:  # fmt: skip
+        self._lines = None if quiet or console.is_terminal else PlainLines(console)
         self._bar = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(),
-            TimeRemainingColumn(), console=console, transient=True, disable=quiet or not console.is_terminal,
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), *columns, console=console,
+            transient=True, disable=quiet or not console.is_terminal,
         )  # fmt: skip
+        self._task = self._bar.add_task(description, total=total, completed=completed)
 
-    def __enter__(self) -> "TrainProgress":
-        if 0 < self._first < self.num_steps and not self.quiet:
-            say(self.console, f"going on at step {self._first + 1} of {self.num_steps}")
+    def start(self) -> None:
         self._bar.start()
-        self._task = self._bar.add_task("first step", total=self.num_steps, completed=self._first)
+
+    def stop(self) -> None:
+        self._bar.stop()
+
+    def update(
+        self, description: str, completed: float, ending: Callable[[], str] = str, is_last: bool = False
+    ) -> None:
+        """Shows the description. `ending`: what a plain line says behind it."""
+        self._bar.update(self._task, description=description, completed=completed)
+        if self._lines:
+            self._lines.report(lambda: description + ending(), is_last)
+
+
+class TrainingProgress:
+    """Counts the steps of one learning rate; `quiet` in all but the main process of a training."""
+
+    def __init__(self, console: Console, num_steps: int, num_done: int, quiet: bool) -> None:
+        self.console, self.num_steps, self.quiet = console, num_steps, quiet
+        self._num_done_before, self._started = num_done, time.monotonic()
+        self._losses: dict[str, float] = {}  # a step may hold only some of the languages
+        columns = MofNCompleteColumn(), TimeRemainingColumn()
+        self._line = ProgressLine(console, "first step", num_steps, *columns, completed=num_done, quiet=quiet)
+
+    def __enter__(self) -> "TrainingProgress":
+        if 0 < self._num_done_before < self.num_steps and not self.quiet:
+            say(self.console, f"resuming at step {self._num_done_before + 1} of {self.num_steps}")
+        self._line.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bar.stop()
+        self._line.stop()
 
     def report(self, point: StepCurve) -> None:
-        """One step is made."""
+        """Reports one finished step."""
         self._losses |= point.loss
-        num_done = point.step
-        line = f"loss {losses(self._losses)} · rate {point.learning_rate:.2g}"
-        self._bar.update(self._task, description=line, completed=num_done)
-        is_due = self._clock() - self._said >= PLAIN_LINE_SECONDS or num_done == self.num_steps
-        if is_due and not self.quiet and not self.console.is_terminal:
-            self._said = self._clock()
-            seconds = (self._clock() - self._started) / (num_done - self._first) * (self.num_steps - num_done)
-            say(self.console, f"step {num_done}/{self.num_steps} {line} · {seconds:.0f} s left")
+        description = f"loss {losses_text(self._losses)} · rate {point.learning_rate:.2g}"
+        if not self.console.is_terminal:
+            description = f"step {point.step}/{self.num_steps} {description}"
+        self._line.update(description, point.step, lambda: self._time_left(point.step), point.step == self.num_steps)
+
+    def _time_left(self, num_done: int) -> str:
+        seconds_per_step = (time.monotonic() - self._started) / (num_done - self._num_done_before)
+        return f" · {seconds_per_step * (self.num_steps - num_done):.0f} s left"
 
 
-def losses(by_language: dict[str, float]) -> str:
-    """The highest losses by language, the worst first."""
+def losses_text(by_language: dict[str, float]) -> str:
+    """Returns the highest losses with their languages, the highest first."""
     worst = sorted(by_language.items(), key=lambda pair: -pair[1])
     more = f" and {len(worst) - MAX_SHOWN} more" if len(worst) > MAX_SHOWN else ""
     return " ".join(f"{language} {loss:.3f}" for language, loss in worst[:MAX_SHOWN]) + more
 
 
 @contextmanager
-def saying_what_is_kept(console: Console, folder: OutputFolder) -> Iterator[None]:
-    """An interrupt, or running out of memory, ends a training with one line that says what is kept."""
+def reporting_what_is_kept(console: Console, folder: OutputFolder) -> Iterator[None]:
+    """Ends an interrupted training, or one that is out of memory, with one line that says what is kept."""
     try:
         yield
     except KeyboardInterrupt:
-        say(console, f"interrupted: {folder.kept()}")
+        say(console, f"interrupted: {folder.what_is_kept()}")
         sys.exit(INTERRUPTED)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         raise ConfigError(
-            f"out of memory; {folder.kept()}: free memory and repeat the command, or train into "
+            f"out of memory; {folder.what_is_kept()}: free memory and repeat the command, or train into "
             "another --output with smaller batches, --set gradient_checkpointing=true or --set lora.rank=16"
         ) from error
-
-
-def draw(record: TrainingRecord, path: Path) -> bool:
-    """Loss per language and learning rate of the chosen curve, and the held-back loss; False without matplotlib."""
-    if find_spec("matplotlib") is None:
-        return False
-    from matplotlib.figure import Figure
-
-    curve = record.curves[record.chosen]
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    panel: Any = figure.subplots()
-    lines: dict[str, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
-    for point in curve["steps"]:
-        for language, loss in point["loss"].items():
-            lines[language][0].append(point["step"])
-            lines[language][1].append(loss)
-    for language, (steps, losses) in lines.items():
-        panel.plot(steps, losses, label=language, linewidth=1, marker="." if len(steps) < 30 else "")
-    if curve["validation"]:
-        held_back = {int(num_done): loss for num_done, loss in curve["validation"].items()}
-        panel.plot(*zip(*held_back.items(), strict=True), "ko--", label="held back")
-    panel.set_xlabel("step (update)")
-    panel.set_ylabel("loss (nats per token)")
-    panel.set_title(f"{record.settings['kind']} · learning rate {curve['learning_rate']:g}", loc="left")
-    panel.legend(ncols=2, frameon=False)
-    figure.savefig(path, dpi=150)
-    return True

@@ -1,4 +1,4 @@
-"""Texts that the target itself writes, at several temperatures: what pretrain-finetune learns (P3 §2.3, App. F.2)."""
+"""Texts that the target generates at several temperatures, for pretraining and fine-tuning (P3 §2.3, App. F.2)."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from specbench.models.causal_lm import CausalLM
 from specbench.running.prompts import encode, uses_chat
 from specbench.training.passes import Sample
 from specbench.training.spec import TrainSpec
-from specbench.training.teacher import Generations, Generator, Ids, Job, Made, key_of
+from specbench.training.teacher import GeneratedBatches, GenerationCache, GenerationJob, Generator, Ids, generation_key
 
 SETTING = "finetune.server.base_url"
 CONCURRENCY = 8
@@ -22,8 +22,8 @@ TIMEOUT_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked, and nothing secret: `prompt` is a user's text where `chat` is set, else a text to continue."""
+class ServerQuestion:
+    """A request without secrets. `prompt`: a user's message if `chat`, else a text to continue."""
 
     prompt: str
     chat: bool
@@ -33,10 +33,10 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Server:
-    """Asks several questions at a time. The key comes from the environment, and is in nothing that this gives back.
+class CompletionServer:
+    """Sends several requests at a time. The key is read from the environment and never returned.
 
-    Raises ConfigError for what is no address, for a missing key, and where the server fails for good.
+    Raises ConfigError for an invalid URL, for a missing key, and if the server fails permanently.
     """
 
     base_url: str
@@ -46,8 +46,8 @@ class Server:
     def __post_init__(self) -> None:
         check_url(self.base_url, SETTING)
 
-    def answers(self, questions: Sequence[Question]) -> Iterator[list[tuple[int, dict[str, Any]]]]:
-        """The places of questions with the answers, {"text", "ended"}, batch after batch."""
+    def answers(self, questions: Sequence[ServerQuestion]) -> Iterator[list[tuple[int, dict[str, Any]]]]:
+        """Yields batches of (index of the question, answer {"text", "ended"})."""
         assert self._client is not None
         with ThreadPoolExecutor(CONCURRENCY) as pool:
             for start in range(0, len(questions), 4 * CONCURRENCY):
@@ -58,7 +58,7 @@ class Server:
     def _client(self) -> Completions:
         return Completions(self.base_url, SETTING, TIMEOUT_SECONDS, self.num_retries)
 
-    def _answer(self, question: Question) -> dict[str, Any]:
+    def _answer(self, question: ServerQuestion) -> dict[str, Any]:
         options: dict[str, Any] = {
             "model": self.model, "temperature": question.temperature, "max_tokens": question.max_tokens,
             "seed": question.seed,
@@ -85,13 +85,13 @@ Texts = Sequence[tuple[str, str]]  # language and prompt
 
 
 def self_distilled(
-    spec: TrainSpec, target: CausalLM, texts: Texts, store: Generations, max_tokens: int
+    spec: TrainSpec, target: CausalLM, texts: Texts, store: GenerationCache, max_tokens: int
 ) -> list[Sample]:  # fmt: skip
-    """Every prompt with the target's answer at each temperature; only the answer is learnt.
+    """Returns every prompt with the target's answer at each temperature; only the answer is learnt.
 
-    The random stream of an answer is named by the seed, the temperature and the prompt, so that more data or another
-    order leave it as it is. Samples longer than `max_tokens` lose their end. Raises ConfigError for a language of which
-    nothing is left.
+    The seed, the temperature and the prompt name the random stream of an answer, so that more data or another order
+    does not change it. Samples longer than `max_tokens` lose their end. Raises ConfigError for a language without
+    samples.
     """
     assert spec.finetune is not None
     samples: list[Sample] = []
@@ -111,30 +111,32 @@ def self_distilled(
     return samples
 
 
-def answers(spec: TrainSpec, target: CausalLM, texts: Texts, temperature: float, store: Generations) -> list[Ids]:
-    """The target's answers at one temperature; from the server where one is named, and then its weights are not
-    needed."""
+def answers(spec: TrainSpec, target: CausalLM, texts: Texts, temperature: float, store: GenerationCache) -> list[Ids]:
+    """Returns the target's answers at one temperature, from the server if one is named; then the target's weights are
+    not needed."""
     assert spec.finetune is not None
     seeds = [stream_seed(spec.seed, "answer", repr(temperature), text) for _, text in texts]
     if spec.finetune.server.base_url is not None:
-        server = Server(spec.finetune.server.base_url, spec.finetune.server.model or spec.target)
+        server = CompletionServer(spec.finetune.server.base_url, spec.finetune.server.model or spec.target)
         chat = uses_chat(target, "auto")
         questions = [
-            Question(text, chat, temperature, spec.max_new_tokens, 0 if temperature == 0 else seed % 2**31)
+            ServerQuestion(text, chat, temperature, spec.max_new_tokens, 0 if temperature == 0 else seed % 2**31)
             for (_, text), seed in zip(texts, seeds, strict=True)
         ]
-        return served(server, target, questions, store)
+        return served_answers(server, target, questions, store)
     generator = Generator.of(target, Sampling(temperature), spec.max_new_tokens)
     prompts = [encode(target, (text,), "auto") for _, text in texts]
-    jobs = [Job(tuple(ids), seed) for ids, seed in zip(prompts, seeds, strict=True)]
+    jobs = [GenerationJob(tuple(ids), seed) for ids, seed in zip(prompts, seeds, strict=True)]
     return store.continued(target, generator, jobs, spec.generation_batch)
 
 
-def served(server: Server, target: CausalLM, questions: Sequence[Question], store: Generations) -> list[Ids]:
-    """The server's answers to questions at one temperature, in the target's tokens, ended as the target ends them."""
-    keys = [key_of({"url": server.base_url, "model": server.model, **vars(question)}) for question in questions]
+def served_answers(
+    server: CompletionServer, target: CausalLM, questions: Sequence[ServerQuestion], store: GenerationCache
+) -> list[Ids]:
+    """Returns the server's answers at one temperature as tokens of the target, with the target's end token."""
+    keys = [generation_key({"url": server.base_url, "model": server.model, **vars(question)}) for question in questions]
 
-    def make(places: Sequence[int]) -> Made:
+    def make(places: Sequence[int]) -> GeneratedBatches:
         for batch in server.answers([questions[place] for place in places]):
             yield [(places[index], answer) for index, answer in batch]
 

@@ -1,4 +1,4 @@
-"""What a training is asked to do, with the defaults of the papers; every key is checked when it is read."""
+"""The settings of a training, with the papers' defaults. Every key is checked when it is read."""
 
 from collections.abc import Mapping
 from string import Formatter
@@ -10,8 +10,8 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.specs.components import Spec, Temperature, Text
 
 
-class Described(Spec):
-    """A spec whose keys say what they mean in the text below each."""
+class DescribedSpec(Spec):
+    """A spec that takes the description of each key from the string below it."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -20,25 +20,26 @@ Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class ScdfSpec(Described):
-    """s-CDF (P0 Alg. 1, App. D) and its baselines."""
+class ScdfSpec(DescribedSpec):
+    """Settings of s-CDF (P0 Alg. 1, App. D) and its baselines."""
 
     estimator: Literal["full", "sampled"] = "full"
-    """Of the loss: the cross-entropy with the target's whole distribution (P0 eq. 10), or on its tokens."""
+    """The estimator of the loss: the cross-entropy with the target's whole distribution (P0 eq. 10), or on its sampled
+    tokens."""
     languages_per_pass: Positive = 5
-    """Languages that are drawn for a pass."""
+    """Languages drawn for each pass."""
     prompts_per_language: Positive = 64
-    """Prompts of each of them that the target continues."""
+    """Prompts of each drawn language that the target continues."""
     mini_batch: Positive = 8
     """Texts that go through the models together."""
     num_draft_tokens: Positive = 5
-    """Of the proxy acceptance in the log."""
+    """Draft tokens of the proxy acceptance in the log."""
     temperature: Annotated[Temperature, Field(gt=0)] = 1.0
-    """Of the target's continuations, which are sampled."""
+    """Temperature of the target's sampled continuations."""
     weighting: Literal["corrective", "equal", "balanced"] = "corrective"
-    """corrective is s-CDF; equal: the same weight for every language; balanced: languages drawn by proportions."""
+    """corrective is s-CDF; equal gives every language the same weight; balanced draws languages by proportions."""
     proportions: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    """How often each language is drawn where the weighting is balanced: {en: 1, sw: 3}."""
+    """How often each language is drawn if the weighting is balanced: {en: 1, sw: 3}."""
 
     @model_validator(mode="after")
     def _several_languages(self) -> "ScdfSpec":
@@ -61,67 +62,67 @@ class ScdfSpec(Described):
         return self
 
 
-class DistillSpec(Described):
-    """Distillation on the target's top-k probabilities (P1 §3.3, App. B)."""
+class DistillSpec(DescribedSpec):
+    """Settings of distillation on the target's top-k probabilities (P1 §3.3, App. B)."""
 
     corpus: Literal["task", "general"] = "task"
-    """task: learn the target's greedy answers to the prompts; general: the texts."""
+    """task learns the target's greedy answers to the prompts; general learns the texts."""
     top_k: Positive = 20
-    """The target's most probable tokens that are learnt, at each position."""
+    """Number of the target's most probable tokens that are learnt at each position."""
     batch_size: Positive = 16
     """Texts of a pass."""
     validation_share: Share = 0.05
-    """Share of the prompts that is held back."""
+    """Share of the prompts that is held out for validation."""
 
 
-class ServerSpec(Described):
-    """A server with the OpenAI interface that generates in the target's place; its key is in OPENAI_API_KEY."""
+class ServerSpec(DescribedSpec):
+    """An OpenAI-compatible server that generates instead of the target. Its key is read from OPENAI_API_KEY."""
 
     base_url: Text | None = None
-    """Such as http://localhost:8000/v1; null: the target itself generates."""
+    """URL such as http://localhost:8000/v1; null: the target itself generates."""
     model: Text | None = None
-    """The server's name of the target; null: target."""
+    """Name of the target on the server; null: the value of target."""
 
 
-class FinetuneSpec(Described):
-    """Language modelling (P3 §2.3, App. F)."""
+class FinetuneSpec(DescribedSpec):
+    """Settings of language modelling (P3 §2.3, App. F)."""
 
     stage: Literal["pretrain", "finetune"] = "finetune"
-    """pretrain: on the texts; finetune: on what the target generates from the prompts."""
+    """pretrain learns the texts; finetune learns what the target generates from the prompts."""
     temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] = (0.0, 0.3, 0.7, 1.0)
-    """At each of which the target answers every prompt once."""
+    """The target answers every prompt once at each of these temperatures."""
     server: ServerSpec = ServerSpec()
     batch_size: Positive = 8
     """Texts of a pass."""
     epochs: Positive = 3
-    """Times that every text is learnt where num_steps is null: the paper has 3 after pretraining, 5 without it."""
+    """Epochs if num_steps is null. The paper uses 3 after pretraining and 5 without it."""
     validation_share: Share = 0.0
-    """Share of the prompts that is held back."""
+    """Share of the prompts that is held out for validation."""
 
 
-class LoraSpec(Described):
+class LoraSpec(DescribedSpec):
     """Low-rank adapters on all linear layers (arXiv:2106.09685), merged into the weights at the end."""
 
     rank: Positive = 16
     """Rank of the adapters."""
     alpha: Positive = 32
-    """They are scaled by alpha / rank."""
+    """The adapters are scaled by alpha / rank."""
     dropout: Share = 0.0
-    """Of their input."""
+    """Dropout of the adapters' input."""
 
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class ParallelSpec(Described):
-    """Two text files aligned line by line."""
+class ParallelSpec(DescribedSpec):
+    """Two text files that are aligned line by line."""
 
     source: Text
-    """File of the lines that are asked for."""
+    """File with the lines that are asked."""
     target: Text | None = None
-    """File of their answers."""
+    """File with the answers."""
     prompt: Text = "{source}"
-    """What is asked, with {source} in the place of the line."""
+    """The prompt, with {source} as the place of the line."""
 
     @field_validator("prompt")
     @classmethod
@@ -135,34 +136,34 @@ class ParallelSpec(Described):
         return prompt
 
 
-class DataSpec(Described):
-    """What is trained on, by language (the subset of a task, or the name given to a file)."""
+class DataSpec(DescribedSpec):
+    """The training data by language: the subset of a task, or the name that is given to a file."""
 
     places: ClassVar[dict[str, str]] = {
         "tasks": "--task", "text": "--text", "parallel": "data.parallel in --config FILE"
     }  # fmt: skip
 
     tasks: tuple[Text, ...] = ()
-    """Benchmark tasks whose rows are taken, or world:NAME for rows of the embedded world that are never measured."""
+    """Benchmark tasks whose rows are used, or world:NAME for rows of the embedded world that are never measured."""
     subsets: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
-    """Of the tasks; null: all."""
+    """Subsets of the tasks; null: all."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Rows of each subset and file; null: all, and 256 of a subset of the embedded world."""
     source: Text | None = None
-    """Of the tasks' rows: hub, sample, or a folder or file."""
+    """Source of the tasks' rows: hub, sample, or a folder or file."""
     split: Text | None = None
-    """Another split of the tasks than the one that is measured."""
+    """A split of the tasks other than the one that is measured."""
     parallel: dict[Text, ParallelSpec] = Field(default_factory=dict)
     """Aligned files by language: {de-en: {source: a.de, target: a.en, prompt: "Translate: {source}"}}."""
     text: dict[Text, Text] = Field(default_factory=dict)
-    """Files of texts by language: a line each (.txt), or one column of .jsonl."""
+    """Text files by language: one text per line (.txt), or one column of .jsonl."""
     column: Text = "text"
     """Column of a .jsonl file that holds the text."""
 
     @model_validator(mode="after")
     def _something(self) -> "DataSpec":
         if not any(getattr(self, key) for key in self.places):
-            raise ConfigError(f"data: names nothing to train on: give {' or '.join(self.places.values())}")
+            raise ConfigError(f"data: names no training data: give {' or '.join(self.places.values())}")
         for key in ("subsets", "source", "split"):
             if getattr(self, key) is not None and not self.tasks:
                 raise ConfigError(f"data.{key}: has no effect without data.tasks: leave it out, or name a task")
@@ -171,11 +172,11 @@ class DataSpec(Described):
 
 Kind = Literal["scdf", "distill", "finetune"]
 
-# P0's STEPS = 1,000 (printed "10,00") are draws of languages, of which GRAD_ACCUM = 4 make an update: App. D.1 divides
-# each draw's weights by GRAD_ACCUM and clips "before stepping every GRAD_ACCUM mini-batches". That is 250 updates. The
-# 800 total and 60 warm-up steps of P1's table 2 are updates of 4 · 16 samples: its keys are those of transformers'
-# Trainer; with other num_steps the warm-up keeps its share of them. What the papers leave open (weight decay and
-# clipping of P1 and P3, the schedule of P0) is the usual choice.
+# P0's STEPS = 1,000 (printed "10,00") count draws of languages; GRAD_ACCUM = 4 of them make an update: App. D.1 divides
+# the weights of each draw by GRAD_ACCUM and clips "before stepping every GRAD_ACCUM mini-batches". That is 250 updates.
+# P1's table 2 has the keys of transformers' Trainer: its 800 total and 60 warm-up steps are updates of 4 · 16 samples.
+# With another num_steps the warm-up keeps its share. The papers do not give weight decay and clipping (P1, P3) and the
+# schedule (P0); these are the usual values.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "scdf": {"num_steps": 250, "learning_rate": 1e-4, "schedule": "constant", "warmup": 0, "weight_decay": 0.01,
              "gradient_accumulation": 4, "max_new_tokens": 64, "max_text_tokens": 512,
@@ -187,14 +188,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-BLOCKS: dict[str, type[Described]] = {"scdf": ScdfSpec, "distill": DistillSpec, "finetune": FinetuneSpec}
+BLOCKS: dict[str, type[DescribedSpec]] = {"scdf": ScdfSpec, "distill": DistillSpec, "finetune": FinetuneSpec}
 
 
-class TrainSpec(Described):
-    """One training. The block of its kind is there and complete, those of the other kinds are None.
+class TrainSpec(DescribedSpec):
+    """One training. The block of its kind is present and complete; those of the other kinds are None.
 
-    A step is one update of the weights, as transformers' Trainer counts them: the mean gradient of
-    `gradient_accumulation` passes of the objective, each with a batch (of s-CDF: a draw of languages) of its own.
+    A step is one update of the weights, as transformers' Trainer counts them: it uses the mean gradient of
+    `gradient_accumulation` passes of the objective. Each pass has its own batch (for s-CDF: its own draw of languages).
     """
 
     kind: Kind
@@ -210,44 +211,44 @@ class TrainSpec(Described):
     output: Text
     """Folder of the trained drafter."""
     seed: Seed = 0
-    """Of every random stream."""
+    """Seed of every random stream."""
     num_steps: Positive | None = None
-    """Updates of the weights; null, in finetune alone: as many as finetune.epochs take."""
+    """Updates of the weights; null, for finetune only: as many as finetune.epochs take."""
     learning_rate: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
-    """The highest one; several are tried in turn, and the held-back loss chooses."""
+    """Peak learning rate; several are tried in turn, and the validation loss selects one."""
     schedule: Literal["constant", "cosine"]
-    """Of the learning rate after the warm-up."""
+    """Schedule of the learning rate after the warm-up."""
     warmup: Annotated[float, Field(ge=0)]
-    """Updates until the learning rate is at its highest; below 1 a share of num_steps."""
+    """Updates until the learning rate reaches its peak; a value below 1 is a share of num_steps."""
     weight_decay: Annotated[float, Field(ge=0)]
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     clip: Annotated[float, Field(ge=0)] = 1.0
-    """The gradient's highest norm; 0: not clipped."""
+    """Maximum norm of the gradient; 0: no clipping."""
     gradient_accumulation: Positive
     """Passes of each update."""
     max_prompt_tokens: Positive = 512
     """Longer prompts lose their middle."""
     max_new_tokens: Positive
-    """Of the target's continuations."""
+    """Maximum length of the target's continuations."""
     max_text_tokens: Positive
-    """Longer texts, and in finetune prompts with their answers, lose their end."""
+    """Longer texts lose their end; in finetune, so do prompts with their answers."""
     generation_batch: Positive = 32
     """Prompts that the target continues together."""
     checkpoint_every: Positive = 100
-    """Updates between two checkpoints, which an interrupted training goes on from."""
+    """Updates between two checkpoints; an interrupted training resumes from the last one."""
     log_every: Positive = 1
     """Updates between two entries of log.csv."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """bfloat16 is mixed precision, the trained weights stay float32 until they are stored in the drafter's own dtype;
-    auto: float32 on a CPU, else bfloat16."""
+    """bfloat16 is mixed precision: the trained weights stay float32 until they are stored in the drafter's own dtype.
+    auto is float32 on a CPU, else bfloat16."""
     device: Text = "auto"
     """auto, cuda, mps or cpu."""
     gradient_checkpointing: bool = False
-    """Compute the drafter's activations twice instead of keeping them: less memory."""
+    """Recompute the drafter's activations instead of storing them: less memory."""
     quantize: Literal["none", "nf4"] = "none"
-    """nf4: both models in 4 bits, with AdamW in 8 bits; needs lora and bitsandbytes."""
+    """nf4 loads both models in 4 bits and uses AdamW in 8 bits; it needs lora and bitsandbytes."""
     lora: LoraSpec | None = None
-    """Low-rank adapters instead of all weights; lora.rank=16 turns them on."""
+    """Train low-rank adapters instead of all weights; lora.rank=16 turns them on."""
     scdf: ScdfSpec | None = None
     distill: DistillSpec | None = None
     finetune: FinetuneSpec | None = None
@@ -255,7 +256,7 @@ class TrainSpec(Described):
     @model_validator(mode="before")
     @classmethod
     def _with_defaults(cls, data: Any) -> Any:
-        """The defaults of the kind, and its block; a block of another kind is a mistake."""
+        """Adds the defaults of the kind and its block. Raises ConfigError for a block of another kind."""
         if not isinstance(data, Mapping) or data.get("kind") not in DEFAULTS:
             given = data.get("kind") if isinstance(data, Mapping) else data
             raise ConfigError(f"kind = {given!r}: {nearest(str(given), get_args(Kind))}")
@@ -277,8 +278,8 @@ class TrainSpec(Described):
     def _consistent(self) -> "TrainSpec":
         if len(set(self.learning_rate)) > 1 and not self.validation_share:
             raise ConfigError(
-                f"learning_rate: several are chosen from by the loss on held-back data, and {self.kind} holds none "
-                "back: give one, or validation_share where the kind has it"
+                f"learning_rate: the validation loss selects one of several, and {self.kind} has no validation data: "
+                "give one rate, or validation_share if the kind has it"
             )
         if self.quantize == "nf4" and self.lora is None:
             raise ConfigError("quantize = 'nf4': 4-bit weights cannot be trained: give lora.rank=16 too")
@@ -290,32 +291,32 @@ class TrainSpec(Described):
 
     @property
     def validation_share(self) -> float:
-        """The share of the data that is held back."""
+        """Returns the share of the data that is held out for validation."""
         block = self.distill or self.finetune
         return block.validation_share if block else 0.0
 
 
 def check_warmup(warmup: float, num_steps: int) -> None:
-    """Raise ConfigError for a warm-up of more updates than there are: the learning rate would stay below its height."""
+    """Raises ConfigError if the warm-up has more updates than the training: the rate would never reach its peak."""
     if warmup >= 1 and warmup > num_steps:
         raise ConfigError(
-            f"warmup = {warmup:g}: the learning rate is not at its highest before update {warmup:g}, and the training "
-            f"has num_steps = {num_steps}: give fewer, or a share of the steps such as 0.1"
+            f"warmup = {warmup:g}: the learning rate does not reach its peak before update {warmup:g}, and the "
+            f"training has num_steps = {num_steps}: give fewer, or a share of the steps such as 0.1"
         )
 
 
 class CorpusSpec(DataSpec):
-    """What is counted: also texts of no language in particular, which are never in memory as a whole."""
+    """The texts that are counted: those of DataSpec, and files of any size that are never held in memory."""
 
     places: ClassVar[dict[str, str]] = {"corpus": "--corpus", **DataSpec.places}
 
     corpus: tuple[Text, ...] = ()
-    """Files of texts as in text, of any size; limit holds for all of them together."""
+    """Text files of any size, as in text; limit applies to all of them together."""
 
 
-class NgramSpec(Described):
-    """One n-gram model. What is counted are the tokens of each text, without those that the target's tokenizer adds; a
-    row's answer is followed by the token that ends the target's texts."""
+class NgramSpec(DescribedSpec):
+    """One n-gram model. It counts the tokens of each text, without the special tokens that the target's tokenizer adds.
+    The token that ends the target's texts follows the answer of a row."""
 
     kind: Literal["ngram"] = "ngram"
     target: Text = "embedded:target"
@@ -326,6 +327,16 @@ class NgramSpec(Described):
     output: Text
     """Folder of the n-gram model."""
     seed: Seed = 0
-    """Of the rows that are drawn from the embedded world."""
+    """Seed of the rows that are drawn from the embedded world."""
     order: Annotated[int, Field(ge=1, le=16)] = 2
     """Tokens of the longest n-gram; 2 counts bigrams."""
+
+
+# A key for --set of each kind, in help and errors.
+EXAMPLES = {
+    "scdf": "scdf.estimator=sampled",
+    "distill": "distill.top_k=10",
+    "finetune": "finetune.stage=pretrain",
+    "ngram": "data.split=train",
+}
+KINDS = (*get_args(Kind), *get_args(NgramSpec.model_fields["kind"].annotation))

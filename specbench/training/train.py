@@ -1,4 +1,4 @@
-"""One training from a loaded drafter to a finished checkpoint: every learning rate, the best of them, the record."""
+"""One training from a loaded drafter to a finished checkpoint: all learning rates, the selection, the record."""
 
 import shutil
 from collections.abc import Sequence
@@ -20,24 +20,31 @@ from specbench.decoding.bridges.token_level import shared
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
-from specbench.embedded.family import source_of
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.checkpoints import identified
-from specbench.models.loading import choose_device, load_model
+from specbench.models.loading import choose_device, load_model, model_source
 from specbench.results.environment import environment
-from specbench.training.files import OutputFolder
-from specbench.training.loop import Loop, bitsandbytes
-from specbench.training.objective import Objective
-from specbench.training.progress import TrainProgress, draw
-from specbench.training.record import TrainingRecord, curve_of, last_validation, now, settings_of, total
+from specbench.training.checkpoint import RateProgress, load_weights, set_weights, trained_parameters
+from specbench.training.loop import Loop, Objective, bitsandbytes
+from specbench.training.output import (
+    OutputFolder,
+    TrainingRecord,
+    all_settings,
+    curve_record,
+    draw_curves,
+    last_validation,
+    total_cost,
+    utc_now,
+)
+from specbench.training.progress import TrainingProgress
 from specbench.training.spec import TrainSpec
-from specbench.training.state import Progress, load_weights, put, trained
 
 
 def make_accelerator(spec: TrainSpec) -> Accelerator:
-    """The device and the mixed precision of a training; under `accelerate launch` one of several processes.
+    """Returns the device and the mixed precision of a training; under `accelerate launch`, of one of several
+    processes.
 
-    Raises ConfigError for a device that is not there, or on which nothing is trained in 4 bits.
+    Raises ConfigError for a device that does not exist, or that cannot train in 4 bits.
     """
     device = choose_device(spec.device)
     if spec.quantize == "nf4" and device.type != "cuda":
@@ -48,19 +55,19 @@ def make_accelerator(spec: TrainSpec) -> Accelerator:
 
 
 def dtype_of(spec: TrainSpec) -> str:
-    """The precision that is computed in: float32 or bfloat16; `auto` follows the device."""
+    """Returns the precision of the computation, float32 or bfloat16; `auto` depends on the device."""
     if spec.dtype != "auto":
         return spec.dtype
     return "float32" if choose_device(spec.device).type == "cpu" else "bfloat16"
 
 
 def device_of(spec: TrainSpec, accelerator: Accelerator) -> str:
-    """The device of this process: the one asked for, and of several processes the one that is its own."""
+    """Returns the device of this process: the requested one, or the process's own if there are several."""
     return str(accelerator.device) if accelerator.num_processes > 1 else str(choose_device(spec.device))
 
 
 def load_target(spec: TrainSpec, device: str) -> CausalLM:
-    """The frozen target; without its weights where nothing is computed with them."""
+    """Returns the frozen target, without its weights if nothing is computed with them."""
     if not computes_target(spec):
         return load_model(spec.target, revision=spec.target_revision, device=device, weights=False)
     if spec.quantize == "nf4":
@@ -71,50 +78,52 @@ def load_target(spec: TrainSpec, device: str) -> CausalLM:
 
 
 def computes_target(spec: TrainSpec) -> bool:
-    """Whether the target continues or scores texts. Plain texts are learnt without it, and a server stands in its
-    place: then only its tokens are of need."""
+    """Returns whether the target continues or scores texts. It does not if plain texts are learnt or a server
+    generates: then only its tokenizer is needed."""
     given = spec.finetune
     return given is None or (given.stage != "pretrain" and given.server.base_url is None)
 
 
 def load_drafter(spec: TrainSpec, device: str) -> CausalLM:
-    """The drafter as it is before the training, in float32 unless it is quantised."""
+    """Returns the drafter before the training, in float32 unless it is quantised."""
     if spec.quantize == "nf4":
         return in_four_bits(spec.drafter, spec.drafter_revision, device)
     return load_model(spec.drafter, revision=spec.drafter_revision, dtype="float32", device=device)
 
 
 def in_four_bits(name: str, revision: str | None, device: str) -> CausalLM:
-    """A model in 4-bit NF4 with bfloat16 computation (arXiv:2305.14314). Raises ConfigError without bitsandbytes or
-    for a model that cannot be loaded so."""
+    """Returns a model in 4-bit NF4 with bfloat16 computation (arXiv:2305.14314).
+
+    Raises ConfigError without bitsandbytes, or for a model that cannot be loaded in 4 bits.
+    """
     bitsandbytes()
     from transformers import BitsAndBytesConfig
 
     config = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
     )  # fmt: skip
-    source = source_of(name)
+    source = model_source(name)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             source, revision=revision, quantization_config=config, device_map={"": device}
         )
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-    except Exception as error:  # whatever a checkpoint, its remote or the quantisation may raise
+    except Exception as error:  # a checkpoint, the hub or the quantisation may raise anything
         reason = " ".join(str(error).split())[:300]
         raise ConfigError(f"cannot load model '{name}' with quantize = 'nf4': {reason}: try quantize=none") from error
     return CausalLM(model, tokenizer, name, identified(source, revision))
 
 
 def check_fit(target: CausalLM, drafter: CausalLM) -> None:
-    """Training compares both models token by token. Raises ConfigError where they do not share a vocabulary."""
+    """Raises ConfigError if the models do not share a vocabulary: training compares them token by token."""
     try:
         shared(ModelPair(target, drafter), Sampling(), lambda model: NoDrafter())
     except VocabularyMismatch as error:
         raise ConfigError(f"--drafter: {error}: choose a drafter of the target's family") from error
 
 
-def trainable(model: nn.Module, spec: TrainSpec) -> nn.Module:
-    """The network with the parameters that are trained set to require gradients: all, or those of its adapters."""
+def prepare_network(model: nn.Module, spec: TrainSpec) -> nn.Module:
+    """Returns the network in which the trained parameters require gradients: all of them, or those of its adapters."""
     if spec.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
     if spec.lora is None:
@@ -130,8 +139,8 @@ def trainable(model: nn.Module, spec: TrainSpec) -> nn.Module:
     return adapted
 
 
-def merged(model: nn.Module, spec: TrainSpec) -> nn.Module:
-    """The plain network, adapters added into its weights."""
+def merge_adapters(model: nn.Module, spec: TrainSpec) -> nn.Module:
+    """Returns the plain network with the adapters added to its weights."""
     if spec.gradient_checkpointing:
         model.gradient_checkpointing_disable()  # type: ignore[operator]
     if spec.lora is None:
@@ -141,117 +150,124 @@ def merged(model: nn.Module, spec: TrainSpec) -> nn.Module:
 
 
 def stored_dtype(model: Any, revision: str | None) -> torch.dtype:
-    """The precision in which the checkpoint that a network comes from is stored; it is trained in float32."""
+    """Returns the precision in which the network's checkpoint is stored; it is trained in float32."""
     config = AutoConfig.from_pretrained(model.config._name_or_path, revision=revision)
     return config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
 
 
-STATE_BYTES = 12  # of a trained parameter in a checkpoint: itself and two moments
+STATE_BYTES = 12  # per trained parameter in a checkpoint: its value and two moments
 
 
-def train(
+def train_drafter(
     drafter: CausalLM, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console, num_steps: int,
     about: dict[str, Any] | None = None, command: str | None = None,
 ) -> TrainingRecord:  # fmt: skip
-    """Train a drafter into an output folder that is open (`OutputFolder.open`), from its checkpoint if it has one.
+    """Trains a drafter into an open output folder (`OutputFolder.open`), from its checkpoint if there is one.
 
-    `about`: what training.json says of data, models and preparation. The drafter's network is changed. Raises
-    ConfigError where there is no room, where no learning rate keeps the loss finite, and where nothing can be written.
+    `about`: what training.json says of data, models and preparation. The drafter's network is changed in place. Raises
+    ConfigError if the disk lacks space, if no learning rate keeps the loss finite, or if a file cannot be written.
     """
     accelerator = make_accelerator(spec)
-    model = trainable(drafter.model, spec)
-    folder.check_room(room(model, len(spec.learning_rate)))
-    tried = all_rates(model, objective, spec, folder, console, num_steps, accelerator)
+    model = prepare_network(drafter.model, spec)
+    folder.check_room(needed_bytes(model, len(spec.learning_rate)))
+    tried = train_all_rates(model, objective, spec, folder, console, num_steps, accelerator)
     check_not_all_lost(tried, folder)
-    chosen = best([last_validation(progress) for progress in tried])
+    chosen = index_of_lowest([last_validation(progress) for progress in tried])
     record = TrainingRecord(
-        settings=settings_of(spec, num_steps),
+        settings=all_settings(spec, num_steps),
         data=(about or {}).get("data", {}),
         models={
             **(about or {}).get("models", {}),
-            "num_trained_parameters": count(trained(model)),
+            "num_trained_parameters": num_elements(trained_parameters(model)),
             "stored_dtype": str(stored_dtype(drafter.model, spec.drafter_revision)).removeprefix("torch."),
         },
         chosen=chosen,
-        curves=[curve_of(rate, progress) for rate, progress in zip(spec.learning_rate, tried, strict=True)],
-        cost=total([progress.cost for progress in tried]),
+        curves=[curve_record(rate, progress) for rate, progress in zip(spec.learning_rate, tried, strict=True)],
+        cost=total_cost([progress.cost for progress in tried]),
         preparation=(about or {}).get("preparation", {}),
         environment=environment(str(drafter.device), drafter.dtype, drafter.attention),
         command=command,
-        finished=now(),
+        finished=utc_now(),
     )
     if accelerator.is_main_process:
-        load_weights(work_of(folder, chosen), model)
+        load_weights(rate_folder(folder, chosen), model)
         with folder.writing():
-            finish(model, drafter, spec, folder, record)
+            write_finished(model, drafter, spec, folder, record)
     accelerator.wait_for_everyone()
     return record
 
 
-def all_rates(
+def train_all_rates(
     model: nn.Module, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console, num_steps: int,
     accelerator: Accelerator,
-) -> list[Progress]:  # fmt: skip
-    """Every learning rate from the same beginning; one that is lost does not keep the others from being tried."""
-    initial = {name: parameter.detach().clone() for name, parameter in trained(model).items()}
+) -> list[RateProgress]:  # fmt: skip
+    """Trains with every learning rate from the same initial weights. A rate that diverges does not stop the others."""
+    initial = {name: parameter.detach().clone() for name, parameter in trained_parameters(model).items()}
     tried = []
     for number, rate in enumerate(spec.learning_rate):
-        put(model, initial)
-        model.zero_grad(set_to_none=True)  # a rate that was lost has left its own
-        loop = Loop(model, objective, spec, num_steps, rate, work_of(folder, number), accelerator)
+        set_weights(model, initial)
+        model.zero_grad(set_to_none=True)  # a rate that diverged leaves gradients behind
+        loop = Loop(model, objective, spec, num_steps, rate, rate_folder(folder, number), accelerator)
         if len(spec.learning_rate) > 1 and accelerator.is_main_process:
             say(console, f"learning rate {rate:g} ({number + 1} of {len(spec.learning_rate)})")
-        bar = partial(TrainProgress, console, num_steps, quiet=not accelerator.is_main_process)
+        bar = partial(TrainingProgress, console, num_steps, quiet=not accelerator.is_main_process)
         tried.append(loop.run(folder, bar))
         if tried[-1].lost and number + 1 < len(spec.learning_rate) and accelerator.is_main_process:
-            say(console, f"learning rate {rate:g} is lost, the next one is tried: {tried[-1].lost}")
+            say(console, f"learning rate {rate:g} diverged, the next one is tried: {tried[-1].lost}")
     return tried
 
 
-def work_of(folder: OutputFolder, number: int) -> Path:
-    """Where the checkpoint and the log of a learning rate are, while the training goes on."""
+def rate_folder(folder: OutputFolder, number: int) -> Path:
+    """Returns the folder of the checkpoint and the log of a learning rate during the training."""
     return folder.work / f"rate-{number}"
 
 
-def best(losses: list[float | None]) -> int:
-    """The index of the lowest held-back loss; a rate that is lost has none."""
+def index_of_lowest(losses: list[float | None]) -> int:
+    """Returns the index of the lowest validation loss; a rate that diverged has None."""
     comparable = [inf if loss is None else loss for loss in losses]
     return comparable.index(min(comparable))
 
 
-def check_not_all_lost(tried: Sequence[Progress], folder: OutputFolder) -> None:
-    """Raise ConfigError where no learning rate has come to its end."""
+def check_not_all_lost(tried: Sequence[RateProgress], folder: OutputFolder) -> None:
+    """Raises ConfigError if every learning rate diverged."""
     if all(progress.lost for progress in tried):
         raise ConfigError(
             f"{'; '.join(str(progress.lost) for progress in tried)}: lower --learning-rate or --set clip, or train "
-            f"with --dtype float32, into another --output; {folder.kept()}"
+            f"with --dtype float32, into another --output; {folder.what_is_kept()}"
         )
 
 
-def finish(model: nn.Module, drafter: CausalLM, spec: TrainSpec, folder: OutputFolder, record: TrainingRecord) -> None:
-    """Write the checkpoint, the log, the record and its picture beside the work, and move them into place."""
+def write_finished(
+    model: nn.Module, drafter: CausalLM, spec: TrainSpec, folder: OutputFolder, record: TrainingRecord
+) -> None:
+    """Writes the checkpoint, the log, the record and its picture into the work folder, and moves them into place."""
     final = folder.work / "final"
     shutil.rmtree(final, ignore_errors=True)
     final.mkdir()
-    if spec.quantize == "nf4":  # adapters are merged into the weights as they were before their quantisation
-        weights = {name: parameter.detach() for name, parameter in trained(model).items()}
-        model = trainable(load_drafter(spec.model_copy(update={"quantize": "none"}), "cpu").model, spec)
-        put(model, weights)
-    plain: Any = merged(model, spec)
+    if spec.quantize == "nf4":  # adapters are merged into the weights before quantisation
+        weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
+        model = prepare_network(load_drafter(spec.model_copy(update={"quantize": "none"}), "cpu").model, spec)
+        set_weights(model, weights)
+    plain: Any = merge_adapters(model, spec)
     plain.to(stored_dtype(plain, spec.drafter_revision)).save_pretrained(final)
     drafter.tokenizer.save_pretrained(final)
-    shutil.copyfile(work_of(folder, record.chosen) / "log.csv", final / "log.csv")
-    draw(record, final / "curves.png")
+    shutil.copyfile(rate_folder(folder, record.chosen) / "log.csv", final / "log.csv")
+    draw_curves(record, final / "curves.png")
     record.write(final)
     for path in final.iterdir():
-        path.chmod(0o644)  # safetensors writes files that only their owner can read
+        path.chmod(0o644)  # safetensors writes files that only the owner can read
     folder.publish(final)
 
 
-def room(model: nn.Module, num_rates: int) -> int:
-    """Bytes on the disk: a checkpoint of every rate, one more while it is replaced, and the finished model."""
-    return count(trained(model)) * STATE_BYTES * (num_rates + 1) + count(dict(model.named_parameters())) * 4
+def needed_bytes(model: nn.Module, num_rates: int) -> int:
+    """Returns the disk space in bytes: a checkpoint of every rate, one more during its replacement, and the finished
+    model."""
+    return (
+        num_elements(trained_parameters(model)) * STATE_BYTES * (num_rates + 1)
+        + num_elements(dict(model.named_parameters())) * 4
+    )
 
 
-def count(parameters: dict[str, Any]) -> int:
+def num_elements(parameters: dict[str, Any]) -> int:
+    """Returns the number of elements of all parameters."""
     return sum(parameter.numel() for parameter in parameters.values())

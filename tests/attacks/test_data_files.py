@@ -11,7 +11,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.tasks.local_files import member_rows, parallel_rows, read_rows
-from specbench.training.ngram_corpus import Corpus
+from specbench.training.corpus import CorpusFiles
 from tests.attacks.bounds import within_bounds
 
 MIB = 2**20
@@ -116,5 +116,5 @@ def test_an_aligned_file_is_refused(tmp_path):
 def test_a_corpus_is_refused(tmp_path, name, content, told):
     (tmp_path / name).write_bytes(content)
     with within_bounds(), pytest.raises(ConfigError, match=told):
-        for _ in Corpus([tmp_path / name], "text"):
+        for _ in CorpusFiles([tmp_path / name], "text"):
             pass

@@ -17,7 +17,7 @@ from rich.console import Console
 from specbench.core import bounded, completions
 from specbench.core.errors import ConfigError
 from specbench.tasks.judge.judgements import FILE, judge_records, ratings, write_judgements
-from specbench.tasks.judge.requests import JudgeSettings, Question
+from specbench.tasks.judge.requests import JudgeQuestion, JudgeSettings
 from specbench.training import self_distillation as training
 from tests.attacks.hostile_server import KEY, HostileServer, filled, forms, holds_key, running
 
@@ -27,7 +27,7 @@ FILES = yaml.safe_load((HERE / "judge_files.yaml").read_text(encoding="utf-8"))
 RECORD = {
     "task": "t", "subset": "s", "example": 0, "repeat": 0, "turn": 0, "methods": {"ar": {"text": "x", "score": None}},
 }  # fmt: skip
-QUESTIONS = {("t", "s", 0): Question(("Why?",))}
+QUESTIONS = {("t", "s", 0): JudgeQuestion(("Why?",))}
 TIMEOUT_SECONDS = 0.4
 GENEROUS_SECONDS = 10.0
 GENEROUS_KILOBYTES = 400_000
@@ -76,9 +76,9 @@ def judged(settings: JudgeSettings, folder: Path) -> tuple[float | None, list[st
 def trained(settings: JudgeSettings, monkeypatch: pytest.MonkeyPatch) -> str:
     """What the other user of the client, training on a server's answers, prints or keeps."""
     monkeypatch.setattr(training, "TIMEOUT_SECONDS", settings.timeout_seconds)
-    asked = [training.Question("why?", True, 0.0, 4, 0)]
+    asked = [training.ServerQuestion("why?", True, 0.0, 4, 0)]
     try:
-        ((answer,),) = training.Server(settings.url, "m", num_retries=0).answers(asked)
+        ((answer,),) = training.CompletionServer(settings.url, "m", num_retries=0).answers(asked)
     except ConfigError as error:
         assert str(error).isprintable()
         return str(error)
@@ -176,7 +176,7 @@ def test_a_folder_in_the_place_of_a_reply(kept: Any, tmp_path: Path) -> None:
     path.unlink()
     path.mkdir()
     score, lines = judged(settings, tmp_path)
-    assert score is None and "cannot keep the judge's replies there" in lines[-1]
+    assert score is None and "cannot store the judge's replies there" in lines[-1]
 
 
 @pytest.mark.parametrize("attack", FILES["judgements"], ids=lambda attack: attack["name"])

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from specbench.tasks.sandbox.isolation import Isolation
-from specbench.tasks.sandbox.run import Job, Limits, run_program
+from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
 from tests.attacks.world import HERE, world
 
 FOLDER = Path(__file__).parent / "programs"
@@ -40,7 +40,7 @@ def test_a_program_does_no_harm_and_does_not_pass(name: str, mode: Isolation) ->
     attack = PROGRAMS[name]
     entry_points = () if "test" in attack else ("add",)
     with world() as place:
-        job = Job(
+        job = ProgramTest(
             place.filled_in(attack["program"]), attack.get("test", TEST),
             tuple(attack.get("entry_points", entry_points)), attack.get("prefix", ""),
         )  # fmt: skip

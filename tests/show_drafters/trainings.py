@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.embedded.family import member
-from specbench.embedded.making import mean_loss
-from specbench.embedded.recipe import TrainedMember
+from specbench.embedded.build import mean_loss
+from specbench.embedded.family import TrainedMember, member
 
 from .workplace import Workplace
 

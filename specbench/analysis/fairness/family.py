@@ -11,7 +11,7 @@ from specbench.analysis.fairness.numbers import Correlations, Family, GroupNumbe
 from specbench.analysis.fairness.spread import Array, estimate, max_over_min, ratios, spearman, variance
 from specbench.results.bootstrap import Metric
 from specbench.results.shares import SHARE, Bounds
-from specbench.training.divergence import unfairness
+from specbench.training.passes import unfairness
 
 Values = Callable[[Sequence[Array]], Array]  # the sums of m groups → the value of each [..., m]
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from specbench.analysis.fairness import forced as p
 from specbench.analysis.fairness.entries import Entry
-from specbench.analysis.fairness.family import (  # fmt: skip
+from specbench.analysis.fairness.family import (
     Values,
     bounds_of,
     divergence,
@@ -31,7 +31,7 @@ from specbench.results.speed import times
 from specbench.running.records import Key, Record
 from specbench.specs.task import TaskSpec
 from specbench.tasks.scoring.contract import make_scorer
-from specbench.training.divergence import unfairness
+from specbench.training.passes import unfairness
 
 Side = Callable[[Sequence[Array]], Array]  # the sums of m groups → one value
 

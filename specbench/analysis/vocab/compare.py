@@ -3,43 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from transformers import AutoTokenizer
 
 from specbench.analysis.vocab.report import Side, VocabReport, make_report
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
-from specbench.embedded.family import source_of
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.checkpoints import why_not
-from specbench.models.loading import hub_problem, load_model
+from specbench.models.loading import load_model, load_tokenizer
 from specbench.models.vocabulary import Vocabulary
 from specbench.running.plan import with_files
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
-
-
-def load_tokenizer(name: str, revision: str | None = None) -> Any:
-    """The tokenizer of a model by hub id, local folder, or `embedded:` and the name of a model that comes with
-    specbench. Raises ConfigError in one line for one that cannot be loaded."""
-    source = source_of(name)
-    local = Path(source).is_dir()
-    if local and (Path(source) / "ngram.json").is_file():
-        raise ConfigError(f"'{name}' is an n-gram folder: it drafts the tokens of its target and has none of its own")
-    if not local and (source.startswith((".", "/", "~")) or source.count("/") > 1 or Path(source).exists()):
-        raise ConfigError(f"model folder '{name}' does not exist; give a folder with a tokenizer, or a hub id")
-    problem = None if local else hub_problem(source, revision)
-    try:  # without the hub the local cache is left
-        return AutoTokenizer.from_pretrained(source, revision=revision, local_files_only=local or problem is not None)
-    except Exception as error:  # whatever a tokenizer's files or its remote may raise
-        raise ConfigError(
-            f"cannot load the tokenizer of '{name}': {why_not(name, source, problem, error)} (give a local folder with "
-            "tokenizer.json, or a hub id that this machine can reach)"
-        ) from error
-
 
 NUM_PROMPTS = 50  # as in arXiv:2502.05202, table 10
 DEFAULT_TASK = "mgsm"

@@ -1,77 +1,76 @@
-"""The synthetic world: one module per kind of task, each a `World` in the table below."""
+"""The synthetic world of the embedded models: one `World` for each kind of task, in the table `WORLDS`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from types import ModuleType
 from typing import Any
 
-from specbench.embedded.world import dolly, story, webtext
-from specbench.embedded.world.chat import tasks as chat
-from specbench.embedded.world.choices import csqa, mmlu
-from specbench.embedded.world.code import humaneval
-from specbench.embedded.world.documents import cnn_dm, mlsum, scrolls
-from specbench.embedded.world.math import drill, mgsm
-from specbench.embedded.world.math import tasks as sums
-from specbench.embedded.world.translation import iwslt14, low_resource, wmt
+from specbench.embedded.world import chat, choices, code, documents, dolly, math, sentences, story
+from specbench.embedded.world.rows import example_of, one_subset
 
 SEED_STRIDE, MAX_DRAWS = 100, 10_000
+Weights = Callable[[], dict[str, float]]
+Draw = Callable[[str, bool, Random], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class World:
-    """What the build asks of a kind of task.
+    """The rows of one kind of task.
 
-    `weights()` is the share of each subset in the training data; `draw(subset, held_out, random)` gives one row: the
-    columns of the task's data, and keys such as `_completion` that no sample shows; `example(row)` its texts, given and
-    learnt in turn: for a task the prompts and the completions. `num_samples` and `num_evaluated`: held-out rows of each
-    subset that are bundled, and that the build's log tells about.
+    weights() -> the share of each subset in the training data.
+    draw(subset, held_out, random) -> one row: the columns of the task's data, and keys such as `_completion` that no
+        sample shows.
+    example(row) -> its texts, given and learnt in turn; for a task the prompts and the completions.
+    num_samples, num_evaluated: the held-out rows of each subset that are bundled, and that the build evaluates.
     """
 
-    weights: Callable[[], dict[str, float]]
-    draw: Callable[[str, bool, Random], dict[str, Any]]
+    weights: Weights
+    draw: Draw
     example: Callable[[dict[str, Any]], tuple[str, ...]]
     num_samples: int = 12
     num_evaluated: int = 16
 
 
-def _world(module: ModuleType, num_samples: int = 12, num_evaluated: int = 16) -> World:
-    return World(module.weights, module.draw, module.example, num_samples, num_evaluated)
+def _of_task(name: str, weights: Weights, draw: Draw, num_samples: int = 12, num_evaluated: int = 16) -> World:
+    """Returns the world of a task, whose own template makes the prompts."""
+    return World(weights, draw, partial(example_of, name), num_samples, num_evaluated)
 
 
 def _sums(task: str) -> World:
-    return World(partial(sums.weights, task), partial(sums.draw, task), partial(sums.example, task))
+    return _of_task(task, partial(math.sums_weights, task), partial(math.sums_draw, task))
 
 
+# The place of a task in this table seeds its held-out rows: append new tasks.
 WORLDS = {
-    "mgsm": _world(mgsm, num_samples=24, num_evaluated=64),
-    "drill": _world(drill, num_samples=0, num_evaluated=0),
+    "mgsm": World(math.mgsm_weights, math.mgsm_draw, math.mgsm_example, num_samples=24, num_evaluated=64),
+    "drill": World(partial(one_subset, "drill"), math.drill_draw, math.drill_example, num_samples=0, num_evaluated=0),
     "gsm8k": _sums("gsm8k"),
     "mcot": _sums("mcot"),
     "msvamp": _sums("msvamp"),
-    "csqa": _world(csqa),
-    "mmlu": _world(mmlu),
-    "humaneval": _world(humaneval, num_samples=24, num_evaluated=64),
-    "wmt": _world(wmt, num_samples=16),
-    "iwslt14": _world(iwslt14),
-    "low_resource_mt": _world(low_resource),
-    "dolly": _world(dolly),
-    "webtext": _world(webtext),
-    "cnn_dm": _world(cnn_dm),
-    "mlsum": _world(mlsum),
-    "scrolls": _world(scrolls),
-    "story": _world(story),
-    "spec_bench": World(chat.spec_bench_weights, chat.spec_bench_draw, chat.spec_bench_example),
-    "mt_bench": World(chat.mt_bench_weights, chat.mt_bench_draw, chat.mt_bench_example),
-    "multilingual_spec_bench": World(chat.multilingual_weights, chat.multilingual_draw, chat.multilingual_example),
+    "csqa": _of_task("csqa", one_subset, choices.csqa_draw),
+    "mmlu": _of_task("mmlu", choices.mmlu_weights, choices.mmlu_draw),
+    "humaneval": _of_task("humaneval", one_subset, code.humaneval_draw, num_samples=24, num_evaluated=64),
+    "wmt": _of_task("wmt", sentences.wmt_weights, sentences.wmt_draw, num_samples=16),
+    "iwslt14": _of_task("iwslt14", partial(one_subset, "de-en"), sentences.iwslt14_draw),
+    "low_resource_mt": _of_task("low_resource_mt", partial(one_subset, "x-demo"), sentences.low_resource_draw),
+    "dolly": _of_task("dolly", dolly.dolly_weights, dolly.dolly_draw),
+    "webtext": World(sentences.webtext_weights, sentences.webtext_draw, sentences.webtext_example),
+    "cnn_dm": _of_task("cnn_dm", one_subset, documents.cnn_dm_draw),
+    "mlsum": _of_task("mlsum", documents.mlsum_weights, documents.mlsum_draw),
+    "scrolls": _of_task("scrolls", documents.scrolls_weights, documents.scrolls_draw),
+    "story": _of_task("story", story.story_weights, story.story_draw),
+    "spec_bench": _of_task("spec_bench", chat.spec_bench_weights, chat.spec_bench_draw),
+    "mt_bench": _of_task("mt_bench", chat.mt_bench_weights, chat.mt_bench_draw),
+    "multilingual_spec_bench": _of_task("multilingual_spec_bench", chat.multilingual_weights, chat.multilingual_draw),
 }
 
 
 def training_rows(
     worlds: Mapping[str, float], num_rows: int, random: Random, mix_power: float = 1.0
 ) -> list[dict[str, Any]]:
-    """`num_rows` rows drawn by the shares of the worlds and, inside a world, by weight ** mix_power of the subsets."""
+    """Returns `num_rows` rows drawn by the shares of the worlds and, inside a world, by weight ** mix_power of the
+    subsets."""
     choices, shares = [], []
     for name, share in worlds.items():
         weights = {subset: weight**mix_power for subset, weight in WORLDS[name].weights().items()}
@@ -82,10 +81,11 @@ def training_rows(
 
 
 def held_out_rows(task: str, num_per_subset: int, seed: int) -> list[dict[str, Any]]:
-    """`num_per_subset` different held-out rows for each subset of a task, with ids such as `en-0`.
+    """Returns `num_per_subset` different held-out rows for each subset of a task, with ids such as `en-0`.
 
-    Every task has draws of its own, by its place in the table (new tasks come last): those of a family would have the
-    same rows otherwise. A ValueError where the world has fewer different rows."""
+    Every task has its own draws, seeded by its place in the table; otherwise the tasks of a family would have the same
+    rows. Raises ValueError if the world has fewer different rows.
+    """
     random = Random(seed + SEED_STRIDE * list(WORLDS).index(task))
     rows: list[dict[str, Any]] = []
     for subset in WORLDS[task].weights():
@@ -95,7 +95,7 @@ def held_out_rows(task: str, num_per_subset: int, seed: int) -> list[dict[str, A
 
 
 def _different(task: str, subset: str, num_rows: int, random: Random) -> list[dict[str, Any]]:
-    """Held-out rows of a subset with `num_rows` different keys."""
+    """Returns held-out rows of a subset with `num_rows` different keys."""
     rows: dict[str, dict[str, Any]] = {}
     for _ in range(MAX_DRAWS):
         if len(rows) == num_rows:

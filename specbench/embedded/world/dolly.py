@@ -1,58 +1,42 @@
 """Instructions with one right answer: about words and things, about a short text, and sentences to be written.
 
-A question about a topic is held out by its wording and topic together (the topic was met in other wordings), one about
+A question about a topic is held out by its wording and topic together (the topic occurs in other wordings), one about
 sentences by its sentences, as in translation.
 """
 
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
-import yaml
+from specbench.embedded.world.grammar import Sentence, capital, clause, name, say, words
+from specbench.embedded.world.rows import tables
+from specbench.embedded.world.sentences import draw_sentence, is_held_out_content
 
-from specbench.embedded.world.texts import example_of
-from specbench.embedded.world.translation.grammar import Sentence, capital, clause, name, say, words
-from specbench.embedded.world.translation.sentences import draw_sentence, is_held_out
-
-KINDS = {"opposite": 1.0, "use": 1.0, "define": 1.0, "list": 1.0, "who": 2.0, "where": 1.5, "sentence": 2.0}
+DOLLY_KINDS = {"opposite": 1.0, "use": 1.0, "define": 1.0, "list": 1.0, "who": 2.0, "where": 1.5, "sentence": 2.0}
 
 
-@cache
-def definition() -> dict[str, Any]:
-    """The questions and answers of `dolly.yaml`."""
-    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("dolly.yaml").read_text(encoding="utf-8"))
-    return data
+def dolly_weights() -> dict[str, float]:
+    """Returns the share of each language in the training data."""
+    return {language: entry["weight"] for language, entry in tables("dolly").items()}
 
 
-def weights() -> dict[str, float]:
-    """The share of each language in the training data."""
-    return {language: entry["weight"] for language, entry in definition().items()}
-
-
-def draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """A row: subset, language (ISO 639-3), inputs, targets."""
-    kind = random.choices(list(KINDS), weights=list(KINDS.values()))[0]
+def dolly_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
+    """Returns a row: subset, language (ISO 639-3), inputs, targets."""
+    kind = random.choices(list(DOLLY_KINDS), weights=list(DOLLY_KINDS.values()))[0]
     about = {"who": _who, "where": _where, "sentence": _sentence}.get(kind)
     question, answer = about(subset, held_out, random) if about else _topic(subset, kind, held_out, random)
-    code = definition()[subset]["code"]
+    code = tables("dolly")[subset]["code"]
     return {"subset": subset, "language": code, "inputs": question, "targets": answer, "_completion": answer,
             "_key": question}  # fmt: skip
 
 
-def example(row: dict[str, Any]) -> tuple[str, ...]:
-    """The prompt exactly as the task renders it, and the answer."""
-    return example_of("dolly", row)
-
-
 def _topic(language: str, kind: str, held_out: bool, random: Random) -> tuple[str, str]:
-    entry = definition()[language][kind]
-    numbers = definition()[language]["numbers"]
+    entry = tables("dolly")[language][kind]
+    numbers = tables("dolly")[language]["numbers"]
     while True:
         choices = (entry["questions"], _topics(entry), numbers if kind == "list" else [None])
         wording, topic, number = (random.randrange(len(texts)) for texts in choices)
-        if is_held_out(kind, wording, topic, number) == held_out:
+        if is_held_out_content(kind, wording, topic, number) == held_out:
             break
     asked, *answers = _topics(entry)[topic]
     values = {"topic": asked, "number": numbers[number + 2]}
@@ -61,7 +45,7 @@ def _topic(language: str, kind: str, held_out: bool, random: Random) -> tuple[st
 
 
 def _topics(entry: dict[str, Any]) -> list[list[str]]:
-    """Topics with their answers; of opposites both are topics."""
+    """Returns topics with their answers; both words of a pair of opposites are topics."""
     return entry.get("topics") or [list(way) for pair in entry["pairs"] for way in (pair, pair[::-1])]
 
 
@@ -70,7 +54,7 @@ def _joined(language: str, text: str, question: str) -> str:
 
 
 def _two_sentences(held_out: bool, random: Random) -> tuple[Sentence, Sentence]:
-    """Sentences about two persons at two places; none of them is in both."""
+    """Returns sentences about different persons at two different places."""
     while True:
         kinds = random.choices(("transitive", "doing"), k=2)
         first, second = (draw_sentence(held_out, random, time="", about=kind) for kind in kinds)
@@ -80,18 +64,18 @@ def _two_sentences(held_out: bool, random: Random) -> tuple[Sentence, Sentence]:
 
 
 def _who(language: str, held_out: bool, random: Random) -> tuple[str, str]:
-    """A text of two sentences and a question for the person of one."""
+    """Returns a text of two sentences and a question for the person of one."""
     text = _two_sentences(held_out, random)
     asked = replace(random.choice(text), subject_adjective=None)
-    question = definition()[language]["who"].format(capital(clause(language, replace(asked, subject="who"))))
+    question = tables("dolly")[language]["who"].format(capital(clause(language, replace(asked, subject="who"))))
     return _joined(language, say(language, *text), question), say(language, asked)
 
 
 def _where(language: str, held_out: bool, random: Random) -> tuple[str, str]:
-    """A text of two sentences and a question for the place of one."""
+    """Returns a text of two sentences and a question for the place of one."""
     text = _two_sentences(held_out, random)
     asked = random.choice(text)
-    question, answer = definition()[language]["where"]
+    question, answer = tables("dolly")[language]["where"]
     person = name(language, asked.subject)
     place = words(language)["places"][asked.place]
     return (
@@ -101,10 +85,10 @@ def _where(language: str, held_out: bool, random: Random) -> tuple[str, str]:
 
 
 def _sentence(language: str, held_out: bool, random: Random) -> tuple[str, str]:
-    """Words, to be made into a sentence."""
+    """Returns words, and the sentence made of them."""
     sentence = draw_sentence(held_out, random, time="", about="transitive")
     sentence = replace(sentence, subject_adjective=None, object_adjective=None, number=1)
-    entry, table = definition()[language], words(language)
+    entry, table = tables("dolly")[language], words(language)
     nouns = [table["nouns"][noun] for noun in (sentence.subject, sentence.object)]
     subject, thing = (noun if isinstance(noun, str) else noun[1] for noun in nouns)
     parts = [subject, table["verbs"][sentence.verb], thing, table["places"].get(sentence.place)]

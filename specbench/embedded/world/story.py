@@ -1,34 +1,22 @@
-"""Short stories in four languages, each told by its topic: an adjective and a noun, as English words.
+"""Short stories in four languages, each about a topic: an adjective and a noun, as English words.
 
-A topic belongs to training or to the held-out ones, in every language; all words are seen in training.
+A topic belongs to training or to the held-out ones, in every language; all words occur in training.
 """
 
-from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
-import yaml
-
-from specbench.embedded.world.documents.events import is_held_out
-from specbench.embedded.world.texts import example_of
+from specbench.embedded.world.rows import is_held_out, tables
 
 
-@cache
-def tables() -> dict[str, Any]:
-    """The lists and frames of `story.yaml`."""
-    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("story.yaml").read_text(encoding="utf-8"))
-    return data
-
-
-def weights() -> dict[str, float]:
-    """The share of each language in the training data."""
-    return {language: entry["weight"] for language, entry in tables()["languages"].items()}
+def story_weights() -> dict[str, float]:
+    """Returns the share of each language in the training data."""
+    return {language: entry["weight"] for language, entry in tables("story")["languages"].items()}
 
 
 def tell(language: str, adjective: int, noun: int) -> str:
-    """The story of a topic, given by the places of its two words in the lists."""
-    entry = tables()["languages"][language]
+    """Returns the story of a topic, given by the indices of its two words in the lists."""
+    entry = tables("story")["languages"][language]
     gender, word = entry["nouns"][noun] if "articles" in entry else ("m", entry["nouns"][noun])
     article, definite = entry["articles"][gender] if "articles" in entry else ("a", "the")
     forms = entry["adjectives"][adjective]
@@ -50,22 +38,17 @@ def tell(language: str, adjective: int, noun: int) -> str:
 
 
 def topic(held_out: bool, random: Random) -> tuple[int, int]:
-    """An adjective and a noun, by their places in the lists."""
-    words = tables()["topics"]
+    """Returns an adjective and a noun by their indices in the lists."""
+    words = tables("story")["topics"]
     while True:
         adjective, noun = random.randrange(len(words["adjectives"])), random.randrange(len(words["nouns"]))
         if is_held_out(words["adjectives"][adjective], words["nouns"][noun]) == held_out:
             return adjective, noun
 
 
-def draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """One topic and its story."""
-    words, (adjective, noun) = tables()["topics"], topic(held_out, random)
+def story_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
+    """Returns one topic and its story."""
+    words, (adjective, noun) = tables("story")["topics"], topic(held_out, random)
     topic_words = {"adjective": words["adjectives"][adjective], "noun": words["nouns"][noun]}
     told = tell(language, adjective, noun)
     return {"subset": language, **topic_words, "_completion": told, "_key": " ".join(topic_words.values())}
-
-
-def example(row: dict[str, Any]) -> tuple[str, ...]:
-    """The prompt of the task and the story."""
-    return example_of("story", row)

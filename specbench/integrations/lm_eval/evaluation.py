@@ -1,4 +1,4 @@
-"""lm-eval's `simple_evaluate` with specbench's columns in its results."""
+"""lm-eval's `simple_evaluate` and its command line, with specbench's columns in the results."""
 
 import io
 import logging
@@ -21,8 +21,7 @@ from lm_eval.utils import setup_logging, simple_parse_args_string
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.integrations.lm_eval.model import SpecbenchLM
-from specbench.integrations.lm_eval.task_index import task_index
-from specbench.integrations.lm_eval.tasks import generation_spec
+from specbench.integrations.lm_eval.tasks import generation_spec, task_index
 
 OF_THE_MODEL = ("batch_size", "max_batch_size", "device")
 
@@ -30,17 +29,16 @@ OF_THE_MODEL = ("batch_size", "max_batch_size", "device")
 def simple_evaluate(
     model: str | SpecbenchLM = "specbench", model_args: str | Mapping[str, Any] | None = None, **options: Any
 ) -> dict[str, Any] | None:
-    """As lm_eval.simple_evaluate, for a SpecbenchLM or the `model_args` of one; `options` are lm-eval's own.
+    """Runs lm_eval.simple_evaluate for a SpecbenchLM or the `model_args` of one; `options` are lm-eval's own.
 
-    Where the arguments have no `seed`, the model draws with lm-eval's seed of torch. The results hold acceptance,
-    tokens/s and, with `baseline=true`, the speed-up beside the scores of each task.
-    Raises ConfigError in one line for what a user can get wrong.
+    Without `seed` in the arguments, the model uses lm-eval's seed of torch. The results hold acceptance, tokens/s and,
+    with `baseline=true`, the speed-up beside the scores of each task. Raises ConfigError for invalid arguments.
     """
     arguments = simple_parse_args_string(model_args) if isinstance(model_args, str) else dict(model_args or {})
     if options.get("task_manager") is None:
         names = [task for task in options.get("tasks") or () if isinstance(task, str)]
         options["task_manager"] = task_index(names, metadata=arguments | (options.get("metadata") or {}))
-    asked = options.get("gen_kwargs") or {}  # what is wrong with it is said before the models are loaded
+    asked = options.get("gen_kwargs") or {}  # raises before the models are loaded
     generation_spec(simple_parse_args_string(asked) if isinstance(asked, str) else asked)
     seed = options.get("torch_random_seed", DEFAULT_OTHER_SEED)
     of_the_model = (
@@ -58,7 +56,7 @@ def simple_evaluate(
 
 @contextmanager
 def quiet_git() -> Iterator[None]:
-    """Outside a repository lm-eval's question for the commit has git print "fatal": there it is not asked."""
+    """Outside a repository, prevents lm-eval from asking git for the commit, which prints "fatal"."""
     theirs = evaluator.get_git_commit_hash
     folder = Path.cwd()
     if not any((place / ".git").exists() for place in (folder, *folder.parents)) and "GIT_DIR" not in os.environ:
@@ -73,12 +71,12 @@ COMMANDS = ("run", "ls", "validate")
 
 
 def main(line: Sequence[str]) -> None:
-    """Run a command line of lm-eval: `run` when it names no command. Its table and JSON hold specbench's columns.
+    """Runs a command line of lm-eval; without a command, `run`. Its table and JSON hold specbench's columns.
 
-    Raises ConfigError in one line for what a user can get wrong.
+    Raises ConfigError for invalid arguments.
     """
     setup_logging(logging.WARNING)
-    cli, arguments = HarnessCLI(), parse([*([] if line[:1] and line[0] in COMMANDS else ["run"]), *line])
+    cli, arguments = HarnessCLI(), parse_line([*([] if line[:1] and line[0] in COMMANDS else ["run"]), *line])
     if arguments.command != "run":
         cli.execute(arguments)
         return
@@ -86,17 +84,17 @@ def main(line: Sequence[str]) -> None:
         raise ConfigError(f"--model {arguments.model}: the model of `specbench lm-eval` is specbench: leave it out")
     started: list[bool] = []
     try:
-        complete(arguments)
-        with ours(arguments, started):
+        fill_defaults(arguments)
+        with replaced_functions(arguments, started):
             cli.execute(arguments)
     except (ValueError, TypeError, FileNotFoundError) as error:
-        if started and "unsafe" not in str(error):  # not of the command line: a defect
+        if started and "unsafe" not in str(error):  # not caused by the command line: a defect
             raise
         raise ConfigError(f"lm-eval: {error}") from error
 
 
-def parse(line: list[str]) -> Any:
-    """The arguments as lm-eval parses them. Raises ConfigError with its message, and leaves for --help."""
+def parse_line(line: list[str]) -> Any:
+    """Returns the arguments as lm-eval parses them. Raises ConfigError with its message, and SystemExit for --help."""
     before, said = sys.argv, io.StringIO()
     sys.argv = ["specbench lm-eval", *line]
     try:
@@ -111,8 +109,8 @@ def parse(line: list[str]) -> Any:
         sys.argv = before
 
 
-def complete(arguments: Any) -> None:
-    """Fill in what lm-eval would: from its --config file, and where that does not say, for our model."""
+def fill_defaults(arguments: Any) -> None:
+    """Fills in arguments from lm-eval's --config file, and the defaults of specbench's model."""
     given = EvaluatorConfig.load_yaml_config(arguments.config) if arguments.config else {}
     tasks = arguments.tasks or given.get("tasks") or ()
     arguments.tasks = (
@@ -126,8 +124,8 @@ def complete(arguments: Any) -> None:
 
 
 @contextmanager
-def ours(arguments: Any, started: list[bool]) -> Iterator[None]:
-    """lm-eval evaluates and finds tasks by functions that it looks up when it needs them: for this while, by ours."""
+def replaced_functions(arguments: Any, started: list[bool]) -> Iterator[None]:
+    """Replaces the functions by which lm-eval evaluates and finds tasks during the block."""
 
     def find(include_path: str | None = None, metadata: Any = None) -> Any:
         return task_index(arguments.tasks, include_path, metadata)

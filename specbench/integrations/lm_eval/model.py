@@ -1,8 +1,9 @@
-"""specbench as a model of lm-eval: any of its generation tasks runs under any method."""
+"""specbench as a model of lm-eval: any of its generation tasks runs under any method, optionally beside AR."""
 
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from lm_eval.api.instance import Instance
@@ -13,15 +14,193 @@ from tqdm import tqdm
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
-from specbench.integrations.lm_eval.engine import Answer, Engine, Query, add_columns, summary
+from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
+from specbench.decoding.ledger import StopRules, text_before_stop
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
-from specbench.running.compose import unique
+from specbench.models.causal_lm import CausalLM
+from specbench.results.acceptance import acceptance, with_own_passes
+from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.measured import has_other_vocabulary
+from specbench.results.rows import NOT_MULTIPLES
+from specbench.results.speed import speeds
+from specbench.running.blocks import recorded, warm_up
+from specbench.running.compose import compose, sampling_of, unique
+from specbench.running.models import Models, load_models
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import RunSpec, named
-from specbench.specs.task import TaskSpec
+from specbench.specs.task import GenerationSpec, TaskSpec
+
+
+@dataclass(frozen=True)
+class LmEvalRequest:
+    """One request: the document of a task, asked for the `repeat`th time. `rendered`: a chat template has already added
+    the special tokens to the prompt."""
+
+    task: str
+    doc: int
+    repeat: int
+    prompt: str
+    rendered: bool
+    generation: GenerationSpec
+
+
+@dataclass(frozen=True)
+class LmEvalAnswer:
+    """A measured request: the text, and the generations as records hold them; `baseline` is AR's, if requested."""
+
+    query: LmEvalRequest
+    text: str
+    own: dict[str, Any]
+    baseline: dict[str, Any] | None
+
+
+class LmEvalEngine:
+    """Loads the models of a run with one or two methods; the last method gives the answers."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.spec = spec
+        self.models = load_models(spec)
+        self.method = spec.methods[-1]
+        self.context_limit = self.models.context_limit(spec.methods)
+        self._decoders: dict[Any, tuple[Decoder, ...]] = {}
+
+    def decoders(self, generation: GenerationSpec) -> tuple[Decoder, ...]:
+        """Returns the methods, composed for a sampling. Raises ConfigError if the pair does not fit."""
+        sampling = sampling_of(generation)
+        if sampling not in self._decoders:
+            made = tuple(compose(method, self.models.pair(method), sampling) for method in self.spec.methods)
+            self._decoders[sampling] = made
+        return self._decoders[sampling]
+
+    def prompt_ids(self, model: CausalLM, query: LmEvalRequest) -> list[int]:
+        """Returns the prompt's last tokens that leave room for the answer, as lm-eval's own models keep them."""
+        ids = self._whole_prompt_ids(model, query)
+        if self.context_limit is None:
+            return ids
+        return ids[-(self.context_limit - query.generation.max_new_tokens) :]
+
+    def _whole_prompt_ids(self, model: CausalLM, query: LmEvalRequest) -> list[int]:
+        bos = model.tokenizer.bos_token
+        is_whole = query.rendered or bool(bos and query.prompt.startswith(bos))
+        ids: list[int] = model.tokenizer(query.prompt, add_special_tokens=not is_whole)["input_ids"]
+        if not ids:
+            raise ConfigError(f"task {query.task}, document {query.doc}: the prompt is empty after tokenization")
+        if self.context_limit is not None and query.generation.max_new_tokens >= self.context_limit:
+            raise ConfigError(
+                f"task {query.task}: max_gen_toks = {query.generation.max_new_tokens} leaves no room for the prompt in "
+                f"the models' context of {self.context_limit} tokens: give --gen_kwargs max_gen_toks=N with a lower N"
+            )
+        return ids
+
+    def check(self, queries: Sequence[LmEvalRequest]) -> int:
+        """Composes all methods and makes all prompts, so that errors are raised before anything is measured.
+
+        Returns how many prompts are too long and lose their beginning.
+        """
+        num_cut = 0
+        for query in queries:
+            self.decoders(query.generation)
+            num_tokens = len(self._whole_prompt_ids(self.models.target, query))
+            num_cut += num_tokens > len(self.prompt_ids(self.models.target, query))
+        return num_cut
+
+    def warm_up(self, queries: Sequence[LmEvalRequest]) -> None:
+        """Runs every decoder once on an unmeasured text of the maximum length of the queries."""
+        longest: dict[Any, int] = {}
+        for query in queries:
+            num_tokens = len(self.prompt_ids(self.models.target, query)) + query.generation.max_new_tokens
+            sampling = sampling_of(query.generation)
+            longest[sampling] = max(num_tokens, longest.get(sampling, 0))
+        for sampling, num_tokens in longest.items():
+            warm_up(self._decoders[sampling], num_tokens, self.context_limit)
+
+    def answer(self, query: LmEvalRequest, number: int) -> LmEvalAnswer:
+        """Decodes one request; with AR beside it, the order alternates with `number`."""
+        decoders = self.decoders(query.generation)
+        measured: dict[str, tuple[str, dict[str, Any]]] = {}
+        for decoder in decoders if number % 2 == 0 else decoders[::-1]:
+            measured[decoder.method.name] = self._decode(decoder, query)
+        text, own = measured[self.method.name]
+        baseline = measured["ar"][1] if len(decoders) > 1 else None
+        return LmEvalAnswer(query, text, own, baseline)
+
+    def _decode(self, decoder: Decoder, query: LmEvalRequest) -> tuple[str, dict[str, Any]]:
+        seed = stream_seed(self.spec.seed, query.task, query.doc, query.repeat, decoder.method.name)
+        selected = decoder.select_decoder(seed, QueryInfo(text=query.prompt))
+        ids = self.prompt_ids(selected.model, query)
+        stop = with_special_tokens(selected.stop_rules(query.generation, self.context_limit), selected.model)
+        generation = selected.generate(ids, stop, seed)
+        text = text_before_stop(selected.model.decode_text(generation.token_ids), stop.stop_strings)
+        return text, recorded(generation) | decoder.record_fields(selected)
+
+
+def with_special_tokens(stop: StopRules, model: CausalLM) -> StopRules:
+    """Returns rules in which a stop string that is a special token ends the answer as an end token: texts show no
+    special tokens."""
+    special = set(model.tokenizer.all_special_tokens)
+    ids = {model.vocabulary[text] for text in stop.stop_strings if text in special and text in model.vocabulary}
+    return replace(stop, eos_token_ids=stop.eos_token_ids | ids)
+
+
+COLUMNS = ("acceptance_rate", "mean_acceptance_length", "tokens_per_second")
+WITH_BASELINE = ("tokens_per_second_ar", "speedup")
+
+
+def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models) -> dict[str, Metric]:
+    """Returns α, τ and tokens/s with their intervals, by the definitions of a leaderboard; also AR's speed and the
+    speed-up if AR was measured for every answer."""
+    prompts = Prompts.of([{"task": a.query.task, "subset": "", "example": a.query.doc} for a in answers], seed=0)
+    own = [with_own_passes(answer.own, method.decodes_with) for answer in answers]
+    baseline = [answer.baseline for answer in answers if answer.baseline is not None]
+    has_baseline = len(baseline) == len(answers)
+    found = {
+        **acceptance(prompts, own, method.verification.model_dump()),
+        **speeds(prompts, own, baseline if has_baseline else own, is_baseline=False),
+        **({name: Metric() for name in NOT_MULTIPLES} if has_other_vocabulary(method, models) else {}),
+    }
+    return {name: found[name] for name in (*COLUMNS, *(WITH_BASELINE if has_baseline else ()))}
+
+
+def add_columns(
+    results: dict[str, Any], answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models
+) -> None:  # fmt: skip
+    """Adds the metrics to `results` of lm-eval beside its scores, as "NAME,METHOD": its table shows the method in place
+    of a filter. A metric without a value is omitted."""
+    for name, row in results["results"].items():
+        tasks = tasks_of_group(name, results.get("group_subtasks", {}))
+        measured = [answer for answer in answers if answer.query.task in tasks]
+        if not measured:
+            continue
+        found = {key: metric.value for key, metric in metrics(measured, method, models).items()}
+        columns = {f"{key},{method.name}": value for key, value in found.items() if value is not None}
+        row.update(columns)
+        if name in results.get("groups", {}):
+            results["groups"][name].update(columns)
+        results.setdefault("higher_is_better", {}).setdefault(name, {}).update(dict.fromkeys(found, True))
+
+
+def tasks_of_group(name: str, groups: Mapping[str, Sequence[str]]) -> set[str]:
+    """Returns the tasks of a group; for a task, itself."""
+    members = groups.get(name)
+    return {name} if not members else set().union(*(tasks_of_group(member, groups) for member in members))
+
+
+def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models) -> dict[str, Any]:
+    """Returns per task every column with its 95 % interval over `n` documents, for the JSON of the results."""
+    by_task: dict[str, list[LmEvalAnswer]] = {}
+    for answer in answers:
+        by_task.setdefault(answer.query.task, []).append(answer)
+    return {
+        task: {
+            "n": len({answer.query.doc for answer in group}),
+            **{name: metric.model_dump() for name, metric in metrics(group, method, models).items()},
+        }
+        for task, group in by_task.items()
+    }
+
 
 ARGUMENTS = (
     "pretrained", "drafter", "method", "baseline", "override", "revision", "drafter_revision", "dtype", "device",
@@ -32,13 +211,13 @@ log = logging.getLogger("lm_eval.specbench")
 
 @register_model("specbench")
 class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
-    """A target, a drafter and a method, as lm-eval sees a model. It generates; it gives no log-likelihoods.
+    """A target, a drafter and a method as a model of lm-eval. It generates; it computes no log-likelihoods.
 
-    pretrained, drafter: hub id, folder or `embedded:NAME`. method: a name or the path of a YAML file. baseline: decode
-    every request with AR as well, in turn, which takes that much longer and gives the speed-up. override: `key=value`
-    of the method as after --set, several separated by `;`. max_gen_toks: where a task does not say. seed: of the random
-    streams, one per document: the order of requests changes nothing.
-    `answers` are the measured requests of the last evaluation. Raises ConfigError for anything wrong with an argument.
+    pretrained, drafter: hub id, folder or `embedded:NAME`. method: a name or the path of a YAML file. baseline: also
+    decodes every request with AR, which gives the speed-up and takes that much longer. override: `key=value` of the
+    method as after --set, several separated by `;`. max_gen_toks: the default for tasks that set none. seed: of the
+    random streams, one per document, so that the order of requests changes nothing. `answers` are the measured requests
+    of the last evaluation. Raises ConfigError for an invalid argument.
     """
 
     def __init__(
@@ -64,8 +243,8 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
             "tasks": [task], "methods": methods, "target": pretrained, "target_revision": revision, "drafter": drafter,
             "drafter_revision": drafter_revision, "dtype": dtype, "device": device or "auto", "seed": seed,
         }  # fmt: skip
-        self.engine = Engine(build(RunSpec, data, prefix="--model_args: "))
-        self.answers: list[Answer] = []
+        self.engine = LmEvalEngine(build(RunSpec, data, prefix="--model_args: "))
+        self.answers: list[LmEvalAnswer] = []
         self._max_gen_toks = max_gen_toks
         self._rendered: set[str] = set()
 
@@ -75,21 +254,21 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
     @property
     def tokenizer(self) -> Any:
-        """The target's."""
+        """Returns the target's tokenizer."""
         return self.engine.models.target.tokenizer
 
     @property
     def tokenizer_name(self) -> str:
-        """What lm-eval's cache of prompts tells chat templates apart by."""
+        """Returns the name by which lm-eval's cache of prompts distinguishes chat templates."""
         return self.engine.models.target.name.replace("/", "__")
 
     @property
     def max_length(self) -> int | None:
-        """Tokens of prompt and answer together."""
+        """Returns the maximum number of tokens of prompt and answer together."""
         return self.engine.context_limit
 
     def chat_template(self, chat_template: bool | str = False) -> str:
-        """The source of the target's template, for lm-eval's log. Raises ConfigError for another than its own."""
+        """Returns the source of the target's template, for lm-eval's log. Raises ConfigError for a named template."""
         if not chat_template:
             return ""
         if chat_template is not True:
@@ -97,7 +276,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         return str(self._template())
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Messages as one text; without `add_generation_prompt` the last message is the beginning of the answer."""
+        """Returns the messages as one text; without `add_generation_prompt`, the last message begins the answer."""
         self._template()
         try:
             text: str = self.tokenizer.apply_chat_template(
@@ -121,7 +300,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         return template
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """The answers, in order, each measured into `answers`."""
+        """Returns the answers in order; stores their measurements in `answers`."""
         self.answers = []
         queries = self._queries(requests)
         if num_cut := self.engine.check(queries):
@@ -138,7 +317,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
             self.cache_hook.add_partial("generate_until", request.args, answer.text)
         return [answer.text for answer in self.answers]
 
-    def _queries(self, requests: list[Instance]) -> list[Query]:
+    def _queries(self, requests: list[Instance]) -> list[LmEvalRequest]:
         seen: Counter[tuple[str, int, int]] = Counter()
         queries = []
         for number, request in enumerate(requests):
@@ -146,12 +325,12 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
             task, doc = request.task_name or "requests", number if request.doc_id is None else request.doc_id
             key = (task, doc, request.idx)
             generation = generation_spec(gen_kwargs, self._max_gen_toks)
-            queries.append(Query(task, doc, seen[key], prompt, prompt in self._rendered, generation))
+            queries.append(LmEvalRequest(task, doc, seen[key], prompt, prompt in self._rendered, generation))
             seen[key] += 1
         return queries
 
     def loglikelihood(self, requests: list[Instance]) -> NoReturn:
-        """Refused: raises ConfigError."""
+        """Raises ConfigError: specbench computes no log-likelihoods."""
         tasks = ", ".join(sorted({request.task_name or "?" for request in requests}))
         raise ConfigError(
             f"task {tasks}: asks for log-likelihoods of given texts, where nothing is generated and no draft token is "
@@ -161,7 +340,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
     loglikelihood_rolling = loglikelihood
 
     def get_model_info(self) -> dict[str, Any]:
-        """What lm-eval keeps in `config` of its results: the models, the method, and its measurements per task."""
+        """Returns the models, the method, and the measurements per task, for `config` of lm-eval's results."""
         models, method = self.engine.models, self.method
         drafters = {name.partition("/")[2]: drafter for name, drafter in models.drafters.items()}
         return {
@@ -179,7 +358,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         }
 
     def add_columns(self, results: dict[str, Any]) -> None:
-        """Put the measurements of the last evaluation beside its scores, where lm-eval's table shows them."""
+        """Adds the measurements of the last evaluation to its scores, which lm-eval's table shows."""
         add_columns(results, self.answers, self.method, self.engine.models)
         for task, counts in results.get("n-samples", {}).items():
             num_measured = len({answer.query.doc for answer in self.answers if answer.query.task == task})
@@ -191,12 +370,12 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
 
 def named_by_route(texts: Mapping[str, str | None]) -> str | None:
-    """One text of several draft models, each behind its language; that of a method without routes as it is."""
+    """Returns one text for several draft models, each after its language; without routes, the text itself."""
     return ", ".join(f"{route} {text}".strip() for route, text in texts.items() if text is not None) or None
 
 
 def placeholder(max_gen_toks: int) -> dict[str, Any]:
-    """The requests of lm-eval as a task, which a run needs."""
+    """Returns the task of lm-eval's requests, which a run needs."""
     return {
         "name": "lm-eval", "version": 1, "title": "Requests of lm-eval", "prompt": "{{ row.prompt }}",
         "generation": {"max_new_tokens": max_gen_toks},

@@ -29,38 +29,38 @@ from specbench.core.registry import SCORERS
 from specbench.tasks.scoring.contract import Reference, Score, unscored
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-PLACES = ("dataset_kwargs", "metadata")  # where the rows are: the prompts of a run have a digest of their own
-Items = dict[str, Any]  # "METRIC,FILTER" → what the metric makes of one answer
+PLACES = ("dataset_kwargs", "metadata")  # the location of the rows: the prompts of a run have their own digest
+MetricItems = dict[str, Any]  # "METRIC,FILTER" → the metric's item of one answer
 
 
 @dataclass(frozen=True)
-class HeldTask:
-    """One task. `name` is lm-eval's."""
+class LoadedTask:
+    """A loaded task of lm-eval. `name` is lm-eval's."""
 
     name: str
     task: Any
 
     @cached_property
     def config(self) -> str:
-        """The meaning of its configuration and of lm-eval's version, in 12 hex digits."""
+        """Returns 12 hex digits of the task's configuration and of lm-eval's version."""
         meaning = {key: value for key, value in self.task.dump_config().items() if key not in PLACES}
-        text = json.dumps([version("lm_eval"), meaning], sort_keys=True, default=described)
+        text = json.dumps([version("lm_eval"), meaning], sort_keys=True, default=source_or_repr)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @cached_property
     def docs(self) -> list[Any]:
-        """What is asked, in lm-eval's order."""
+        """Returns the documents in lm-eval's order."""
         return list(self.task.eval_docs)
 
     def instances(self, limit: int | None) -> list[Instance]:
-        """The first `limit` requests as lm-eval makes them with its own seeds: worked examples and all."""
+        """Returns the first `limit` requests with lm-eval's own seeds, including few-shot examples."""
         self.task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
         with quiet(), seeded():
             self.task.build_all_requests(limit=limit)
         return list(self.task.instances)
 
-    def items(self, doc_id: int, text: str) -> Items:
-        """What each metric makes of an answer behind each filter. Whatever lm-eval's code raises."""
+    def items(self, doc_id: int, text: str) -> MetricItems:
+        """Returns the item of each metric for an answer after each filter. Raises whatever lm-eval's code raises."""
         doc = self.docs[doc_id]
         instance = Instance("generate_until", doc, ("", {}), 0, (self.name, doc_id, 1), resps=[text])
         for each in self.task._filters:
@@ -73,10 +73,10 @@ class HeldTask:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The metrics with their filters, in lm-eval's order, but first one that is better when it is higher."""
+        """Returns the metrics with their filters in lm-eval's order, starting with one for which higher is better."""
         try:
             names = list(self.items(0, ""))
-        except Exception:  # of a metric that cannot judge an empty answer
+        except Exception:  # a metric may fail on an empty answer
             keys = [each.name for each in self.task._filters]
             names = [f"{metric},{key}" for key in keys for metric in self.task.aggregation()]
         better = self.task.higher_is_better()
@@ -84,7 +84,7 @@ class HeldTask:
         return (main, *(name for name in names if name != main))
 
     def aggregation(self, name: str) -> Callable[[list[Any]], float]:
-        """How lm-eval makes one number of the items of all answers: the mean where the task does not say."""
+        """Returns how lm-eval aggregates the items of all answers; the mean if the task does not say."""
         found: Callable[[list[Any]], float] = self.task.aggregation().get(metric_of(name), mean)
         return found
 
@@ -93,8 +93,8 @@ def metric_of(name: str) -> str:
     return name.rpartition(",")[0]
 
 
-def described(value: Any) -> str:
-    """A function by its source, anything else by what it shows; no addresses, which change from run to run."""
+def source_or_repr(value: Any) -> str:
+    """Returns the source of a function, or the repr of any other value without addresses, which differ between runs."""
     try:
         return getsource(value)
     except (TypeError, OSError):
@@ -103,7 +103,7 @@ def described(value: Any) -> str:
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """lm-eval's own seeds, for tasks that draw while they are loaded; afterwards the generators go on as before."""
+    """Sets lm-eval's own seeds for tasks that draw while they are loaded; restores the generators afterwards."""
     states = random.getstate(), np.random.get_state()
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)
@@ -116,7 +116,7 @@ def seeded() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars and no remarks of lm-eval: what is wrong is an exception."""
+    """Suppresses lm-eval's progress bars and log messages; errors are exceptions."""
     log = logging.getLogger("lm_eval")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -127,30 +127,31 @@ def quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-HELD: dict[tuple[str, str], HeldTask] = {}  # by name and config: what this process has loaded
+LOADED_TASKS: dict[tuple[str, str], LoadedTask] = {}  # by name and config
 
 
-def hold(tasks: Mapping[str, Any]) -> list[HeldTask]:
-    """Keep loaded tasks for the scorers and examples of this process."""
-    held = [HeldTask(name, task) for name, task in tasks.items()]
-    HELD.update({(each.name, each.config): each for each in held})
+def keep_loaded(tasks: Mapping[str, Any]) -> list[LoadedTask]:
+    """Stores loaded tasks for the scorers and examples of this process."""
+    held = [LoadedTask(name, task) for name, task in tasks.items()]
+    LOADED_TASKS.update({(each.name, each.config): each for each in held})
     return held
 
 
-SUMMED: dict[str, Callable[[], Any]] = {  # with lm-eval's settings
+CORPUS_METRICS: dict[str, Callable[[], Any]] = {  # with lm-eval's settings
     "bleu": BLEU, "chrf": CHRF, "chrf++": lambda: CHRF(word_order=2), "ter": TER,
 }  # fmt: skip
 
 
-class HarnessScorer:
-    """Metrics by lm-eval's names, "METRIC,FILTER". A reference tells the document: {"doc": its number, "target": …}.
+class LmEvalScorer:
+    """Metrics by lm-eval's names, "METRIC,FILTER". A reference identifies the document: {"doc": its number, "target":
+    …}.
 
     Means are means. BLEU, chrF, chrF++ and TER come from the sums of sacrebleu's statistics, which is lm-eval's value
-    where all documents have equally many references. Of any other aggregation the value of one answer is that of the
-    aggregation over it alone; lm-eval's value over all answers is what `aggregate` gives.
+    if all documents have equally many references. For any other aggregation, the value of one answer is the aggregation
+    over it alone; `aggregate` gives lm-eval's value over all answers.
     """
 
-    def __init__(self, held: HeldTask) -> None:
+    def __init__(self, held: LoadedTask) -> None:
         self._held = held
 
     @property
@@ -159,7 +160,7 @@ class HarnessScorer:
 
     @cached_property
     def _summed(self) -> dict[str, Any]:
-        known = {get_aggregation(name): make for name, make in SUMMED.items()}
+        known = {get_aggregation(name): make for name, make in CORPUS_METRICS.items()}
         found = {name: known.get(self._held.aggregation(name)) for name in self.names}
         return {name: make() for name, make in found.items() if make is not None}
 
@@ -168,14 +169,16 @@ class HarnessScorer:
             items = self._held.items(self._doc(reference), text)
         except ConfigError:
             raise
-        except Exception as error:  # lm-eval's code, or the task's own: it meets answers that nobody has seen
+        except Exception as error:  # the code of lm-eval or of the task may fail on any answer
             return unscored(self.names, f"lm-eval's judgement fails: {type(error).__name__}: {error}")
         values = {name: self._value(name, items[name]) if name in items else None for name in self.names}
-        statistics = {name: counts(metric, items[name]) for name, metric in self._summed.items() if name in items}
+        statistics = {
+            name: corpus_statistics(metric, items[name]) for name, metric in self._summed.items() if name in items
+        }
         return Score(values, statistics)
 
     def check_reference(self, reference: Reference) -> None:
-        """Raise ConfigError for a reference that is no document of the task."""
+        """Raises ConfigError for a reference that is no document of the task."""
         self._doc(reference)
 
     def _doc(self, reference: Reference) -> int:
@@ -188,7 +191,7 @@ class HarnessScorer:
         aggregation = self._held.aggregation(name)
         try:
             value = float(item if aggregation in (mean, nanmean) else aggregation([item]))
-        except Exception:  # one answer may be too few, as for a correlation
+        except Exception:  # one answer may be too few, for example for a correlation
             return None
         return value if isfinite(value) else None
 
@@ -198,7 +201,8 @@ class HarnessScorer:
         return float(metric._compute_score_from_stats(whole).score)
 
     def aggregate(self, answers: Iterable[tuple[str, Reference]]) -> dict[str, float]:
-        """Exactly lm-eval's value of every metric over (text, reference) pairs. Raises what lm-eval's code raises."""
+        """Returns exactly lm-eval's value of every metric over (text, reference) pairs. Raises what lm-eval's code
+        raises."""
         made = [self._held.items(self._doc(reference), text) for text, reference in answers]
         columns = {name: [items[name] for items in made if name in items] for name in self.names}
         return {name: float(self._held.aggregation(name)(column)) for name, column in columns.items() if column}
@@ -210,15 +214,15 @@ class HarnessScorer:
         return {name: base + name.rpartition(",")[2] + self._deviation(name) for name in self.names}
 
     def _deviation(self, name: str) -> str:
-        """Said where the value over all answers is not lm-eval's."""
+        """Returns a note if the value over all answers is not lm-eval's."""
         aggregation = self._held.aggregation(name)
         if aggregation in (mean, nanmean) or name in self._summed:
             return ""
         return f", mean over documents of {getattr(aggregation, '__name__', metric_of(name))}, which lm-eval takes once"
 
 
-def counts(metric: Any, item: Any) -> list[float]:
-    """sacrebleu's statistics of one (references, answer) pair of lm-eval."""
+def corpus_statistics(metric: Any, item: Any) -> list[float]:
+    """Returns sacrebleu's statistics of one (references, answer) pair of lm-eval."""
     references, answer = item
     texts = [references] if isinstance(references, str) else list(references)
     text = answer if isinstance(answer, str) else answer[0]
@@ -226,8 +230,8 @@ def counts(metric: Any, item: Any) -> list[float]:
 
 
 @SCORERS.register("lm_eval")
-def lm_eval(*, task: str, config: str) -> HarnessScorer:
-    """The filters and metrics of a task of lm-eval, which --task lm_eval:NAME has loaded."""
-    if (task, config) not in HELD:
+def lm_eval(*, task: str, config: str) -> LmEvalScorer:
+    """The filters and metrics of a task of lm-eval that --task lm_eval:NAME has loaded."""
+    if (task, config) not in LOADED_TASKS:
         raise ConfigError(f"scorer.task = {task!r}: not loaded: give the task as --task lm_eval:{task}")
-    return HarnessScorer(HELD[task, config])
+    return LmEvalScorer(LOADED_TASKS[task, config])

@@ -1,37 +1,174 @@
-"""lm-eval's generation tasks as tasks of specbench: `--task lm_eval:NAME`."""
+"""lm-eval's generation tasks as tasks of specbench, `--task lm_eval:NAME`, and the index in which they are found."""
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import yaml
+from lm_eval.api.task import Task
+from lm_eval.tasks import TaskManager
+from lm_eval.tasks._yaml_loader import load_yaml
+
 from specbench.core.errors import ConfigError
 from specbench.core.registry import TASK_SOURCES
-from specbench.integrations.lm_eval.scorer import HELD, HeldTask, hold, quiet, seeded
+from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LoadedTask, keep_loaded, quiet, seeded
 from specbench.integrations.lm_eval.scorer import lm_eval as scorer
-from specbench.integrations.lm_eval.task_index import is_path, task_index
 from specbench.specs.components import build
 from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.examples import Example, TaskData
-from specbench.tasks.fewshot import Worked
+from specbench.tasks.prompts import FewshotInfo
+
+GENERATES = "generate_until"
+SHOWN = 3  # tasks in an error message
+
+
+class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
+    """lm-eval's index, which raises one line for a task that cannot be loaded or run."""
+
+    def load(self, task_list: Any) -> Any:
+        """Returns lm-eval's tasks and groups by name. Raises ConfigError naming the task and its problem."""
+        asked = task_list if isinstance(task_list, list) else [task_list]
+        names = [str(name.get("task", name)) if isinstance(name, dict) else str(name) for name in asked]
+        try:
+            loaded = super().load(task_list)
+        except Exception as error:  # a data set, a template or a task's own code may raise anything
+            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+            failed = failed_names(names, reason)
+            raise ConfigError(
+                f"lm-eval cannot load task {failed}: {type(error).__name__}: {reason[:300]} (for data of your own, "
+                "give a YAML that includes the task's and has dataset_path: json, and its folder as include path)"
+            ) from error
+        for name, task in loaded["tasks"].items():
+            check_generates(name, task)
+        return loaded
+
+
+def failed_names(names: Sequence[str], reason: str) -> str:
+    """Returns the requested tasks that the reason names, or else the first ones."""
+    named = [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", reason)] or names
+    return ", ".join(named[:SHOWN]) + (f" or {len(named) - SHOWN} more" if len(named) > SHOWN else "")
+
+
+def check_generates(name: str, task: Task) -> None:
+    """Raises ConfigError for a task that needs log-likelihoods, or inputs other than text."""
+    check_output_type(name, task.OUTPUT_TYPE)
+    if getattr(task, "MULTIMODAL", False):
+        raise ConfigError(f"task {name}: asks for images or sound, and specbench gives models text: choose another")
+
+
+def check_output_type(name: str, output_type: Any) -> None:
+    if output_type != GENERATES:
+        raise ConfigError(
+            f"task {name}: output_type {output_type} asks for log-likelihoods of given texts, where nothing is "
+            f"generated and no draft token is judged: choose a task with output_type {GENERATES}, such as gsm8k"
+        )
+
+
+def task_index(
+    names: Sequence[str], include: str | Path | None = None, metadata: Mapping[str, Any] | None = None
+) -> TaskIndex:
+    """Returns an index that holds all `names` (tasks, groups, tags, patterns, paths of YAML files). It reads only the
+    folder `include` if that is enough: reading lm-eval's own tasks takes seconds.
+
+    Raises ConfigError for an unknown name, with the nearest one, and for a folder that does not exist.
+    """
+    if include is not None and not Path(include).is_dir():
+        raise ConfigError(f"lm-eval include path {include}: no such folder: give one that holds YAML files of tasks")
+    for name in names:
+        if is_path(name) and not Path(name).exists():
+            raise ConfigError(f"lm-eval task {name}: no such file: give the path of a YAML file, or a task's name")
+    folder = None if include is None else str(include)
+    index = TaskIndex(include_path=folder, include_defaults=False, metadata=dict(metadata or {}))
+    if any(config is None for name in names for _, config in configs(index, name)):
+        check_readable(folder, names)
+        index = TaskIndex(include_path=folder, metadata=dict(metadata or {}))
+    for name in names:
+        for leaf, config in configs(index, name):
+            if config is None:
+                raise unknown_task(leaf, index)
+            if "class" not in config:
+                check_output_type(leaf, config.get("output_type", GENERATES))
+    return index
+
+
+def is_path(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) or "/" in name
+
+
+def configs(index: TaskIndex, name: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Yields the tasks of a name, a pattern or a path, with the content of their files; None for one that does not
+    exist."""
+    if is_path(name):
+        paths = [Path(name)] if Path(name).is_file() else sorted(Path(name).glob("*.yaml"))
+        for path in paths:
+            yield from task_configs(index, name, read_task_file(path))
+        return
+    matches = [name] if name in index.task_index else index.match_tasks([name])
+    if not matches:
+        yield name, None
+    for match in matches:
+        entry = index.task_index[match]
+        for member in sorted(entry.tags) if entry.cfg is None else ():  # a tag
+            yield from configs(index, member)
+        if entry.cfg is not None:
+            yield from task_configs(index, match, entry.cfg)
+
+
+def task_configs(index: TaskIndex, name: str, config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Yields the task of a file, or those of its group; a group may define complete tasks in place."""
+    members = config.get("task") if "group" in config else None
+    if not isinstance(members, list):
+        yield name, config
+        return
+    for member in members:
+        called = member if isinstance(member, str) else member.get("group", member.get("task"))
+        if isinstance(member, dict) and called not in index.task_index and len(member) > 1:
+            yield from task_configs(index, str(called), member)
+        else:
+            yield from configs(index, str(called))
+
+
+def check_readable(folder: str | None, names: Sequence[str]) -> None:
+    """Raises ConfigError for an unreadable file that may hold a missing name: lm-eval skips such files."""
+    for path in sorted(Path(folder).glob("**/*.yaml")) if folder is not None else []:
+        if any(name in path.stem or name in path.read_text("utf-8", "replace") for name in names):
+            read_task_file(path)
+
+
+def read_task_file(path: Path) -> dict[str, Any]:
+    """Returns a task's YAML with its includes. Raises ConfigError naming the file and the line."""
+    try:
+        config: dict[str, Any] = load_yaml(path, resolve_func=False)
+    except (yaml.YAMLError, ValueError, OSError) as error:
+        raise ConfigError(f"{path}: lm-eval cannot read this task: {error}: correct the file") from error
+    return config
+
+
+def unknown_task(name: str, index: TaskIndex) -> ConfigError:
+    close = get_close_matches(name, index.all_tasks, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(repr(each) for each in close)}? " if close else ""
+    return ConfigError(f"unknown lm-eval task '{name}': {hint}`specbench lm-eval ls tasks` lists them all")
+
 
 PLACE = "generation_kwargs."
-LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first that is given counts
+LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first given one counts
 KNOWN = (*LIMITS, "until", "do_sample", "temperature", "top_k", "top_p")
 WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "num_beams": (1,), "num_return_sequences": (1,), "repetition_penalty": (1,), "presence_penalty": (0,),
     "frequency_penalty": (0,), "length_penalty": (1,), "min_p": (0,), "typical_p": (1,), "use_cache": (True, False),
 }  # fmt: skip
-MAX_GEN_TOKS = 256  # of lm-eval's own models, where a task does not say
+MAX_GEN_TOKS = 256  # the default of lm-eval's own models
 
 
 def generation_spec(gen_kwargs: Mapping[str, Any], max_gen_toks: int = MAX_GEN_TOKS) -> GenerationSpec:
-    """The generation that lm-eval asks for. As in lm-eval, `do_sample: false` is greedy whatever the temperature, and
-    a temperature above 0 samples unless that is said; `do_sample: true` alone samples at temperature 1.
+    """Returns the generation settings of lm-eval's keywords. As in lm-eval, `do_sample: false` is greedy whatever the
+    temperature, a temperature above 0 samples otherwise, and `do_sample: true` alone samples at temperature 1.
 
-    Raises ConfigError naming the key: an option that would change what is decoded is never ignored.
+    Raises ConfigError naming the key: an option that changes the decoding is never ignored.
     """
     given = {key: value for key, value in gen_kwargs.items() if value is not None}
     for key, value in given.items():
@@ -58,10 +195,10 @@ LOCAL_FORMATS = ("json", "csv", "parquet", "text", "arrow")
 
 @TASK_SOURCES.register("lm_eval")
 def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
-    """The task that lm-eval calls `name` (with or without "lm_eval:"; a path of a YAML file; a group, a tag or a
-    pattern gives all its tasks), its data loaded. `include`: a folder with a user's own YAML files.
+    """Returns the task that lm-eval calls `name` (with or without "lm_eval:"; a path of a YAML file; a group, a tag or
+    a pattern gives all its tasks), with its data loaded. `include`: a folder with a user's own YAML files.
 
-    Raises ConfigError for an unknown name, a task that asks for log-likelihoods, and data that cannot be had.
+    Raises ConfigError for an unknown name, a task that needs log-likelihoods, and data that cannot be loaded.
     """
     asked = name.removeprefix(PREFIX)
     if not asked:
@@ -73,11 +210,11 @@ def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
         check_one_answer(task_name, task)
         if task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
-    return [spec_of(held) for held in hold(loaded["tasks"])]
+    return [spec_of(held) for held in keep_loaded(loaded["tasks"])]
 
 
 def check_one_answer(name: str, task: Any) -> None:
-    """Raise ConfigError for a task that judges several answers together, or runs code without a sandbox."""
+    """Raises ConfigError for a task that judges several answers together, or executes code without a sandbox."""
     if getattr(task, "UNSAFE_CODE", False):
         raise ConfigError(f"task {PREFIX}{name}: runs the code of answers without a sandbox: use the task humaneval")
     if (task.get_config("repeats") or 1) > 1:
@@ -88,8 +225,8 @@ def check_one_answer(name: str, task: Any) -> None:
         )
 
 
-def spec_of(held: HeldTask) -> TaskSpec:
-    """The task's specification; its prompts are made by lm-eval and come with its examples."""
+def spec_of(held: LoadedTask) -> TaskSpec:
+    """Returns the task's specification; lm-eval makes its prompts, which come with its examples."""
     try:
         generation = generation_spec(held.task.get_config("generation_kwargs") or {})
     except ConfigError as error:
@@ -109,12 +246,12 @@ def spec_of(held: HeldTask) -> TaskSpec:
 def major(version: Any) -> int:
     try:
         return max(1, int(float(version)))
-    except (TypeError, ValueError):  # some tasks have a word
+    except (TypeError, ValueError):  # some versions are words
         return 1
 
 
 def examples(*, task: str, config: str, data: str | None, limit: int | None) -> TaskData:
-    """The documents of a loaded task with lm-eval's prompts: a scorer's `examples` take the place of rows.
+    """Returns the documents of a loaded task with lm-eval's prompts: a scorer's `examples` replace rows.
 
     `task`, `config`: the scorer's options. Raises ConfigError for `data`, which such a task does not take.
     """
@@ -124,30 +261,30 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
             "includes the task's, with dataset_path: json"
         )
     scorer(task=task, config=config)
-    held = HELD[task, config]
+    held = LOADED_TASKS[task, config]
     made = tuple(example(held, number, each) for number, each in enumerate(held.instances(limit)))
     text = json.dumps([[each.prompt, each.reference] for each in made])
-    return TaskData(*origin(held), hashlib.sha256(text.encode()).hexdigest()[:12], made, worked(held, made))
+    return TaskData(*origin(held), hashlib.sha256(text.encode()).hexdigest()[:12], made, fewshot_info(held, made))
 
 
-def worked(held: HeldTask, made: Sequence[Example]) -> Worked:
-    """The worked examples, which lm-eval draws for each document; `digest`: of all prompts with them."""
+def fewshot_info(held: LoadedTask, made: Sequence[Example]) -> FewshotInfo:
+    """Returns the few-shot examples, which lm-eval draws for each document; `digest`: of all prompts with them."""
     config = held.task.config
     if not config.num_fewshot:
-        return Worked()
+        return FewshotInfo()
     source, place = origin(held)
     split = config.fewshot_split or config.training_split or config.validation_split or config.test_split
     digest = hashlib.sha256("\0".join(each.prompt for each in made).encode("utf-8", "surrogatepass")).hexdigest()[:12]
     checked = all(is_text(held.task.doc_to_text(held.docs[int(each.id)])) for each in made)
-    return Worked(config.num_fewshot, source, f"{place} {split}" if split else place, digest, checked)
+    return FewshotInfo(config.num_fewshot, source, f"{place} {split}" if split else place, digest, checked)
 
 
 def is_text(question: Any) -> bool:
     return isinstance(question, str) and bool(question.strip())
 
 
-def check_shots(held: HeldTask, instance: Any) -> None:
-    """Raise ConfigError where a worked example before the question is that very question, with its answer."""
+def check_shots(held: LoadedTask, instance: Any) -> None:
+    """Raises ConfigError if a few-shot example before the question is the question itself."""
     question, config = held.task.doc_to_text(instance.doc), held.task.config
     if not is_text(question) or not config.num_fewshot:
         return
@@ -160,7 +297,7 @@ def check_shots(held: HeldTask, instance: Any) -> None:
         )
 
 
-def example(held: HeldTask, number: int, instance: Any) -> Example:
+def example(held: LoadedTask, number: int, instance: Any) -> Example:
     prompt, target = instance.args[0], held.task.doc_to_target(instance.doc)
     if not isinstance(prompt, str) or instance.idx != 0:
         raise ConfigError(f"task {PREFIX}{held.name}: document {instance.doc_id} is several requests: choose another")
@@ -169,8 +306,8 @@ def example(held: HeldTask, number: int, instance: Any) -> Example:
     return Example(number, str(instance.doc_id), (prompt,), (reference,))
 
 
-def origin(held: HeldTask) -> tuple[Any, str]:
-    """The source of the rows and its place."""
+def origin(held: LoadedTask) -> tuple[Any, str]:
+    """Returns the source of the rows and its place."""
     config = held.task.config
     if config.dataset_path in LOCAL_FORMATS:
         files = (config.dataset_kwargs or {}).get("data_files", (config.dataset_kwargs or {}).get("data_dir", ""))

@@ -1,1 +1,3 @@
 """A language model as the judge of answers (MT-bench's single-answer grading): `judgements.judge_records`."""
+
+JUDGED = "judge_score"  # the metric of the ratings

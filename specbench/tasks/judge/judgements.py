@@ -1,11 +1,11 @@
-"""The records of a run → a judge's rating of every answer."""
+"""A judge's rating of every answer in the records of a run, and the file of the ratings."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 from rich.console import Console
@@ -16,39 +16,38 @@ from specbench.core.completions import Reply, check_url
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
+from specbench.core.records import Key, Record, record_key
 from specbench.core.registry import first_problem
-from specbench.results.quality import JUDGED
-from specbench.running.records import Key, Record, record_key
-from specbench.tasks.judge.client import Client, NoReply
+from specbench.tasks.judge import JUDGED
 from specbench.tasks.judge.prompts import HIGHEST, LOWEST, rating
 from specbench.tasks.judge.requests import (
-    Cache,
+    JudgeClient,
+    JudgedCell,
     JudgementKey,
     JudgeSettings,
+    NoReply,
     Questions,
+    ReplyCache,
     Request,
     digest,
     questions_of,
     requests_of,
 )
 
-if TYPE_CHECKING:
-    from specbench.running.plan import Cell
-
 
 @dataclass(frozen=True)
 class Judgement:
-    """A judge's rating of one answer, 1 … 10; `score` is None where there is none, and `problem` says why."""
+    """A judge's rating of one answer, 1 … 10; `score` is None if there is none, and `problem` says why."""
 
     score: float | None
     problem: str | None
     reply: Reply | None
-    request: str  # digest; answers that are the same text share one
+    request: str  # digest; equal answers share one
     was_cached: bool
 
 
 def summary(judgements: Collection[Judgement], settings: JudgeSettings) -> str:
-    """What was paid for now, and what could not be judged, in one line."""
+    """Returns one line: new replies, their cost, and the answers that could not be judged."""
     paid = {each.request: each.reply for each in judgements if each.reply and not each.was_cached}.values()
     num_prompt_tokens = sum(reply.num_prompt_tokens or 0 for reply in paid)
     num_reply_tokens = sum(reply.num_reply_tokens or 0 for reply in paid)
@@ -58,11 +57,11 @@ def summary(judgements: Collection[Judgement], settings: JudgeSettings) -> str:
     missing = [each.problem for each in judgements if each.score is None]
     text = f"judged {len(judgements) - len(missing)} of {len(judgements)} answers; {len(paid)} new replies, "
     text += f"{num_prompt_tokens} prompt and {num_reply_tokens} reply tokens, {cost}"
-    return text + (f"; {len(missing)} without a score, the first because {missing[0]}" if missing else "")
+    return text + (f"; {len(missing)} without a score; the first reason: {missing[0]}" if missing else "")
 
 
 def with_judgements(records: Iterable[Record], judgements: Mapping[JudgementKey, Judgement]) -> list[Record]:
-    """The records, in whose `scores` every answer has the metric `judge_score`; the given ones stay as they are."""
+    """Returns copies of the records in which every answer has the metric `judge_score`."""
     return [
         {
             **record,
@@ -82,14 +81,14 @@ def _with_score(generation: Mapping[str, Any], judgement: Judgement) -> dict[str
 def judge_records(
     records: Iterable[Record], questions: Questions, settings: JudgeSettings, console: Console
 ) -> dict[JudgementKey, Judgement]:
-    """Have every answer rated; what the cache holds is not asked again. Progress and cost go to `console`.
+    """Has every answer rated; cached replies are not requested again. Prints progress and cost on `console`.
 
-    Raises ConfigError in one line where no request can succeed (no key, a wrong one, no such model). A request that
-    fails alone leaves its answers without a score.
+    Raises ConfigError if no request can succeed (no key, a wrong one, no such model). A request that fails alone leaves
+    its answers without a score.
     """
     requests = requests_of(records, questions, settings)
     different = {digest(request): request for request in requests.values()}
-    cache = Cache(settings.cache)
+    cache = ReplyCache(settings.cache)
     replies: dict[str, Reply | str] = {}
     for name, request in different.items():
         if (reply := cache.get(request)) is not None:
@@ -115,12 +114,12 @@ def _judgement(request: Request, reply: Reply | str, was_cached: bool, path: Pat
         return Judgement(None, reply, None, digest(request), was_cached)
     score, problem = rating(reply.text), None
     if score is None:
-        problem = f"{_unusable(reply, request['max_tokens'])} (kept in {path}: delete it to have that asked again)"
+        problem = f"{_unusable(reply, request['max_tokens'])} (stored in {path}: delete it to ask again)"
     return Judgement(score, problem, reply, digest(request), was_cached)
 
 
 def _unusable(reply: Reply, max_tokens: int) -> str:
-    """Why a reply has no rating."""
+    """Returns why a reply has no rating."""
     if reply.finish_reason == "length":
         return f"the judge's reply was cut at {max_tokens} tokens, before a rating"
     if not reply.text.strip():
@@ -130,10 +129,10 @@ def _unusable(reply: Reply, max_tokens: int) -> str:
 
 
 def _ask(requests: Mapping[str, Request], settings: JudgeSettings, console: Console) -> dict[str, Reply | str]:
-    """Reply or problem for each request. A reply is in the cache before the next request is made."""
+    """Returns the reply or the problem of each request. A reply is cached before the next request is made."""
     if not requests:
         return {}
-    client, cache = Client(settings), Cache(settings.cache)
+    client, cache = JudgeClient(settings), ReplyCache(settings.cache)
 
     def ask(request: Request) -> Reply | str:
         try:
@@ -157,7 +156,7 @@ def _ask(requests: Mapping[str, Request], settings: JudgeSettings, console: Cons
             for name, future in futures.items():
                 found[name] = future.result()
                 progress.advance(bar)
-        except BaseException:  # also an interrupt: what is under way is awaited, and nothing else begun
+        except BaseException:  # also an interrupt: running requests finish, and no other starts
             client.stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -169,8 +168,8 @@ REMEDY = "delete the file, and give --judge again for new ones (what was paid fo
 Rated = tuple[list[Record], str | None]  # the records, and the signature of the judge whose ratings they have
 
 
-class Line(BaseModel, extra="allow", strict=True):
-    """A line of the file: what is read of it again. The rest stays as it was written."""
+class JudgementLine(BaseModel, extra="allow", strict=True):
+    """The fields of a line of the file that are read again; other fields are kept."""
 
     task: str
     subset: str
@@ -196,14 +195,14 @@ class Line(BaseModel, extra="allow", strict=True):
         return self.key, self.judge, self.url
 
 
-def with_recorded(records: list[Record], cells: "Sequence[Cell]", folder: Path, console: Console) -> Rated:
-    """The records with the ratings that judgements.jsonl has for the very requests that they would be; a line says so.
-    Of several judges the last one counts.
+def with_recorded(records: list[Record], cells: Iterable[JudgedCell], folder: Path, console: Console) -> Rated:
+    """Returns the records with the ratings that judgements.jsonl holds for exactly the same requests, and the signature
+    of the judge. Of several judges the last one counts.
 
-    Raises ConfigError for a file that is damaged.
+    Raises ConfigError for a damaged file.
     """
     path = folder / FILE
-    lines = _read(path)
+    lines = _read_lines(path)
     if not lines:
         return records, None
     settings = lines[-1].settings
@@ -219,8 +218,9 @@ def with_recorded(records: list[Record], cells: "Sequence[Cell]", folder: Path, 
 
 
 def ratings(folder: Path, signature: str, records: Sequence[Record]) -> dict[JudgementKey, Judgement]:
-    """What the judge with this signature has rated the answers of the records; without a score where it has not."""
-    found = {line.key: line.score for line in _read(folder / FILE) if line.settings.signature == signature}
+    """Returns the ratings of the judge with this signature for the answers of the records; the score is None for
+    answers that it has not rated."""
+    found = {line.key: line.score for line in _read_lines(folder / FILE) if line.settings.signature == signature}
     return {
         (record_key(record), method): Judgement(found.get((record_key(record), method)), None, None, "", True)
         for record in records
@@ -229,13 +229,13 @@ def ratings(folder: Path, signature: str, records: Sequence[Record]) -> dict[Jud
 
 
 def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], settings: JudgeSettings) -> None:
-    """One JSON line for each answer and judge, behind those that the file has of other answers or other judges.
+    """Writes one JSON line for each answer and judge, after those of other answers or other judges in the file.
 
-    Raises ConfigError when the file is damaged or the disk refuses.
+    Raises ConfigError if the file is damaged or the disk is not writable.
     """
-    new = [_line(*key, judgement, settings) for key, judgement in judgements.items()]
+    new = [_line_of(*key, judgement, settings) for key, judgement in judgements.items()]
     replaced = {line.identity for line in new}
-    kept = [line for line in _read(path) if line.identity not in replaced]
+    kept = [line for line in _read_lines(path) if line.identity not in replaced]
     text = "".join(json.dumps(line.model_dump(), ensure_ascii=False) + "\n" for line in kept + new)
     try:
         write_atomically(path, text)
@@ -243,7 +243,7 @@ def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], s
         raise ConfigError(f"{path}: cannot write the judgements ({error.strerror or error})") from error
 
 
-def _line(key: Key, method: str, judgement: Judgement, settings: JudgeSettings) -> Line:
+def _line_of(key: Key, method: str, judgement: Judgement, settings: JudgeSettings) -> JudgementLine:
     task, subset, example, repeat, turn = key
     reply = judgement.reply or Reply("", None, None)
     rest = {
@@ -251,14 +251,14 @@ def _line(key: Key, method: str, judgement: Judgement, settings: JudgeSettings) 
         "prompt_tokens": reply.num_prompt_tokens, "reply_tokens": reply.num_reply_tokens,
         "cached": judgement.was_cached, "cost_usd": settings.cost(reply.num_prompt_tokens, reply.num_reply_tokens),
     }  # fmt: skip
-    return Line(
+    return JudgementLine(
         task=task, subset=subset, example=example, repeat=repeat, turn=turn, method=method, judge=settings.model,
         url=settings.url, score=judgement.score, request=judgement.request, **rest,
     )  # fmt: skip
 
 
-def _read(path: Path) -> list[Line]:
-    """Returns the lines of the file, none where there is no file. Raises ConfigError for a file with any other line."""
+def _read_lines(path: Path) -> list[JudgementLine]:
+    """Returns the lines of the file, none if there is no file. Raises ConfigError for a file with any other line."""
     if not path.exists():
         return []
     lines = []
@@ -267,9 +267,9 @@ def _read(path: Path) -> list[Line]:
             continue
         value = bounded.parse_json(text, path, REMEDY, number, strict=False)
         try:
-            lines.append(Line.model_validate(value))
+            lines.append(JudgementLine.model_validate(value))
             check_url(lines[-1].url, "url")
         except (ValidationError, ConfigError) as error:
-            said = first_problem(error, Line, remedy="") if isinstance(error, ValidationError) else str(error)
+            said = first_problem(error, JudgementLine, remedy="") if isinstance(error, ValidationError) else str(error)
             raise ConfigError(f"{path}: cannot read the ratings (line {number}: {said}): {REMEDY}") from error
     return lines

@@ -1,32 +1,35 @@
-"""What a run asks of a judge: the options of the command line, and the records with its ratings."""
+"""The judge of a run: its command-line options, and the records with its ratings."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from specbench.core.console import stdout
 from specbench.core.errors import ConfigError
-from specbench.running.records import Record
-from specbench.tasks.judge.client import Client
+from specbench.core.records import Record
 from specbench.tasks.judge.judgements import FILE, judge_records, with_judgements, write_judgements
-from specbench.tasks.judge.requests import Cache, JudgeSettings, Questions, digest, questions_of, requests_of
-
-if TYPE_CHECKING:
-    from specbench.running.plan import Cell
-
+from specbench.tasks.judge.requests import (
+    JudgeClient,
+    JudgedCell,
+    JudgeSettings,
+    Questions,
+    ReplyCache,
+    digest,
+    questions_of,
+    requests_of,
+)
 
 BYTES_PER_TOKEN = 4  # of English; a rough measure for other languages
 NUM_REPLY_TOKENS = 200  # a short explanation and a rating
 
 
 def show_requests(records: Iterable[Record], questions: Questions, settings: JudgeSettings, console: Console) -> None:
-    """Print every request that would be made, then how many there are, their tokens and their cost. Needs no key."""
+    """Prints every request that would be made, their number, their tokens and their cost. It needs no key."""
     requests = requests_of(records, questions, settings)
     different = {digest(request): request for request in requests.values()}
-    cache = Cache(settings.cache)
+    cache = ReplyCache(settings.cache)
     new = [request for request in different.values() if cache.get(request) is None]
     num_tokens = 0
     for number, request in enumerate(new, start=1):
@@ -45,24 +48,24 @@ def show_requests(records: Iterable[Record], questions: Questions, settings: Jud
 
 @dataclass(frozen=True)
 class Judging:
-    """Which judge rates the answers of a run. A dry run prints the requests and sends none."""
+    """The judge of a run's answers. A dry run prints the requests and sends none."""
 
     settings: JudgeSettings
     is_dry_run: bool
 
     def check(self) -> None:
-        """Raise ConfigError where the judge could not be asked: before anything is measured for it."""
+        """Raises ConfigError if the judge cannot be used, before anything is measured."""
         if not self.is_dry_run:
-            Client(self.settings)
+            JudgeClient(self.settings)
 
-    def show(self, records: list[Record], cells: "Sequence[Cell]") -> None:
-        """Print what would be asked."""
+    def show(self, records: list[Record], cells: Iterable[JudgedCell]) -> None:
+        """Prints the requests."""
         show_requests(records, questions_of(cells), self.settings, stdout)
 
-    def judge(self, records: list[Record], cells: "Sequence[Cell]", folder: Path, console: Console) -> list[Record]:
-        """The records with the metric `judge_score`; the ratings are also written beside them.
+    def judge(self, records: list[Record], cells: Iterable[JudgedCell], folder: Path, console: Console) -> list[Record]:
+        """Returns the records with the metric `judge_score`, and writes the ratings beside them.
 
-        Raises ConfigError where the judge has replied to nothing at all.
+        Raises ConfigError if the judge has replied to no request.
         """
         found = judge_records(records, questions_of(cells), self.settings, console)
         if found and all(judgement.reply is None for judgement in found.values()):
@@ -75,7 +78,7 @@ class Judging:
 
 
 def judging_of(model: str | None, base_url: str | None, prices: str | None, is_dry_run: bool) -> Judging | None:
-    """The judge that was asked for; None without `--judge`, which its other options need."""
+    """Returns the requested judge; None without `--judge`, which its other options need."""
     if model is None:
         for option, value in {"base-url": base_url, "prices": prices, "dry-run": is_dry_run or None}.items():
             if value is not None:

@@ -1,9 +1,9 @@
-"""What a judge is asked, and what it said.
+"""The prompts of a judge, and the rating in its reply.
 
-The texts are MT-bench's for the grading of single answers (Zheng et al., arXiv:2306.05685, in the version of
-FastChat's judge_prompts.jsonl: single-v1, single-math-v1 and their multi-turn forms); the first is also that
-of arXiv:2406.16758, appendix F.4. Those with a reference answer (math) are for MT-bench's categories math, reasoning
-and coding: FastChat's NEED_REF_CATS.
+The texts are MT-bench's for single-answer grading (Zheng et al., arXiv:2306.05685, in the version of FastChat's
+judge_prompts.jsonl: single-v1, single-math-v1 and their multi-turn forms); the first is also that of arXiv:2406.16758,
+appendix F.4. Those with a reference answer (math) are for MT-bench's categories math, reasoning and coding: FastChat's
+NEED_REF_CATS.
 """
 
 import re
@@ -40,7 +40,7 @@ LOWEST, HIGHEST = 1.0, 10.0
 
 
 class Turn(NamedTuple):
-    """One turn of a conversation; `reference`: a right answer, where there is one."""
+    """One turn of a conversation; `reference`: a right answer, if there is one."""
 
     question: str
     answer: str
@@ -48,7 +48,7 @@ class Turn(NamedTuple):
 
 
 def messages(turns: Sequence[Turn]) -> list[Message]:
-    """The request that has the answer to the last of the turns rated. References are shown where all turns have one."""
+    """Returns the request to rate the answer of the last turn. It shows the references if all turns have one."""
     has_references = all(turn.reference is not None for turn in turns)
     make = _single if len(turns) == 1 else _conversation
     system, user = make(turns, has_references)
@@ -91,7 +91,7 @@ def _dialogue(title: str, speaker: str, pairs: Sequence[tuple[str, str]]) -> str
 
 
 def rating(reply: str) -> float | None:
-    """The rating that a reply holds, 1 … 10. None where there is none, or several, or one beyond the scale."""
+    """Returns the rating in a reply, 1 … 10; None if there is none, or several, or one outside the scale."""
     found = {float(number) for number in RATING.findall(reply)}
     value = found.pop() if len(found) == 1 else None
     return value if value is not None and LOWEST <= value <= HIGHEST else None

@@ -1,24 +1,23 @@
-"""What is asked about the answers of a run."""
+"""Requests to a judge: its settings, the request for each answer of a run, the cache of replies, and the client."""
 
 import hashlib
 import json
 import math
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from specbench.core import bounded
-from specbench.core.completions import Reply, check_url
+from specbench.core.completions import KEY_VARIABLE, NO_CREDIT, Completions, Reply, RequestFailed, check_url
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
-from specbench.running.records import Key, Record, record_key
+from specbench.core.records import Key, Record, record_key
+from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import TaskData
 from specbench.tasks.judge.prompts import Message, Turn, messages
-
-if TYPE_CHECKING:
-    from specbench.running.plan import Cell
-
 
 URL_VARIABLE = "OPENAI_BASE_URL"
 DEFAULT_URL = "https://api.openai.com/v1"
@@ -30,10 +29,11 @@ def default_cache() -> Path:
 
 @dataclass(frozen=True)
 class JudgeSettings:
-    """`base_url`: any server that speaks OpenAI's chat completions; None: that of OPENAI_BASE_URL, else OpenAI's.
-    `prices`: US dollars per million tokens of the prompt and of the reply; None: unknown, and so is the cost.
+    """The settings of a judge. `base_url`: any server with OpenAI's chat completions; None: that of OPENAI_BASE_URL,
+    else OpenAI's. `prices`: US dollars per million tokens of the prompt and of the reply; None: unknown, and so is the
+    cost.
 
-    Raises ConfigError for a value that cannot be.
+    Raises ConfigError for an invalid value.
     """
 
     model: str
@@ -61,11 +61,11 @@ class JudgeSettings:
 
     @property
     def signature(self) -> str:
-        """How ratings were made, for rows: nothing in it is secret."""
+        """Returns how ratings were made, for rows; it holds no secret."""
         return f"{self.model} at {self.url}, MT-bench single answer, temperature 0"
 
     def cost(self, num_prompt_tokens: int | None, num_reply_tokens: int | None) -> float | None:
-        """US dollars, or None where the price or a count is unknown."""
+        """Returns US dollars, None if the price or a count is unknown."""
         if self.prices is None or num_prompt_tokens is None or num_reply_tokens is None:
             return None
         return (num_prompt_tokens * self.prices[0] + num_reply_tokens * self.prices[1]) / 1e6
@@ -75,7 +75,7 @@ TEMPERATURE = 0.0
 
 
 def request_of(settings: JudgeSettings, messages: Sequence[Message]) -> dict[str, Any]:
-    """All that a reply depends on, and nothing secret."""
+    """Returns all that a reply depends on, without secrets."""
     return {
         "url": settings.url, "model": settings.model, "temperature": TEMPERATURE,
         "max_tokens": settings.max_tokens, "messages": list(messages),
@@ -86,14 +86,14 @@ def digest(request: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
-class Cache:
-    """A file for each reply, written in one step: a process that is killed leaves a whole file or none."""
+class ReplyCache:
+    """One file per reply, written atomically: a killed process leaves a complete file or none."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def get(self, request: Mapping[str, Any]) -> Reply | None:
-        """The reply to a request; None where there is none, or its file is damaged."""
+        """Returns the reply to a request; None if there is none, or its file is damaged."""
         try:
             content = bounded.read_json(self.path(request), "delete it", strict=False)
             reply = Reply(**content["reply"])
@@ -102,18 +102,18 @@ class Cache:
             return None
 
     def put(self, request: Mapping[str, Any], reply: Reply) -> None:
-        """Keep a reply. Raises ConfigError when the disk refuses."""
+        """Stores a reply. Raises ConfigError if the disk is not writable."""
         text = json.dumps({"request": request, "reply": asdict(reply)}, ensure_ascii=False, indent=1)
         try:
             write_atomically(self.path(request), text)
         except OSError as error:
             raise ConfigError(
-                f"{self.folder}: cannot keep the judge's replies there ({error.strerror or error}): free the disk, fix "
-                "the permissions, or set XDG_CACHE_HOME to another folder"
+                f"{self.folder}: cannot store the judge's replies there ({error.strerror or error}): free the disk, "
+                "fix the permissions, or set XDG_CACHE_HOME to another folder"
             ) from error
 
     def path(self, request: Mapping[str, Any]) -> Path:
-        """The file of the reply to a request."""
+        """Returns the file of the reply to a request."""
         name = digest(request)
         return self.folder / name[:2] / f"{name}.json"
 
@@ -122,20 +122,33 @@ JudgementKey = tuple[Key, str]  # of a record, and a method of it
 Request = dict[str, Any]
 
 
-class Question(NamedTuple):
-    """What the user of a conversation says in each turn, and whether the judge is shown the right answers."""
+class JudgeQuestion(NamedTuple):
+    """The user's messages of a conversation, and whether the judge is shown the references."""
 
     turns: Sequence[str]
     judge_sees_reference: bool = False
 
 
-Questions = Mapping[tuple[str, str, int], Question]  # by task, subset and example
+Questions = Mapping[tuple[str, str, int], JudgeQuestion]  # by task, subset and example
 
 
-def questions_of(cells: "Iterable[Cell]") -> Questions:
-    """What the examples of a run ask."""
+class JudgedCell(Protocol):
+    """A subset of a task with its examples, such as a cell of a run."""
+
+    @property
+    def task(self) -> TaskSpec: ...
+
+    @property
+    def subset(self) -> str: ...
+
+    @property
+    def data(self) -> TaskData: ...
+
+
+def questions_of(cells: Iterable[JudgedCell]) -> Questions:
+    """Returns the questions of a run's examples."""
     return {
-        (cell.task.name, cell.subset, example.index): Question(example.turns, example.judge_sees_reference)
+        (cell.task.name, cell.subset, example.index): JudgeQuestion(example.turns, example.judge_sees_reference)
         for cell in cells
         for example in cell.data.examples
     }
@@ -144,8 +157,8 @@ def questions_of(cells: "Iterable[Cell]") -> Questions:
 def requests_of(
     records: Iterable[Record], questions: Questions, settings: JudgeSettings
 ) -> dict[JudgementKey, Request]:
-    """What is asked about every answer: the conversation up to it, with the method's own answers, as the records hold
-    them; where the judge is shown the right ones, also these, if a record has a text for its reference."""
+    """Returns the request for every answer: the conversation up to it, with the method's own answers from the records.
+    If the judge is shown references, it includes those that are texts."""
     by_key = {record_key(record): record for record in records}
     found: dict[JudgementKey, Request] = {}
     for key, record in by_key.items():
@@ -162,7 +175,68 @@ def requests_of(
 
 
 def _reference(record: Record) -> str | None:
-    """The right answer as one text; several, any of which is right, one below the other. Tests of code are none."""
+    """Returns the reference as one text; alternatives are separated by an empty line. Tests of code are no
+    reference."""
     reference = record.get("reference")
     texts = [reference] if isinstance(reference, str) else reference if isinstance(reference, list) else []
     return "\n\n".join(text for text in texts if text.strip()) or None
+
+
+MANY_FAILURES = 5  # consecutive failures after which the server is not asked any more
+FATAL = {  # statuses that every request would meet, with the remedy
+    401: f"the server refuses the key in {KEY_VARIABLE}: set it to one of this server's",
+    403: f"the key in {KEY_VARIABLE} may not use this model: choose another model or key",
+    404: "the server has no such model, or no chat completions there: check the model and --judge-base-url",
+}
+
+
+class NoReply(Exception):
+    """A request that failed, and why."""
+
+
+class JudgeClient:
+    """A judge that several threads use. Raises ConfigError if the environment has no key."""
+
+    def __init__(self, settings: JudgeSettings) -> None:
+        self._settings = settings
+        self._server = Completions(
+            settings.url, f"--judge {settings.model}", settings.timeout_seconds, settings.num_retries,
+            settings.backoff_seconds,
+        )  # fmt: skip
+        self._num_failures = 0
+
+    @property
+    def stopped(self) -> threading.Event:
+        """Returns the event that stops all further requests once it is set."""
+        return self._server.stopped
+
+    def ask(self, request: Mapping[str, Any]) -> Reply:
+        """Returns the judge's reply. Raises NoReply if only this request fails, ConfigError for a failure of every
+        request.
+
+        A request that the server refuses because of its content says nothing about the others.
+        """
+        if self.stopped.is_set():
+            raise NoReply("the judge was not asked")
+        if self._num_failures >= MANY_FAILURES:
+            raise NoReply("the judge was not asked: too many requests before failed")
+        try:
+            asked = {name: value for name, value in request.items() if name != "url"}
+            reply = self._server.ask("chat/completions", asked)
+        except RequestFailed as error:
+            self._check(error)
+            is_refusal = error.status is not None and error.status >= 400 and not error.may_pass
+            self._num_failures = 0 if is_refusal else self._num_failures + 1
+            raise NoReply(f"the judge did not reply: {error}") from None
+        self._num_failures = 0
+        return reply
+
+    def _check(self, error: RequestFailed) -> None:
+        """Raises ConfigError for an error that every request of the run would meet."""
+        reason = f"{error.status}: {FATAL[error.status]}" if error.status in FATAL else None
+        if error.code == NO_CREDIT:
+            reason = f"{error.status}: the account has no credit left: add some; replies so far are kept"
+        if error.is_redirect:
+            reason = str(error)
+        if reason:
+            raise ConfigError(f"--judge {self._settings.model} at {self._settings.url}: {reason}")

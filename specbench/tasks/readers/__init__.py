@@ -1,4 +1,4 @@
-"""Readers: how the rows of a published file become the rows of a task. Importing this package registers them all."""
+"""Readers: they turn the rows of a published file into the rows of a task. Importing this package registers them."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,8 +1,8 @@
-"""Readers of MT-bench and Spec-Bench: one file of questions in turns, each of a category.
+"""Readers of MT-bench and Spec-Bench: one file of questions in turns, each with a category.
 
 A row becomes `id`, `category`, `turns`, and `references`: for every turn a text or a list of texts any of which is
-right, or None. Rows of another group are left out; one of none is
-refused, because no subset would hold it.
+right, or None. Rows of other groups are skipped; a row of an unknown category is an error, because no subset would hold
+it.
 """
 
 import re
@@ -25,7 +25,7 @@ FINAL_NUMBER = re.compile(r"####\s*(\S+)\s*$")
 
 
 def conversations(categories: tuple[str, ...]) -> Callable[[Row], Row | list[Row]]:
-    """A reader of the rows of some categories."""
+    """Returns a reader of the rows of some categories."""
 
     def read(row: Row) -> Row | list[Row]:
         if templates.is_empty(row.get("category")):
@@ -47,7 +47,7 @@ def conversations(categories: tuple[str, ...]) -> Callable[[Row], Row | list[Row
 
 
 def _each_turn(row: Row, column: str) -> list[Any]:
-    """A reference for every turn. Several texts for the only turn are alternatives."""
+    """Returns a reference for every turn. Several texts for a single turn are alternatives."""
     given, turns = row.get(column), row.get("turns")
     if given is None:
         return []
@@ -62,7 +62,7 @@ def _each_turn(row: Row, column: str) -> list[Any]:
 
 
 def _final(text: str) -> str | None:
-    """Of a worked sum (GSM8K) the number behind #### counts."""
+    """Returns the number behind #### of a worked sum (GSM8K), else the text."""
     number = FINAL_NUMBER.search(text)
     return number[1] if number else text or None
 

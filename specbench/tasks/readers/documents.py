@@ -1,4 +1,4 @@
-"""Readers of long documents: SCROLLS, whose inputs begin with the question, and QMSum as it was first published."""
+"""Readers of documents: SCROLLS, whose inputs begin with the question, QMSum as first published, and parallel texts."""
 
 import re
 from collections.abc import Callable
@@ -27,26 +27,27 @@ def scrolls() -> "Scrolls":
 
 @READERS.register("scrolls_choice")
 def scrolls_choice() -> "Scrolls":
-    """QuALITY: behind the question come four answers, "(A) …" to "(D) …"; the right one is given by its text."""
+    """QuALITY: four answers, "(A) …" to "(D) …", follow the question; the right one is given by its text."""
     return Scrolls(_with_options)
 
 
 @READERS.register("scrolls_meetings")
 def scrolls_meetings() -> "Scrolls":
-    """QMSum in SCROLLS' layout or in its own: a meeting with several queries, a row for each of which is made."""
+    """QMSum in SCROLLS' layout or in its own: a meeting with several queries becomes one row for each query."""
     return Scrolls(_question_first)
 
 
 class Scrolls:
-    """A reader that splits the input by `split`. SCROLLS repeats a row for every further right answer: such rows, which
-    come one behind the other, are one row with several `references`."""
+    """A reader that splits the input by `split`. SCROLLS repeats a row for every further right answer: consecutive rows
+    of one id become one row with several `references`."""
 
     def __init__(self, split: Callable[[Row], Row]) -> None:
         self._split = split
         self._seen: set[str] = set()
 
     def join(self, row: Row, following: Row) -> Row | None:
-        """A row and the next, of the same id, as one, with the texts of `output` as a list; None where they are two."""
+        """Returns a row and the next as one if they have the same id, with the texts of `output` as a list; else
+        None."""
         if "input" not in row or row.get("id") is None or row["id"] != following.get("id"):
             return None
         if row["input"] != following.get("input"):
@@ -69,7 +70,7 @@ class Scrolls:
 
 
 def _outputs(row: Row) -> list[str]:
-    """The right answers of a row, none of them empty."""
+    """Returns the right answers of a row without empty ones."""
     output = row.get("output")
     given: list[Any] = output if isinstance(output, list) else [output]
     return [text for text in given if not templates.is_empty(text)]
@@ -85,9 +86,9 @@ def _question_first(row: Row) -> Row:
 def _with_options(row: Row) -> Row:
     split = _question_first(row)
     end = split["text"].find("\n\n", max(split["text"].find("(D)"), 0))
-    options = _options(split["text"][: max(end, 0)])
+    options = _answer_options(split["text"][: max(end, 0)])
     if len(options) != len(LETTERS):
-        raise ConfigError(f"column 'input' holds {len(options)} answers where (A) to (D) are due: correct it")
+        raise ConfigError(f"column 'input' holds {len(options)} answers where (A) to (D) are expected: correct it")
     answers = {" ".join(output.split()) for output in row["output"]}
     right = [letter for letter, option in zip(LETTERS, options, strict=True) if option in answers]
     if answers and len(right) != 1:
@@ -97,8 +98,8 @@ def _with_options(row: Row) -> Row:
     return {**split, "text": split["text"][end:].strip(), "options": options, "letter": letter}
 
 
-def _options(text: str) -> list[str]:
-    """What stands behind "(A)" to "(D)" at the beginning of a line; where that are not four, behind any of them."""
+def _answer_options(text: str) -> list[str]:
+    """Returns the texts behind "(A)" to "(D)" at the beginning of a line; if these are not four, behind any of them."""
     splits = [re.split(marker, text)[1:] for marker in (r"(?m)^ *\([A-D]\) *", r" *\([A-D]\) *")]
     found = next((parts for parts in splits if len(parts) == len(LETTERS)), splits[-1])
     return [" ".join(option.split()) for option in found]
@@ -108,3 +109,44 @@ def _queries(row: Row) -> list[Row]:
     text = "\n".join(f"{line['speaker']}: {line['content']}" for line in row["meeting_transcripts"])
     asked: list[dict[str, Any]] = [*row.get("general_query_list", []), *row.get("specific_query_list", [])]
     return [{"question": one["query"], "text": text, "references": [one["answer"]]} for one in asked]
+
+
+# Column names of published files in lower case → language code.
+LANGUAGE_CODES = {
+    "english": "en", "german": "de", "french": "fr", "russian": "ru", "chinese": "zh", "japanese": "ja",
+    "spanish": "es", "amharic": "amh", "berber": "ber", "cherokee": "chr", "guarani": "grn", "hawaiian": "haw",
+    "igbo": "ibo", "nepali": "npi", "occitan": "oci", "quechua": "que", "yoruba": "yor", "tamazight": "zgh",
+}  # fmt: skip
+LANGUAGES = frozenset(LANGUAGE_CODES.values())
+
+
+@READERS.register("translation")
+def translation() -> Callable[[Row], Row]:
+    """Rows with `translation` (language → text), or with columns named after languages ("de", "German"), which become
+    it. Other columns stay. Blanks around texts are removed; a text that is null, NaN or blank becomes null."""
+    return _translation_row
+
+
+def _translation_row(row: Row) -> Row:
+    if "translation" in row:
+        others, texts = row, row["translation"]
+        if not isinstance(texts, dict):
+            raise ConfigError(f"column 'translation' must map languages to texts, not be a {type(texts).__name__}")
+    else:
+        codes = {column: LANGUAGE_CODES.get(column.strip().lower(), column) for column in row}
+        others = {column: row[column] for column, code in codes.items() if code not in LANGUAGES}
+        texts = {code: row[column] for column, code in codes.items() if code in LANGUAGES}
+        if len(texts) < 2:
+            raise ConfigError(
+                f"has the columns {', '.join(row)}: name two of them after their languages, such as en and de, or give "
+                "one column 'translation'"
+            )
+    return {**others, "translation": {language: _translated_text(language, text) for language, text in texts.items()}}
+
+
+def _translated_text(language: str, text: Any) -> str | None:
+    if templates.is_empty(text):
+        return None
+    if not isinstance(text, str):
+        raise ConfigError(f"the text in language '{language}' is a {type(text).__name__}, {text!r:.60}: correct it")
+    return text.strip()

@@ -1,1 +1,1 @@
-"""Runs programs that nobody trusts: `run.run_program`, and `permission.allow`, without which no scorer runs any."""
+"""Executes untrusted programs: `run.run_program`. No scorer does so before `run.allow`."""

@@ -1,4 +1,4 @@
-"""How far this machine can shut a program in, and the command that does it."""
+"""The isolation of programs on this machine, and the command that applies it."""
 
 import os
 import shutil
@@ -12,9 +12,9 @@ from typing import Any, Literal
 Isolation = Literal["namespaces", "bubblewrap", "limits"]
 
 PACKAGE = Path(__file__).resolve().parent
-ROOT = PACKAGE.parents[2]  # what holds the package specbench
+ROOT = PACKAGE.parents[2]  # the folder that holds the package specbench
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
-FIRST_USER, NUM_USERS = 60578, 128  # user numbers that no system gives out
+FIRST_USER, NUM_USERS = 60578, 128  # user ids that no system assigns
 NOT_ISOLATED = (
     "programs run with limits only, because this machine allows neither user namespaces nor bubblewrap: not isolated "
     "from them are {files}, that user's other processes, and the disk and /dev/shm "
@@ -26,7 +26,7 @@ ALL_FILES = "all files of this machine, which they can read, those that their us
 
 @cache
 def strongest(works: Callable[[Isolation], bool]) -> Isolation:
-    """The strongest isolation under which a program `works`; warns once when that leaves something open."""
+    """Returns the strongest isolation under which a program `works`; warns once if it is incomplete."""
     if works("namespaces"):
         return "namespaces"
     # Bubblewrap cannot give root's programs another user, under whom the limit on processes holds.
@@ -37,20 +37,20 @@ def strongest(works: Callable[[Isolation], bool]) -> Isolation:
 
 
 def not_isolated() -> str:
-    """What limits alone leave open on this machine, to the user that runs this."""
+    """Returns what limits alone leave accessible on this machine to the current user."""
     reads_all = os.getuid() == 0 and _unprivileged(FIRST_USER)["reads_all"]
     return NOT_ISOLATED.format(files=ALL_FILES if reads_all else FILES)
 
 
 def readable_paths() -> list[str]:
-    """What a program needs to see: the system's libraries, the running interpreter, and this package."""
+    """Returns the paths that a program needs to read: the system's libraries, the interpreter, and this package."""
     interpreter = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     wanted = {*SYSTEM, *interpreter, *(os.path.realpath(path) for path in interpreter), str(PACKAGE)}
     return sorted(path for path in wanted if not path.startswith("/usr/") and os.path.lexists(path))
 
 
 def settings(isolation: Isolation, folder: str) -> dict[str, Any]:
-    """The part of a job that says how the tester isolates itself and the program."""
+    """Returns the part of a job that says how the tester isolates itself and the program."""
     user = FIRST_USER + os.getpid() % NUM_USERS if os.getuid() == 0 else None
     inner = None
     if user is not None:
@@ -62,14 +62,15 @@ def settings(isolation: Isolation, folder: str) -> dict[str, Any]:
 
 
 def _unprivileged(user: int) -> dict[str, Any]:
-    """Another user for root's programs; he may read all files where he could not reach the interpreter otherwise."""
+    """Returns another user for root's programs. It may read all files if it could not reach the interpreter
+    otherwise."""
     paths = [Path(path).resolve() for path in (sys.executable, sys.prefix, sys.base_prefix, PACKAGE)]
     folders = {parent for path in paths for parent in path.parents}
     return {"id": user, "reads_all": not all(folder.stat().st_mode & 1 for folder in folders)}
 
 
 def command(isolation: Isolation, report: int, disk_mib: int) -> list[str]:
-    """The command line of the tester. `report`: the file descriptor that it reports to."""
+    """Returns the command line of the tester. `report`: the file descriptor that it reports to."""
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); from specbench.tasks.sandbox.inside.tester import main; "
         f"del sys.path[0]; main({report})"

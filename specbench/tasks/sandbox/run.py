@@ -1,19 +1,20 @@
-"""Runs one program against its tests, in a process tree of its own that is gone when this returns.
+"""Runs one program against its tests, in a process tree of its own that has ended when this returns.
 
-What a program can forge. The tests run in another process, which the program cannot read or write, and which alone
-holds the pipe of the verdict; the program's process never sees the tests, and gives them plain values as JSON. So to
-exit early, print, replace modules, built-ins or the checker, or return an object that equals everything is of no use,
-and which of its functions the tests see is said by the tests, so that it replaces no name that they have already: a
-program passes by returning the values that the tests accept. Nor can it end an iteration of the tests' own, such as
-`all(map(…))`: a StopIteration of the program, and a `next` of the tests that finds no item, is a RuntimeError there,
-unless the tests name StopIteration. What remains:
-- a program may guess what is tested from the arguments, as any program may;
+A program passes only by returning the values that the tests accept. The tests run in another process, which the program
+cannot read or write, and which alone holds the pipe of the verdict. The program's process never sees the tests, and
+sends them plain values as JSON. It therefore gains nothing by exiting early, printing, replacing modules, built-ins or
+the checker, or returning an object that equals everything. The tests decide which of its functions they call, so that
+it replaces none of their names. Nor can it end an iteration of the tests, such as `all(map(…))`: a StopIteration of the
+program, and a `next` of the tests that finds no item, is a RuntimeError there, unless the tests name StopIteration.
+What remains:
+
+- a program may infer what is tested from the arguments, as any program may;
 - tests see copies: an argument that a program changes in place is unchanged for them, and the other way round;
   iterators and generators are read to their end before they are sent;
-- objects of a program's own classes, arrays and views of mappings do not come back: such a call raises TypeError;
-- tests call functions; classes and constants of a program are not there for them;
-- with limits only (`isolation.NOT_ISOLATED`), and not run by root, a program is as mighty as its user: it may kill or
-  trace any process of that user, the one that collects the verdicts included, and edit that user's files.
+- objects of a program's own classes, arrays and views of mappings are not sent back: such a call raises TypeError;
+- tests call functions; they cannot use classes and constants of a program;
+- with limits only (`isolation.NOT_ISOLATED`), and not run by root, a program has all rights of its user: it may kill or
+  trace any process of that user, including the one that collects the verdicts, and edit that user's files.
 """
 
 import json
@@ -31,17 +32,17 @@ from specbench.tasks.sandbox import isolation
 from specbench.tasks.sandbox.isolation import Isolation
 
 Status = Literal["passed", "failed", "timed out", "printed too much", "not judged"]
-ENDED = ("timed out", "printed too much")  # by a limit: nobody knows whether the program is right
+ENDED = ("timed out", "printed too much")  # stopped by a limit: the program may be right
 
 
 @dataclass(frozen=True)
-class Job:
+class ProgramTest:
     """A program and its tests.
 
-    `program` is the answer's whole source. `test` is run in another process, after `prefix` (trusted source whose
-    names the tests use: a prompt with helper functions; it may end in the head of an unfinished function), and calls
-    the functions `entry_points` of the program; empty: all names that the test uses and that neither it, the prefix nor
-    Python defines. A program that lacks one of them fails.
+    `program` is the answer's whole source. `test` runs in another process, after `prefix` (trusted source whose names
+    the tests use: a prompt with helper functions; it may end in the head of an unfinished function), and calls the
+    functions `entry_points` of the program. If `entry_points` is empty, they are all names that the test uses and that
+    neither it, the prefix nor Python defines. A program that lacks one of them fails.
     """
 
     program: str
@@ -52,7 +53,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use. It is one process with one thread."""
+    """The resources of one program. It is one process with one thread."""
 
     timeout_seconds: float = 10.0  # wall clock, from when the program starts
     memory_mib: int = 512  # address space, of the program and of its tests each
@@ -62,9 +63,9 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """`passed` is said by the tests alone. `not judged`: the fault is the test's or the machine's, not the program's.
-    `output`: the end of what the program printed."""
+class ProgramOutcome:
+    """The outcome of a program. Only the tests report `passed`. `not judged`: the test or the machine failed, not the
+    program. `output`: the end of what the program printed."""
 
     status: Status
     reason: str = ""
@@ -75,11 +76,11 @@ START_SECONDS = 60.0  # until the interpreters of a sandbox run, on a busy machi
 TAIL_BYTES = 2000
 
 
-def run_program(job: Job, limits: Limits, isolated_by: Isolation | None = None) -> Outcome:
-    """Run a program, shut in as far as this machine allows (or as `isolated_by` says, for trials)."""
+def run_program(job: ProgramTest, limits: Limits, isolated_by: Isolation | None = None) -> ProgramOutcome:
+    """Runs a program with the strongest isolation of this machine, or with `isolated_by`, for trials."""
     with ExitStack() as stack:
         chosen = isolated_by or isolation.strongest(_works)
-        folder = "/tmp"  # which is the sandbox's own, where it has a root of its own
+        folder = "/tmp"  # private if the sandbox has its own root
         if chosen == "limits":
             folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         settings = isolation.settings(chosen, folder)
@@ -92,20 +93,20 @@ def run_program(job: Job, limits: Limits, isolated_by: Isolation | None = None) 
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(report_end,), start_new_session=True,
         )  # fmt: skip
         os.close(report_end)
-        watch = _Watch(process, report, limits, has_namespace=chosen != "limits")
+        watch = _ProgramWatch(process, report, limits, has_namespace=chosen != "limits")
         stack.callback(watch.end)
         watch.give({**asdict(job), "limits": asdict(limits), **settings})
         return watch.outcome()
 
 
 def _works(candidate: Isolation) -> bool:
-    """Whether a program runs and passes under an isolation on this machine."""
-    job = Job(program="def add(a, b):\n    return a + b\n", test="assert add(1, 2) == 3", entry_points=("add",))
+    """Returns whether a program runs and passes under an isolation on this machine."""
+    job = ProgramTest(program="def add(a, b):\n    return a + b\n", test="assert add(1, 2) == 3", entry_points=("add",))
     return run_program(job, Limits(), candidate).status == "passed"
 
 
 @dataclass
-class _Watch:
+class _ProgramWatch:
     """Follows one run: its output, its report, its time."""
 
     process: subprocess.Popen[bytes]
@@ -122,20 +123,20 @@ class _Watch:
         with suppress(BrokenPipeError), self.process.stdin as stdin:
             stdin.write(json.dumps(job).encode())
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ProgramOutcome:
         early = self._follow()
         tail = self.output.decode("utf-8", "replace")
         if early:
             return replace(early, output=tail)
         reports = [json.loads(line) for line in self.report.splitlines()]
         if reports and "status" in reports[-1]:
-            return Outcome(reports[-1]["status"], reports[-1]["reason"], tail)
+            return ProgramOutcome(reports[-1]["status"], reports[-1]["reason"], tail)
         if self.program_pids:
-            return Outcome("failed", "the program ended its sandbox", tail)
-        return Outcome("not judged", "the sandbox did not start", tail)
+            return ProgramOutcome("failed", "the program ended its sandbox", tail)
+        return ProgramOutcome("not judged", "the sandbox did not start", tail)
 
-    def _follow(self) -> Outcome | None:
-        """Read until the tester has closed its report; the outcome, where the run has to be ended before."""
+    def _follow(self) -> ProgramOutcome | None:
+        """Reads until the tester has closed its report. Returns the outcome if the run has to be stopped before."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + START_SECONDS
         with selectors.DefaultSelector() as selector:
@@ -154,16 +155,16 @@ class _Watch:
                         self._drain()
                         return None
                 if self.num_output_bytes > self.limits.output_kib * 1024:
-                    return Outcome("printed too much", f"more than {self.limits.output_kib} KiB")
+                    return ProgramOutcome("printed too much", f"more than {self.limits.output_kib} KiB")
                 if not self.program_pids and b"\n" in self.report:
                     self._started()
                     deadline = time.monotonic() + self.limits.timeout_seconds
         if not self.program_pids:
             return None
-        return Outcome("timed out", f"ran longer than {self.limits.timeout_seconds:g} seconds")
+        return ProgramOutcome("timed out", f"ran longer than {self.limits.timeout_seconds:g} seconds")
 
     def _drain(self) -> None:
-        """Take what the program printed last."""
+        """Reads the last output of the program."""
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
         with suppress(BlockingIOError):
@@ -178,7 +179,7 @@ class _Watch:
         self.program_pids = [first["pid"]] if "pid" in first else []
 
     def end(self) -> None:
-        """Kill all that is left: a program has one process, which leads a session of its own."""
+        """Kills all that is left: a program has one process, which leads its own session."""
         for pid in [] if self.has_namespace else self.program_pids:
             with suppress(ProcessLookupError):
                 if os.getsid(pid) == pid:
@@ -194,7 +195,7 @@ _allowed = False
 
 
 def allow(allowed: bool = True) -> None:
-    """Say for this process that they may (`--allow-code-execution`)."""
+    """Allows this process to execute programs (`--allow-code-execution`)."""
     global _allowed
     _allowed = allowed
 

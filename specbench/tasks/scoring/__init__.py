@@ -1,4 +1,4 @@
-"""Scorers: how an answer is judged. Importing this module registers the built-in ones in SCORERS."""
+"""Scorers: they judge an answer. Importing this package registers the built-in ones in SCORERS."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,45 +1,266 @@
-"""Accuracy of a choice: the letter of an option, or the option's own text."""
+"""Accuracy of a choice: the letter of an option, or the option's own text.
+
+All letters that may name an option are candidates; the words around each decide how strongly it is chosen.
+"""
 
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
+from specbench.specs.yaml_files import parse
 from specbench.tasks.scoring.contract import PerAnswer, Reference, alternatives
 from specbench.tasks.scoring.language import words
-from specbench.tasks.scoring.letters import LETTERS, chosen_letter, is_denied, plain_text
 
-KEY = "answer"  # of a reference that names the right letter, and the texts of the options by their letters
+FILE = Path(__file__).with_name("letters.yaml")
+JOINED = "joined"  # the key of the languages that are written without spaces or with endings on their words
+OPEN, CLOSE = r"[(\[{*_\"“‘’「『【<$]{0,6}", r"[)\]}*_\"”’」』】>$]{0,6}"
+_INSIDE = "A-Za-z0-9À-ɏЀ-ӿ"  # a letter next to one of these is part of a word
+
+
+def lone(letter: str) -> str:
+    """Returns the pattern of a letter that is not part of "I'm", "U.S.", "B-cell" or "C++"."""
+    return rf"(?<![{_INSIDE}])(?<![{_INSIDE}][’.-]){letter}(?![’.-]?[{_INSIDE}]|\+\+|#)"
+
+
+CAPITAL = rf"(?-i:{OPEN}{lone('(?!I [a-z])[A-Z]')}{CLOSE})"
+LIST = rf"{CAPITAL}(?:\s*[,、]\s*{CAPITAL}){{2,}}|{CAPITAL}\s*[,、]\s*{CAPITAL}(?=[.。]?\s*(?:\n|$))"
+SENTENCE_END = rf"(?=[^\S\n]*(?:[.。;!।]|\n|$|,\s*{CAPITAL}))"  # "A: no", but not "A: No river flows"
+
+
+class WordPatterns(NamedTuple):
+    """Patterns of the words around a letter. Those `before` end where it begins, those `behind` begin at its end."""
+
+    chosen_before: re.Pattern[str]
+    chosen_behind: re.Pattern[str]
+    named_before: re.Pattern[str]
+    denied_before: re.Pattern[str]
+    denied_behind: re.Pattern[str]
+    noun_before: re.Pattern[str]
+    together: re.Pattern[str]  # two letters or more, and the words between them
+
+
+@cache
+def word_patterns() -> WordPatterns:
+    """Returns the patterns of all languages of letters.yaml together."""
+    patterns = ["|".join(column) for column in zip(*map(_patterns, _languages()), strict=True)]
+    patterns[0] += r"|\\boxed\s*\Z"
+    patterns[-1] += f"|{LIST}"
+    return WordPatterns(*(re.compile(pattern, re.IGNORECASE) for pattern in patterns))
+
+
+def _languages() -> Iterator[dict[str, str]]:
+    """Yields the kinds of words of each language, each as one pattern; a missing kind matches nothing."""
+    text = unicodedata.normalize("NFKC", FILE.read_text(encoding="utf-8"))
+    words: dict[str, Any] = parse(re.sub(r"\|\s+", "|", text), FILE.name)
+    joined = words.pop(JOINED)
+    for form, languages in ((r"(?<!\w)(?:{})(?!\w)", words), ("(?:{})", joined)):
+        for kinds in languages.values():
+            yield {kind: form.format(each or "(?!)") for kind, each in kinds.items()}
+
+
+def _patterns(words: dict[str, str]) -> tuple[str, ...]:
+    """Returns the patterns of one language, in the order of `WordPatterns`."""
+    linking = "|".join(words[kind] for kind in ("answer", "option", "right", "link"))
+
+    def links(separator: str) -> str:
+        """Up to eight words that may stand between two others, and what separates them."""
+        return rf"{separator}*(?:(?:{linking}){separator}*){{0,8}}"
+
+    near, far, behind = links(r"[^\S\n]"), links(r"[\s:=*_—–>-]"), links(r"(?:[^\S\n]|[—–-])")
+    either, both = (rf",?\s*{words[kind]}{near}" for kind in ("or", "and"))
+    return (
+        rf"(?:{words['answer']}|{CAPITAL},?\s*{words['but']}){far}\Z",
+        rf"{behind}{words['right']}",
+        rf"{words['option']}{far}\Z",
+        rf"(?:{words['not']}{near}|{words['wrong']}{near}(?:{words['answer']}|{words['option']}){far})\Z",
+        rf"{behind}(?:{words['wrong']}|{words['is_not']})|\s*(?:\?\s*{words['no']}|:\s*{words['no']}{SENTENCE_END})",
+        rf"{words['name']}[\s-]*\Z",
+        rf"{CAPITAL}(?:[,、]\s*{CAPITAL})*"
+        rf"(?:(?:{either}|\s*/\s*){CAPITAL}|(?:{both}|\s*&\s*){CAPITAL}(?!\s+(?:is|ist|es|est)\b))+",
+    )
+
+
+LETTERS = "ABCDEFGHIJ"
+WINDOW = 80  # characters before a letter that are searched for its words
+LINE_END = r"[.。!]?[^\S\n]*(?:\n|$)"
+LETTER = re.compile(
+    rf"(?P<open>{OPEN})(?:{lone('(?P<capital>[A-Z])')}|{lone('(?P<small>[a-z])')}(?=[)}}*]|{CLOSE}{LINE_END}))"
+    rf"(?P<close>{CLOSE})"
+)
+ALONE = re.compile(r"[^\S\n]*[.:,;。、!]?[^\S\n]*(?:\n|$)")
+LABELLED = re.compile(r"\s*[.:—–]|\s+-|\s*\n")  # "B. a fish"
+LABEL = re.compile(r"(?<![^\s*_])\(?([A-Z])[).:](?=[*_]*\s+\S)")
+ENGLISH = re.compile(r"\s+(?!(?:is|seems|looks|fits|because|since|as|est|ist|es|ni)\b)[A-Za-z]")  # "A dog", "I think"
+LATEX = re.compile(r"\\(?:text|math)\w*\s*\{([^{}]*)\}")
+LOOKALIKE = re.compile(r"(?<![^\W_])[АВСЕН](?![^\W_]|\s+[а-яё])")  # Cyrillic; "В саду" is "in the garden"
+LATIN = str.maketrans("АВСЕН", "ABCEH")
+
+
+class Strength(IntEnum):
+    """How strongly a letter is chosen."""
+
+    FREE = 1  # a capital that stands alone
+    MARKED = 2  # in brackets, quotes or bold
+    FIRST = 3  # the text begins with it: "B. a fish"
+    NAMED = 4  # "option B"
+    CHOSEN = 5  # "the answer is B", "B is correct", \boxed{B}
+    ALONE = 6  # the first line is the letter and nothing else
+
+
+class Mention(NamedTuple):
+    """A letter that is not ruled out. The strongest one is chosen; of equally strong ones the last."""
+
+    strength: Strength
+    start: int
+    letter: str
+
+
+def chosen_letter(text: str, letters: str = LETTERS) -> str | None:
+    """Returns the option that an answer chooses, or None.
+
+    A letter that is ruled out ("not A", "A is wrong") is not chosen, and neither are its other mentions unless words
+    choose them. Joined letters ("A or B") and the labels of a list of options choose nothing.
+    """
+    plain = _without_joined(plain_text(text), letters)
+    listed = _listed(plain, letters)
+    ruled_out, found = set[str](), list[Mention]()
+    for match in LETTER.finditer(plain):
+        letter = _letter_of(match)
+        if letter not in letters:
+            continue
+        if is_denied(plain, match.start(), match.end()):
+            ruled_out.add(letter)
+        elif strength := _strength(plain, match) or _bare_strength(plain, match, listed):
+            found.append(Mention(strength, match.start(), letter))
+    sure = [each for each in found if each.strength > Strength.FIRST or each.letter not in ruled_out]
+    return max(sure).letter if sure else None
+
+
+def plain_text(text: str) -> str:
+    r"""Returns the text with full-width letters and Cyrillic look-alikes as Latin letters, \text{B} as B and ' as ’."""
+    plain = LATEX.sub(r"\1", unicodedata.normalize("NFKC", text)).replace("'", "’")
+    return LOOKALIKE.sub(lambda match: match[0].translate(LATIN), plain)
+
+
+def is_denied(plain: str, start: int, end: int) -> bool:
+    """Returns whether the words around plain[start:end], a letter or an option's text, rule it out."""
+    return _ends(word_patterns().denied_before, plain, start) or bool(word_patterns().denied_behind.match(plain, end))
+
+
+def _strength(plain: str, match: re.Match[str]) -> Strength | None:
+    """Returns how strongly the words around a letter choose it, None if they do not."""
+    words, start, end = word_patterns(), match.start(), match.end()
+    if not plain[:start].strip() and ALONE.match(plain, end):
+        return Strength.ALONE
+    if words.chosen_behind.match(plain, end):
+        return Strength.CHOSEN
+    if _is_english(plain, match):
+        return None
+    if _ends(words.chosen_before, plain, start):
+        return Strength.CHOSEN
+    return Strength.NAMED if _ends(words.named_before, plain, start) else None
+
+
+def _bare_strength(plain: str, match: re.Match[str], listed: set[int]) -> Strength | None:
+    """Returns how strongly the form of a letter chooses it; None if it names no option."""
+    is_capital, is_marked = bool(match["capital"]), bool(match["open"] and match["close"])
+    is_noun = _ends(word_patterns().noun_before, plain, match.start())
+    if is_noun or _is_english(plain, match) or match.start("capital") in listed:
+        return None
+    is_first = is_marked or (is_capital and (match["close"] or LABELLED.match(plain, match.end())))
+    if not plain[: match.start()].strip() and is_first:
+        return Strength.FIRST
+    if is_marked and (is_capital or re.compile(LINE_END).match(plain, match.end())):
+        return Strength.MARKED
+    return Strength.FREE if is_capital else None
+
+
+def _is_english(plain: str, match: re.Match[str]) -> bool:
+    """Returns whether a capital A or I is the English word. After a lower-case letter, "A" is the word only as part of
+    a title."""
+    if (
+        match["open"]
+        or match["close"]
+        or match["capital"] not in ("A", "I")
+        or not (following := ENGLISH.match(plain, match.end()))
+    ):
+        return False
+    is_inside = bool(re.compile(r"[a-z]\s\Z").search(plain, max(0, match.start() - 2), match.start()))
+    return match["capital"] == "I" or not is_inside or following[0][-1].isupper()
+
+
+def _ends(pattern: re.Pattern[str], plain: str, end: int) -> bool:
+    """Returns whether the pattern matches the text right before a position."""
+    return bool(pattern.search(plain, max(0, end - WINDOW), end))
+
+
+def _without_joined(plain: str, letters: str) -> str:
+    """Returns the text without joined letters, "A or B": none of them is chosen."""
+
+    def erased(match: re.Match[str]) -> str:
+        return "…" if all(_letter_of(each) in letters for each in LETTER.finditer(match[0])) else match[0]
+
+    return word_patterns().together.sub(erased, plain)
+
+
+def _listed(plain: str, letters: str) -> set[int]:
+    """Returns the positions of the labels of a list of options that starts with the first letter: "A) sea B) sky C)
+    road"."""
+    found, run = set[int](), list[int]()
+    for label in LABEL.finditer(plain):
+        is_next = label[1] == letters[len(run) : len(run) + 1] and not is_denied(plain, *label.span())
+        run = run if is_next else []
+        if label[1] == letters[len(run)]:
+            run.append(label.start(1))
+        if len(run) >= min(3, len(letters)):
+            found.update(run)
+    return found
+
+
+def _letter_of(match: re.Match[str]) -> str:
+    return (match["capital"] or match["small"]).upper()
+
+
+ANSWER_KEY = "answer"  # the key of the right letter in a reference that is a mapping
 
 
 def chosen_text(text: str, options: Mapping[str, str]) -> str | None:
-    """The letter of the one option whose words, in a row, are in the answer; of options within each other the longest.
-    None where there is none or more than one. An option that is ruled out wherever it stands is not in the answer."""
+    """Returns the letter of the single option whose words are in the answer, in a row; of options within each other,
+    the longest. Returns None if there is none or more than one. An option that is ruled out wherever it occurs does not
+    count."""
     answer, plain = f" {' '.join(words(text))} ", plain_text(text).lower()
     spoken = {letter: f" {' '.join(words(option))} " for letter, option in options.items() if words(option)}
-    found = [letter for letter, option in spoken.items() if option in answer and not _is_denied(option, plain)]
+    found = [letter for letter, option in spoken.items() if option in answer and not _is_ruled_out(option, plain)]
     longest = [a for a in found if not any(a != b and spoken[a] in spoken[b] for b in found)]
     return longest[0] if len(longest) == 1 else None
 
 
-def _is_denied(option: str, plain: str) -> bool:
+def _is_ruled_out(option: str, plain: str) -> bool:
     places = list(re.finditer(r"\W*".join(map(re.escape, option.split())), plain))
     return bool(places) and all(is_denied(plain, *place.span()) for place in places)
 
 
 @SCORERS.register("choice")
 def choice(*, letters: str = LETTERS) -> PerAnswer:
-    """Accuracy: 1 when the answer chooses the reference's letter, else 0.
+    """Accuracy: 1 if the answer chooses the reference's letter, else 0.
 
     The reference is the letter, a list of letters any of which is right, or a mapping with the letter as `answer` and
-    the options' texts by their letters: then these alone can be chosen ("I" is else a word of English more often than
-    an option), and an answer without a letter may name its option in words. Raises ConfigError for a reference that is
-    none of the `letters`.
+    the options' texts by their letters. With a mapping, only these letters can be chosen (otherwise "I" is more often
+    the English word than an option), and an answer without a letter may name its option in words. Raises ConfigError
+    for a reference that is none of the `letters`.
     """
 
     def judge(text: str, reference: Reference) -> dict[str, float]:
-        options = _options(reference)
-        right = [_letter(each, letters) for each in alternatives(_right(reference), "choice")] or [_letter("", letters)]
+        options = _options_of(reference)
+        right = [_reference_letter(each, letters) for each in alternatives(_right_letters(reference), "choice")] or [
+            _reference_letter("", letters)
+        ]
         offered = [letter for letter in letters if letter in options or letter in right] if options else letters
         chosen = chosen_letter(text, "".join(offered)) or chosen_text(text, options)
         return {"accuracy": float(chosen in right)}
@@ -47,20 +268,22 @@ def choice(*, letters: str = LETTERS) -> PerAnswer:
     return PerAnswer(("accuracy",), judge, in_sentences=False)
 
 
-def _right(reference: Reference) -> Reference:
+def _right_letters(reference: Reference) -> Reference:
     if not isinstance(reference, Mapping):
         return reference
-    if KEY not in reference:
+    if ANSWER_KEY not in reference:
         names = ", ".join(reference)
-        raise ConfigError(f"scorer choice: the reference has {names}, but no '{KEY}': name the right letter there")
-    return reference[KEY]
+        raise ConfigError(
+            f"scorer choice: the reference has {names}, but no '{ANSWER_KEY}': name the right letter there"
+        )
+    return reference[ANSWER_KEY]
 
 
-def _options(reference: Reference) -> dict[str, str]:
-    return {key: text for key, text in reference.items() if key != KEY} if isinstance(reference, Mapping) else {}
+def _options_of(reference: Reference) -> dict[str, str]:
+    return {key: text for key, text in reference.items() if key != ANSWER_KEY} if isinstance(reference, Mapping) else {}
 
 
-def _letter(reference: str, letters: str) -> str:
+def _reference_letter(reference: str, letters: str) -> str:
     letter = reference.strip().strip("().").upper()
     if len(letter) != 1 or letter not in letters:
         raise ConfigError(f"scorer choice: the reference {reference!r} is none of the letters {letters}: correct it")

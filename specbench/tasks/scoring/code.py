@@ -1,4 +1,4 @@
-"""pass@k: programs are right when the tests of their problem pass, which is found by running them."""
+"""pass@k: a program is right if it passes the tests of its problem, which are executed."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ from typing import Literal
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import SCORERS
 from specbench.tasks.sandbox import run as permission
-from specbench.tasks.sandbox.run import Job, Limits, Outcome, run_program
+from specbench.tasks.sandbox.run import Limits, ProgramOutcome, ProgramTest, run_program
 from specbench.tasks.scoring.contract import Reference, Score, is_missing, unscored
 
 FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})([^`]*)")
@@ -20,8 +20,9 @@ CODE = re.compile(r"(?:async def|def|class) \w|@\w|import [\w., ]+$|from [\w.]+ 
 
 
 def fenced_blocks(text: str) -> list[tuple[str, str]]:
-    """(language, content) of each fenced block of a Markdown text, as CommonMark has them: a fence is closed by one of
-    its kind that is as long and says nothing else, or by the end; its indentation is not the content's."""
+    """Returns (language, content) of each fenced block of a Markdown text by the rules of CommonMark: a fence is closed
+    by a fence of its kind that is at least as long and has no text, or by the end; its indentation is removed from the
+    content."""
     blocks: list[tuple[str, str]] = []
     opening: tuple[str, str] | None = None  # indentation and fence
     for line in text.replace("\r\n", "\n").splitlines(keepends=True):
@@ -39,7 +40,7 @@ def fenced_blocks(text: str) -> list[tuple[str, str]]:
 
 
 def chosen_block(text: str, definition: re.Pattern[str]) -> str | None:
-    """The first fenced block with a definition, else the longest one of Python; None where there is none."""
+    """Returns the first fenced block with a definition, else the longest one of Python; None if there is none."""
     blocks = [(language, content) for language, content in fenced_blocks(text) if content.strip()]
     python = [content for language, content in blocks if PYTHON.fullmatch(language)]
     defining = (content for _, content in blocks if definition.search(content))
@@ -47,12 +48,14 @@ def chosen_block(text: str, definition: re.Pattern[str]) -> str | None:
 
 
 def without_sentences(text: str) -> str:
-    """The lines from the first one of code to the last with which they compile, where the whole does not."""
+    """Returns the lines from the first one of code to the last with which they compile, if the whole text does not."""
     lines = text.replace("\r\n", "\n").splitlines(keepends=True)
     start = next((number for number, line in enumerate(lines) if CODE.match(line)), None)
     if start is None or compiles(text):
         return text
-    ends = [number for number, line in enumerate(lines) if number > start and line[0].strip()]  # nothing is cut open
+    ends = [
+        number for number, line in enumerate(lines) if number > start and line[0].strip()
+    ]  # at a statement that is not indented
     parts = ("".join(lines[start:end]) for end in (None, *reversed(ends)))
     return next(filter(compiles, parts), text)
 
@@ -61,31 +64,31 @@ def compiles(source: str) -> bool:
     try:
         with warnings.catch_warnings(action="ignore"):
             ast.parse(source)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: too many brackets in each other
+    except (SyntaxError, ValueError, MemoryError, RecursionError):  # too deeply nested brackets raise the last two
         return False
     return True
 
 
 Extract = Literal["raw", "fenced", "auto"]
 KEYS = ("prefix", "test", "entry_point")
-SHOWN = 300  # characters of what is said of a run
-OFF = "code execution is off: --allow-code-execution"
+MAX_SHOWN = 300  # characters of a run's output in a record
+EXECUTION_IS_OFF = "code execution is off: --allow-code-execution"
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
-    """The chance that one of k of the samples is correct: 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, eq. 1). None
-    when there are fewer than k samples."""
+    """Returns the probability that one of k of the samples is correct: 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, eq.
+    1). Returns None if there are fewer than k samples."""
     if num_samples < k:
         return None
     return 1.0 - comb(num_samples - num_correct, k) / comb(num_samples, k)
 
 
 def program_of(answer: str, prefix: str, entry_point: str | None, extract: Extract) -> str:
-    """The whole program: the prompt's text with its continuation, or followed by a function written out anew.
+    """Returns the whole program: the prompt's text with its continuation, or followed by a rewritten function.
 
-    "raw": the answer continues the prompt. "fenced": the Markdown block that defines the entry point is the answer,
-    else the longest one of Python, if there is one. "auto": "fenced", and an answer that defines the entry point itself
-    is no continuation, nor are sentences around it part of it.
+    "raw": the answer continues the prompt. "fenced": the answer is the Markdown block that defines the entry point,
+    else the longest one of Python, if there is one. "auto": as "fenced", and an answer that defines the entry point
+    itself is no continuation; sentences around it are dropped.
     """
     if extract == "raw":
         return prefix + answer
@@ -100,8 +103,9 @@ def program_of(answer: str, prefix: str, entry_point: str | None, extract: Extra
 
 
 @dataclass(frozen=True)
-class Code:
-    """A scorer. One answer has a pass@1 alone; the pass@k of a problem comes from all its answers (`of_samples`)."""
+class CodeScorer:
+    """Scores programs. One answer has only a pass@1; the pass@k of a problem comes from all its answers
+    (`of_samples`)."""
 
     names: tuple[str, ...]
     limits: Limits
@@ -114,15 +118,15 @@ class Code:
         if undefined := misnamed(job):
             return self._none(f"the row's prompt defines other functions than its entry_point '{undefined}'")
         if not permission.allowed():
-            return self._none(OFF)
+            return self._none(EXECUTION_IS_OFF)
         outcome = run_program(job, self.limits)
         if outcome.status == "not judged":
-            return self._none(_said(outcome))
-        ended = {"status": outcome.status, "reason": outcome.reason[:SHOWN]}
+            return self._none(_output_line(outcome))
+        ended = {"status": outcome.status, "reason": outcome.reason[:MAX_SHOWN]}
         return Score({"pass@1": float(outcome.status == "passed")}, outcome=ended)
 
     def of_samples(self, name: str, values: Sequence[float]) -> float | None:
-        """A metric of one problem from the pass@1 of each of its answers; None when there are too few."""
+        """Returns a metric of one problem from the pass@1 of each of its answers; None if there are too few."""
         return pass_at_k(len(values), sum(value == 1.0 for value in values), int(name.removeprefix("pass@")))
 
     def corpus(self, name: str, sums: Sequence[float]) -> float:
@@ -135,7 +139,7 @@ class Code:
     def _none(self, problem: str) -> Score:
         return unscored(("pass@1",), problem)
 
-    def _job(self, text: str, reference: Reference) -> Job:
+    def _job(self, text: str, reference: Reference) -> ProgramTest:
         if not isinstance(reference, dict):
             raise ConfigError(f"scorer code: the reference is no mapping: give it the keys {', '.join(KEYS)}")
         for key in reference:
@@ -145,17 +149,17 @@ class Code:
             raise ConfigError("scorer code: the reference has no 'test': give the source that calls the function")
         prefix, name = reference.get("prefix", ""), reference.get("entry_point", "").strip()
         program = program_of(text, prefix, name or None, self.extract)
-        return Job(program, reference["test"], (name,) if name else (), prefix)
+        return ProgramTest(program, reference["test"], (name,) if name else (), prefix)
 
 
-def misnamed(job: Job) -> str | None:
-    """The entry point, where the prompt defines functions and this is none of them, so that no answer is right."""
+def misnamed(job: ProgramTest) -> str | None:
+    """Returns the entry point if the prompt defines functions and this is none of them: then no answer is right."""
     defined = re.findall(r"^(?:async )?def (\w+)", job.prefix, re.MULTILINE)
     return next((name for name in job.entry_points if defined and name not in defined), None)
 
 
-def _said(outcome: Outcome) -> str:
-    return " ".join(f"{outcome.reason} {outcome.output}".split())[:SHOWN]
+def _output_line(outcome: ProgramOutcome) -> str:
+    return " ".join(f"{outcome.reason} {outcome.output}".split())[:MAX_SHOWN]
 
 
 @SCORERS.register("code")
@@ -165,16 +169,16 @@ def code(
     timeout_seconds: float = 10.0,
     memory_mib: int = 512,
     extract: Extract = "auto",
-) -> Code:
-    """pass@k by execution, which stays off without `--allow-code-execution`: then an answer has no value.
+) -> CodeScorer:
+    """pass@k by execution, which is off without `--allow-code-execution`: then an answer has no value.
 
     The reference is a mapping: `test`, source that calls the answer's function; `prefix`, the program text that the
     answer continues; `entry_point`, the function's name. `timeout_seconds`, `memory_mib`: limits of one program. Raises
-    ConfigError for options out of range and a reference of another shape.
+    ConfigError for options out of range and for a reference of another type.
     """
     numbers = {"k": min(k, default=1), "timeout_seconds": timeout_seconds, "memory_mib": memory_mib}
     for option, value in numbers.items():
         if not 0 < value < inf:
             raise ConfigError(f"scorer code: {option} = {value}: must be positive and finite")
     names = tuple(f"pass@{number}" for number in sorted({1, *k}))
-    return Code(names, Limits(timeout_seconds=timeout_seconds, memory_mib=memory_mib), extract)
+    return CodeScorer(names, Limits(timeout_seconds=timeout_seconds, memory_mib=memory_mib), extract)

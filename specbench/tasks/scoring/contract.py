@@ -1,4 +1,4 @@
-"""What a scorer gives for one answer, and what it is asked with."""
+"""The interface of scorers: an answer and its reference in, a score out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +16,10 @@ Reference = str | list[str] | dict[str, str]
 class Score:
     """The judgement of one answer.
 
-    `values`: metric name → value of this answer; None where it could not be judged. `statistics`: corpus metric name →
-    numbers whose sums over answers give the metric of them all (n-gram counts and lengths of BLEU). `problem`: why
-    there is no value; such answers are counted apart and are in no mean. `outcome`: of a program that was run, how that
-    ended (`status`) and why (`reason`).
+    values: metric name → value of this answer; None if it could not be judged. statistics: corpus metric name → numbers
+    whose sums over answers give the metric of all answers (n-gram counts and lengths of BLEU). problem: why there is no
+    value; such answers are counted separately and enter no mean. outcome: of an executed program, how it ended
+    (`status`) and why (`reason`).
     """
 
     values: Mapping[str, float | None]
@@ -29,31 +29,31 @@ class Score:
 
 
 class Scorer(Protocol):
-    """Judges answers. `names`: its metrics, the first of which stands for quality and is better when it is higher.
+    """Judges answers. `names`: its metrics; the first one is the quality, and higher is better.
 
-    A factory that needs no reference says so with an attribute `needs_reference = False`: it is asked with "".
-    A factory with a parameter `language` gets the language of the task, where that is not one of its own options.
+    A factory that needs no reference has the attribute `needs_reference = False`: its scorer is called with "". A
+    factory with a parameter `language` receives the language of the task, unless its options give one.
     """
 
     @property
     def names(self) -> tuple[str, ...]: ...
 
     def __call__(self, text: str, reference: Reference) -> Score:
-        """Judge one answer. Raises ConfigError for a reference that it cannot read, never for an answer."""
+        """Judges one answer. Raises ConfigError for a reference that it cannot read, never for an answer."""
 
     def corpus(self, name: str, sums: Sequence[float]) -> float:
-        """The corpus metric from the sums of its statistics."""
+        """Returns the corpus metric from the sums of its statistics."""
 
     @property
     def signature(self) -> Mapping[str, str]:
-        """How each metric was computed (sacrebleu's signature), empty where its name says it."""
+        """Returns how each metric was computed (sacrebleu's signature); empty if its name says it."""
 
 
 @dataclass(frozen=True)
 class PerAnswer:
-    """A scorer whose metrics are means over answers; `judge` gives the values of one answer, or None where the scorer's
-    own normalisation leaves nothing of the reference. `in_sentences`: whether answers are long enough to have a
-    language: a letter or a name is not."""
+    """A scorer whose metrics are means over answers. `judge` returns the values of one answer, or None if the scorer's
+    normalisation leaves nothing of the reference. `in_sentences`: whether answers are long enough to detect their
+    language; a letter or a name is not."""
 
     names: tuple[str, ...]
     judge: Callable[[str, Reference], Mapping[str, float] | None]
@@ -75,7 +75,7 @@ class PerAnswer:
 
 
 def is_missing(reference: Reference) -> bool:
-    """Whether there is nothing in a reference that an answer could be compared with."""
+    """Returns whether a reference holds no text that an answer could be compared with."""
     texts = [reference] if isinstance(reference, str) else reference
     values = texts.values() if isinstance(texts, dict) else texts
     return not any(text.strip() for text in values)
@@ -86,7 +86,7 @@ def unscored(names: Sequence[str], problem: str = "the row has no reference") ->
 
 
 def alternatives(reference: Reference, scorer: str) -> list[str]:
-    """The texts any of which is right. Raises ConfigError for a mapping: only some scorers know its names."""
+    """Returns the texts any of which is right. Raises ConfigError for a mapping, whose names only some scorers know."""
     if isinstance(reference, dict):
         names = ", ".join(reference)
         raise ConfigError(f"scorer {scorer}: the reference is a mapping ({names}): make it one text or a list of texts")
@@ -95,7 +95,7 @@ def alternatives(reference: Reference, scorer: str) -> list[str]:
 
 
 def make_scorer(task: TaskSpec) -> Scorer | None:
-    """The scorer of a task that is merged with its subset."""
+    """Returns the scorer of a task that is merged with its subset."""
     if task.scorer is None:
         return None
     factory, options = SCORERS.get(task.scorer.type), task.scorer.options

@@ -1,4 +1,4 @@
-"""Which language a text is in, by lingua or by its script."""
+"""The language of a text, by lingua or by its script; and its words."""
 
 import re
 import unicodedata
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lingua import LanguageDetector, LanguageDetectorBuilder
 
 
-# Fewer languages, fewer mistakes on short texts. One that is asked for is always added.
+# Fewer languages cause fewer mistakes on short texts. A requested language is always added.
 COMMON = (
     "ar", "bg", "bn", "cs", "da", "de", "el", "en", "es", "fa", "fi", "fr", "gu", "he", "hi", "hu", "id", "it", "ja",
     "ko", "mr", "nl", "pa", "pl", "pt", "ro", "ru", "so", "sr", "sv", "sw", "ta", "te", "th", "tr", "uk", "ur", "vi",
@@ -20,8 +20,9 @@ COMMON = (
 
 
 def language_of(text: str, *asked: str) -> str | None:
-    """The code of the language of a text, among the COMMON ones, those of SCRIPTS and those asked for; None for a text
-    without words, or where two languages are as likely. Sure for a few sentences, less for a few words."""
+    """Returns the code of the language of a text, among the COMMON ones, those of SCRIPTS and `asked`; None for a text
+    without words, or if two languages are equally likely. It is reliable for a few sentences, less so for a few words.
+    """
     num_letters = sum(char.isalpha() for char in text)
     written = next((code for code, script in SCRIPTS.items() if 2 * len(script.findall(text)) > num_letters), None)
     if written is not None:
@@ -31,8 +32,8 @@ def language_of(text: str, *asked: str) -> str | None:
 
 
 def prepare(*asked: str) -> None:
-    """Load what `language_of` with the same codes needs, so that none of its calls is slower than the others. All
-    detectors of a process share what is loaded."""
+    """Loads what `language_of` with the same codes needs, so that its first call is not slower than the others. All
+    detectors of a process share the loaded models."""
     _loaded(_beside_common(asked))
 
 
@@ -42,7 +43,7 @@ def _beside_common(asked: tuple[str, ...]) -> frozenset[str]:
 
 @cache
 def _detector(extra: frozenset[str]) -> "LanguageDetector":
-    """Built once; models are loaded at the first text."""
+    """Returns the detector, which is built once; it loads its models at the first text."""
     return _builder(extra).build()
 
 
@@ -52,7 +53,7 @@ def _loaded(extra: frozenset[str]) -> "LanguageDetector":
 
 
 def _builder(extra: frozenset[str]) -> "LanguageDetectorBuilder":
-    """Low accuracy means trigrams only: a tenth of the memory."""
+    """Returns a builder with low accuracy, which uses only trigrams: a tenth of the memory."""
     from lingua import IsoCode639_1, LanguageDetectorBuilder
 
     codes = [getattr(IsoCode639_1, code.upper()) for code in (*COMMON, *sorted(extra))]
@@ -64,12 +65,12 @@ UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words. Of a script without spaces each character, with the marks on it, is a word of its own.
+    """Returns lower-case words. In a script without spaces each character, with its combining marks, is a word.
 
-    On ASCII texts these are the words of rouge-score's tokenizer.
+    For ASCII texts these are the words of rouge-score's tokenizer.
     """
     found: list[str] = []
-    is_open = False  # whether the next letter goes on with the last word
+    is_open = False  # whether the next letter continues the last word
     for char in unicodedata.normalize("NFKC", text).lower():
         kind = unicodedata.category(char)[0]
         if kind == "M" and found:
@@ -88,5 +89,5 @@ def words(text: str) -> list[str]:
 
 
 def is_unspaced(text: str) -> bool:
-    """Whether most letters of a text are of scripts that are written without spaces."""
+    """Returns whether most letters of a text belong to scripts without spaces."""
     return 2 * len(UNSPACED.findall(text)) > sum(char.isalpha() for char in text)

@@ -1,4 +1,4 @@
-"""What runs inside the sandbox, in processes of its own: the tester, which is trusted, and the answerer, which is not.
+"""The processes inside the sandbox: the tester, which is trusted, and the answerer, which is not.
 
-Only the standard library may be imported here: nothing else of this package is readable from inside.
+Only the standard library may be imported here: the sandbox cannot read the rest of this package.
 """

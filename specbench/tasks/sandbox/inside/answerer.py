@@ -1,6 +1,6 @@
-"""The process of the untrusted program: it runs the program, then calls its functions when the tester asks.
+"""The process of the untrusted program: it runs the program, then calls its functions when the tester requests it.
 
-What it says is nothing but the values of calls, so that nothing it does can stand for a test that passed.
+It sends only the values of calls, so that nothing it does can count as a passed test.
 """
 
 import os
@@ -12,11 +12,11 @@ from specbench.tasks.sandbox.inside.messages import NotPlain, decode, encode, re
 
 
 def main(requests: int, replies: int) -> None:
-    """Serve until the tester closes the pipe. `requests`, `replies`: file descriptors."""
+    """Serves requests until the tester closes the pipe. `requests`, `replies`: file descriptors."""
     job = receive(requests)
     restrict(job["limits"])
     sys.set_int_max_str_digits(0)
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else numpy starts threads when it is imported, and ends without them
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # otherwise numpy fails when it cannot start threads
     names: dict[str, Any] = {"__name__": "answer", "__builtins__": __builtins__}
     try:
         exec(compile(job["program"], "<program>", "exec"), names)
@@ -33,7 +33,7 @@ def main(requests: int, replies: int) -> None:
 
 
 def restrict(limits: dict[str, Any]) -> None:
-    """Limits that only a privileged process could lift again: no other processes or threads."""
+    """Sets limits that only a privileged process could lift: no other processes or threads."""
     seconds, memory, size = int(limits["timeout_seconds"]) + 1, limits["memory_mib"] << 20, limits["file_mib"] << 20
     for kind, value in {
         resource.RLIMIT_CPU: seconds,

@@ -1,4 +1,4 @@
-"""Messages between tester and answerer: plain values only, as JSON, so that no code travels with them."""
+"""Messages between tester and answerer: plain values as JSON, so that no code is sent."""
 
 import json
 import os
@@ -18,8 +18,8 @@ class NotPlain(Exception):
 
 
 def encode(value: Any) -> Any:
-    """The value as JSON: lists are lists, other values are tagged with their type; iterators are read to their end.
-    Raises NotPlain."""
+    """Returns the value as JSON: lists are lists, other values are tagged with their type; iterators are read to their
+    end. Raises NotPlain."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -51,7 +51,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """The value of what `encode` gave. Raises ValueError, TypeError or ArithmeticError for anything else."""
+    """Returns the value of an `encode` result. Raises ValueError, TypeError or ArithmeticError for anything else."""
     if isinstance(data, list):
         return [decode(item) for item in data]
     if not isinstance(data, dict):
@@ -72,7 +72,7 @@ def decode(data: Any) -> Any:
 
 
 def send(fd: int, message: Any) -> None:
-    """Write one message: four bytes of length, then JSON. Raises OSError, and NotPlain when it is too long."""
+    """Writes one message: four bytes of length, then JSON. Raises OSError, and NotPlain if it is too long."""
     content = json.dumps(message).encode()
     if len(content) > MAX_BYTES:
         raise NotPlain(f"a value of more than {MAX_BYTES} bytes")
@@ -82,7 +82,7 @@ def send(fd: int, message: Any) -> None:
 
 
 def receive(fd: int) -> Any:
-    """Read one message. Raises EOFError when the other side has gone, ValueError for what is no message."""
+    """Reads one message. Raises EOFError if the other side has closed the pipe, ValueError for an invalid message."""
     size = int.from_bytes(_read(fd, 4))
     if size > MAX_BYTES:
         raise ValueError(f"a message of {size} bytes")

@@ -1,4 +1,4 @@
-"""Which names a test wants of a program: told by the trusted sources alone, never by the program."""
+"""The names that a test needs from a program, determined by the trusted sources alone."""
 
 import ast
 import symtable
@@ -6,12 +6,12 @@ from collections.abc import Collection
 
 
 def wanted(test: str, defined: Collection[str], continued: str | None) -> list[str]:
-    """The global names that a test uses and that neither it nor `defined` has; where there is none, `continued`, the
-    function that the program goes on with. Raises SyntaxError and ValueError for what is not Python."""
+    """Returns the global names that a test uses and that neither it nor `defined` has; if there is none, `continued`,
+    the function that the program continues. Raises SyntaxError and ValueError for invalid Python."""
     used, own = set[str](), set[str]()
     top = symtable.symtable(test, "<test>", "exec")
     tables = [top]
-    for table in tables:  # grows while it is read
+    for table in tables:  # grows during the iteration
         tables += table.get_children()
         for symbol in table.get_symbols():
             if table is not top and not symbol.is_global():
@@ -25,14 +25,14 @@ def wanted(test: str, defined: Collection[str], continued: str | None) -> list[s
 
 
 def mentioned(source: str) -> set[str]:
-    """All names in a source, attributes included."""
+    """Returns all names in a source, including attributes."""
     nodes = list(ast.walk(ast.parse(source)))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
 def last_function(source: str) -> tuple[str | None, bool]:
-    """The function that a source ends with, and whether it lacks its body: it is there for the program to finish."""
+    """Returns the function at the end of a source, and whether it lacks a body, which the program then supplies."""
     statements = ast.parse(source).body
     last = statements[-1] if statements else None
     if not isinstance(last, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,4 +1,4 @@
-"""A root folder, users, processes and a network of its own, by Linux's user namespaces; no other program is needed."""
+"""A separate root folder, users, processes and network, by Linux's user namespaces; no other program is needed."""
 
 import ctypes
 import os
@@ -21,23 +21,25 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 
 def enter(readable: Iterable[str], outer_user: int | None, disk_mib: int) -> None:
-    """Go on as process 1 of new namespaces whose root holds nothing but the `readable` paths, read-only, and an empty
-    /tmp of `disk_mib`; the callers stay outside and wait. `outer_user`: who INNER_USER is outside, where root calls.
+    """Continues as process 1 of new namespaces. Their root holds only the `readable` paths, read-only, and an empty
+    /tmp of `disk_mib`. The calling processes stay outside and wait. `outer_user`: the outside identity of INNER_USER,
+    if root calls.
 
-    Raises OSError, in whichever process, when the machine does not allow it.
+    Raises OSError, in either process, if the machine does not allow it.
     """
     _unshare_mapped(outer_user)
     child = os.fork()
     if child:
         os.waitpid(child, 0)
         os._exit(0)
-    with suppress(OSError):  # no namespaces inside: in them a program could mount more space than it was given
+    with suppress(OSError):  # no nested namespaces, in which a program could mount more disk space
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
     _new_root(sorted(readable), disk_mib)
 
 
 def _unshare_mapped(outer_user: int | None) -> None:
-    """New namespaces for a child, whose users this process maps: only who is outside may map more than itself."""
+    """Creates namespaces for a child, whose users this process maps: only an outside process may map more than
+    itself."""
     user, group = os.getuid(), os.getgid()
     ready, mapped = os.pipe(), os.pipe()
     child = os.fork()
@@ -64,7 +66,7 @@ def _mapping(own: int, outer_user: int | None) -> str:
 
 
 def _new_root(readable: list[str], disk_mib: int) -> None:
-    """The old root moves to /old and is detached when all that is wanted of it is bound into /new."""
+    """Moves the old root to /old, binds the wanted paths into /new, and detaches the old root."""
     _mount(None, "/", None, MS_REC | MS_PRIVATE)
     _mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV)
     os.mkdir("/tmp/old")
@@ -77,13 +79,13 @@ def _new_root(readable: list[str], disk_mib: int) -> None:
         _bind(path)
     _protect("/new", 0)
     os.chdir("/new")
-    _pivot(".", ".")  # the old root now lies upon the new one
+    _pivot(".", ".")  # the old root is now stacked on the new one
     check(libc.umount2(b".", MNT_DETACH))
     os.chdir("/tmp")
 
 
 def _bind(path: str) -> None:
-    """Show a path of the old root at the same place of the new one; a link stays a link."""
+    """Shows a path of the old root at the same place of the new one; a link stays a link."""
     old, new = "/old" + path, "/new" + path
     if os.path.lexists(new) or not os.path.lexists(old):
         return

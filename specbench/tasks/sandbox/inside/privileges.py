@@ -1,4 +1,4 @@
-"""What the tester keeps from the program: its own memory, its user, its time."""
+"""Protects the tester's memory, user and time from the program."""
 
 import ctypes
 import os
@@ -14,26 +14,26 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check(result: int) -> int:
-    """The result of a system call. Raises OSError when it failed."""
+    """Returns the result of a system call. Raises OSError if it failed."""
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
 
 
 def hide() -> None:
-    """No process of the same user can read this one's memory or open its files any more."""
+    """Prevents processes of the same user from reading this one's memory or opening its files."""
     check(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def end_after(seconds: float) -> None:
-    """End this process, and with it its namespace, should nobody be there any more who does."""
+    """Ends this process, and with it its namespace, after some time, in case no other process does."""
     signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def lowered(user: dict[str, Any] | None) -> dict[str, Any]:
-    """Options of Popen that give a process another user: {"id": number, "reads_all": whether it may read all files,
-    which it must where the interpreter is in a folder of root's}. None: the same user."""
+    """Returns options of Popen that give a process another user: {"id": number, "reads_all": whether it may read all
+    files, which it must if the interpreter is in a folder of root's}. None: the same user."""
     if user is None:
         return {}
     preparation: Callable[[], None] | None = None

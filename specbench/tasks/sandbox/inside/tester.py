@@ -1,4 +1,4 @@
-"""The trusted process of the sandbox: starts the answerer, runs the tests, and alone says whether they passed."""
+"""The trusted process of the sandbox: it starts the answerer, runs the tests, and alone reports whether they passed."""
 
 import builtins
 import json
@@ -26,7 +26,7 @@ ANSWERER = (
 
 
 class Tester:
-    """Asks the answerer, and tells the verdict to the file descriptor `report`, which the answerer does not have."""
+    """Calls the answerer, and reports the verdict to the file descriptor `report`, which the answerer does not have."""
 
     def __init__(self, job: dict[str, Any], report: int) -> None:
         self.job = job
@@ -35,13 +35,13 @@ class Tester:
         self.ends_iteration: tuple[type[Exception], ...] = (StopIteration, StopAsyncIteration)
 
     def run(self) -> NoReturn:
-        """Start the program, run the tests against it, and end this process."""
+        """Starts the program, runs the tests against it, and ends this process."""
         printed = self._silence()
         names: dict[str, Any] = {"__name__": "test"}
         continued = self._prepare(names)
         test, asked = self._test(names, continued)
         self._start(printed)
-        with suppress(BrokenPipeError):  # it has gone: the next line says so
+        with suppress(BrokenPipeError):  # the program has ended: the next line reports it
             send(self.requests, {"limits": self.job["limits"], "program": self.job["program"]})
         loaded = self._receive()
         if "raised" in loaded:
@@ -62,7 +62,8 @@ class Tester:
         self.end("passed", "")
 
     def _test(self, names: dict[str, Any], continued: str | None) -> tuple[CodeType, Sequence[str]]:
-        """The test, and the names in it that are the program's: the entry points, or what nothing else defines."""
+        """Returns the compiled test, and the names in it that are the program's: the entry points, or all undefined
+        names."""
         source = self.job["test"]
         try:
             found = wanted(source, {*names, *dir(builtins)} - self._unfinished, continued)
@@ -75,7 +76,7 @@ class Tester:
         os._exit(0)
 
     def _silence(self) -> int:
-        """What prefix and tests print is nobody's concern. Returns where programs print to."""
+        """Discards the output of prefix and tests. Returns the file descriptor that programs print to."""
         printed = os.dup(1)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
@@ -114,7 +115,7 @@ class Tester:
         return ""
 
     def _prepare(self, names: dict[str, Any]) -> str | None:
-        """Run the trusted prefix; one that ends in the head of a function gets a body. Returns its last function."""
+        """Runs the trusted prefix; one that ends in the head of a function gets a body. Returns its last function."""
         self._unfinished = set[str]()
         for source in (self.job["prefix"], self.job["prefix"] + "\n    pass\n"):
             try:
@@ -149,8 +150,8 @@ class Tester:
         return call
 
     def _exception(self, name: Any, text: Any) -> Exception:
-        """The built-in exception of that name. Others become RuntimeError, and so do those that would end the test, or
-        an iteration of the test's own (as in PEP 479), unless the test names them."""
+        """Returns the built-in exception of that name. Others become RuntimeError, and so do those that would end the
+        test, or an iteration of the test (as in PEP 479), unless the test names them."""
         kind = getattr(builtins, name, None) if isinstance(name, str) else None
         if not isinstance(kind, type) or not issubclass(kind, Exception):
             return RuntimeError(text)
@@ -164,8 +165,8 @@ class Tester:
 
 
 def _next(iterator: Any, *default: Any) -> Any:
-    """The built-in `next` as a test has it. Raises RuntimeError where there is no item, for a StopIteration would end
-    the test's own iteration early: `all(map(lambda x: next(f(x)) == 3, xs))` would be true."""
+    """The built-in `next` for tests. Raises RuntimeError if there is no item: a StopIteration would end the test's own
+    iteration early, and `all(map(lambda x: next(f(x)) == 3, xs))` would be true."""
     try:
         return next(iterator, *default)
     except StopIteration as error:
@@ -175,7 +176,7 @@ def _next(iterator: Any, *default: Any) -> Any:
 
 
 def main(report: int) -> None:
-    """Read the job from stdin, isolate this process as it says, and run it."""
+    """Reads the job from stdin, isolates this process accordingly, and runs it."""
     os.set_inheritable(report, False)
     job = json.load(sys.stdin)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -188,7 +189,7 @@ def main(report: int) -> None:
         filter_system_calls()
     except OSError as error:
         tester.end("not judged", f"the sandbox could not be made: {error}")
-    memory = job["limits"]["memory_mib"] << 20  # what a program returns may make its tests grow
+    memory = job["limits"]["memory_mib"] << 20  # values of the program may need memory in its tests
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     privileges.end_after(job["limits"]["timeout_seconds"] + 5)
     tester.run()

@@ -1,1 +1,0 @@
-"""Conversations of two turns, and questions of one."""

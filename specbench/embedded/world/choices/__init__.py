@@ -1,1 +1,0 @@
-"""Multiple-choice questions about a small closed world."""

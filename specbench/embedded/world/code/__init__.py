@@ -1,1 +1,0 @@
-"""Short Python functions with checks."""

@@ -1,0 +1,190 @@
+"""Long documents with summaries and questions: the rows of `cnn_dm`, `mlsum` and `scrolls`."""
+
+from collections.abc import Callable
+from itertools import product
+from random import Random
+from typing import Any
+
+from specbench.embedded.world import events
+from specbench.embedded.world.events import Facts, mix, people
+from specbench.embedded.world.rows import is_held_out, tables
+
+
+def cnn_dm_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
+    """Returns an article and its highlights, with the column names of the hub."""
+    facts = events.event(random, held_out)
+    text, highlights = events.article(facts, random), events.summary(facts)
+    return {"subset": subset, "article": text, "highlights": highlights, "_completion": highlights, "_key": text}
+
+
+def mlsum_weights() -> dict[str, float]:
+    """Returns equal shares of the languages."""
+    return dict.fromkeys(tables("mlsum"), 1.0)
+
+
+def mlsum_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
+    """Returns an article of four to seven sentences and its summary, with the column names of MLSUM."""
+    lists = tables("mlsum")[language]
+    event = random.choice(lists["events"])
+    facts = people(random, held_out) | {
+        "day": random.choice(lists["days"]), "place": random.choice(lists["places"]), "n": random.randint(12, 98)
+    }  # fmt: skip
+    told = [event["lead"], *random.sample(event["facts"], 2), random.choice(lists["quotes"])]
+    text = " ".join(mix(told, lists["asides"], random.randint(1, 3), random, **facts))
+    summary = event["summary"].format(**facts)
+    return {"subset": language, "text": text, "summary": summary, "_completion": summary, "_key": text}
+
+
+def _speakers(random: Random, num: int) -> list[str]:
+    return random.sample(tables("events")["names"], num)
+
+
+def meeting(held_out: bool, random: Random) -> dict[str, Any]:
+    """Returns a query, a transcript in which three people give their views of three things, and the answer.
+
+    It is held out by the person and the thing of the query.
+    """
+    table = tables("events")["meeting"]
+    while True:
+        names, topics = _speakers(random, 3), random.sample(table["topics"], 3)
+        views = random.sample(table["views"], 3)
+        asked = random.randrange(3)
+        if is_held_out(names[asked], topics[asked]) == held_out:
+            break
+    chair, day, changed = random.choice(names), random.choice(tables("events")["days"]), random.choice(topics)
+    lines = [random.choice(table["opening"]).format(chair=chair)]
+    for index, said in enumerate(zip(names, topics, views, strict=True)):
+        name, topic, view = said
+        lines.append(random.choice(table["view"]).format(name=name, topic=topic, view=view))
+        if random.random() < 0.6:
+            lines.append(random.choice(table["asides"]).format(name=names[index - 1], other=name))
+    lines += [table["decision"].format(chair=chair, topic=changed, day=day), table["closing"].format(chair=chair)]
+    if random.random() < 0.3:
+        query = table["summary_query"]
+        listed = ", ".join(f"the {topic}" for topic in topics[:2]) + f" and the {topics[2]}"
+        answer = table["summary"].format(topics=listed, topic=changed, day=day)
+    else:
+        fields = {"name": names[asked], "topic": topics[asked], "view": views[asked]}
+        query, answer = table["query"].format(**fields), table["answer"].format(**fields)
+    return {"question": query, "text": "\n".join(lines), "references": [answer]}
+
+
+def screenplay(held_out: bool, random: Random) -> dict[str, Any]:
+    """Returns two scenes of two people each, and a recap with a sentence per scene. It is held out by the first two
+    people."""
+    table = tables("events")["screenplay"]
+    while True:
+        first, second, third, fourth = _speakers(random, 4)
+        if is_held_out(first, second) == held_out:
+            break
+    lines, recap = [], []
+    for scene, (said, told) in enumerate(random.sample(table["exchanges"], 2)):
+        a, b = (third, fourth) if scene else (first, second)
+        lists = tables("events")
+        town, thing, place = (random.choice(lists[kind]) for kind in ("towns", "things", "places"))
+        fields = {"a": a, "b": b, "town": town, "thing": thing, "place": place, "time": random.choice(table["times"])}
+        asides = random.sample(table["asides"], random.randint(1, 3))
+        lines += [line.format(**fields) for line in (table["scene"], *asides, *said)]
+        recap.append(table["recap"].format(exchange=told.format(**fields), **fields))
+    return {"text": "\n".join(lines), "references": [" ".join(recap)]}
+
+
+Columns = dict[str, Any]
+
+
+def _study(held_out: bool, random: Random) -> Columns:
+    """A paper of three sections; the fact that a question asks about may be missing."""
+    study = tables("events")["study"]
+    facts = people(random, held_out) | {
+        "n": random.randint(12, 98), "weeks": random.randint(2, 40), "share": random.randint(11, 99),
+        **{key: random.choice(study[key + "s"]) for key in ("subject", "tool", "state")},
+    }  # fmt: skip
+    asked = random.choice(list(study["facts"]))
+    told = [key for key in study["facts"] if key != asked or random.random() > 0.2]
+    random.shuffle(told)
+    lines = mix([study["facts"][key][0] for key in told], study["asides"], random.randint(2, 5), random, **facts)
+    text = [study["title"].format(**facts)]
+    for index, head in enumerate(("Introduction", "Method", "Results")):
+        text += [head, " ".join(lines[index * len(lines) // 3 : (index + 1) * len(lines) // 3])]
+    said, question = (form.format(**facts) for form in study["facts"][asked])
+    references = [said, str(facts[asked])] if asked in told else ["unanswerable"]
+    return {"question": question, "text": "\n".join(text), "references": references}
+
+
+def _report(held_out: bool, random: Random) -> Columns:
+    """A report with a section and a sentence of the summary for each of two or three towns."""
+    report, num_towns = tables("events")["report"], random.randint(2, 3)
+    first = people(random, held_out) | {"subject": random.choice(report["subjects"]), "num_towns": num_towns}
+    others = [town for town in tables("events")["towns"] if town != first["town"]]
+    lines, told = [report["opening"].format(**first)], []
+    for index, town in enumerate([first["town"], *random.sample(others, num_towns - 1)], start=1):
+        facts = first | {"index": index, "town": town, "n": random.randint(20, 98), "bad": random.randint(2, 19),
+                         "cost": random.randint(2, 30)}  # fmt: skip
+        head, *body = report["section"]
+        section = mix(body, report["asides"], random.randint(0, 2), random, **facts)
+        lines += [head.format(**facts), " ".join(section)]
+        told.append(report["summary"].format(**facts))
+    return {"text": "\n".join(lines), "references": [" ".join(told)]}
+
+
+def _story(held_out: bool, random: Random) -> Columns:
+    """A question and an article about an event."""
+    facts = events.event(random, held_out)
+    question, _, answer = events.question(facts, random)
+    return {"question": question, "text": events.article(facts, random), "references": [answer]}
+
+
+def _choice(held_out: bool, random: Random) -> Columns:
+    """The same with four answers to choose from."""
+    facts = events.event(random, held_out)
+    question, asked, answer = events.question(facts, random)
+    options = [answer, *events.other_answers(asked, answer, facts, 3, random)]
+    random.shuffle(options)
+    letter = "ABCD"[options.index(answer)]
+    return {"question": question, "text": events.article(facts, random), "options": options, "letter": letter,
+            "references": [answer], "_completion": f"({letter}) {answer}"}  # fmt: skip
+
+
+def _contract(held_out: bool, random: Random) -> Columns:
+    """A hypothesis and a contract that says it, denies it, or says nothing about it.
+
+    Held out by what the hypothesis is about, which no trained contract mentions."""
+    contract = tables("events")["contract"]
+    facts: Facts = people(random, False) | {"n": random.randint(2, 60), "day": random.choice(tables("events")["days"])}
+    known: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
+    for pair in product(contract["verbs"], contract["objects"]):
+        known[is_held_out(*pair)].append(pair)
+    asked = random.choice(known[held_out])
+    label = random.choice(("Entailment", "Contradiction", "Not mentioned"))
+    pairs = random.sample([pair for pair in known[False] if pair != asked], 5)
+    if label != "Not mentioned":
+        pairs[random.randrange(5)] = asked
+    forms = {pair: random.choice(("allowed", "forbidden")) for pair in [*pairs, asked]}
+    rules = [contract[forms[pair]].format(verb=pair[0], object=pair[1]) for pair in pairs]
+    form = {"allowed": "forbidden", "forbidden": "allowed"}[forms[asked]] if label == "Contradiction" else forms[asked]
+    hypothesis = contract[form].format(verb=asked[0], object=asked[1])
+    text = mix([contract["opening"], *rules], contract["asides"], random.randint(1, 3), random, **facts)
+    return {"question": hypothesis, "text": " ".join(text), "references": [label]}
+
+
+SCROLLS_KINDS: dict[str, Callable[[bool, Random], Columns]] = {
+    "qasper": _study,
+    "gov_report": _report,
+    "qmsum": meeting,
+    "summ_screen_fd": screenplay,
+    "narrative_qa": _story,
+    "quality": _choice,
+    "contract_nli": _contract,
+}
+
+
+def scrolls_weights() -> dict[str, float]:
+    """Returns equal shares of the subsets."""
+    return dict.fromkeys(SCROLLS_KINDS, 1.0)
+
+
+def scrolls_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
+    """Returns one row: the question, if there is one, the text, and the right answer."""
+    row = SCROLLS_KINDS[subset](held_out, random)
+    key = f"{row.get('question')} {row['text']}"
+    return {"subset": subset, "_completion": row["references"][0], "_key": key, **row}

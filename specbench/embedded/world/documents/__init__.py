@@ -1,1 +1,0 @@
-"""Articles, meetings, stories and contracts, with their summaries and questions."""

@@ -1,1 +1,0 @@
-"""Word problems with worked answers, and the bare sums behind them."""

@@ -1,0 +1,57 @@
+"""Helpers that all kinds of rows share: word lists, the held-out split, and the texts of a row in the task's prompt."""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from specbench.specs.catalogue import load_task
+from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import prompts_of
+
+HELD_OUT_PERCENT = 15
+
+
+@cache
+def tables(name: str) -> dict[str, Any]:
+    """Returns the word lists and templates of the file `name`.yaml beside this module."""
+    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text(encoding="utf-8"))
+    return data
+
+
+@cache
+def is_held_out_text(content: str) -> bool:
+    """Returns whether the combination that `content` spells is kept out of training."""
+    return int.from_bytes(hashlib.sha256(content.encode()).digest()[:4]) % 100 < HELD_OUT_PERCENT
+
+
+def is_held_out(*parts: str) -> bool:
+    """Returns whether a combination of words, such as a person and a town, is kept out of training."""
+    return is_held_out_text(",".join(parts))
+
+
+def one_subset(name: str = "default") -> dict[str, float]:
+    """Returns the shares of a task with one subset."""
+    return {name: 1.0}
+
+
+@cache
+def _task(name: str, subset: str) -> TaskSpec:
+    task = load_task(name)
+    return task.subset(subset) if task.subsets else task
+
+
+def example_of(name: str, row: dict[str, Any]) -> tuple[str, ...]:
+    """Returns given and learnt texts in turn: the prompt of each turn by the task's own template, then its completion.
+
+    `_completion` of the row is one text, or a list with one text per turn. A space separates it from a prompt that ends
+    in a letter or a punctuation mark.
+    """
+    completions = row["_completion"] if isinstance(row["_completion"], list) else [row["_completion"]]
+    prompts = prompts_of(_task(name, row["subset"]), row)
+    texts: list[str] = []
+    for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        texts += ["\n\n" * (number > 0) + prompt, completion if prompt[-1:].isspace() else " " + completion]
+    return tuple(texts)

@@ -1,0 +1,266 @@
+"""Scores of texts: overlap with a reference (ROUGE, F1, exact match), translation (BLEU, chrF++), and repetition."""
+
+import functools
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from specbench.core.errors import ConfigError, nearest
+from specbench.core.registry import SCORERS
+from specbench.tasks.scoring.contract import PerAnswer, Reference, Score, alternatives, is_missing, unscored
+from specbench.tasks.scoring.language import is_unspaced, words
+
+ROUGE_TYPES = ("rougeL", "rouge1", "rouge2")
+ROUGE_TOKENIZERS = ("words", "rouge_score")
+MIN_STEMMED = 4  # rouge-score stems words of more than three letters
+
+
+@SCORERS.register("rouge")
+def rouge(*, use_stemmer: bool = False, tokenizer: str = "words") -> PerAnswer:
+    """F-measures of ROUGE-L (the main one), ROUGE-1 and ROUGE-2, 0 … 1; for each the best over the references.
+
+    `tokenizer: words` keeps the letters of every script, and takes characters in scripts without spaces; `rouge_score`
+    is that package's own, which drops all but ASCII. On ASCII texts the two are equal. `use_stemmer`: Porter's, for
+    English. https://aclanthology.org/W04-1013
+    """
+    if tokenizer not in ROUGE_TOKENIZERS:
+        raise ConfigError(f"scorer.tokenizer = {tokenizer!r}: {nearest(tokenizer, ROUGE_TOKENIZERS)}")
+
+    def judge(text: str, reference: Reference) -> dict[str, float] | None:
+        scorer = _rouge_scorer(use_stemmer, tokenizer)
+        references = [each for each in alternatives(reference, "rouge") if scorer._tokenizer.tokenize(each)]
+        if not references:
+            return None
+        scores = scorer.score_multi(references, text)
+        return {name: float(scores[name].fmeasure) for name in ROUGE_TYPES}
+
+    return PerAnswer(ROUGE_TYPES, judge)
+
+
+class RougeTokenizer:
+    """Words of every script for rouge-score, stemmed on request."""
+
+    def __init__(self, use_stemmer: bool) -> None:
+        from nltk.stem.porter import PorterStemmer
+
+        self._stemmer = PorterStemmer() if use_stemmer else None
+
+    def tokenize(self, text: str) -> list[str]:
+        if self._stemmer is None:
+            return words(text)
+        return [self._stemmer.stem(word) if len(word) >= MIN_STEMMED else word for word in words(text)]
+
+
+@functools.cache
+def _rouge_scorer(use_stemmer: bool, tokenizer: str) -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    if tokenizer == "rouge_score":
+        return RougeScorer(list(ROUGE_TYPES), use_stemmer=use_stemmer)
+    return RougeScorer(list(ROUGE_TYPES), tokenizer=RougeTokenizer(use_stemmer))
+
+
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+def normalized(text: str) -> str:
+    """Returns lower case without ASCII punctuation and English articles, with words separated by one space."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def token_f1(text: str, reference: str) -> float:
+    """Returns the F1 of the words that answer and reference share, 0 … 1."""
+    found, expected = normalized(text).split(), normalized(reference).split()
+    num_shared = sum((Counter(found) & Counter(expected)).values())
+    return 2 * num_shared / (len(found) + len(expected)) if num_shared else 0.0
+
+
+@SCORERS.register("f1")
+def f1() -> PerAnswer:
+    """F1 of the answer's words, 0 … 1, the best over the references. SCROLLS (arXiv:2201.03533) scores Qasper and
+    NarrativeQA like this, after SQuAD (arXiv:1606.05250)."""
+    return PerAnswer(("f1",), _best("f1", token_f1, normalized), in_sentences=False)
+
+
+@SCORERS.register("exact_match")
+def exact_match(*, labels: Sequence[str] = ()) -> PerAnswer:
+    """1 if the answer equals one of the references after SQuAD's normalisation, else 0: case, ASCII punctuation,
+    English articles and spaces are ignored; in a reference that consists of nothing else ("The"), only spaces around it
+    are. SCROLLS (arXiv:2201.03533) scores ContractNLI and QuALITY like this.
+
+    `labels`: the possible answers; then the first label in the answer counts, and an answer without one is wrong.
+    Raises ConfigError for a reference that is none of them.
+    """
+    if isinstance(labels, str) or not all(isinstance(label, str) and normalized(label) for label in labels):
+        raise ConfigError(f"scorer.labels = {labels!r}: must be a list of texts")
+
+    def same(text: str, reference: str) -> float:
+        if labels and normalized(reference) not in map(normalized, labels):
+            raise ConfigError(
+                f"scorer exact_match: the reference {reference!r} is none of the labels {', '.join(labels)}: correct it"
+            )
+        if not normalized(reference):
+            return float(text.strip() == reference.strip())
+        said = first_label(text, labels) if labels else normalized(text)
+        return float(said == normalized(reference))
+
+    return PerAnswer(("exact_match",), _best("exact_match", same), in_sentences=False)
+
+
+def first_label(text: str, labels: Sequence[str]) -> str | None:
+    """Returns the normalised label that comes first in a text, of two at one position the longer; None if there is
+    none."""
+    said = f" {normalized(text)} "
+    places = [(said.find(f" {label} "), -len(label), label) for label in map(normalized, labels)]
+    return min((place for place in places if place[0] >= 0), default=(0, 0, None))[2]
+
+
+@SCORERS.register("contained")
+def contained() -> PerAnswer:
+    """`contained`: 1 if the words of any reference occur in a row in the answer, else 0. `share_contained`: the share
+    of the references that do, for references that are parts of one answer. It suits long answers to questions with
+    short references (arXiv:2307.03172); English articles are ignored."""
+
+    def judge(text: str, reference: Reference) -> dict[str, float]:
+        said = _joined_words(text)
+        found = [
+            _joined_words(each) in said for each in alternatives(reference, "contained") if _joined_words(each).strip()
+        ]
+        return {"contained": float(any(found)), "share_contained": sum(found) / max(1, len(found))}
+
+    return PerAnswer(("contained", "share_contained"), judge)
+
+
+def _joined_words(text: str) -> str:
+    return f" {' '.join(word for word in words(text) if word not in ('a', 'an', 'the'))} "
+
+
+def _best(
+    name: str, compare: Callable[[str, str], float], counts: Callable[[str], object] = bool
+) -> Callable[[str, Reference], dict[str, float] | None]:
+    """Returns a judge of the best value over the references that count; it returns None if none does."""
+
+    def judge(text: str, reference: Reference) -> dict[str, float] | None:
+        values = [compare(text, each) for each in alternatives(reference, name) if counts(each)]
+        return {name: max(values)} if values else None
+
+    return judge
+
+
+BLEU_TOKENIZERS = ("13a", "zh", "ja-mecab", "intl", "char", "none")  # those without a download
+
+
+class TranslationScorer:
+    """BLEU and chrF++, 0 … 100. The value of one answer is its sentence BLEU (of the orders that it is long enough
+    for); the corpus values come from the sums of sacrebleu's statistics."""
+
+    names = ("bleu", "chrf")
+
+    def __init__(self, tokenizer: str) -> None:
+        self._tokenizer = tokenizer
+
+    @cached_property
+    def _metrics(self) -> dict[str, BLEU | CHRF]:
+        # force: sacrebleu logs a warning about answers that end in " .", and scores them the same
+        return {"bleu": BLEU(tokenize=self._tokenizer, force=True), "chrf": CHRF(word_order=2)}
+
+    @cached_property
+    def _sentence(self) -> BLEU:
+        return BLEU(tokenize=self._tokenizer, effective_order=True, force=True)
+
+    def __call__(self, text: str, reference: Reference) -> Score:
+        if is_missing(reference):
+            return unscored(self.names)
+        references = alternatives(reference, "bleu")
+        columns = [[each] for each in references]
+        statistics = {
+            name: [float(count) for count in metric._extract_corpus_statistics([text], columns)[0]]
+            for name, metric in self._metrics.items()
+        }
+        sums = [int(count) for count in statistics["bleu"]]
+        bleu = float(self._sentence._compute_score_from_stats(sums).score)
+        return Score({"bleu": bleu, "chrf": self.corpus("chrf", statistics["chrf"])}, statistics)
+
+    def corpus(self, name: str, sums: Sequence[float]) -> float:
+        return float(self._metrics[name]._compute_score_from_stats([int(count) for count in sums]).score)
+
+    @property
+    def signature(self) -> Mapping[str, str]:
+        """Returns sacrebleu's signatures, for one reference per answer."""
+        made = {"bleu": BLEU(tokenize=self._tokenizer), "chrf": CHRF(word_order=2)}
+        for metric in made.values():
+            metric.num_refs = 1
+        return {name: str(metric.get_signature()) for name, metric in made.items()}
+
+
+@SCORERS.register("bleu")
+def bleu(*, tokenizer: str = "13a") -> TranslationScorer:
+    """Corpus BLEU (the main metric) and chrF++ by sacrebleu, 0 … 100; there may be several references per answer.
+
+    `tokenizer`: sacrebleu's tokenizer of BLEU: 13a, zh, ja-mecab, intl, char or none. arXiv:1804.08771
+    """
+    if tokenizer not in BLEU_TOKENIZERS:
+        raise ConfigError(f"scorer.tokenizer = {tokenizer!r}: {nearest(tokenizer, BLEU_TOKENIZERS)}")
+    return TranslationScorer(tokenizer)
+
+
+NGRAM, NGRAM_OF_CHARACTERS = 4, 8
+MIN_LOOP, MIN_LOOP_OF_CHARACTERS = 12, 24
+NUM_TURNS = 3  # of a loop: saying a phrase twice is a figure of speech
+LONGEST_TURN = 200
+
+
+def repetition_rate(units: Sequence[str], order: int) -> float:
+    """Returns the share of the units that lie in a repeated n-gram: |∪ {i … i+n−1 : the n-gram at i equals one at j <
+    i}| ÷ number of units. It is 0 for an empty text."""
+    seen: set[tuple[str, ...]] = set()
+    repeated = [False] * len(units)
+    for start in range(len(units) - order + 1):
+        ngram = tuple(units[start : start + order])
+        if ngram in seen:
+            repeated[start : start + order] = [True] * order
+        seen.add(ngram)
+    return sum(repeated) / len(units) if units else 0.0
+
+
+def ends_in_loop(units: Sequence[str], min_length: int) -> bool:
+    """Returns whether the text ends in a loop: its last units are at least NUM_TURNS repetitions of one period, the
+    last of which may be cut, and at least `min_length` units in all."""
+    for period in range(1, min(len(units) // NUM_TURNS, LONGEST_TURN) + 1):
+        wanted = max(NUM_TURNS * period, min_length)
+        length = period
+        while length < min(wanted, len(units)) and units[-length - 1] == units[-length - 1 + period]:
+            length += 1
+        if length >= wanted:
+            return True
+    return False
+
+
+@SCORERS.register("text")
+def text() -> PerAnswer:
+    """Measures of a text without a reference, such as a story (arXiv:2605.30580, section 3.1).
+
+    loop_free (the main metric): 1 if the text has words and does not end in a loop, else 0. repetition_rate: the share
+    of its words in repeated 4-grams; in scripts without spaces, of characters in repeated 8-grams. The share of texts
+    in the requested language is measured for every task that has a `language`.
+    """
+
+    def judge(answer: str, reference: Reference) -> dict[str, float]:
+        units, unspaced = words(answer), is_unspaced(answer)
+        looping = ends_in_loop(units, MIN_LOOP_OF_CHARACTERS if unspaced else MIN_LOOP)
+        return {
+            "loop_free": float(bool(units) and not looping),
+            "repetition_rate": repetition_rate(units, NGRAM_OF_CHARACTERS if unspaced else NGRAM),
+        }
+
+    return PerAnswer(("loop_free", "repetition_rate"), judge, needs_reference=False)
+
+
+text.needs_reference = False  # type: ignore[attr-defined]

@@ -1,0 +1,269 @@
+"""The output folder of a training, its record training.json, and the picture of its losses. Unfinished work is in
+`.training`."""
+
+import json
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from rich.filesize import decimal
+from safetensors import SafetensorError
+
+from specbench.core.errors import ConfigError
+from specbench.core.files import TRAINING_RECORD, write_atomically
+from specbench.core.resumable_folder import ResumableFolder
+from specbench.training.checkpoint import CHECKPOINT, RateProgress
+from specbench.training.cost import Cost
+from specbench.training.data import TrainingData
+from specbench.training.spec import TrainSpec
+
+WORK = ".training"
+WITHOUT_EFFECT = ("output", "checkpoint_every", "device")  # a resumed training may use other values
+
+
+class OutputFolder(ResumableFolder):
+    """The folder of one training, which the same command resumes. Finished trainings and other files are never
+    overwritten."""
+
+    LOCK = "lock"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, work=path / WORK)
+
+    def check(self) -> None:
+        """Raises ConfigError for a folder that no training can use. It needs no model, so it fails early."""
+        with self._reached():
+            if (self.path / TRAINING_RECORD).exists():
+                raise ConfigError(
+                    f"--output {self.path}: a finished training is there, and it is not overwritten: choose another "
+                    "--output, or delete it"
+                )
+            if self.path.is_dir():
+                others = sorted(path.name for path in self.path.iterdir() if path.name != WORK)
+                if others and not self.work.is_dir():
+                    raise ConfigError(
+                        f"--output {self.path}: is no unfinished training (it holds {others[0]}): choose another "
+                        "--output"
+                    )
+            elif self.path.exists() or self.path.is_symlink():
+                raise ConfigError(f"--output {self.path}: is a file: give a folder")
+
+    def check_writable(self) -> None:
+        """Raises ConfigError for a folder that cannot be created or written. Leaves nothing behind."""
+        with self._reached(), ExitStack() as made:
+            for folder in reversed((self.path, *self.path.parents)):  # the deepest is removed first
+                if not folder.exists():
+                    made.callback(remove_empty, folder)
+            self.path.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=self.path):
+                pass
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(
+                f"--output {self.path}: cannot be written ({error.strerror or error}): choose another --output, or fix "
+                "the permissions"
+            ) from error
+
+    def check_room(self, num_bytes: int) -> None:
+        """Raises ConfigError if the free disk space is smaller than what the training still needs."""
+        num_bytes -= sum(path.stat().st_size for path in self.work.rglob("*") if path.is_file())
+        there = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+        free = shutil.disk_usage(there).free
+        if free < num_bytes:
+            raise ConfigError(
+                f"--output {self.path}: the training takes {decimal(num_bytes)} more there and {decimal(free)} are "
+                "free: make room, or choose another --output"
+            )
+
+    def open(self, identity: Mapping[str, Any], is_main: bool = True) -> AbstractContextManager[None]:
+        """Locks the folder during the block; of several processes of one training, only the main one does.
+
+        Raises ConfigError if another training uses it, or if it holds an unfinished training with other settings, with
+        the differences.
+        """
+        return self.held(identity) if is_main else nullcontext()
+
+    def holds(self) -> str:
+        return "holds an unfinished training"
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Raises ConfigError saying what is kept if the disk is full or not writable."""
+        with super().writing():
+            try:
+                yield
+            except SafetensorError as error:
+                raise OSError(str(error)) from error
+
+    def kept(self) -> str:
+        return f"; {self.what_is_kept()}"
+
+    def what_is_kept(self) -> str:
+        """Returns what the same command can resume from if the training ends now."""
+        if any(self.work.glob(f"*/{CHECKPOINT}")):
+            return f"the last checkpoint is kept in {self.path}, and the same command resumes it"
+        return "nothing is kept yet"
+
+    def publish(self, finished: Path) -> None:
+        """Moves a finished checkpoint into place, its record last, and removes the work."""
+        names = sorted((path.name for path in finished.iterdir()), key=lambda name: name == TRAINING_RECORD)
+        for name in names:
+            os.replace(finished / name, self.path / name)
+        shutil.rmtree(self.work, ignore_errors=True)
+
+
+def remove_empty(folder: Path) -> None:
+    """Removes a folder if it exists and is empty."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
+FORMAT = 2
+MOST_LISTED = 100_000  # 1.6 MB
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterRecord:
+    """What training.json says of every drafter. `cost`: see `cost.CostMeter`; of several processes, some values are
+    those of the main one alone. `finished`: UTC."""
+
+    settings: dict[str, Any]
+    data: dict[str, Any]
+    models: dict[str, Any]
+    cost: Cost
+    environment: dict[str, Any]
+    command: str | None = None
+    finished: str = ""
+    format: int = FORMAT
+
+    def write(self, folder: Path) -> None:
+        """Writes training.json. Raises OSError."""
+        write_atomically(folder / TRAINING_RECORD, json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecord(DrafterRecord):
+    """The record of a training in steps: updates of the weights, each of `gradient_accumulation` (in `settings`)
+    passes.
+
+    curves: one for each learning rate, in order. chosen: the index of the rate whose weights were kept. cost: of the
+    steps of all rates. preparation: the cost of everything before the first step, which is small if the target's
+    continuations were cached. All losses, including validation losses, are of the float32 weights of the training; the
+    checkpoint holds them in `stored_dtype` (in `models`), the dtype of the original drafter.
+    """
+
+    chosen: int
+    curves: list[dict[str, Any]]
+    preparation: Cost
+
+    def summary(self) -> str:
+        """Returns one line: steps, losses of the last step, validation loss and time."""
+        curve = self.curves[self.chosen]
+        last = curve["steps"][-1]
+        losses = " ".join(f"{name} {loss:.3f}" for name, loss in last["loss"].items())
+        held_back = f" · validation loss {curve['held_back_loss']:.4f}" if curve["held_back_loss"] is not None else ""
+        rates = f" · learning rate {curve['learning_rate']:g}" if len(self.curves) > 1 else ""
+        return f"{last['step']} steps · loss {losses}{held_back}{rates} · {self.cost['wall_seconds']:.0f} s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountingRecord(DrafterRecord):
+    """The record of an n-gram model. `counts`: num_documents, num_tokens, num_ngrams of each order from 1, num_bytes
+    and digest of the model, tokenizing_seconds and counting_seconds."""
+
+    counts: dict[str, Any]
+
+    def summary(self) -> str:
+        """Returns one line: tokens, n-grams per order, size and speeds."""
+        counts, num_tokens = self.counts, self.counts["num_tokens"]
+        sizes = " · ".join(f"{count:,} {order}-grams" for order, count in enumerate(counts["num_ngrams"], start=1))
+        return (
+            f"{num_tokens:,} tokens in {counts['num_documents']:,} documents · {sizes} · "
+            f"{decimal(counts['num_bytes'])} · tokenizing {num_tokens / counts['tokenizing_seconds']:,.0f} tokens/s · "
+            f"counting {num_tokens / counts['counting_seconds']:,.0f} tokens/s"
+        )
+
+
+def data_record(data: TrainingData) -> dict[str, Any]:
+    """Returns what identifies the data, and which of it is measured. `prompts`: the digests by which `specbench run`
+    finds prompts that were trained on; None for more than MOST_LISTED."""
+    return {
+        "digest": data.digest,
+        "languages": {language: len(prompts) for language, prompts in data.prompts.items()},
+        "sources": list(data.sources),
+        "overlap": list(data.overlap),
+        "prompts": data.prompt_digests if data.num_prompts <= MOST_LISTED else None,
+    }
+
+
+def curve_record(rate: float, progress: RateProgress) -> dict[str, Any]:
+    """Returns one learning rate: its steps, the validation loss by number of finished steps, and why it diverged, if it
+    did."""
+    return {
+        "learning_rate": rate,
+        "held_back_loss": last_validation(progress),
+        "lost": progress.lost,
+        "validation": {str(num_done): loss for num_done, loss in progress.validation.items()},
+        "steps": [asdict(point) for point in progress.curve],
+    }
+
+
+def last_validation(progress: RateProgress) -> float | None:
+    """Returns the validation loss at the end; None for a rate that diverged."""
+    return None if progress.lost else progress.validation.get(progress.num_done)
+
+
+def all_settings(spec: TrainSpec, num_steps: int) -> dict[str, Any]:
+    """Returns all settings with the resolved number of steps."""
+    return {**spec.model_dump(mode="json"), "num_steps": num_steps}
+
+
+def total_cost(costs: Sequence[Cost]) -> Cost:
+    """Returns the sum over the learning rates; None for a value that one of them lacks."""
+    return {
+        name: None if any(cost.get(name) is None for cost in costs) else sum(cost[name] or 0.0 for cost in costs)
+        for name in costs[0]
+    }
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def draw_curves(record: TrainingRecord, path: Path) -> bool:
+    """Draws the loss per language of the chosen rate, and the validation loss. Returns False without matplotlib."""
+    if find_spec("matplotlib") is None:
+        return False
+    from matplotlib.figure import Figure
+
+    curve = record.curves[record.chosen]
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    panel: Any = figure.subplots()
+    lines: dict[str, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
+    for point in curve["steps"]:
+        for language, loss in point["loss"].items():
+            lines[language][0].append(point["step"])
+            lines[language][1].append(loss)
+    for language, (steps, losses) in lines.items():
+        panel.plot(steps, losses, label=language, linewidth=1, marker="." if len(steps) < 30 else "")
+    if curve["validation"]:
+        held_back = {int(num_done): loss for num_done, loss in curve["validation"].items()}
+        panel.plot(*zip(*held_back.items(), strict=True), "ko--", label="held out")
+    panel.set_xlabel("step (update)")
+    panel.set_ylabel("loss (nats per token)")
+    panel.set_title(f"{record.settings['kind']} · learning rate {curve['learning_rate']:g}", loc="left")
+    panel.legend(ncols=2, frameon=False)
+    figure.savefig(path, dpi=150)
+    return True

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from specbench.analysis.fairness.numbers import Correlations, Family
+from specbench.analysis.fairness_numbers import Correlations, Family
 from specbench.core.errors import ConfigError
 from specbench.results.adding import add_runs, merge_files
 from specbench.results.bootstrap import INTERVALS, Metric

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from specbench.analysis.fairness.numbers import Correlations, Family
+from specbench.analysis.fairness_numbers import Correlations, Family
 from specbench.core.errors import ConfigError
 from specbench.publish.boards.catalogue import board_names, load_board
 from specbench.publish.boards.cells import cells_of

@@ -17,7 +17,7 @@ import yaml
 from rich.console import Console
 from scipy import stats
 
-from specbench.analysis.audit.verdict import Difference
+from specbench.analysis.audit_report import OutputDifference
 from specbench.core.errors import ConfigError
 from specbench.models import timing
 from specbench.results.bootstrap import Metric, Prompts
@@ -274,7 +274,7 @@ def test_of_rows_too_counts_have_noise_where_rounding_may_differ(base, tmp_path)
 
 
 def test_near_ties_are_no_regression():
-    tie = Difference(prompt="1", position=2, ar_token="a", method_token="b", gap=1e-6, near_tie=True)
+    tie = OutputDifference(prompt="1", position=2, ar_token="a", method_token="b", gap=1e-6, near_tie=True)
     serious = tie.model_copy(update={"near_tie": False, "gap": 1.0})
     excused, wrong = output_finding("en", 8, 1, [tie]), output_finding("en", 8, 2, [tie, serious])
     assert not excused.regressed and excused.candidate == "8 equal, 1 near-ties"

@@ -172,7 +172,7 @@ def check(
 
     Of several rows of a method there, the one whose conditions and options are nearest is taken.
     """
-    from specbench.analysis.audit.output import check_place, write_report
+    from specbench.analysis.audit_report import check_place, write_report
     from specbench.results.gate import report as junit_xml
     from specbench.results.gate import report as markdown_text
     from specbench.results.gate.check import check as compare

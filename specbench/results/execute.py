@@ -8,7 +8,7 @@ from typing import Protocol
 
 from rich.console import Console
 
-from specbench.analysis.tuning.calibration import without_calibration
+from specbench.analysis.calibration import without_calibration
 from specbench.core.console import say
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads

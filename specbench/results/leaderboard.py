@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from specbench.analysis.fairness.numbers import Family, GroupNumbers
+from specbench.analysis.fairness_numbers import Family, GroupNumbers
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_place, locked, write_atomically

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis.fairness.runs import method_name, split, task_name
+from specbench.analysis.fairness_runs import method_name, split, task_name
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.adding import finished
 from specbench.results.leaderboard import load

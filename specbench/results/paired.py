@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from specbench.analysis.fairness.runs import method_name
+from specbench.analysis.fairness_runs import method_name
 from specbench.results import differences
 from specbench.results import differences as ratios
 from specbench.results.acceptance import with_own_passes

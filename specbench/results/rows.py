@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from specbench.analysis.audit.outputs import different
-from specbench.analysis.audit.verdict import declaration, verdict_of_records
+from specbench.analysis.audit_greedy import records_that_differ
+from specbench.analysis.audit_report import declaration, verdict_of_records
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.bootstrap import Metric
 from specbench.results.measurement import FILE, REMEDY, MeasuredSubset, Measurement
@@ -157,7 +157,9 @@ class MeasuredRun:
             if (each.task, each.method) == (task, method.name) and each.subset in subsets
         ]  # fmt: skip
         num_noted = sum(each.num_different for each in ties)
-        num_different = len(different(with_the_same_history(records, method.name), method.name)) if greedy else 0
+        num_different = (
+            len(records_that_differ(with_the_same_history(records, method.name), method.name)) if greedy else 0
+        )
         if declaration(method) is not False and num_noted != num_different:
             raise ConfigError(
                 f"{FILE}: ties: {num_noted} answers of {method.name} in {task} are not AR's, but the records hold "

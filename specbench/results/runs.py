@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specbench.analysis.fairness.runs import read_records, task_name
+from specbench.analysis.fairness_runs import read_records, task_name
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.results.leaderboard import load

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis.audit.verdict import FAILS_BELOW
+from specbench.analysis.audit_report import FAILS_BELOW
 from specbench.core.errors import ConfigError
 from specbench.results.comparable import check_together
 from specbench.results.leaderboard import load
@@ -114,7 +114,7 @@ def _report_of(evidence: Evidence, file: Path) -> Path | None:
 
 def _of_report(row: Row, own: Row, path: Path) -> list[Mismatch]:
     """What the audit's report says otherwise."""
-    from specbench.analysis.audit.output import read_report
+    from specbench.analysis.audit_report import read_report
 
     said = read_report(path).verdict_of(own)
     if said is None:

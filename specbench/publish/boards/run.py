@@ -5,9 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specbench.analysis.fairness.request import Request as FairnessRequest
-from specbench.analysis.fairness.request import answer
-from specbench.analysis.fairness.rows import add_to
+from specbench.analysis.fairness import FairnessRequest, add_to, fairness_answer
 from specbench.core.console import say
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
@@ -61,5 +59,5 @@ def _add_fairness(cell: Cell, console: Console) -> None:
         data=cell.asked.data, seed=cell.board.conditions.seed, dtype=cell.board.conditions.dtype,
         device=cell.asked.device, threads=cell.asked.threads,
     )  # fmt: skip
-    num_rows = add_to(cell.folder / "leaderboard.json", answer(request))
+    num_rows = add_to(cell.folder / "leaderboard.json", fairness_answer(request))
     say(console, f"fairness: {num_rows} rows")

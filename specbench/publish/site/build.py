@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from specbench import __version__
-from specbench.analysis.fairness.runs import method_name
+from specbench.analysis.fairness_runs import method_name
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.analysis.fairness.runs import method_name, task_name
+from specbench.analysis.fairness_runs import method_name, task_name
 from specbench.publish.site.entries import Entries, Entry
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import verdict_word

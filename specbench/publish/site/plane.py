@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from specbench.analysis.fairness.runs import method_name, task_name
+from specbench.analysis.fairness_runs import method_name, task_name
 from specbench.publish.site.entries import Entries, Entry, settings_apart
 from specbench.publish.site.geometry import Box, Label, Scale, placed, scale
 from specbench.results.bootstrap import Metric

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.analysis.tuning.calibration import without_calibration
+from specbench.analysis.calibration import without_calibration
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specbench.analysis.fairness.runs import method_name
+from specbench.analysis.fairness_runs import method_name
 from specbench.results.bootstrap import Metric
 from specbench.results.differences import unpaired_ratio
 from specbench.results.gate.counts import IN_ROWS, LENGTH, cells, compare_counts, counts_of_row

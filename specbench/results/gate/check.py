@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from specbench.analysis.fairness.runs import method_name, task_name
+from specbench.analysis.fairness_runs import method_name, task_name
 from specbench.results.gate.by_records import ByRecords
 from specbench.results.gate.by_rows import ByRows
 from specbench.results.gate.findings import Compared, Report

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis.fairness.runs import Run, method_name, most_draft_tokens, read_records, split, task_name
+from specbench.analysis.fairness_runs import Run, method_name, most_draft_tokens, read_records, split, task_name
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.adding import finished
 from specbench.results.bootstrap import Metric

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from specbench.analysis.audit.greedy import NUM_NOISE_ANSWERS, NUM_NOISE_TOKENS, difference, measure_noise
-from specbench.analysis.audit.outputs import Answer
-from specbench.analysis.audit.verdict import Difference
-from specbench.analysis.fairness.entries import Loader
-from specbench.analysis.fairness.runs import Common, Run, task_name
-from specbench.analysis.fairness.texts import prompts_of, tasks_of
+from specbench.analysis.audit_greedy import NUM_NOISE_ANSWERS, NUM_NOISE_TOKENS, Answer, difference, measure_noise
+from specbench.analysis.audit_report import OutputDifference
+from specbench.analysis.fairness_drafters import Loader
+from specbench.analysis.fairness_runs import Common, Run, task_name
+from specbench.analysis.fairness_texts import prompts_of, tasks_of
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.results.row import Row
@@ -23,7 +22,7 @@ class Target:
 
     def differences(
         self, row: Row, keys: Sequence[Key], candidate: Mapping[Key, Record], method: str, max_query_length: int
-    ) -> list[Difference]:
+    ) -> list[OutputDifference]:
         """The first differences of outputs of one row, near-ties told by the audit's measure of the target's noise.
 
         Raises ConfigError where the target, or the prompts, are not at hand any more.

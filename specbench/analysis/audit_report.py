@@ -1,0 +1,319 @@
+"""The report of an audit: the verdict on each method and its evidence."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from specbench.core import bounded, files
+from specbench.core.errors import ConfigError
+from specbench.core.files import write_atomically
+from specbench.results.row import Evidence as RowEvidence
+from specbench.results.row import Row
+from specbench.specs.method import MethodSpec
+
+if TYPE_CHECKING:
+    pass
+
+
+VerdictName = Literal[
+    "lossless", "greedy equal", "near-tie only", "diverged", "lossy by design", "undecided", "not run"
+]
+RecordVerdict = Literal["greedy equal", "near-tie only", "diverged", "lossy by design", "not audited"]
+FALSE_ALARM = 1e-3  # the distribution test of a correct method fails with a smaller probability
+FAILS_BELOW = FALSE_ALARM / 2  # its p-value is an approximation: this leaves room
+
+
+class AuditPart(BaseModel):
+    """Base of all parts of an audit's report."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class OutputDifference(AuditPart):
+    """The first token at which a method's greedy output is not AR's.
+
+    `position` counts new tokens from 0; a token is null where the output had ended. `gap` is how far the lower of the
+    two tokens' logits is below the highest of the target's logits there; null where one output had ended.
+    """
+
+    prompt: str
+    position: int
+    ar_token: str | None
+    method_token: str | None
+    gap: float | None
+    near_tie: bool
+
+
+class GreedyEvidence(AuditPart):
+    """A method's greedy outputs against AR's. `example` is the first difference that is no near-tie, else the first.
+
+    `num_judged` counts the draft tokens that the target judged on the way; null for a decoder that does not count.
+    """
+
+    num_prompts: int
+    num_equal: int
+    num_near_ties: int
+    num_judged: int | None
+    median_position: float | None  # of the first differences
+    example: OutputDifference | None
+
+    @property
+    def num_diverged(self) -> int:
+        return self.num_prompts - self.num_equal - self.num_near_ties
+
+
+class LogitNoise(AuditPart):
+    """How much the target's own logits depend on how many tokens one pass scores.
+
+    `num_changed` counts prompts at which AR, computed with other query lengths, picks another token somewhere.
+    `max_gap_change` is the largest change of a gap between the highest logit and one of the next nine; `tolerance`,
+    the gap of a near-tie, is twice that. `mean_square_change` is E_p[(Δ ln p)²] per position: the noise of a correct
+    method's probabilities.
+    """
+
+    num_prompts: int
+    num_positions: int
+    num_changed: int
+    max_gap_change: float
+    tolerance: float
+    mean_square_change: float
+
+
+class TokenDeviation(AuditPart):
+    """The drawn token whose count is farthest from what the target gives it, after a prompt and the tokens drawn."""
+
+    prompt: str
+    drawn: str
+    token: str
+    num_observed: int
+    num_expected: float
+
+
+class DrawTest(AuditPart):
+    """The test of a method's draws against the target's exact probabilities; log p in nats per token.
+
+    `p_by_token` holds the p-value of the counts of the first, second, … token; null where too few draws share a prefix.
+    Accepted, recovered and bonus tokens are counted over all draws; null for decoders that do not count.
+    """
+
+    num_draws: int
+    num_tokens: int
+    p_value: float
+    p_by_token: list[float | None]
+    mean_log_p: float
+    expected_log_p: float
+    standard_error: float
+    num_drafted: int | None
+    num_accepted: int | None
+    num_recovered: int | None
+    num_bonus: int | None
+    example: TokenDeviation | None
+
+    @property
+    def failed(self) -> bool:
+        return self.p_value < FAILS_BELOW
+
+
+class ControlTest(AuditPart):
+    """A deliberately wrong method in the same test with as many draws: caught, or the draws are too few."""
+
+    name: str
+    distribution: DrawTest
+
+    @property
+    def caught(self) -> bool:
+        return self.distribution.failed
+
+
+class MethodVerdict(AuditPart):
+    """What the audit says about one method. `reason` explains everything but "lossless"."""
+
+    method: str
+    verdict: VerdictName
+    declared_lossless: bool | None  # null: external code that claims nothing
+    reason: str | None = None
+    greedy: GreedyEvidence | None = None
+    distribution: DrawTest | None = None
+
+
+def declaration(method: MethodSpec) -> bool | None:
+    """Whether a method is declared lossless; null for external code that claims nothing."""
+    return method.lossless or (False if method.decoder is None else None)
+
+
+def greedy_verdict(declared_lossless: bool | None, greedy: GreedyEvidence | None) -> VerdictName:
+    """What the greedy outputs alone say; without any, nothing speaks against a method."""
+    if declared_lossless is False:
+        return "lossy by design"
+    if greedy is not None and greedy.num_diverged:
+        return "diverged"
+    return "near-tie only" if greedy is not None and greedy.num_near_ties else "lossless"
+
+
+def decide(
+    method: str,
+    declared_lossless: bool | None,
+    greedy: GreedyEvidence | None,
+    distribution: DrawTest | None,
+    doubt: str | None = None,
+    note: str | None = None,
+    greedy_only: bool = False,
+) -> MethodVerdict:
+    """The verdict on a method from its evidence. `doubt` says why what was tried proves nothing, if so; `note` what
+    could not be done. Of a method that is `greedy_only` its greedy outputs are all there is."""
+    name = greedy_verdict(declared_lossless, greedy)
+    reasons = ["its greedy output is not AR's"] if name == "diverged" else []
+    if name != "lossy by design" and distribution is not None and distribution.failed:
+        name = "diverged"
+        reasons.append("its draws do not follow the target's probabilities")
+    if name in ("lossless", "near-tie only") and doubt is not None:
+        name = "undecided"
+        reasons.append(doubt)
+    if name == "lossless" and greedy is not None and greedy_only:
+        name = "greedy equal"
+    if name == "lossless" and (greedy is None or distribution is None):  # one half of the evidence is no proof
+        name = "undecided"
+        reasons.append("its greedy output was not compared" if greedy is None else "nothing was drawn")
+    if greedy is None and distribution is None:
+        name = "not run"
+    return MethodVerdict(
+        method=method, verdict=name, declared_lossless=declared_lossless,
+        reason="; ".join([*reasons, *([note] if note else [])]) or None, greedy=greedy, distribution=distribution,
+    )  # fmt: skip
+
+
+def verdict_of_records(
+    method: MethodSpec, *, greedy: bool, num_records: int, num_different: int, num_near_ties: int
+) -> RecordVerdict:
+    """Returns what the answers of a run say of a method.
+
+    Equal answers are "greedy equal": that a method is lossless at a temperature, only the audit's draws can say. Draws
+    in records prove nothing one by one, so a sampled run is "not audited", and so is one without records.
+    """
+    if declaration(method) is False:
+        return "lossy by design"
+    if not greedy or not num_records:
+        return "not audited"
+    if not num_different:
+        return "greedy equal"
+    return "near-tie only" if num_near_ties == num_different else "diverged"
+
+
+class AuditFindings(AuditPart):
+    """The verdicts, and what they rest on. `prompts` names those of the draws, up to the cut."""
+
+    noise: LogitNoise
+    prompts: list[str]
+    control: ControlTest | None
+    verdicts: list[MethodVerdict]
+
+
+class AuditedIdentity(BaseModel):
+    """What a leaderboard row of an audited method says of it."""
+
+    method: str  # name@version:digest
+    drafter: str | None
+    drafter_revision: str | None
+    engine: str
+
+
+class AuditReport(AuditFindings):
+    """The report of an audit: what was audited, and the findings. `drafters` and `identities` are by method."""
+
+    task: str
+    subsets: list[str]
+    target: str
+    target_revision: str | None
+    drafters: dict[str, str]
+    identities: dict[str, AuditedIdentity]
+    dtype: str
+    engine: str
+    device: str
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    num_draws: int
+    seed: int
+
+    @property
+    def as_declared(self) -> bool:
+        """Whether no method that is declared lossless was found to be lossy."""
+        return not any(verdict.verdict == "diverged" and verdict.declared_lossless for verdict in self.verdicts)
+
+    def verdict_of(self, row: Row) -> tuple[str, RowEvidence] | None:
+        """The verdict on the method and models of a leaderboard row, with its evidence, if they were audited in the
+        row's dtype, engine and way of sampling and something was decided. What the row's own outputs showed stays."""
+        for verdict in self.verdicts:
+            found = self.identities.get(verdict.method)
+            own = (row.method, row.drafter, row.drafter_revision, row.target, row.target_revision, row.dtype,
+                   row.engine)  # fmt: skip
+            if found and own == (
+                found.method, found.drafter, found.drafter_revision, self.target, self.target_revision, self.dtype,
+                found.engine,
+            ):  # fmt: skip
+                clean = verdict.verdict in ("lossless", "greedy equal")
+                own_finding = row.evidence is None and row.verdict in ("diverged", "near-tie only")
+                if verdict.verdict in ("undecided", "not run") or (clean and own_finding):
+                    return None
+                return (verdict.verdict, self._evidence(verdict)) if self._covers(verdict, row) else None
+        return None
+
+    def with_place(self, report: str | None) -> Callable[[Row], tuple[str, RowEvidence] | None]:
+        """Gives `verdict_of`, whose evidence names the report's file."""
+
+        def verdict_of(row: Row) -> tuple[str, RowEvidence] | None:
+            found = self.verdict_of(row)
+            return None if found is None else (found[0], found[1].model_copy(update={"report": report}))
+
+        return verdict_of
+
+    def _covers(self, verdict: MethodVerdict, row: Row) -> bool:
+        """Greedy outputs speak of greedy rows; draws of all that are drawn with the same truncation, at any
+        temperature. Of neither does the subset matter."""
+        if row.sampling.temperature == 0:
+            return verdict.greedy is not None
+        return verdict.distribution is not None and (row.sampling.top_k, row.sampling.top_p) == (self.top_k, self.top_p)
+
+    def _evidence(self, verdict: MethodVerdict) -> RowEvidence:
+        draws = verdict.distribution
+        return RowEvidence(
+            task=self.task, subsets=tuple(self.subsets),
+            num_prompts=verdict.greedy.num_prompts if verdict.greedy else None,
+            num_draws=draws.num_draws if draws else None, temperature=self.temperature if draws else None,
+            p_value=draws.p_value if draws else None,
+        )  # fmt: skip
+
+
+def check_place(path: Path, option: str = "--output") -> None:
+    """Raise ConfigError where `write_report` could not write: asked before anything is computed."""
+    path = path.resolve()
+    try:
+        files.check_place(path)
+    except OSError as error:
+        raise _refused(option, path, error.strerror) from error
+
+
+def write_report(path: Path, text: str, option: str = "--output") -> None:
+    """Replace the file in one step."""
+    try:
+        write_atomically(path.resolve(), text + "\n")
+    except OSError as error:
+        raise _refused(option, path, error.strerror) from error
+
+
+def _refused(option: str, path: Path, problem: str | None) -> ConfigError:
+    return ConfigError(f"{option} {path}: cannot write the report: {problem}: name another file")
+
+
+def read_report(path: Path) -> AuditReport:
+    """Returns the report of an audit. Raises ConfigError for a file that is none."""
+    try:
+        return AuditReport.model_validate(bounded.read_json(path, "restore it from a copy"))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise ConfigError(
+            f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}: not the report of an audit"
+        ) from error

@@ -1,0 +1,91 @@
+"""One `specbench sweep` or `specbench tune`: a request → runs → tables, JSON and files."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from specbench.analysis.calibration import choose_slice, described
+from specbench.analysis.method_files import check_output, check_replaceable, write_presets
+from specbench.analysis.sweep import (
+    MeasuredSweptValue,
+    OnePass,
+    fits_one_pass,
+    grid,
+    measured_sweep,
+    one_pass,
+    swept_values,
+    values_to_sweep,
+)
+from specbench.analysis.trials import Trials, TuningReport, check_files, keep_rows, open_trials, trial_spec
+from specbench.analysis.tune import Tuner, check_quality, checked_lengths, is_fuzzy, tune
+from specbench.analysis.tuning_tables import (
+    checks_table,
+    draw_estimates,
+    draw_values,
+    estimates_table,
+    presets_table,
+    values_table,
+)
+from specbench.core.console import say
+from specbench.running.request import Request
+
+
+def run_sweep(
+    request: Request, path: str | None, values: str | None, *, every: bool, num_checks: int, console: Console
+) -> TuningReport:
+    """Run what is not recorded yet. Raises ConfigError for bad input, before anything is measured."""
+    check_files(request)
+    spec = trial_spec(request, "sweep", console)
+    swept = swept_values(spec.methods[1], path, values)
+    chosen = values_to_sweep(spec.methods[1], swept)
+    if every or not fits_one_pass(spec.methods[1], swept):
+        trials = open_trials(spec, request, console, "sweep")
+        return _measured(trials, measured_sweep(trials, chosen), request)
+    chosen_grid = grid(spec.methods[1], chosen, num_checks)
+    trials = open_trials(spec, request, console, "sweep")
+    return _one_pass(trials, one_pass(trials, chosen_grid), request)
+
+
+def _one_pass(trials: Trials, found: OnePass, request: Request) -> TuningReport:
+    keep_rows(request, [check.run for check in found.checks])
+    if request.plot is not None:
+        draw_estimates(found, request.plot)
+    tables = [estimates_table(trials, found), checks_table(found.checks)]
+    return TuningReport(found.as_json(), tables, trials.folder)
+
+
+def _measured(trials: Trials, found: Sequence[MeasuredSweptValue], request: Request) -> TuningReport:
+    keep_rows(request, [value.run for value in found])
+    if request.plot is not None:
+        draw_values(found, request.plot)
+    return TuningReport({"measured": [each.as_json() for each in found]}, [values_table(trials, found)], trials.folder)
+
+
+def run_tune(
+    request: Request, output: Path, *, amount: str, lengths: Sequence[str], step: float, console: Console
+) -> TuningReport:
+    """Tune and write the method files. Raises ConfigError for bad input, before anything is measured."""
+    check_output(output)
+    spec = trial_spec(request, "tune", console)
+    check_replaceable(output, ("", "low", "med", "high") if is_fuzzy(spec.methods[1]) else ("",))
+    tried = checked_lengths(lengths, spec.methods[1])
+    check_quality(spec, step)
+    trials = open_trials(spec, request, console, "tune")
+    chosen = choose_slice(trials.loaded, amount, spec.seed)
+    trials = replace(trials, loaded=chosen)
+    say(console, f"calibration slice: {', '.join(f'{len(d.examples)} of {subset}' for _, subset, d in chosen)}")
+    tuner = Tuner(trials, tried, step)
+    presets = tune(tuner)
+    calibration = described(chosen)
+    paths = write_presets(output, trials, presets, calibration, tuner.notes)
+    data = {
+        "files": [str(path) for path in paths], "decisions": tuner.notes, "calibration": calibration.model_dump(),
+        "presets": [
+            {"preset": preset.label, "method": preset.method.model_dump(mode="json"),
+             "metrics": {name: metric.model_dump() for name, metric in preset.metrics.items()}}
+            for preset in presets
+        ],
+    }  # fmt: skip
+    return TuningReport(data, [presets_table(trials, presets, paths)], trials.folder)

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, Qwen2Config
 
+from specbench.analysis.limit import LimitOptions, limits_of
 from specbench.analysis.limit_report import Costs, LimitReport
-from specbench.analysis.limit_rounds import LimitOptions, limits_of
 from specbench.analysis.limit_tables import tables
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.analysis.audit import AuditedIdentity, AuditReport
 from specbench.analysis.audit_distribution import (
     NUM_TOKENS,
     accept_everything,
@@ -22,8 +21,17 @@ from specbench.analysis.audit_distribution import (
     judge,
 )
 from specbench.analysis.audit_greedy import Answer, measure_noise, records_that_differ, ties_of_records
-from specbench.analysis.audit_methods import AuditConditions, AuditedMethod, AuditFindings, AuditPrompt, audit_methods
-from specbench.analysis.audit_report import DrawTest, GreedyEvidence, MethodVerdict, declaration, verdict_of_records
+from specbench.analysis.audit_methods import AuditConditions, AuditedMethod, AuditPrompt, audit_methods
+from specbench.analysis.audit_report import (
+    AuditedIdentity,
+    AuditFindings,
+    AuditReport,
+    DrawTest,
+    GreedyEvidence,
+    MethodVerdict,
+    declaration,
+    verdict_of_records,
+)
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
 from specbench.decoding.drafters.model import ModelDrafter

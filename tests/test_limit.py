@@ -10,19 +10,17 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.analysis.limit import Draws, model_limit, verdict, wide_intervals
+from specbench.analysis.limit import Draws, LimitOptions, limits_of, model_limit, verdict, wide_intervals
 from specbench.analysis.limit_report import Costs, LimitReport, ModelConditions, Ratio, best
 from specbench.analysis.limit_rounds import (
     COMPILED_LENGTHS,
     NUM_DRAFT_TOKENS,
     TURNS,
-    LimitOptions,
     ModelTimings,
     Points,
     StepTimings,
     Sweeps,
     TimedDrafter,
-    limits_of,
     measure,
     points_for,
     time_passes,
@@ -366,7 +364,7 @@ def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
 
 def test_what_is_compiled_while_it_is_measured_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = count()
-    monkeypatch.setattr("specbench.analysis.limit_rounds.num_compilations", lambda: next(numbers))
+    monkeypatch.setattr("specbench.analysis.limit.num_compilations", lambda: next(numbers))
     with pytest.raises(ConfigError, match="1 passes were compiled while others were measured"):
         limits_of(tiny.causal_lm(num_hidden_layers=1), tiny.causal_lm(num_hidden_layers=1), ASKED)
 

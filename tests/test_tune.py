@@ -79,7 +79,7 @@ def made_up(
     def estimate(threshold: float, length: int) -> Any:
         return SimpleNamespace(metrics={"draft_efficiency": Metric(value=share(threshold) + bias)})
 
-    monkeypatch.setattr(tuner, "record", lambda *_: (None, SimpleNamespace(estimate=estimate)))
+    monkeypatch.setattr(tuner, "recorded_run", lambda *_: (None, SimpleNamespace(estimate=estimate)))
     return trials, Tuner(trials)  # type: ignore[arg-type]
 
 
@@ -224,8 +224,8 @@ def call(
     (tmp_path / "mgsm_en.tsv").write_text("\n".join(rows), encoding="utf-8")
 
     def run_it(method: str, **options: Any) -> tuple[str, str]:
-        given = {"task": "mgsm", "target": tiny_pair[0], "drafter": tiny_pair[1], "data": ".", "subset": "en"}
-        tune(method=method, **{**given, "set_": ["generation.max_new_tokens=16"], **options})
+        given = {"task": "mgsm", "target": tiny_pair[0], "drafter": tiny_pair[1], "data": ".", "subsets": "en"}
+        tune(method=method, **{**given, "overrides": ["generation.max_new_tokens=16"], **options})
         captured = capsys.readouterr()
         return captured.out, captured.err
 
@@ -256,8 +256,8 @@ def test_a_lossless_method_is_tuned_in_its_length_and_its_file_runs(
     assert "all 5 examples are measured already" in err
     assert json.loads(out)["files"] == ["my-sd.yaml"]
 
-    run("mgsm", "my-sd.yaml", target=tiny_pair[0], drafter=tiny_pair[1], data=".", subset="en", limit=6,
-        set_=["generation.max_new_tokens=8"], output="out")  # fmt: skip
+    run(task="mgsm", method="my-sd.yaml", target=tiny_pair[0], drafter=tiny_pair[1], data=".", subsets="en", limit=6,
+        overrides=["generation.max_new_tokens=8"], output="out")  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -284,4 +284,4 @@ def test_a_fuzzy_method_needs_a_scorer(call: Callable[..., tuple[str, str]], tmp
         "name: plain\nversion: 1\ntitle: Plain\nprompt: '{{ row.question }}'\ngeneration: {max_new_tokens: 8}\n"
     )
     with pytest.raises(ConfigError, match="--task plain: has no scorer"):
-        call("fsd", task="plain.yaml", subset=None)
+        call("fsd", task="plain.yaml", subsets=None)

@@ -1,44 +1,33 @@
-"""An audit for a terminal of 100 columns: a table, what its words mean, and a paragraph per divergence."""
+"""An audit for a terminal of 100 columns: a table, the meaning of its words, and a paragraph per divergence."""
 
 from collections.abc import Iterator
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
 from specbench.analysis.audit_distribution import NUM_TOKENS
 from specbench.analysis.audit_report import FALSE_ALARM, AuditReport, MethodVerdict
+from specbench.core.table import Column, Table, numbers, words
+from specbench.results.units import NULL
 
-NULL = "–"
 WORDS = (
-    "lossless: no difference was found. near-tie only: it parts from AR only where the target itself is undecided "
-    "within its rounding. greedy equal: no difference, and it cannot sample. diverged: its output is not the target's. "
-    "lossy by design: its rule claims nothing. undecided: nothing was found, but this audit could not have found it."
+    "lossless: no difference was found. near-tie only: its output differs from AR's only where the target itself is "
+    "undecided within its rounding. greedy equal: no difference, and it cannot sample. diverged: its output is not the "
+    "target's. lossy by design: its rule claims nothing. undecided: nothing was found, but this audit could not have "
+    "found it."
 )
-HEADERS = ("greedy\n= AR", "near-\nties", "differs\nat token", "draws\np-value", "log p drawn\n− expected",
-           "accepted/recovered\n/bonus tokens")  # fmt: skip
+COLUMNS: tuple[Column, ...] = (
+    *words("method"), *words("verdict", folds=False),
+    *numbers("greedy\n= AR", "near-\nties", "differs\nat token", "draws\np-value", "log p drawn\n− expected",
+             "accepted/recovered\n/bonus tokens"),
+)  # fmt: skip
 
 
 def audit_table(audit: AuditReport) -> Table:
-    """A line per method."""
-    table = Table(
-        title=Text(f"audit · {audit.task} · {audit.target}"),
-        caption=Text(caption(audit)),
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    table.add_column("method", overflow="fold")
-    table.add_column("verdict", no_wrap=True)
-    for header in HEADERS:
-        table.add_column(header, justify="right", no_wrap=True)
-    for verdict in audit.verdicts:
-        table.add_row(*map(Text, cells(verdict)))
-    return table
+    """Returns a table with a line per method."""
+    title = f"audit · {audit.task} · {audit.target}"
+    return Table(title, COLUMNS, [cells(verdict) for verdict in audit.verdicts], caption(audit))
 
 
 def cells(verdict: MethodVerdict) -> list[str]:
+    """Returns the line of a method."""
     greedy, draws = verdict.greedy, verdict.distribution
     row = [verdict.method, verdict.verdict]
     if greedy is None:
@@ -57,7 +46,8 @@ def cells(verdict: MethodVerdict) -> list[str]:
     ]
 
 
-def caption(audit: AuditReport) -> str:
+def caption(audit: AuditReport) -> list[str]:
+    """Returns the lines below the table: the noise of the target, the draws and the control, and the words."""
     noise, control = audit.noise, audit.control
     lines = [
         f"greedy, {audit.dtype} on {audit.device}, {audit.engine}: {noise.num_prompts} prompts, "
@@ -70,16 +60,16 @@ def caption(audit: AuditReport) -> str:
         lines.append(
             f"draws: {audit.num_draws} of up to {NUM_TOKENS} tokens at temperature {audit.temperature:g} from "
             f"{len(audit.prompts)} prompts, tested against the target's exact probabilities; log p in nats per token. "
-            f"They reach the first {NUM_TOKENS - 2} draft positions and as many steps of a text: an error that begins "
-            "later is only seen greedily. "
+            f"They reach the first {NUM_TOKENS - 2} draft positions and as many steps of a text: only the greedy "
+            "comparison shows an error that begins later. "
             f"A correct method fails with probability ≤ {FALSE_ALARM:g}. The control ({control.name}) was "
             f"{'caught' if control.caught else 'NOT caught'}, p = {p_value(control.distribution.p_value)}."
         )
-    return "\n".join([*lines, WORDS])
+    return [*lines, WORDS]
 
 
 def paragraphs(audit: AuditReport) -> Iterator[str]:
-    """What was found of each method that is not simply lossless."""
+    """Yields a paragraph about each method that is not simply lossless, or whose verdict has a reason."""
     for verdict in audit.verdicts:
         parts = [part for part in (verdict.reason, *evidence(verdict)) if part]
         if verdict.verdict != "lossless" and parts:
@@ -89,6 +79,7 @@ def paragraphs(audit: AuditReport) -> Iterator[str]:
 
 
 def evidence(verdict: MethodVerdict) -> Iterator[str]:
+    """Yields the first difference of greedy outputs, and the draws where their test failed."""
     found = verdict.greedy.example if verdict.greedy else None
     if found is not None:
         tokens = (found.ar_token, found.method_token)
@@ -108,4 +99,5 @@ def evidence(verdict: MethodVerdict) -> Iterator[str]:
 
 
 def p_value(value: float) -> str:
+    """Returns a p-value as it is shown."""
     return "< 1e-9" if value < 1e-9 else f"{value:.2g}"

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from specbench.analysis.replay import KEY, RecordedGeneration, ReplayedStep, ReplaySetting, replay, windows
-from specbench.analysis.trials import MeasuredRun
+from specbench.analysis.trials import TrialRun
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.shares import SHARE
@@ -111,7 +111,7 @@ class Recording:
     seed: int
 
     @classmethod
-    def of(cls, measured: MeasuredRun, method: str) -> "Recording":
+    def of(cls, measured: TrialRun, method: str) -> "Recording":
         """Raises ConfigError for a run that was recorded without the evidence."""
         spec = measured.method(method)
         cells = {(cell.task.name, cell.subset): cell for cell in measured.cells}
@@ -189,7 +189,7 @@ class EstimateCheck:
     """An estimate beside the real run at its setting; `num_confirmed` of its exact steps are in that run."""
 
     estimate: Estimate
-    run: MeasuredRun
+    run: TrialRun
     metrics: Mapping[str, Metric]
     errors: Mapping[str, Metric]
     num_confirmed: int
@@ -210,7 +210,7 @@ def shown_metrics(metrics: Mapping[str, Metric], quality: str | None) -> dict[st
     return {name: metrics[name].model_dump() for name in names}
 
 
-def check_of(recording: Recording, estimate: Estimate, run: MeasuredRun, method: str) -> EstimateCheck:
+def check_of(recording: Recording, estimate: Estimate, run: TrialRun, method: str) -> EstimateCheck:
     """The check of an estimate by a run of the same prompts."""
     real = {record_key(record): record["methods"][method] for record in run.records}
     pairs = [(steps, real[record_key(record)]) for record, steps in zip(recording.records, estimate.walks, strict=True)]

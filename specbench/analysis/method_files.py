@@ -13,10 +13,9 @@ import yaml
 from specbench import __version__
 from specbench.analysis.trials import Trials
 from specbench.analysis.tune import Preset
-from specbench.analysis.tuning_tables import score, with_interval
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_place, write_atomically
-from specbench.results.units import unit_of
+from specbench.results.units import score, unit_of, with_interval
 from specbench.specs.catalogue import load_file
 from specbench.specs.method import CalibrationSpec, MethodSpec
 

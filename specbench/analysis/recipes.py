@@ -8,28 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from specbench.analysis.group_statistics import estimate, spearman
 from specbench.analysis.representation import LanguageShare, Representation, representation
 from specbench.analysis.sweep import with_value
-from specbench.analysis.trials import MeasuredRun, Trials, TuningReport, check_files, keep_rows, open_trials, trial_spec
-from specbench.analysis.tuning_tables import (
-    add_columns,
-    conditions,
-    draw_panels,
-    names,
-    new_table,
-    number_of,
-    with_interval,
-)
+from specbench.analysis.trials import TrialRun, Trials, TuningReport, check_files, keep_rows, open_trials, trial_spec
+from specbench.analysis.tuning_tables import KEPT, conditions, title
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.table import RULE, Table, numbers
 from specbench.results import plots
 from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.plots import Panel, save_picture
 from specbench.results.quality import corpus_of
 from specbench.results.row import Row
-from specbench.results.units import bounds_of, unit_of
+from specbench.results.units import NULL, bounds_of, number, score, unit_of, with_interval
 from specbench.running.checked import check_samples
 from specbench.running.records import ACCEPTED, JUDGED, Record, step_sum
 from specbench.running.request import Request
@@ -90,7 +83,7 @@ class TemperaturePoint:
     task has it; null where there is none, or where subsets are put together."""
 
     temperature: float
-    run: MeasuredRun
+    run: TrialRun
     row: Row
     quality: str | None
     adjusted: Metric
@@ -141,8 +134,8 @@ def at_temperature(spec: RunSpec, temperature: float) -> RunSpec:
 def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[TemperaturePoint]:
     """Every temperature measured beside AR at the same one, each in its own folder."""
     points = []
-    for number, temperature in enumerate(temperatures, start=1):
-        say(trials.console, f"[{number}/{len(temperatures)}] temperature = {temperature:g}")
+    for place, temperature in enumerate(temperatures, start=1):
+        say(trials.console, f"[{place}/{len(temperatures)}] temperature = {temperature:g}")
         spec = at_temperature(trials.spec, temperature)
         loaded = [(spec.tasks[0], subset, data) for _, subset, data in trials.loaded]
         run = replace(trials, spec=spec, loaded=loaded, output=trials.folder).run(
@@ -153,7 +146,7 @@ def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[
     return points
 
 
-def temperature_point(temperature: float, run: MeasuredRun, row: Row, method: str) -> TemperaturePoint:
+def temperature_point(temperature: float, run: TrialRun, row: Row, method: str) -> TemperaturePoint:
     """One row of a run with its quality-adjusted α."""
     quality = "bleu" if "bleu" in row.metrics else row.quality
     scorer = next((cell.scorer for cell in run.cells if cell.subset == row.subset), None)
@@ -166,32 +159,31 @@ def temperature_point(temperature: float, run: MeasuredRun, row: Row, method: st
 
 
 def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Table:
-    """A line for each temperature and subset."""
-    quality = next((point.quality for point in points if point.quality), None)
-    unit = unit_of(quality)
-    made = new_table(
-        f"{names(trials)}: target and drafter at one temperature",
-        f"α·quality is over the prompts of one subset, with what the method wrote there. {conditions(trials)}",
-    )
-    add_columns(made, "tempe-\nrature", "subset", "α\n95 % interval", f"{unit.label}\n95 % interval",
-                f"α · {unit.label}\n95 % interval", "speed-up\n95 % interval")  # fmt: skip
-    for number, each in enumerate(points):
-        if number and points[number - 1].temperature != each.temperature:
-            made.add_section()
-        score = each.row.metrics.get(each.quality or "", Metric())
-        made.add_row(
+    """Returns a table with a line for each temperature and subset."""
+    rows: list[Sequence[str]] = []
+    for place, each in enumerate(points):
+        if place and points[place - 1].temperature != each.temperature:
+            rows.append(RULE)
+        quality = each.row.metrics.get(each.quality or "")
+        rows.append([
             f"{each.temperature:g}", each.row.subset, with_interval(each.row.metrics["acceptance_rate"], 3),
-            with_interval(score, unit.digits, unit.factor), with_interval(each.adjusted, unit.digits, unit.factor),
+            score(quality, each.quality), score(each.adjusted, each.quality),
             with_interval(each.row.metrics["speedup"], 2),
-        )  # fmt: skip
-    return made
+        ])  # fmt: skip
+    unit = unit_of(next((point.quality for point in points if point.quality), None))
+    columns = numbers("tempe-\nrature", "subset", "α\n95 % interval", f"{unit.label}\n95 % interval",
+                      f"α · {unit.label}\n95 % interval", "speed-up\n95 % interval", folds=True)  # fmt: skip
+    caption = [
+        f"α·quality is over the prompts of one subset and the answers of the method to them. {conditions(trials)}"
+    ]
+    return Table(title(trials, "target and drafter at one temperature"), columns, rows, caption)
 
 
 def draw_temperatures(points: Sequence[TemperaturePoint], path: Path) -> None:
-    """α, and α times quality, over the temperature: a line for each subset."""
+    """Draw α, and α times quality, over the temperature: a line for each subset."""
     unit = unit_of(next((point.quality for point in points if point.quality), None))
 
-    def panel_of(label: str, factor: float, is_adjusted: bool) -> Any:
+    def panel_of(label: str, factor: float, is_adjusted: bool) -> Panel:
         def panel(axes: Any) -> None:
             for subset in dict.fromkeys(each.row.subset for each in points):
                 own = [each for each in points if each.row.subset == subset]
@@ -206,7 +198,8 @@ def draw_temperatures(points: Sequence[TemperaturePoint], path: Path) -> None:
 
         return panel
 
-    draw_panels([panel_of("α", 1.0, False), panel_of(f"α · {unit.label}", unit.factor, True)], path)
+    panels = [[panel_of("α", 1.0, False)], [panel_of(f"α · {unit.label}", unit.factor, True)]]
+    save_picture(panels, path, size=(9, 8), kept=KEPT)
 
 
 NUM_TEXTS, MAX_NEW_TOKENS = 1000, 64
@@ -218,7 +211,7 @@ class LanguageOrder:
     """The rows of a method from the best represented language to the least, each with its share of the texts; those
     whose language cannot be identified come last, with no share."""
 
-    run: MeasuredRun
+    run: TrialRun
     texts: Representation
     rows: Sequence[tuple[Row, LanguageShare | None]]
 
@@ -287,25 +280,23 @@ def ordered(rows: Sequence[Row], shares: Sequence[LanguageShare]) -> list[tuple[
 
 
 def order_table(trials: Trials, order: LanguageOrder) -> Table:
-    """A line for each subset, the best represented language first."""
-    found = {name: order.correlation(name) for name in ("acceptance_rate", "speedup")}
-    told = ", ".join(
-        f"{'α' if name == 'acceptance_rate' else 'speed-up'} {'–' if rho is None else f'{rho:z.2f}'}"
-        for name, rho in found.items()
-    )
-    made = new_table(
-        f"{names(trials)}: languages as the drafter knows them",
+    """Returns a table with a line for each subset, the best represented language first."""
+    found = {"α": order.correlation("acceptance_rate"), "speed-up": order.correlation("speedup")}
+    correlations = ", ".join(f"{name} {NULL if rho is None else f'{rho:z.2f}'}" for name, rho in found.items())
+    rows = [
+        [NULL if share is None else str(share.rank), row.subset,
+         NULL if share is None else f"{100 * share.share:.1f}", with_interval(row.metrics["acceptance_rate"], 3),
+         with_interval(row.metrics["speedup"], 2), number(row.metrics["speedup_expected"], 2)]
+        for row, share in order.rows
+    ]  # fmt: skip
+    columns = numbers("rank", "subset", "share %", "α\n95 % interval", "speed-up\n95 % interval",
+                      "expected\nspeed-up", folds=True)  # fmt: skip
+    caption = [
         f"Share of {order.texts.num_texts} texts that the drafter writes on an empty prompt, language by lingua. "
-        f"Spearman's ρ of the share with {told}.\n{conditions(trials)}",
-    )
-    add_columns(made, "rank", "subset", "share %", "α\n95 % interval", "speed-up\n95 % interval", "expected\nspeed-up")
-    for row, share in order.rows:
-        made.add_row(
-            "–" if share is None else str(share.rank), row.subset, "–" if share is None else f"{100 * share.share:.1f}",
-            with_interval(row.metrics["acceptance_rate"], 3), with_interval(row.metrics["speedup"], 2),
-            number_of(row.metrics["speedup_expected"], 2),
-        )  # fmt: skip
-    return made
+        f"Spearman's ρ of the share with {correlations}.",
+        conditions(trials),
+    ]
+    return Table(title(trials, "languages as the drafter knows them"), columns, rows, caption)
 
 
 def draw_order(order: LanguageOrder, path: Path) -> None:

@@ -9,12 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
-from rich import box
-from rich.table import Table
-from rich.text import Text
 from scipy import stats
 
 from specbench.core.errors import ConfigError
+from specbench.core.table import Table, numbers
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
 from specbench.running.compose import stream_seed
@@ -119,19 +117,16 @@ def sample(
 
 
 def representation_table(found: Representation) -> Table:
-    """A line per language, the best represented first."""
+    """Returns a table with a line per language, the best represented first."""
     caption = (
         f"{found.num_texts} texts of up to {found.max_new_tokens} tokens at temperature {found.temperature:g} behind "
         f"{found.prompt!r}, seed {found.seed}; language by lingua, {found.num_unknown} in none. Short and garbled "
         "texts are often taken for another language."
     )
-    table = Table(
-        title=Text(f"languages of {found.model}"), caption=Text(caption), caption_justify="left",
-        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
-    for header in ("rank", "language", "texts", "share %\n95 % interval"):
-        table.add_column(header, justify="right")
-    for share in found.languages:
-        percent = f"{100 * share.share:.2f} [{100 * share.low:.2f}, {100 * share.high:.2f}]"
-        table.add_row(*map(Text, (str(share.rank), share.language, str(share.num_texts), percent)))
-    return table
+    rows = [
+        [str(share.rank), share.language, str(share.num_texts),
+         f"{100 * share.share:.2f} [{100 * share.low:.2f}, {100 * share.high:.2f}]"]
+        for share in found.languages
+    ]  # fmt: skip
+    columns = numbers("rank", "language", "texts", "share %\n95 % interval")
+    return Table(f"languages of {found.model}", columns, rows, [caption])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.analysis.estimates import Estimate, EstimateCheck, Recording, check_of, shown_metrics
-from specbench.analysis.trials import MeasuredRun, Trials
+from specbench.analysis.trials import TrialRun, Trials
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.bootstrap import Metric
@@ -89,29 +89,29 @@ MIN_CHECKS = 3
 
 
 @dataclass(frozen=True)
-class MeasuredSweptValue:
+class MeasuredValue:
     """A value that was run."""
 
-    variant: SweptValue
-    run: MeasuredRun
+    swept: SweptValue
+    run: TrialRun
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        return self.run.metrics(self.variant.method.name)
+        return self.run.metrics(self.swept.method.name)
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "path": self.variant.path, "value": self.variant.value, "estimate": False, "folder": str(self.run.folder),
+            "path": self.swept.path, "value": self.swept.value, "estimate": False, "folder": str(self.run.folder),
             "metrics": shown_metrics(self.metrics, self.run.quality),
         }  # fmt: skip
 
 
 @dataclass(frozen=True)
-class OnePass:
+class OnePassSweep:
     """One recorded run, the estimates made from it, and the real runs that they were checked against."""
 
     recorded_at: MethodSpec
-    run: MeasuredRun
+    run: TrialRun
     estimates: Sequence[Estimate]
     checks: Sequence[EstimateCheck]
 
@@ -132,18 +132,18 @@ def fits_one_pass(method: MethodSpec, swept: Mapping[str, Sequence[Any]]) -> boo
     return is_fuzzy and THRESHOLD in swept and set(swept) <= {THRESHOLD, LENGTH}
 
 
-def measured_sweep(trials: Trials, chosen: Sequence[SweptValue]) -> list[MeasuredSweptValue]:
+def measured_sweep(trials: Trials, chosen: Sequence[SweptValue]) -> list[MeasuredValue]:
     """Every value measured beside AR, each in its own folder. Equal methods are measured once."""
-    runs: dict[str, MeasuredRun] = {}
-    for number, variant in enumerate(chosen, start=1):
-        meaning = variant.method.model_dump_json()
-        say(trials.console, f"[{number}/{len(chosen)}] {variant.path} = {shown(variant.value)}")
+    runs: dict[str, TrialRun] = {}
+    for number, swept in enumerate(chosen, start=1):
+        meaning = swept.method.model_dump_json()
+        say(trials.console, f"[{number}/{len(chosen)}] {swept.path} = {shown(swept.value)}")
         if meaning not in runs:
-            runs[meaning] = trials.run(variant.name, [variant.method])
-    return [MeasuredSweptValue(variant, runs[variant.method.model_dump_json()]) for variant in chosen]
+            runs[meaning] = trials.run(swept.name, [swept.method])
+    return [MeasuredValue(swept, runs[swept.method.model_dump_json()]) for swept in chosen]
 
 
-def recorded_run(trials: Trials, threshold: float, num_draft_tokens: int) -> tuple[MeasuredRun, Recording]:
+def recorded_run(trials: Trials, threshold: float, num_draft_tokens: int) -> tuple[TrialRun, Recording]:
     """One run that keeps the divergences of all drafted positions."""
     method = at(trials.base, threshold, num_draft_tokens)
     say(trials.console, f"recording at threshold {threshold:g} with {num_draft_tokens} draft tokens")
@@ -170,7 +170,7 @@ def grid(method: MethodSpec, chosen: Sequence[SweptValue], num_checks: int) -> S
     return SweepGrid(sorted(thresholds), sorted(lengths), spread(sorted(thresholds), num_checks))
 
 
-def one_pass(trials: Trials, asked: SweepGrid) -> OnePass:
+def one_pass(trials: Trials, asked: SweepGrid) -> OnePassSweep:
     """Record once, walk every threshold × draft length, and run some of the thresholds for the error.
 
     Recorded at the smallest threshold, whose answers are nearest to the target's own, so that the answers of all other
@@ -183,7 +183,7 @@ def one_pass(trials: Trials, asked: SweepGrid) -> OnePass:
         checked_estimate(trials, recording, best_of([e for e in estimates if e.threshold == threshold]))
         for threshold in asked.checked
     ]
-    return OnePass(run.method(trials.base.name), run, estimates, checks)
+    return OnePassSweep(run.method(trials.base.name), run, estimates, checks)
 
 
 def checked_estimate(trials: Trials, recording: Recording, estimate: Estimate) -> EstimateCheck:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from specbench.analysis.calibration import Loaded, without_calibration
 from specbench.analysis.replay import EvidenceFile, KeepingRule, keeping
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
+from specbench.core.table import Table
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM
 from specbench.results.adding import add_rows
@@ -38,7 +38,7 @@ from specbench.tasks.scoring.contract import make_scorer
 
 
 @dataclass(frozen=True)
-class MeasuredRun:
+class TrialRun:
     """One run: its records, and its rows by subset and method."""
 
     folder: Path
@@ -99,7 +99,7 @@ class Trials:
         }  # fmt: skip
         return naming.folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", asked)
 
-    def run(self, name: str, methods: Sequence[MethodSpec], *, keep: str | None = None) -> MeasuredRun:
+    def run(self, name: str, methods: Sequence[MethodSpec], *, keep: str | None = None) -> TrialRun:
         """AR and the methods, measured or taken from the folder `name` under the parent where that was done before.
         `keep`: the method whose evidence is kept."""
         models = Models(self.models.target, self.drafters(methods))
@@ -110,7 +110,7 @@ class Trials:
         if keep is not None:
             cells, folder.records = keep_evidence(cells, keep, folder)
         records, rows = measure_into(folder, spec, cells, models, self.command, self.console)
-        return MeasuredRun(folder.path, spec.methods, cells, records, rows, spec.seed)
+        return TrialRun(folder.path, spec.methods, cells, records, rows, spec.seed)
 
     def drafters(self, methods: Sequence[MethodSpec]) -> dict[str, CausalLM]:
         """The draft models of the methods: the base method's (of the same route), or the one that a method names."""
@@ -190,7 +190,7 @@ def check_files(request: Request) -> None:
         check_takes(request.leaderboard, options.device)
 
 
-def keep_rows(request: Request, runs: Sequence[MeasuredRun]) -> None:
+def keep_rows(request: Request, runs: Sequence[TrialRun]) -> None:
     """Measured rows go to the leaderboard; estimates never do."""
     if request.leaderboard is not None:
         for run in runs:

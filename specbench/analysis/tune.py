@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from specbench.analysis.sweep import LENGTH, at, recorded_run, with_value
-from specbench.analysis.trials import MeasuredRun, Trials
-from specbench.analysis.tuning_tables import score, with_interval
+from specbench.analysis.trials import TrialRun, Trials
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.decoding.verification import MAX_JS
 from specbench.results.bootstrap import Metric
-from specbench.results.units import unit_of
+from specbench.results.units import score, unit_of, with_interval
 from specbench.specs.catalogue import load_method
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
@@ -113,7 +112,7 @@ class Tuner:
         self.notes.append(text)
         say(self.trials.console, text)
 
-    def length(self) -> tuple[int, MeasuredRun]:
+    def length(self) -> tuple[int, TrialRun]:
         """The draft length with the best tokens per second: of the method itself, or, where it is fuzzy, of speculative
         decoding with the same drafter, beside the drafter alone."""
         base = self.trials.base

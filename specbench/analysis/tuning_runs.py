@@ -9,8 +9,8 @@ from rich.console import Console
 from specbench.analysis.calibration import choose_slice, described
 from specbench.analysis.method_files import check_output, check_replaceable, write_presets
 from specbench.analysis.sweep import (
-    MeasuredSweptValue,
-    OnePass,
+    MeasuredValue,
+    OnePassSweep,
     fits_one_pass,
     grid,
     measured_sweep,
@@ -48,7 +48,7 @@ def run_sweep(
     return _one_pass(trials, one_pass(trials, chosen_grid), request)
 
 
-def _one_pass(trials: Trials, found: OnePass, request: Request) -> TuningReport:
+def _one_pass(trials: Trials, found: OnePassSweep, request: Request) -> TuningReport:
     keep_rows(request, [check.run for check in found.checks])
     if request.plot is not None:
         draw_estimates(found, request.plot)
@@ -56,7 +56,7 @@ def _one_pass(trials: Trials, found: OnePass, request: Request) -> TuningReport:
     return TuningReport(found.as_json(), tables, trials.folder)
 
 
-def _measured(trials: Trials, found: Sequence[MeasuredSweptValue], request: Request) -> TuningReport:
+def _measured(trials: Trials, found: Sequence[MeasuredValue], request: Request) -> TuningReport:
     keep_rows(request, [value.run for value in found])
     if request.plot is not None:
         draw_values(found, request.plot)

@@ -68,9 +68,9 @@ def fairness(
         found = fairness_answer(request, status.update)
     show(found, as_json)
     if picture is not None:
-        from specbench.analysis.fairness_tables import draw
+        from specbench.analysis.fairness_tables import draw_fairness
 
-        draw(found.report, picture)
+        draw_fairness(found.report, picture)
         stderr.print(f"picture: {picture}", soft_wrap=True)
     if board is not None:
         from specbench.analysis.fairness import absent, add_to
@@ -162,7 +162,7 @@ def limit(
     """
     from specbench.analysis.limit import LimitOptions, limits
     from specbench.analysis.limit_report import check_output, write
-    from specbench.analysis.limit_tables import draw, tables
+    from specbench.analysis.limit_tables import draw_limit, tables
     from specbench.core.resources import EMBEDDED
     from specbench.core.threads import set_threads
     from specbench.results.plots import check_plot
@@ -191,7 +191,7 @@ def limit(
         write(file, report)
         told.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)
     if picture is not None:
-        draw(report, picture)
+        draw_limit(report, picture)
         told.print(f"picture: {picture}", soft_wrap=True, markup=False, highlight=False)
 
 

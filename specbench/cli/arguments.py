@@ -76,7 +76,7 @@ def takes_run_options(
 
         @wraps(function)
         def call(**given: Any) -> Any:
-            values = {name: given.pop(name) for name in names}
+            values = {name: given.pop(name) for name in names if name in given}
             return function(**given, options=_run_options(values))
 
         call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -85,6 +85,12 @@ def bounds_of(name: str) -> Bounds | None:
     return {"bleu": PERCENT, "chrf": PERCENT, "judge_score": RATINGS}.get(name)
 
 
+def score(metric: Metric | None, name: str | None) -> str:
+    """Returns a value of the score `name` with its 95 % interval, in its unit."""
+    unit = unit_of(name)
+    return with_interval(metric, unit.digits, unit.factor)
+
+
 def pair(metrics: Mapping[str, Metric], name: str | None) -> str:
     """Returns the score of the baseline and of the method, such as "62.5 → 60.0"."""
     unit = unit_of(name)

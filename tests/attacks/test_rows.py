@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.analysis.audit import AuditedIdentity, AuditReport
-from specbench.analysis.audit_report import DrawTest, GreedyEvidence, LogitNoise, MethodVerdict
+from specbench.analysis.audit_report import (
+    AuditedIdentity,
+    AuditReport,
+    DrawTest,
+    GreedyEvidence,
+    LogitNoise,
+    MethodVerdict,
+)
 from specbench.results.adding import add_runs, merge_files
 from specbench.results.leaderboard import load, set_verdicts
 from specbench.results.row import COMPUTED, DIGEST, NOTED, STATED, Row, sealed

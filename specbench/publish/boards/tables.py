@@ -12,7 +12,7 @@ from specbench.publish.boards.spec import QUALITY
 from specbench.publish.measurement import Outcome
 from specbench.results.captions import FEW, computed_on, prescribed, rests_on_few, verdict_word
 from specbench.results.row import Row
-from specbench.results.tables import warning_lines, speedup_cell
+from specbench.results.tables import speedup_cell, warning_lines
 from specbench.results.units import NULL, number, speed, unit_of
 
 NOT_MEASURED = "not measured"

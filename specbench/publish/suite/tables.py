@@ -17,7 +17,7 @@ from specbench.publish.suite.forecast import Forecast, Planned, cells_in, genera
 from specbench.publish.suite.workers import Begun, Event, Finished, Lost, Ready, Recorded, Said
 from specbench.results.captions import FEW, rests_on_few
 from specbench.results.row import Row
-from specbench.results.tables import warning_lines, speedup_cell
+from specbench.results.tables import speedup_cell, warning_lines
 from specbench.results.units import NULL, number, short, speed, unit_of
 from specbench.running.progress import PLAIN_LINE_SECONDS
 

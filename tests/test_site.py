@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
-from specbench.publish.site.build import MARK, build, lock_of
+from specbench.core.resumable_folder import lock_of
+from specbench.publish.site.build import MARK, build
 from specbench.publish.site.entries import read
 from specbench.publish.site.geometry import placed, scale
 from specbench.publish.site.index import COLUMNS, signed
@@ -489,7 +490,7 @@ def test_a_site_that_cannot_be_put_in_place_leaves_the_earlier_one(board, tmp_pa
             raise OSError(28, "No space left on device")
         rename(source, target)
 
-    monkeypatch.setattr("specbench.publish.site.build.os.rename", failing)
+    monkeypatch.setattr("specbench.core.resumable_folder.os.rename", failing)
     with pytest.raises(ConfigError, match="No space left on device; an earlier site is as it was"):
         build([board], tmp_path / "site", "y")
     assert "<title>Results – x</title>" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")

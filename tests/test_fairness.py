@@ -31,6 +31,7 @@ from specbench.results.execute import execute
 from specbench.results.leaderboard import load
 from specbench.results.row import DIGEST, digest_of
 from specbench.running.request import Request as RunRequest
+from specbench.specs.run_options import RunOptions
 from specbench.training.passes import Sample
 from tests.test_leaderboard import row as leaderboard_row
 
@@ -39,9 +40,10 @@ NAMES = ("en", "de", "sw")
 
 def run_into(folder, methods="sd,ngram", subsets=NAMES, drafter=None, limit=5, task="mgsm", leaderboard=None):
     request = RunRequest(
-        tasks=[task], methods=methods.split(","), subsets=list(subsets), drafter=drafter, target=None, threads=1,
-        overrides=["generation.max_new_tokens=12"], output=folder, leaderboard=leaderboard, plot=None,
-        command=f"specbench run --task {task}", options={"limit": limit},
+        tasks=[task], methods=methods.split(","), command=f"specbench run --task {task}", output=folder,
+        leaderboard=leaderboard,
+        options=RunOptions(subsets=tuple(subsets), drafter=drafter, threads=1, limit=limit,
+                           overrides=("generation.max_new_tokens=12",)),
     )  # fmt: skip
     return execute(request, Console(quiet=True))
 

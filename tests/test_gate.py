@@ -42,6 +42,7 @@ from specbench.results.gate.speed import (
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Sampling
 from specbench.running.request import Request
+from specbench.specs.run_options import RunOptions
 from tests import tiny
 from tests.show_gate.simulated import CLOCKS, shares
 
@@ -94,10 +95,12 @@ def run(tmp_path_factory, models, patch):
         patch.setattr(timing, "time", clock)
         path = tmp_path_factory.mktemp("runs") / name
         request = Request(
-            tasks=["mgsm"], methods=["sd", "fsd"], subsets=["en", "sw"], target=str(models / target),
-            drafter=str(models / drafter), threads=1, output=path, leaderboard=None, plot=None,
-            overrides=["generation.max_new_tokens=10", *overrides], command="specbench run --task mgsm",
-            options={"limit": limit, "data": "sample", "device": "cpu", "repeats": repeats},
+            tasks=["mgsm"], methods=["sd", "fsd"], command="specbench run --task mgsm", output=path,
+            options=RunOptions(
+                subsets=("en", "sw"), target=str(models / target), drafter=str(models / drafter),
+                data="sample", limit=limit, repeats=repeats, device="cpu", threads=1,
+                overrides=("generation.max_new_tokens=10", *overrides),
+            ),
         )  # fmt: skip
         execute(request, Console(quiet=True))
         return path

@@ -23,6 +23,7 @@ from specbench.publish.suite.run import line_of, run_suite, unknown
 from specbench.publish.suite.workers import Crew, Event, Finished, Job, Lost, Opening, Ready, Said
 from specbench.results.leaderboard import load, write
 from specbench.running.request import Request
+from specbench.specs.run_options import RunOptions
 from tests.processes import started
 from tests.test_leaderboard import row
 
@@ -232,7 +233,7 @@ class Fake:
 
 
 def job() -> Job:
-    return Job(Request([], [], None, [], None, None, None, Path("x"), None, None, "", {}))
+    return Job(Request([], [], RunOptions(), "", output=Path("x")))
 
 
 def ran(workers: list[Fake], num_jobs: int, max_losses: int = 2) -> list[tuple[int, str | None]]:

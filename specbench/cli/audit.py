@@ -1,38 +1,26 @@
 """`specbench audit`."""
 
-import shlex
-import sys
 from typing import Annotated
 
 import typer
 
-from specbench.cli import arguments
-from specbench.cli.arguments import flag, path, split
+from specbench.cli.arguments import command_line, flag, path, split, takes_run_options
 from specbench.core.console import saying, stderr, stdout
 from specbench.core.errors import ConfigError
+from specbench.specs.run_options import RunOptions
 
 
+@takes_run_options(
+    without=("subsets_per_task", "repeats", "allow_code_execution"),
+    limit="Examples per subset; when absent, as many as make 8 prompts.",
+)
 def audit(
     method: Annotated[str, typer.Option(help="Method names or YAML files, separated by commas; or all.")],
     task: Annotated[str, typer.Option(help="Task name or YAML file that the prompts are from.")] = "mgsm",
-    subset: arguments.Subset = None,
-    target: arguments.Target = None,
-    drafter: arguments.Drafter = None,
-    target_revision: arguments.TargetRevision = None,
-    drafter_revision: arguments.DrafterRevision = None,
-    data: arguments.Data = None,
-    limit: Annotated[
-        int | None, typer.Option(help="Examples per subset; when absent, as many as make 8 prompts.")
-    ] = None,
+    *,
+    options: RunOptions,
     draws: Annotated[int, typer.Option(help="Draws of each method for the distribution test; 0 leaves it out.")] = 600,
     temperature: Annotated[float, typer.Option(help="Temperature of the draws.")] = 1.0,
-    set_: arguments.Overrides = None,
-    seed: arguments.Seed = 0,
-    dtype: arguments.Dtype = "auto",
-    device: arguments.Device = "auto",
-    engine: arguments.Engine = "eager",
-    chat: arguments.Chat = "auto",
-    threads: arguments.Threads = None,
     output: Annotated[str | None, typer.Option(help="File that the report is written to, as JSON.")] = None,
     leaderboard: Annotated[
         str | None, typer.Option(help="Leaderboard JSON whose rows of these methods and models get the verdict.")
@@ -50,14 +38,7 @@ def audit(
     tasks = split(task)
     if len(tasks) != 1:
         raise ConfigError(f"--task {task}: an audit takes its prompts from one task: name one")
-    request = Request(
-        tasks=tasks, methods=split(method), subsets=split(subset) if subset is not None else None,
-        overrides=set_ or [], target=target, drafter=drafter, threads=threads, output=None, leaderboard=None,
-        plot=None, command=shlex.join(["specbench", *sys.argv[1:]]),
-        options={"target_revision": target_revision, "drafter_revision": drafter_revision, "data": data, "limit": limit,
-                 "seed": seed, "dtype": dtype, "device": device, "engine": engine,
-                 "chat": chat},
-    )  # fmt: skip
+    request = Request(tasks, split(method), options, command_line())
     file = path("--output", output)
     if file is not None:
         check_place(file)

@@ -73,9 +73,7 @@ def run(
     device: arguments.Device = "auto",
     engine: arguments.Engine = "eager",
     threads: arguments.Threads = None,
-    allow_code_execution: Annotated[
-        bool, flag("--allow-code-execution", help="Run the programs that the models write, to score them.")
-    ] = False,
+    allow_code_execution: arguments.AllowCodeExecution = False,
     runs: Runs = None,
     leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
 ) -> None:

@@ -25,9 +25,7 @@ def suite(
     data: arguments.Data = None,
     device: arguments.Device = "auto",
     threads: arguments.Threads = None,
-    allow_code_execution: Annotated[
-        bool, flag("--allow-code-execution", help="Run the programs that the models write, to score them.")
-    ] = False,
+    allow_code_execution: arguments.AllowCodeExecution = False,
     runs: Annotated[str | None, typer.Option(help="Folder of runs, with suites in `suites`; runs when absent.")] = None,
     leaderboard: Annotated[
         str | None, typer.Option(help="Leaderboard JSON of all rows; in the suite's folder when absent.")

@@ -14,6 +14,7 @@ from specbench.running.request import Request
 from specbench.specs.catalogue import load_method, load_tasks
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import named
+from specbench.specs.run_options import RunOptions
 
 DEFAULTS: dict[str, Any] = {
     "target_revision": None, "drafter_revision": None, "data": None, "limit": None, "subsets_per_task": None,
@@ -72,11 +73,11 @@ class Measurement:
 
     def request(self) -> Request:
         """The same as `specbench run` is asked."""
-        return Request(
-            tasks=[self.task], methods=self.methods, subsets=self.subsets, overrides=self.overrides,
-            target=self.target, drafter=self.drafter, threads=self.threads, output=self.folder, leaderboard=None,
-            plot=None, command=self.command, options={**DEFAULTS, **self.options},
+        options = RunOptions(
+            subsets=self.subsets, target=self.target, drafter=self.drafter, threads=self.threads,
+            overrides=self.overrides, **self.options,
         )  # fmt: skip
+        return Request([self.task], self.methods, options, self.command, output=self.folder)
 
     def rows(self) -> list[Row]:
         """The rows of the folder; none where it was never measured."""

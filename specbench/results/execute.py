@@ -84,7 +84,7 @@ def execute(
     spec = run_spec(request)
     say_what_is_not_plain(request, spec, console)
     embedded = spec.target.startswith(EMBEDDED)
-    set_threads(request.threads, embedded)
+    set_threads(request.options.threads, embedded)
     if request.plot is not None:
         check_plot(request.plot)
     if request.leaderboard is not None:  # one that cannot take the rows is reported before anything is loaded

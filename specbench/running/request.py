@@ -1,28 +1,23 @@
 """What a user asked for, as it was said."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from specbench.specs.run_options import RunOptions
 from specbench.tasks.judge.judging import Judging
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asked for, as it was said; `options` are the fields of RunSpec that are taken over as they are."""
+    """A run as a user asks for it; nothing is checked yet. `command`: the command line, which rows keep."""
 
     tasks: Sequence[str]
     methods: Sequence[str]
-    subsets: Sequence[str] | None
-    overrides: Sequence[str]
-    target: str | None
-    drafter: str | None
-    threads: int | None
-    output: Path | None
-    leaderboard: Path | None
-    plot: Path | None
+    options: RunOptions
     command: str
-    options: Mapping[str, Any]
+    output: Path | None = None
+    leaderboard: Path | None = None
+    plot: Path | None = None
     lm_eval_include: Path | None = None
     judging: Judging | None = None

@@ -24,6 +24,7 @@ from specbench.results.gate.findings import Report
 from specbench.results.gate.pairing import BASELINE
 from specbench.results.gate.speed import SPEEDUP
 from specbench.running.request import Request
+from specbench.specs.run_options import RunOptions
 
 METHODS = ("sd", "fsd")
 NOISE = 0.3  # of a weight, in standard deviations of its matrix
@@ -64,10 +65,11 @@ class Machine:
         if (self.folder / name / "leaderboard.json").exists():
             return self.folder / name
         request = Request(
-            tasks=["mgsm"], methods=METHODS, subsets=["en", "sw"], target=str(self.folder / target),
-            drafter=str(self.folder / drafter), threads=1, output=self.folder / name, leaderboard=None, plot=None,
-            overrides=["generation.max_new_tokens=24", *overrides], command="python -m tests.show_gate --write",
-            options={"limit": 8, "data": "sample", "device": "cpu"},
+            tasks=["mgsm"], methods=METHODS, command="python -m tests.show_gate --write", output=self.folder / name,
+            options=RunOptions(
+                subsets=("en", "sw"), target=str(self.folder / target), drafter=str(self.folder / drafter),
+                data="sample", limit=8, device="cpu", threads=1, overrides=("generation.max_new_tokens=24", *overrides),
+            ),
         )  # fmt: skip
         with mock.patch.object(timing, "time", CLOCK):
             execute(request, Console(quiet=True))

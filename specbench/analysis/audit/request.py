@@ -138,7 +138,7 @@ def run_audit(request: Request, num_draws: int, temperature: float, say: Progres
     spec = present(run_spec(request), console)
     spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
     embedded = spec.target.startswith(EMBEDDED)
-    set_threads(request.threads, embedded)
+    set_threads(request.options.threads, embedded)
     loaded = load_data(spec, use_sample=embedded)
     models = load_models(spec)
     generation = loaded[0][0].subset(loaded[0][1]).generation
@@ -190,8 +190,8 @@ def check_numbers(num_draws: int, temperature: float) -> None:
 
 def every_method(request: Request) -> tuple[Request, list[Verdict]]:
     """The request with all known methods that have the models they need, and verdicts on the others."""
-    target = request.target or EMBEDDED + "target"
-    without_drafter = request.drafter is None and target != EMBEDDED + "target"
+    target = request.options.target or EMBEDDED + "target"
+    without_drafter = request.options.drafter is None and target != EMBEDDED + "target"
     names, verdicts = [], []
     for method in map(load_method, method_names()):
         if without_drafter and any(part.needs_drafter and own_drafter(part, target) is None for part in method.parts):

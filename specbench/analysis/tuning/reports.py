@@ -55,8 +55,9 @@ def check_files(request: Request) -> None:
     if request.plot is not None:
         check_plot(request.plot)
     if request.leaderboard is not None:
-        set_threads(request.threads, (request.target or EMBEDDED).startswith(EMBEDDED))
-        check_takes(request.leaderboard, request.options.get("device", "auto"))
+        options = request.options
+        set_threads(options.threads, (options.target or EMBEDDED).startswith(EMBEDDED))
+        check_takes(request.leaderboard, options.device)
 
 
 def _one_pass(trials: Trials, found: sweep.OnePass, request: Request) -> Report:

@@ -162,6 +162,6 @@ def asked_for(request: Request, kind: str, console: Console) -> RunSpec:
 def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) -> Trials:
     """Load the data and the models. `kind`: the command, which names the parent folder."""
     embedded = spec.target.startswith(EMBEDDED)
-    set_threads(request.threads, embedded)
+    set_threads(request.options.threads, embedded)
     loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)
     return Trials(spec, loaded, load_models(spec), console, request.command, request.output, kind)

@@ -133,7 +133,7 @@ def test_scores_that_were_computed_in_two_ways_share_no_table(tmp_path):
     ]
     write(tmp_path / "a.json", made)
     shown = show([tmp_path / "a.json"], "bleu", [], [])
-    assert [table.row_count for table in shown] == [1, 2] and "bleu: tok:zh" in text_of(shown)
+    assert [len(table.rows) for table in shown] == [1, 2] and "bleu: tok:zh" in text_of(shown)
 
 
 def test_it_is_said_why_rows_are_not_paired(folder):
@@ -202,11 +202,11 @@ def test_rows_of_other_conditions_have_tables_of_their_own(tmp_path):
     write(tmp_path / "a.json", [*rows_of((1.0, 1.2), (2.0, 2.2)), *others])
     write(tmp_path / "b.json", rows_of((1.0, 1.2))[:1])
     shown = show([tmp_path / "a.json", tmp_path / "b.json"], "speedup", [], [])
-    assert len(shown) == 5 and [table.row_count for table in shown[:3]] == [2, 1, 1]
+    assert len(shown) == 5 and [len(table.rows) for table in shown[:3]] == [2, 1, 1]
     text = " ".join(text_of(shown).split())
     assert "not all are paired (records are not at hand)" in text and "1:1" in text and f"2: {tmp_path}" in text
     assert len(show([tmp_path / "a.json"], "speedup", ["sampling.temperature=1.0"], [])) == 1
-    assert show([tmp_path / "a.json"], "speedup", ["method=m1"], ["ja"])[0].row_count == 1
+    assert len(show([tmp_path / "a.json"], "speedup", ["method=m1"], ["ja"])[0].rows) == 1
 
 
 def test_several_rows_of_a_method_say_what_they_differ_in(tmp_path):

@@ -3,10 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
+from specbench.core.table import Table, numbers, words
 from specbench.results.captions import prescribed
 from specbench.results.row import Row
 from specbench.results.speed import dear, name_of, number_of, token_pass, uneven, value_of, verifying_cost
@@ -23,21 +20,12 @@ SAME = 0.02  # acceptance rates closer than that, and speed-ups by that share, a
 def breakdown_table(rows: Sequence[Row]) -> Table:
     """One task and subset, a line per method: milliseconds per emitted token after the first, and what they are spent
     on; the parts sum to the whole."""
-    table = Table(
-        title=Text(f"{short(rows[0].task)} · {rows[0].subset} · ms per token"),
-        caption=Text(_caption(rows)),
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    table.add_column("method", overflow="fold")
-    for header in ("all", "draft", "verify", "rule and\nsampling", "tokenizer", "other", "draft\nshare", "α", "c", "v"):
-        table.add_column(header, justify="right", no_wrap=True)
     plain = token_pass(rows)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in _cells(row, plain)))
-    return table
+    figures = ("all", "draft", "verify", "rule and\nsampling", "tokenizer", "other", "draft\nshare", "α", "c", "v")
+    return Table(
+        f"{short(rows[0].task)} · {rows[0].subset} · ms per token", (*words("method"), *numbers(*figures)),
+        [_cells(row, plain) for row in rows], _caption(rows),
+    )  # fmt: skip
 
 
 def per_token(row: Row) -> dict[str, float | None]:
@@ -151,11 +139,11 @@ def _cells(row: Row, plain: float | None) -> list[str]:
     ]
 
 
-def _caption(rows: Sequence[Row]) -> str:
+def _caption(rows: Sequence[Row]) -> list[str]:
     told = "rule and sampling: rules, draws; tokenizer: cutting texts anew, stop strings; other: Python, caches"
     ratio = (
         "c is of the median passes, and the times are of all: where passes were slow at times, these hold more of it; "
         "v: the mean verifying pass in mean passes of ar"
     )
     plain = token_pass(rows)
-    return "\n".join([told, ratio, *filter(None, [dear(rows), why(rows), *(uneven(row, plain) for row in rows)])])
+    return [told, ratio, *filter(None, [dear(rows), why(rows), *(uneven(row, plain) for row in rows)])]

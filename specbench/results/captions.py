@@ -79,7 +79,7 @@ SOURCES = {
 }
 
 
-def caption(rows: Sequence[Row]) -> str:
+def caption(rows: Sequence[Row]) -> list[str]:
     """What was run and on what, a line each; then what makes the numbers weak."""
     row = rows[0]
     places = [each.data_location for each in rows if len(rows) == 1 or each.subset != "all"]
@@ -106,7 +106,7 @@ def caption(rows: Sequence[Row]) -> str:
              for r in rows if rests_on_few(r)]  # fmt: skip
     if small:
         sentences.append(f"{FEW} in {', '.join(small)}")
-    return "\n".join(sentences)
+    return sentences
 
 
 def rests_on_few(row: Row) -> bool:

@@ -2,17 +2,13 @@
 
 from collections.abc import Sequence
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
-from specbench.results.bootstrap import SMALL_SAMPLE, Metric
+from specbench.core.table import Table, numbers, words
+from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import FEW, rests_on_few
-from specbench.results.comparable import Difference
 from specbench.results.compare import Compared, Comparison
 from specbench.results.paired import Change
-from specbench.results.tables import doubt_lines, marked
-from specbench.results.units import NULL, number, unit_of
+from specbench.results.tables import marked, warning_lines
+from specbench.results.units import NULL, interval, number, unit_of
 
 LABELS = {
     "speedup": ("speed-up", 3), "tokens_per_second": ("tok/s", 1), "tokens_per_second_ar": ("tok/s of AR", 1),
@@ -28,7 +24,7 @@ def tables(comparison: Comparison) -> list[Table]:
     parts = [each for each in comparison.compared if each not in wholes]
     return [
         configuration_table(comparison),
-        *(changes_table(comparison, each) for each in wholes),
+        *(changes_table(each) for each in wholes),
         *([subsets_table(parts)] if parts else []),
     ]
 
@@ -38,66 +34,53 @@ def _alone(each: Compared, compared: Sequence[Compared]) -> bool:
 
 
 def configuration_table(comparison: Comparison) -> Table:
-    table = _table("what differs in the configuration")
-    table.add_column("", no_wrap=True)
-    table.add_column("field", overflow="fold")
-    table.add_column("first", overflow="fold")
-    table.add_column("second", overflow="fold")
-    for mark, found in (("!", comparison.hindrances), (" ", comparison.differing)):
-        for each in found:
-            table.add_row(*(Text(cell) for cell in (mark, each.field, *_values(each))))
-    lines = [f"first: {comparison.first}", f"second: {comparison.second}"]
+    """A line for each field that differs."""
+    rows = [
+        (mark, each.field, str(each.first), str(each.second))
+        for mark, found in (("!", comparison.hindrances), (" ", comparison.differing)) for each in found
+    ]  # fmt: skip
+    caption = [f"first: {comparison.first}", f"second: {comparison.second}"]
     if comparison.hindrances:
-        lines.append(f"! {HINDERED}")
+        caption.append(f"! {HINDERED}")
     elif not comparison.differing:
-        lines.append("nothing: these are two measurements of one configuration")
-    table.caption = Text("\n".join(lines))
-    return table
+        caption.append("nothing: these are two measurements of one configuration")
+    columns = (*words("", folds=False), *words("field", "first", "second"))
+    return Table("what differs in the configuration", columns, rows, caption)
 
 
-def _values(each: Difference) -> tuple[str, str]:
-    return str(each.first), str(each.second)
+def changes_table(each: Compared) -> Table:
+    """A line for each metric of a task and subset."""
+    figures = numbers("first", "second", "change", "95 % interval")
+    caption = [*_caption(each), *warning_lines([each.first, each.second], ["first", "second"])]
+    rows = [_change_cells(each, change) for change in each.changes]
+    return Table(f"{each.task} · {each.subset}", (*words("metric", folds=False), *figures, *words("")), rows, caption)
 
 
-def changes_table(comparison: Comparison, each: Compared) -> Table:
-    table = _table(f"{each.task} · {each.subset}")
-    table.add_column("metric", no_wrap=True)
-    for header in ("first", "second", "change", "95 % interval"):
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
-    for change in each.changes:
-        label, digits, factor = _unit(change.metric)
-        values = [number(change.first, digits, factor), number(change.second, digits, factor)]
-        if change.metric == "speedup":
-            values = [marked(value, row) for value, row in zip(values, (each.first, each.second), strict=True)]
-        cells = (label, *values, *_change(change, factor), _said(change))
-        table.add_row(*(Text(cell) for cell in cells))
-    table.caption = Text("\n".join([*_caption(each), *doubt_lines([each.first, each.second], ["first", "second"])]))
-    return table
+def _change_cells(each: Compared, change: Change) -> tuple[str, ...]:
+    label, digits, factor = _unit(change.metric)
+    values = [number(change.first, digits, factor), number(change.second, digits, factor)]
+    if change.metric == "speedup":
+        values = [marked(value, row) for value, row in zip(values, (each.first, each.second), strict=True)]
+    return label, *values, *_change(change, factor), _said(change)
 
 
 def subsets_table(parts: Sequence[Compared]) -> Table:
+    """A line for each subset."""
     several = len({each.task for each in parts}) > 1
-    table = _table("by subset")
-    table.add_column("subset", no_wrap=True)
-    table.add_column("n", justify="right", no_wrap=True)
-    table.add_column("speed-up\nfirst → second", justify="right", no_wrap=True)
-    for name in IN_SUBSETS:
-        table.add_column(f"{LABELS[name][0]}: change\n95 % interval", justify="right", no_wrap=True)
-    for each in parts:
-        changes = [each.change(name) for name in IN_SUBSETS]
-        speedup = changes[0]
-        pair = NULL if speedup is None else f"{number(speedup.first, 2)} → {number(speedup.second, 2)}"
-        cells = [
-            NULL if change is None else " ".join(part for part in _change(change, 1.0) if part) for change in changes
-        ]
-        name = f"{each.task} {each.subset}" if several else each.subset
-        table.add_row(*(Text(cell) for cell in (name, str(each.num_paired or NULL), pair, *cells)))
+    figures = (f"{LABELS[name][0]}: change\n95 % interval" for name in IN_SUBSETS)
+    columns = (*words("subset", folds=False), *numbers("n", "speed-up\nfirst → second", *figures))
+    rows = [(f"{each.task} {each.subset}" if several else each.subset, *_subset_cells(each)) for each in parts]
     few = [each for each in parts if each.num_paired < SMALL_SAMPLE and (each.num_paired or _rest_on_few(each))]
-    if few:
-        names = ", ".join(each.subset for each in few)
-        table.caption = Text(f"{FEW} in {names}")
-    return table
+    caption = [f"{FEW} in {', '.join(each.subset for each in few)}"] if few else []
+    return Table("by subset", columns, rows, caption)
+
+
+def _subset_cells(each: Compared) -> list[str]:
+    changes = [each.change(name) for name in IN_SUBSETS]
+    speedup = changes[0]
+    pair = NULL if speedup is None else f"{number(speedup.first, 2)} → {number(speedup.second, 2)}"
+    cells = [NULL if change is None else " ".join(filter(None, _change(change, 1.0))) for change in changes]
+    return [str(each.num_paired or NULL), pair, *cells]
 
 
 def _rest_on_few(each: Compared) -> bool:
@@ -106,19 +89,9 @@ def _rest_on_few(each: Compared) -> bool:
 
 def _change(change: Change, factor: float) -> tuple[str, str]:
     if change.kind == "ratio":
-        return f"× {number(change.change, 3)}", _interval(change.change, 3, 1.0, "")
+        return f"× {number(change.change, 3)}", interval(change.change, 3)
     digits = 3 if factor == 1 else 1
-    return f"{_signed(change.change.value, digits, factor)}", _interval(change.change, digits, factor, "+")
-
-
-def _interval(metric: Metric, digits: int, factor: float, sign: str) -> str:
-    if metric.low is None or metric.high is None:
-        return ""
-    return f"[{factor * metric.low:{sign}.{digits}f}, {factor * metric.high:{sign}.{digits}f}]"
-
-
-def _signed(value: float | None, digits: int, factor: float) -> str:
-    return NULL if value is None else f"{factor * value:+.{digits}f}"
+    return number(change.change, digits, factor, "+"), interval(change.change, digits, factor, "+")
 
 
 def _said(change: Change) -> str:
@@ -146,9 +119,3 @@ def _caption(each: Compared) -> list[str]:
     if each.num_paired < SMALL_SAMPLE:
         lines.append(FEW)
     return lines
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=Text(title), caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
-    )  # fmt: skip

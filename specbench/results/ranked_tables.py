@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table
-
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.table import FORMATS, Column, Table, numbers, words
 from specbench.results.captions import (
     FEW,
     computed_on,
@@ -17,7 +16,6 @@ from specbench.results.captions import (
     sampling_of,
     verdict_word,
 )
-from specbench.results.formats import FORMATS, Column, RankedTable
 from specbench.results.glossary import MEANINGS
 from specbench.results.leaderboard import load
 from specbench.results.named import filtered, leaves, of_subsets
@@ -25,8 +23,8 @@ from specbench.results.paired import KINDS, Side
 from specbench.results.ranks import Ranked, computed, grouped, ranked
 from specbench.results.row import Row
 from specbench.results.runs import Runs
-from specbench.results.tables import doubt_lines, speedup_cell
-from specbench.results.units import number, short, speed, unit_of
+from specbench.results.tables import acceptance_cells, speed_cells, warning_lines
+from specbench.results.units import number, short
 
 SPEEDUP = "speedup"
 # The columns of the metrics that each table has, and that of the main score.
@@ -49,43 +47,36 @@ def check_metric(rows: Sequence[Row], metric: str) -> None:
         raise ConfigError(f"--sort {metric}: no row has this metric: {nearest(metric, known)}")
 
 
-def tables(rows: Sequence[Numbered], metric: str = SPEEDUP) -> list[RankedTable]:
+def tables(rows: Sequence[Numbered], metric: str = SPEEDUP) -> list[Table]:
     """A table for each set of conditions, in the order of the files, the best row of `metric` first."""
     names = {id(each.side): each.name for each in rows}
     return [_table(group, names, metric) for group in grouped([each.side for each in rows], metric).values()]
 
 
-def _table(group: Sequence[Side], names: Mapping[int, str], metric: str) -> RankedTable:
+def _table(group: Sequence[Side], names: Mapping[int, str], metric: str) -> Table:
     order = ranked(group, metric)
     rows = [each.row for each in order]
-    lines = [*_caption(order, metric), *doubt_lines(rows, [f"row {names[id(each.side)]}" for each in order])]
+    caption = [*_caption(order, metric), *warning_lines(rows, [f"row {names[id(each.side)]}" for each in order])]
     extra = None if metric in (*PLACES, rows[0].quality) else metric
+    figures = numbers("γ", "α", "τ", "tok/s", "speed-up\n95 % interval", heading(rows).replace(" ", "\n"))
     columns = (
-        Column("rank"), Column("row"), Column("method", folds=True),
-        *(Column(name, is_number=True) for name in ("γ", "α", "τ", "tok/s", "speed-up\n95 % interval", heading(rows))),
-        *([Column(metric.replace("_", " "), is_number=True, folds=True)] if extra else []),
-        Column("verdict", folds=True),
+        *words("rank", folds=False), Column("row", folds=False, is_for_screen=True), *words("method"), *figures,
+        *(numbers(metric.replace("_", "\n"), folds=True) if extra else ()), *words("verdict"),
     )  # fmt: skip
     settings = told_apart(rows)
-    cells = tuple((each.text, names[id(each.side)], settings[each.row.key], *_cells(each.row, extra)) for each in order)
+    cells = [(each.text, names[id(each.side)], settings[each.row.key], *_cells(each.row, extra)) for each in order]
     separable = len(order) > 1 and (order[0].best, order[0].worst) == (1, 1)
     place = PLACES.get(metric, QUALITY + (extra is not None))
-    return RankedTable(
-        title=f"{short(rows[0].task)} · {rows[0].subset}", columns=columns, cells=cells,
-        caption=tuple(lines), best=(0, place) if separable else None,
-    )  # fmt: skip
+    best = (0, place) if separable else None
+    return Table(f"{short(rows[0].task)} · {rows[0].subset}", columns, cells, caption, best)
 
 
 def _cells(row: Row, extra: str | None) -> list[str]:
-    metrics, unit = row.metrics, unit_of(row.quality)
     return [
         str(row.num_draft_tokens),
-        number(metrics.get("acceptance_rate"), 3),
-        number(metrics.get("mean_acceptance_length"), 2),
-        speed(metrics.get("tokens_per_second")),
-        speedup_cell(row),
-        number(metrics.get(row.quality or ""), unit.digits, unit.factor),
-        *([number(metrics.get(extra), 4)] if extra else []),
+        *acceptance_cells(row),
+        *speed_cells(row),
+        *([number(row.metrics.get(extra), 4)] if extra else []),
         verdict_word(row),
     ]
 

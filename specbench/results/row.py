@@ -176,6 +176,16 @@ class Row(Part):
         return self
 
     @property
+    def task_name(self) -> str:
+        """The task's name, without version and digest."""
+        return self.task.partition(":")[0].partition("@")[0]
+
+    @property
+    def method_name(self) -> str:
+        """The method's name, without version and digest."""
+        return self.method.partition(":")[0].partition("@")[0]
+
+    @property
     def examples(self) -> dict[str, int]:
         """By subset how many examples the row is of: the first ones that its run measured."""
         return self.subsets or {self.subset: self.n}

@@ -1,4 +1,4 @@
-"""How scores are shown: under which name, times what, with how many digits."""
+"""How figures are shown: the value with its interval, and the name, unit and digits of each score."""
 
 import re
 from collections.abc import Mapping
@@ -7,33 +7,43 @@ from dataclasses import dataclass
 from specbench.results.bootstrap import Metric
 from specbench.results.shares import SHARE, Bounds
 
-NULL = "–"
+NULL = "–"  # the cell of a value that does not exist
 
 
 def short(versioned: str) -> str:
-    """name@version:digest → name@version"""
+    """Returns name@version of name@version:digest."""
     return versioned.partition(":")[0]
 
 
-def number(metric: Metric | None, digits: int, factor: float = 1) -> str:
+def number(metric: Metric | None, digits: int, factor: float = 1, sign: str = "") -> str:
+    """Returns a value as a table shows it: times `factor`, with `digits` decimals. `sign`: "+" shows the plus too."""
     if metric is None or metric.value is None:
         return NULL
-    return f"{factor * metric.value:.{digits}f}"
+    return f"{factor * metric.value:{sign}z.{digits}f}"
 
 
 def speed(metric: Metric | None) -> str:
+    """Returns tokens/s: with one decimal below 1000."""
     return number(metric, 1 if metric is None or (metric.value or 0) < 1000 else 0)
 
 
-def with_interval(metric: Metric | None) -> str:
+def interval(metric: Metric | None, digits: int = 2, factor: float = 1, sign: str = "") -> str:
+    """Returns the 95 % interval, such as "[1.20, 1.31]"; empty where there is none."""
     if metric is None or metric.low is None or metric.high is None:
-        return number(metric, 2)
-    return f"{metric.value:.2f} [{metric.low:.2f}, {metric.high:.2f}]"
+        return ""
+    low, high = (f"{factor * end:{sign}z.{digits}f}" for end in (metric.low, metric.high))
+    return f"[{low}, {high}]"
+
+
+def with_interval(metric: Metric | None, digits: int = 2, factor: float = 1, sign: str = "") -> str:
+    """Returns the value and its 95 % interval, such as "1.25 [1.20, 1.31]"; the value alone where there is none."""
+    return f"{number(metric, digits, factor, sign)} {interval(metric, digits, factor, sign)}".rstrip()
 
 
 @dataclass(frozen=True)
 class Unit:
-    """`label`: the name with its unit. A value is shown times `factor`; `most`: how far two values can be apart."""
+    """How a score is shown. `label`: its name with the unit. `factor`: the value is shown times it. `most`: the largest
+    possible difference of two values."""
 
     label: str
     factor: float = 1.0
@@ -58,7 +68,7 @@ PASS_AT = re.compile(r"pass@(\d+)")
 
 
 def unit_of(name: str | None) -> Unit:
-    """The unit of a score; one that is not ours is shown as it is, under its own name."""
+    """Returns the unit of a score. A score of a plug-in is shown as it is, under its own name."""
     if name is None:
         return Unit("score")
     if "," in name:  # lm-eval's, METRIC,FILTER: some of its tasks have shares, some percentages under one name
@@ -69,14 +79,14 @@ def unit_of(name: str | None) -> Unit:
 
 
 def bounds_of(name: str) -> Bounds | None:
-    """The least and the most that a score can be; None for one that is not ours."""
+    """Returns the least and the greatest value of a score; None for a score of a plug-in."""
     if name in SHARES or PASS_AT.fullmatch(name):
         return SHARE
     return {"bleu": PERCENT, "chrf": PERCENT, "judge_score": RATINGS}.get(name)
 
 
 def pair(metrics: Mapping[str, Metric], name: str | None) -> str:
-    """The score of the baseline and of the method: "62.5 → 60.0"."""
+    """Returns the score of the baseline and of the method, such as "62.5 → 60.0"."""
     unit = unit_of(name)
     both = [number(metrics.get(key), unit.digits, unit.factor) for key in (f"{name}_ar", f"{name}")]
     return NULL if both == [NULL, NULL] else " → ".join(both)

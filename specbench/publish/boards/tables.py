@@ -12,7 +12,7 @@ from specbench.publish.boards.spec import QUALITY
 from specbench.publish.measurement import Outcome
 from specbench.results.captions import FEW, computed_on, prescribed, rests_on_few, verdict_word
 from specbench.results.row import Row
-from specbench.results.tables import doubt_lines, speedup_cell
+from specbench.results.tables import warning_lines, speedup_cell
 from specbench.results.units import NULL, number, speed, unit_of
 
 NOT_MEASURED = "not measured"
@@ -97,7 +97,7 @@ def _conditions(measured: Measured) -> list[str]:
 def _doubts(measured: Measured) -> list[str]:
     rows = [(row, f"{run} {row.method.partition('@')[0]}")
             for run, found in measured.rows.items() for row in over_all(found)]  # fmt: skip
-    return doubt_lines([row for row, _ in rows], [name for _, name in rows])
+    return warning_lines([row for row, _ in rows], [name for _, name in rows])
 
 
 def outcomes_table(title: str, outcomes: Sequence[Outcome]) -> Table:

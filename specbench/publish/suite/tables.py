@@ -17,7 +17,7 @@ from specbench.publish.suite.forecast import Forecast, Planned, cells_in, genera
 from specbench.publish.suite.workers import Begun, Event, Finished, Lost, Ready, Recorded, Said
 from specbench.results.captions import FEW, rests_on_few
 from specbench.results.row import Row
-from specbench.results.tables import doubt_lines, speedup_cell
+from specbench.results.tables import warning_lines, speedup_cell
 from specbench.results.units import NULL, number, short, speed, unit_of
 from specbench.running.progress import PLAIN_LINE_SECONDS
 
@@ -80,7 +80,7 @@ def _doubts(measured: Sequence[tuple[Cell, Sequence[Row]]]) -> list[str]:
     names = [f"{cell.name} {short(row.method).partition('@')[0]}" for cell, row in rows]
     few = sum(any(map(rests_on_few, over_all(found))) for _, found in measured)
     line = f"{FEW} in {few} of {len(measured)} cells"
-    return [*([line] if few else []), *doubt_lines([row for _, row in rows], names)]
+    return [*([line] if few else []), *warning_lines([row for _, row in rows], names)]
 
 
 def _cells(row: Row) -> list[str]:

@@ -20,7 +20,7 @@ from specbench.results.gate.pairing import (
 )
 from specbench.results.gate.speed import judge_all
 from specbench.results.row import Row
-from specbench.results.tables import doubts
+from specbench.results.tables import marked_warnings
 
 Say = Callable[[str], None]
 
@@ -45,7 +45,7 @@ def check(
         if mine:
             say(f"comparing {each.name}")
             each.notes += [f"changed: {change}" for change in dict.fromkeys(c for pair in mine for c in changes(pair))]
-            each.notes += [*_noise(mine), *_doubts(mine)]
+            each.notes += [*_noise(mine), *_warnings(mine)]
             pending += by.compare(each, mine)
         if mine or each.problems:
             compared.append(each)
@@ -70,11 +70,11 @@ def _noise(pairs: Sequence[Pair]) -> list[str]:
     ]
 
 
-def _doubts(pairs: Sequence[Pair]) -> list[str]:
+def _warnings(pairs: Sequence[Pair]) -> list[str]:
     """What speaks against the speed-ups of either side, by the rows over all subsets."""
     whole = [pair for pair in pairs if pair.candidate.subset == "all"] or pairs
     sides = [side for pair in whole for side in (("baseline", pair.baseline), ("candidate", pair.candidate))]
-    return [f"{name} {row.subset}: {text}" for name, row in sides for text in doubts(row).values()]
+    return [f"{name} {row.subset}: {text}" for name, row in sides for text in marked_warnings(row).values()]
 
 
 def _reasons(refused: Sequence[Refused]) -> list[str]:

@@ -3,16 +3,11 @@
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
-from rich import box
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from specbench.results.formats import escaped, table
+from specbench.core.table import Table, escaped_markdown, markdown_table, numbers, words
 from specbench.results.gate.counts import LENGTH, PASSES, RATE
 from specbench.results.gate.findings import OUTPUTS, Compared, Report
 from specbench.results.gate.speed import FALSE_ALARMS, SPEEDUP
-from specbench.results.units import NULL
+from specbench.results.units import NULL, with_interval
 
 HEADERS = (
     "method", "outputs\nequal", "τ", "α", "target passes\nper token", "speed-up", "ratio of them\n[interval]", "result",
@@ -40,7 +35,7 @@ def cells(compared: Compared) -> list[str]:
     speed, ratio = NULL, NULL
     if lowest is not None and lowest.ratio is not None:
         speed = f"{float(lowest.baseline):.2f} → {float(lowest.candidate):.2f}"
-        ratio = f"{lowest.ratio.value:.3f} [{lowest.ratio.low:.3f}, {lowest.ratio.high:.3f}]"
+        ratio = with_interval(lowest.ratio, 3)
     shown = [compared.cells.get(name, NULL) for name in (OUTPUTS, LENGTH, RATE, PASSES)]
     return [compared.method, *shown, speed, ratio, compared.verdict]
 
@@ -85,34 +80,29 @@ def decided(report: Report) -> list[str]:
 def markdown(report: Report) -> str:
     """A heading, a table, and the reasons as lists."""
     headers = ["task", *(header.replace("\n", " ") for header in HEADERS)]
-    rows = [list(map(escaped, [each.task, *cells(each)])) for each in report.compared]
-    lines = [f"### specbench check: {escaped(headline(report))}", ""]
+    rows = [list(map(escaped_markdown, [each.task, *cells(each)])) for each in report.compared]
+    lines = [f"### specbench check: {escaped_markdown(headline(report))}", ""]
     if rows:
-        lines += [table(list(map(escaped, headers)), rows), ""]
+        lines += [markdown_table(list(map(escaped_markdown, headers)), rows), ""]
     for heading, texts in sections(report):
-        lines += [f"**{heading}**", "", *(f"- {escaped(text)}" for text in texts), ""]
+        lines += [f"**{heading}**", "", *(f"- {escaped_markdown(text)}" for text in texts), ""]
     lines.append(f"baseline `{report.baseline}`, candidate `{report.candidate}`")
     return "\n".join(lines)
 
 
-def screen(report: Report) -> Iterator[RenderableType]:
+def screen(report: Report) -> Iterator[Table | str]:
     """A table for each task, and the reasons."""
-    yield Text(headline(report))
+    yield headline(report)
     for task in dict.fromkeys(each.task for each in report.compared):
         yield _table(task, [each for each in report.compared if each.task == task])
     for heading, lines in sections(report):
-        yield Text(f"{heading}:")
-        yield Text("\n".join(f"  {line}" for line in lines))
+        yield f"{heading}:"
+        yield "\n".join(f"  {line}" for line in lines)
 
 
 def _table(task: str, compared: list[Compared]) -> Table:
-    table = Table(title=Text(f"{task}: baseline → candidate"), box=box.SIMPLE_HEAD, pad_edge=False,
-                  collapse_padding=True)  # fmt: skip
-    for header in HEADERS:
-        table.add_column(header, justify="left" if header in ("method", "result") else "right", overflow="fold")
-    for each in compared:
-        table.add_row(*(Text(cell) for cell in cells(each)))
-    return table
+    columns = (*words(HEADERS[0]), *numbers(*HEADERS[1:-1], folds=True), *words(HEADERS[-1]))
+    return Table(f"{task}: baseline → candidate", columns, [cells(each) for each in compared])
 
 
 SUITE = "specbench check"

@@ -51,13 +51,14 @@ class Ties(Noted):
 
 
 class Measurement(Noted):
-    """What one command measured. `chat`: whether prompts went through the chat template.
+    """What one command measured. `request`: its settings. `chat`: whether prompts went through the chat template.
 
     `other_vocabulary`: the methods whose drafter decodes alone in tokens that are not the target's. `trained_on`: by
     method the digests of the measured prompts that its drafter was trained on.
     """
 
     command: str
+    request: dict[str, Any] = {}
     repeats: PositiveInt
     chat: bool
     subsets: tuple[MeasuredSubset, ...]

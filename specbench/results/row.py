@@ -51,7 +51,8 @@ COMPUTED = frozenset(
 NOTED = frozenset(
     {
         "target", "target_revision", "drafter", "drafter_revision", "dtype", "device", "attention", "engine",
-        "versions", "commit", "command", "data_source", "data_location", "data_revision", "chat", "seed", "shots",
+        "versions", "commit", "command", "request", "data_source", "data_location", "data_revision", "chat", "seed",
+        "shots",
     }
 )  # fmt: skip
 STATED = frozenset({"evidence", "fairness", "run"})
@@ -59,7 +60,7 @@ STATED = frozenset({"evidence", "fairness", "run"})
 RESULT_FIELDS = frozenset(
     {
         "metrics", "accepted_lengths", "warnings", "shots", "quality", "signatures", "verdict", "evidence", "fairness",
-        "intervals", "created", "command", "run",
+        "intervals", "created", "command", "request", "run",
     }
 )  # fmt: skip
 
@@ -141,6 +142,7 @@ class Row(Part):
     versions: dict[str, str | None]
     commit: str | None
     command: str
+    request: dict[str, Any] = Field(default_factory=dict)  # specbench.running.request.Request.settings
     data_source: Literal["hub", "local", "sample"]
     data_location: str
     data_revision: str | None

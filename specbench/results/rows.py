@@ -108,6 +108,7 @@ class MeasuredRun:
             versions=conditions["versions"],
             commit=conditions["commit"],
             command=self.measurement.command,
+            request=self.measurement.request,
             data_source=first.source,
             data_location=", ".join(dict.fromkeys(part.location for part in parts)),
             data_revision=revision_of({part.subset: part.revision for part in parts}),

@@ -184,7 +184,12 @@ def load_suite(name_or_path: str) -> SuiteSpec:
     cells = cells_of(suite)
     if not cells:
         raise ConfigError(f"{path}: exclude: nothing is left of the grid: take an entry out")
-    for cell in {(each.task.called, each.methods, each.temperature, each.pair.engine): each for each in cells}.values():
+    checked = set()
+    for cell in cells:
+        key = cell.task.called, cell.methods, cell.temperature, cell.pair.engine
+        if key in checked:
+            continue
+        checked.add(key)
         with_prefix(f"{path}: {cell.name}: ", cell.row_names)
         with_prefix(f"{path}: {cell.name}: ", lambda cell=cell: _check_engine(cell))
     return suite

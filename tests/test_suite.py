@@ -257,9 +257,9 @@ def ran(workers: list[Fake], num_jobs: int, max_losses: int = 2) -> list[tuple[i
 
 
 def test_a_lost_workers_job_goes_back_into_the_queue() -> None:
-    first = Fake("a", [LogLine("begun"), WorkerLost("killed")])
-    assert sorted(ran([first, Fake("b")], 3)) == [(0, None), (1, None), (2, None)]
-    assert first.num_opened == 2
+    workers = [Fake(name, [LogLine("begun"), WorkerLost("killed")]) for name in "ab"]
+    assert sorted(ran(workers, 3, max_losses=3)) == [(0, None), (1, None), (2, None)]
+    assert 3 <= sum(worker.num_opened for worker in workers) <= 4
 
 
 def test_a_job_that_costs_several_workers_is_given_up_and_stops_no_other() -> None:

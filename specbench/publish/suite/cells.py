@@ -2,7 +2,8 @@
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -172,26 +173,28 @@ def load_suite(name_or_path: str) -> SuiteSpec:
     and overrides."""
     path, suite = suite_path(name_or_path), read_suite(name_or_path)
     for number, task in enumerate(suite.tasks):
-        added = [name for pair in suite.pairs.values() for name in pair.subsets.get(task.called, ())]
-        with_prefix(f"{path}: tasks.{number}: ", lambda task=task, added=added: _check_subsets(task, added))
-    for method in {name: None for task in suite.tasks for name in suite.methods_of(task)}:
-        with_prefix(f"{path}: methods: ", lambda method=method: load_method(method))
+        with prefixed(f"{path}: tasks.{number}: "):
+            _check_subsets(task, [name for pair in suite.pairs.values() for name in pair.subsets.get(task.called, ())])
+        with prefixed(f"{path}: methods: "):
+            for method in suite.methods_of(task):
+                load_method(method)
     for name, pair in suite.pairs.items():
-        for method in filter(None, pair.methods.values()):
-            with_prefix(f"{path}: pairs.{name}.methods: ", lambda method=method: load_method(method))
-        if pair.methods and not cells_of(suite, pair=name):
-            raise ConfigError(f"{path}: pairs.{name}.methods: nothing is left to measure: leave the pair out")
+        with prefixed(f"{path}: pairs.{name}.methods: "):
+            for method in filter(None, pair.methods.values()):
+                load_method(method)
+            if pair.methods and not cells_of(suite, pair=name):
+                raise ConfigError("nothing is left to measure: leave the pair out")
     cells = cells_of(suite)
     if not cells:
         raise ConfigError(f"{path}: exclude: nothing is left of the grid: take an entry out")
     checked = set()
     for cell in cells:
         key = cell.task.called, cell.methods, cell.temperature, cell.pair.engine
-        if key in checked:
-            continue
-        checked.add(key)
-        with_prefix(f"{path}: {cell.name}: ", cell.row_names)
-        with_prefix(f"{path}: {cell.name}: ", lambda cell=cell: _check_engine(cell))
+        if key not in checked:
+            checked.add(key)
+            with prefixed(f"{path}: {cell.name}: "):
+                cell.row_names()
+                _check_engine(cell)
     return suite
 
 
@@ -200,10 +203,11 @@ def is_suite(path: Path) -> bool:
     return bool({"tasks", "pairs"} & yaml_files.read(path).keys())
 
 
-def with_prefix(prefix: str, check: Callable[[], Any]) -> None:
-    """Run a check, and put `prefix` before the text of its ConfigError."""
+@contextmanager
+def prefixed(prefix: str) -> Iterator[None]:
+    """Put `prefix` before the text of a ConfigError."""
     try:
-        check()
+        yield
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error}") from error
 

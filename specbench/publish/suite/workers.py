@@ -2,9 +2,9 @@
 
 import queue
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -114,35 +114,39 @@ class WorkerProcess(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(eq=False)
-class Worker:
-    """A process with the thread that waits for it. `job`: the number of its job; `is_closed`: nothing more is
-    opened."""
+Message = tuple[str, int | None, Event]  # the worker's name, the number of its job, what happened
 
-    process: WorkerProcess
-    inbox: "queue.SimpleQueue[tuple[Worker, Event]]"
-    jobs: "queue.SimpleQueue[Job | None]" = field(default_factory=queue.SimpleQueue)
-    job: int | None = None
-    is_closed: bool = False
 
-    def work(self) -> None:
-        """Open the process and do its jobs; open it again where it has ended. Ends when it cannot be opened."""
-        while not self.is_closed and isinstance(self._send(lambda: iter([self.process.open()])), WorkerReady):
+class Worker(threading.Thread):
+    """Opens a process and does jobs in it. Opens it again where it has ended, and ends itself where that fails."""
+
+    def __init__(
+        self, process: WorkerProcess, jobs: "queue.SimpleQueue[tuple[int, Job | None]]",
+        messages: "queue.SimpleQueue[Message]",
+    ) -> None:  # fmt: skip
+        super().__init__(daemon=True)
+        self.process = process
+        self.is_closed = False
+        self._jobs, self._messages = jobs, messages
+
+    def run(self) -> None:
+        while not self.is_closed and isinstance(self._send(None, lambda: iter([self.process.open()])), WorkerReady):
             event: Event | None = None
             while event is None or (isinstance(event, JobFinished) and not event.is_last):
-                if (job := self.jobs.get()) is None:
+                number, job = self._jobs.get()
+                if job is None or self.is_closed:
                     return
-                event = self._send(lambda job=job: self.process.events(job))  # type: ignore[misc]
+                event = self._send(number, lambda job=job: self.process.events(job))  # type: ignore[misc]
 
-    def _send(self, act: Callable[[], Iterator[Event]]) -> Event:
-        """Pass on all events of an act. Returns the last one."""
+    def _send(self, job: int | None, events: Callable[[], Iterator[Event]]) -> Event:
+        """Send all events, and the loss of the worker where they end in an error. Returns the last event."""
         event: Event = WorkerLost("it sent nothing")
         try:
-            for event in act():
-                self.inbox.put((self, event))
+            for event in events():
+                self._messages.put((self.process.name, job, event))
         except Exception as error:  # of the connection, or of a disk that takes no records
             event = WorkerLost(reason_of(error))
-            self.inbox.put((self, event))
+            self._messages.put((self.process.name, job, event))
         return event
 
 
@@ -154,22 +158,17 @@ class WorkerPool:
         self, processes: Sequence[WorkerProcess], accept: Callable[[WorkerReady], None],
         tell: Callable[[str, int | None, Event], None],
     ) -> None:  # fmt: skip
-        self._inbox: queue.SimpleQueue[tuple[Worker, Event]] = queue.SimpleQueue()
-        self._workers = [Worker(process, self._inbox) for process in processes]
+        self._jobs: queue.SimpleQueue[tuple[int, Job | None]] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._workers = [Worker(process, self._jobs, self._messages) for process in processes]
         self._accept, self._tell = accept, tell
-        self._opening = set(self._workers)
-        self._idle: list[Worker] = []
-
-    @property
-    def num_workers(self) -> int:
-        """Returns the number of workers that are not lost for good."""
-        return len(self._workers)
+        self.num_workers = len(self._workers)  # those that are not lost for good
 
     def __enter__(self) -> "WorkerPool":
         for worker in self._workers:
-            threading.Thread(target=worker.work, daemon=True).start()
+            worker.start()
         try:
-            while self._opening:
+            for _ in self._workers:
                 self._next_event()
         except BaseException:
             self._close()
@@ -184,18 +183,15 @@ class WorkerPool:
     def run(self, jobs: Sequence[Job], max_losses: int, ended: Callable[[int, JobFinished], None]) -> None:
         """Do every job, and tell `ended` of each once. A job whose worker is lost goes to another worker, until that
         has happened `max_losses` times."""
-        waiting, losses = deque(range(len(jobs))), Counter[int]()
-        num_ended = 0
+        for waiting in enumerate(jobs):
+            self._jobs.put(waiting)
+        losses, num_ended = Counter[int](), 0
         while num_ended < len(jobs):
-            while self._idle and waiting:
-                worker = self._idle.pop(0)
-                worker.job = waiting.popleft()
-                worker.jobs.put(jobs[worker.job])
             job, event = self._next_event()
             if job is not None and isinstance(event, WorkerLost):
                 losses[job] += 1
                 if losses[job] < max_losses:
-                    waiting.append(job)
+                    self._jobs.put((job, jobs[job]))
                     continue
                 times = f" {max_losses} times" if max_losses > 1 else ""
                 event = JobFinished(f"its worker was lost{times}: {event.reason}")
@@ -204,36 +200,22 @@ class WorkerPool:
                 num_ended += 1
 
     def _next_event(self) -> tuple[int | None, Event]:
-        """Wait for an event. Returns it with the number of the job that it is of."""
-        worker, event = self._inbox.get()
+        """Wait for an event. Returns it with the number of its job. Raises ConfigError where the last worker cannot be
+        opened."""
+        name, job, event = self._messages.get()
         if isinstance(event, WorkerReady):
             self._accept(event)
-        self._tell(worker.process.name, worker.job, event)
-        job = worker.job
-        if isinstance(event, WorkerReady):
-            self._opening.discard(worker)
-            self._idle.append(worker)
-        elif isinstance(event, JobFinished):
-            worker.job = None
-            (self._opening.add if event.is_last else self._idle.append)(worker)
-        elif isinstance(event, WorkerLost) and job is None:
-            self._drop(worker, event)
-        elif isinstance(event, WorkerLost):
-            worker.job = None
-            self._opening.add(worker)
+        self._tell(name, job, event)
+        if job is None and isinstance(event, WorkerLost):
+            self.num_workers -= 1
+            if not self.num_workers:
+                raise ConfigError(f"no worker is left: {event.reason}; everything measured is kept")
         return job, event
-
-    def _drop(self, worker: Worker, event: WorkerLost) -> None:
-        """Go on without a worker that cannot be opened. Raises ConfigError where it was the last one."""
-        self._opening.discard(worker)
-        self._workers.remove(worker)
-        if not self._workers and not self._opening:
-            raise ConfigError(f"no worker is left: {event.reason}; everything measured is kept")
 
     def _close(self) -> None:
         for worker in self._workers:
             worker.is_closed = True
-            worker.jobs.put(None)
+            self._jobs.put((-1, None))
             worker.process.close()
 
 

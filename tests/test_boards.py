@@ -10,7 +10,6 @@ import pytest
 import yaml
 from rich.console import Console
 
-from specbench.analysis.fairness.numbers import Correlations, Family
 from specbench.core.errors import ConfigError
 from specbench.publish.boards.catalogue import board_names, load_board
 from specbench.publish.boards.cells import cells_of
@@ -22,6 +21,7 @@ from specbench.publish.boards.spec import Figure, Place
 from specbench.publish.boards.tables import boards_table, own_table
 from specbench.publish.measurement import Asked
 from specbench.results.bootstrap import Metric
+from specbench.results.group_numbers import Correlations, Family
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Row
 from tests.test_leaderboard import FIELDS
@@ -265,7 +265,7 @@ def test_a_board_is_run_resumed_and_shown(
     assert code == 1 and "failed: " in err and "drafter.path" in err
     assert out.index("measured") < out.index("FAILED")
     rows = load("all.json")
-    assert {row.method.partition("@")[0] for row in rows} == {"ar", "sd"} and all(row.n == 1 for row in rows)
+    assert {row.method_name for row in rows} == {"ar", "sd"} and all(row.n == 1 for row in rows)
     assert {row.run for row in rows} == {"runs/boards/mine/tiny/good"}
     records = tmp_path / "runs" / "boards" / "mine" / "tiny" / "good" / "records.jsonl"
     before = records.read_bytes()

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from specbench.analysis.fairness.runs import method_name
 from specbench.results import differences
 from specbench.results import differences as ratios
 from specbench.results.acceptance import with_own_passes
@@ -63,12 +62,12 @@ class Change:
 def own(row: Row, metric: str) -> Metric:
     """A row's metric. What AR is faster than itself is exact: its interval is the value."""
     found = row.metrics.get(metric, Metric())
-    exact = metric in OVER_AR and method_name(row) == "ar" and found.value == 1
+    exact = metric in OVER_AR and row.method_name == "ar" and found.value == 1
     return Metric(value=1.0, low=1.0, high=1.0) if exact else found
 
 
 @dataclass(frozen=True)
-class Side:
+class RowWithRecords:
     """`method` and `asked` are None and `records` empty where nothing of that is at hand."""
 
     row: Row
@@ -92,8 +91,8 @@ NO_FORM, NO_RECORDS, OTHER_PROMPTS = (
 class Pairs:
     """Two sides, of the same prompts in the same order."""
 
-    first: Side
-    second: Side
+    first: RowWithRecords
+    second: RowWithRecords
     records: tuple[Sequence[Record], Sequence[Record]]
 
     def change(self, metric: str) -> Change:
@@ -122,12 +121,12 @@ class Pairs:
     def prompts(self) -> Prompts:
         return Prompts.of(self.records[0], seed=0)
 
-    def sides(self) -> list[tuple[Side, Sequence[Record]]]:
+    def sides(self) -> list[tuple[RowWithRecords, Sequence[Record]]]:
         """The second before the first, as numerator and denominator."""
         return [(self.second, self.records[1]), (self.first, self.records[0])]
 
 
-def pair_up(first: Side, second: Side) -> Pairs:
+def pair_up(first: RowWithRecords, second: RowWithRecords) -> Pairs:
     """The records of both sides of the same example, repeat and turn, where prompt and reference are the same."""
     others = {record_key(record): record for record in second.records}
     both = [

@@ -72,7 +72,7 @@ class Measured:
 
     def method_name(self, row: Row) -> str:
         """What the board calls the method of a row."""
-        name = short(row.method).partition("@")[0]
+        name = row.method_name
         for asked, measured in self.board.pairs[self.pair_name].methods.items():
             if measured is not None and name in (measured, Path(measured).stem):
                 return asked

@@ -12,7 +12,7 @@ from specbench.publish.boards.spec import QUALITY
 from specbench.publish.measurement import Outcome
 from specbench.results.captions import FEW, computed_on, prescribed, rests_on_few, verdict_word
 from specbench.results.row import Row
-from specbench.results.tables import warning_lines, speedup_cell
+from specbench.results.tables import speedup_cell, warning_lines
 from specbench.results.units import NULL, number, speed, unit_of
 
 NOT_MEASURED = "not measured"
@@ -49,7 +49,7 @@ def own_table(measured: Measured) -> Table:
         for place, row in enumerate(over_all(rows)):
             first = [run, str(row.n)] if place == 0 else ["", ""]
             cells = [cell for metric in board.columns for cell in _own(row, metric)]
-            add(table, *first, row.method.partition("@")[0], verdict_word(row), *cells)
+            add(table, *first, row.method_name, verdict_word(row), *cells)
         if rows:
             table.add_section()
     table.caption = Text("\n".join(_conditions(measured)))

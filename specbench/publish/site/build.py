@@ -14,7 +14,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from specbench import __version__
-from specbench.analysis.fairness.runs import method_name
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
@@ -184,7 +183,7 @@ def row_pages(entries: Entries, found: Sequence[Line]) -> Iterator[RowPage]:
     groups: dict[str, list[Line]] = {}
     for line in found:
         groups.setdefault(line.entry.group.key, []).append(line)
-    baselines = {(e.group.key, e.row.command): e.row for e in entries.all if method_name(e.row) == "ar"}
+    baselines = {(e.group.key, e.row.command): e.row for e in entries.all if e.row.method_name == "ar"}
     families = siblings(entries.all)
     for group in groups.values():
         for place, line in enumerate(group):

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.analysis.fairness.runs import method_name, task_name
 from specbench.publish.site.entries import Entries, Entry
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import verdict_word
@@ -103,7 +102,7 @@ def _line(entry: Entry) -> Line:
     verdict = verdict_word(row)
     cells = {
         "method": Cell(entry.label),
-        "task": Cell(task_name(row)),
+        "task": Cell(row.task_name),
         "subset": Cell(row.subset),
         "language": Cell(row.language or NULL, row.language or ""),
         "rank": Cell(entry.rank.text or NULL, _key(entry.rank.best), f"of {entry.group.size}"),
@@ -122,7 +121,7 @@ def _line(entry: Entry) -> Line:
         "device": Cell(row.device),
         "engine": Cell(row.engine),
     }
-    return Line(entry, cells, (task_name(row), method_name(row), row.subset, verdict))
+    return Line(entry, cells, (row.task_name, row.method_name, row.subset, verdict))
 
 
 def _limits(row: Row) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from specbench.analysis.fairness.runs import method_name, task_name
 from specbench.publish.site.entries import Entries, Entry, settings_apart
 from specbench.publish.site.geometry import Box, Label, Scale, placed, scale
 from specbench.results.bootstrap import Metric
@@ -72,7 +71,7 @@ def planes(entries: Entries) -> list[Plane]:
 
 
 def _title(row: Row) -> str:
-    return task_name(row) if row.subset == "all" else f"{task_name(row)} · {row.subset}"
+    return row.task_name if row.subset == "all" else f"{row.task_name} · {row.subset}"
 
 
 def _plane(group: Sequence[Entry]) -> Plane:
@@ -209,12 +208,12 @@ def predicted(entries: Entries) -> Predicted | None:
         )
         for (entry, expected, speedup), name, place, label in zip(known, names, places, labels, strict=True)
     ]  # fmt: skip
-    left_out = sum(method_name(entry.row) != "ar" for entry in whole) - len(known)
+    left_out = sum(entry.row.method_name != "ar" for entry in whole) - len(known)
     return Predicted(tuple(points), x, y, max(0, left_out), sum(point.share >= 1 for point in points))
 
 
 def _names(entries: Sequence[Entry]) -> list[str]:
     """Task and method, and what tells rows of the same apart."""
-    names = [f"{task_name(entry.row)} · {entry.label}" for entry in entries]
+    names = [f"{entry.row.task_name} · {entry.label}" for entry in entries]
     told = settings_apart([entry.row for entry in entries], names)
     return [", ".join([name, *own]) for name, own in zip(names, told, strict=True)]

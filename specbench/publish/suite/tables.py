@@ -17,7 +17,7 @@ from specbench.publish.suite.forecast import Forecast, Planned, cells_in, genera
 from specbench.publish.suite.workers import Begun, Event, Finished, Lost, Ready, Recorded, Said
 from specbench.results.captions import FEW, rests_on_few
 from specbench.results.row import Row
-from specbench.results.tables import warning_lines, speedup_cell
+from specbench.results.tables import speedup_cell, warning_lines
 from specbench.results.units import NULL, number, short, speed, unit_of
 from specbench.running.progress import PLAIN_LINE_SECONDS
 
@@ -87,7 +87,7 @@ def _cells(row: Row) -> list[str]:
     metrics, unit = row.metrics, unit_of(row.quality)
     return [
         str(row.n),
-        short(row.method).partition("@")[0],
+        row.method_name,
         number(metrics.get("acceptance_rate"), 3),
         number(metrics.get("mean_acceptance_length"), 2),
         speed(metrics.get("tokens_per_second")),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.comparison_input import ComparisonInput
 from specbench.results.gate.counts import (
     FOLLOWS,
     Outputs,
@@ -18,7 +19,7 @@ from specbench.results.gate.counts import (
     generations,
 )
 from specbench.results.gate.findings import OUTPUTS, Compared, Finding, changed_finding, output_finding, verdict_finding
-from specbench.results.gate.pairing import BASELINE, Control, Pair, Side, by_key, records_of_row, rounding
+from specbench.results.gate.pairing import BASELINE, Control, Pair, by_key, records_of_row, rounding
 from specbench.results.gate.speed import LENGTH, SPEEDUP, Measured, Pending, Sides, lengths, speed_of_baseline, speedups
 from specbench.running.records import Key, Record
 
@@ -53,7 +54,7 @@ class Part:
 class ByRecords:
     """Compares the records of two runs."""
 
-    def __init__(self, baseline: Side, candidate: Side, control: Control, say: Say) -> None:
+    def __init__(self, baseline: ComparisonInput, candidate: ComparisonInput, control: Control, say: Say) -> None:
         assert baseline.run is not None and candidate.run is not None
         self.runs = (baseline.run, candidate.run)
         self.say = say

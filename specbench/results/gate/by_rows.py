@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from specbench.analysis.fairness.runs import method_name
 from specbench.results.bootstrap import Metric
 from specbench.results.differences import unpaired_ratio
 from specbench.results.gate.counts import IN_ROWS, LENGTH, cells, compare_counts, counts_of_row
@@ -52,7 +51,7 @@ def _pending(compared: Compared, what: str, name: str, pair: Pair) -> list[Pendi
     values = _metric(pair.baseline, name), _metric(pair.candidate, name)
     if values[0].value is None or values[1].value is None:
         where = compared.not_compared if values[0].value is None else compared.problems
-        where.append(f"{what} of {pair.candidate.subset}: {method_name(pair.candidate)} has none")
+        where.append(f"{what} of {pair.candidate.subset}: {pair.candidate.method_name} has none")
         return []
     num_prompts = min(_num_prompts(row, what) for row in (pair.baseline, pair.candidate))
     return [Pending(compared, what, pair.candidate.subset, joined(values, unpaired_ratio(*values), num_prompts))]

@@ -19,7 +19,7 @@ Counts = dict[str, float | None]
 
 def generations(records: Sequence[Record], row: Row) -> list[Generation]:
     """What a row's method generated, every pass booked on the model that made it."""
-    method = row.method.partition("@")[0]
+    method = row.method_name
     decodes_with = "drafter" if decodes_alone(row) and not row.lossless else "target"
     if "drafter_share" in row.options:
         decodes_with = "random"

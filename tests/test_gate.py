@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -527,10 +528,10 @@ def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_ou
     records = [{"task": "t", "subset": "s", "example": number} for number in range(MIN_PROMPTS + 1)]
     prompts = Prompts.of(records, seed=0)
     before, now = [answer(2)] * (MIN_PROMPTS + 1), [*[answer(1)] * MIN_PROMPTS, answer(0)]
-    found = lengths(before, now, prompts)
+    found = lengths(SimpleNamespace(generations=lambda: (now, before), prompts=prompts))
     assert found.num_prompts == MIN_PROMPTS and [each.value for each in found.values] == [3.0, 3.0]
     assert found.ratio(1.0) == Metric(value=1.0, low=1.0, high=1.0)
-    none = lengths(before, [answer(0)] * (MIN_PROMPTS + 1), prompts)
+    none = lengths(SimpleNamespace(generations=lambda: ([answer(0)] * (MIN_PROMPTS + 1), before), prompts=prompts))
     compared = Compared("mgsm", "sd")
     Pending(compared, LENGTH, "all", none).judge(1.0, 0.03, paired=True)
     assert none.num_prompts == 0 and compared.verdict == "cannot compare"

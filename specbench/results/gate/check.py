@@ -3,9 +3,8 @@
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from specbench.results.comparison_input import ComparisonInput
-from specbench.results.gate.by_records import ByRecords
-from specbench.results.gate.by_rows import ByRows
 from specbench.results.gate.findings import Compared, Report
+from specbench.results.gate.methods import ByRecords, ByRows
 from specbench.results.gate.pairing import (
     Control,
     Pair,
@@ -36,7 +35,7 @@ def check(
         return Report(baseline, candidate, max_regression, 0, 1.0, (), (), (), identical=True)
     pairs, refused, new, missing = pair_rows(first, second, ignore)
     control = Control(other_device="device" in ignore)
-    by = ByRecords(first, second, control, say) if first.run else ByRows(control)
+    by = ByRecords(first.run, second.run, control, say) if first.run and second.run else ByRows(control)
     compared, pending = [], []
     for task, method in dict.fromkeys((row.task_name, row.method_name) for row in second.rows):
         mine = [pair for pair in pairs if _is_of(pair.candidate, task, method)]

@@ -1,6 +1,6 @@
 """Which rows of the two sides belong together, and what keeps them from being compared."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from specbench.results.comparable import Difference, conditions_that_differ
 from specbench.results.comparison_input import ComparisonInput, read_path
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun, split_detail
-from specbench.running.records import Key, Record, record_key, records_of
+from specbench.running.records import Key, Record, records_of
 
 BASELINE = "ar"
 Place = tuple[str, str, str]  # task, subset and method, by their names
@@ -60,10 +60,6 @@ def _check_whole(text: str, run: RecordedRun) -> None:
 def records_of_row(row: Row, records: Mapping[Key, Record]) -> list[Record]:
     """The records of a row; fewer than it says where the folder has no more."""
     return records_of(records, row.task_name, row.examples, row.repeats)
-
-
-def by_key(records: Sequence[Record]) -> dict[Key, Record]:
-    return {record_key(record): record for record in records}
 
 
 IGNORABLE = ("attention", "device", "dtype", "target", "versions")

@@ -10,7 +10,6 @@ import pytest
 import yaml
 from rich.console import Console
 
-from specbench.analysis.fairness.numbers import Correlations, Family
 from specbench.core.errors import ConfigError
 from specbench.publish.suite.cells import board_names, cells_of, load_suite
 from specbench.publish.suite.figures import Figure, FigureReference
@@ -20,6 +19,7 @@ from specbench.publish.suite.spec import SuiteSpec
 from specbench.publish.suite.tables import boards_table, pair_table, published_tables
 from specbench.publish.suite.workers import Event, Job, JobFinished, WorkerReady, WorkerSettings
 from specbench.results.bootstrap import Metric
+from specbench.results.group_numbers import Correlations, Family
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Row
 from specbench.specs.run_options import RunOptions

@@ -22,10 +22,8 @@ from specbench.analysis.fairness.forced import (
     position_numbers,
 )
 from specbench.analysis.fairness.groups import WIDTH, Columns, columns_of, forced, forced_sums, measured, ranked
-from specbench.analysis.fairness.numbers import (  # fmt: skip
+from specbench.analysis.fairness.numbers import (
     BoundViolation,
-    Chain,
-    GroupNumbers,
     chain,
     check_chain,
     check_fitness,
@@ -37,6 +35,7 @@ from specbench.analysis.fairness.spread import estimate, max_over_min, ratios, s
 from specbench.analysis.representation import Representation
 from specbench.analysis.representation import ranked as shares_of
 from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.group_numbers import Chain, GroupNumbers
 from specbench.results.log_ratios import NUM_RESAMPLES
 from specbench.results.shares import SHARE
 from specbench.specs.catalogue import load_task

@@ -4,17 +4,10 @@ from typing import Any
 
 import pytest
 
-from specbench.analysis.fairness.numbers import (
-    Chain,
-    Correlations,
-    DrafterReport,
-    Family,
-    Forced,
-    GroupNumbers,
-    Measured,
-)
+from specbench.analysis.fairness.numbers import DrafterReport
 from specbench.analysis.fairness.picture import draw_bars, draw_fitness
 from specbench.results.bootstrap import Metric
+from specbench.results.group_numbers import Chain, Correlations, Family, Forced, GroupNumbers, Measured
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 

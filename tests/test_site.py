@@ -38,7 +38,7 @@ from specbench.results import ranks
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import verdict_of
 from specbench.results.leaderboard import load, write
-from specbench.results.paired import Side
+from specbench.results.paired import RowWithRecords
 from specbench.results.ranks import ranked
 from specbench.results.row import Evidence, Row, digest_of
 from tests.site_rows import HOSTILE, hostile_row, many_rows, metrics, some_rows
@@ -212,13 +212,13 @@ def test_ranks_are_those_of_show(made, tmp_path):
     write(tmp_path / "board.json", rows)
     entries = read([tmp_path / "board.json"])
     for group in entries.whole():
-        expected = [each.text for each in ranked([Side(entry.row) for entry in group], "speedup")]
+        expected = [each.text for each in ranked([RowWithRecords(entry.row) for entry in group], "speedup")]
         assert [entry.rank.text for entry in group] == expected and group[0].group.size == len(group) == 5
     assert {entry.label for entry in group} == {"ar", "sd", *(f"fsd threshold={each}" for each in (0.1, 0.3, 0.5))}
 
 
 def test_many_rows_are_ranked_as_few_are(monkeypatch):
-    sides = [Side(each) for each in many_rows(320) if each.subset == "all" and each.seed == 3]
+    sides = [RowWithRecords(each) for each in many_rows(320) if each.subset == "all" and each.seed == 3]
     for metric in ("speedup", "acceptance_rate", "mean_acceptance_length"):
         paired = ranked(sides, metric)
         monkeypatch.setattr(ranks, "MOST_PAIRED", 5)
@@ -415,7 +415,7 @@ def test_parts_of_the_overhead_take_its_place():
 def test_accepted_lengths_are_those_of_the_records(tmp_path):
     run_into(tmp_path / "run", "sd,draft-only", subsets=("en",))
     entries = read([tmp_path / "run" / "leaderboard.json"])
-    found = {entry.row.method.partition("@")[0]: histogram_of(entry.side) for entry in entries.all}
+    found = {entry.row.method_name: histogram_of(entry.side) for entry in entries.all}
     records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
     steps = [step for record in records for step in record["methods"]["sd"]["steps"]]
     assert sum(found["sd"].counts) == len(steps)

@@ -318,7 +318,7 @@ def test_failures_are_the_cells_own_and_the_same_command_goes_on(
     assert "  specbench run --task mgsm --method crash.yaml --subset en --limit 1 --threads 1 --set" in out
     assert "estimated time" in err and "[3/3] good · mgsm · t0-s0: measured in" in err
     folder = tmp_path / "runs" / "suites" / "mine"
-    assert {row.method.partition("@")[0] for row in load(folder / "leaderboard.json")} == {"ar", "sd"}
+    assert {row.method_name for row in load(folder / "leaderboard.json")} == {"ar", "sd"}
 
     before = (folder / "good" / "mgsm" / "t0-s0" / "records.jsonl").read_bytes()
     path = written(tmp_path, pairs={"good": None}, methods=["sd"], temperatures=[0], seeds=[0], limit=1, exclude=...,

@@ -83,7 +83,7 @@ def test_a_killed_workers_cell_goes_to_another_with_its_records(
         assert Counter(json.loads(line)["example"] for line in lines) == Counter(range(4))
     rows = load(folder / "leaderboard.json")
     assert all(each.device.endswith(", one of 2 workers") for each in rows)
-    assert Counter((row.seed, row.method.partition("@")[0], row.n) for row in rows) == Counter(
+    assert Counter((row.seed, row.method_name, row.n) for row in rows) == Counter(
         {(seed, method, 4): 1 for seed in (0, 1) for method in ("ar", "sd")}
     )
     assert "ray" not in err.replace(str(tmp_path), "").replace("--ray", "").lower()

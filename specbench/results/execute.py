@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from specbench.analysis.tuning.calibration import without_calibration
 from specbench.core.console import say
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
@@ -25,6 +24,7 @@ from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun
 from specbench.running import runner
 from specbench.running.blocks import blocks, what_blocks_are
+from specbench.running.calibration import without_calibration
 from specbench.running.checked import run_spec, runs_programs, say_what_is_not_plain
 from specbench.running.identity import run_identity
 from specbench.running.models import Models, load_models

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from specbench.analysis.audit.greedy import ties_of_records
+from specbench.results.greedy import ties_of_records
 from specbench.results.measurement import MeasuredSubset, Measurement, Ties
 from specbench.running.models import Models, training_prompts
 from specbench.running.plan import Cell

@@ -40,7 +40,7 @@ class MeasuredSubset(Noted):
 
 class Ties(Noted):
     """How many greedy answers of a method are not AR's, and at how many of these the target is undecided: both logits
-    within `tolerance` of the highest (`specbench.analysis.audit.greedy`)."""
+    within `tolerance` of the highest (`specbench.results.greedy`)."""
 
     task: str
     subset: str

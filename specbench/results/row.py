@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, field_validator, model_validator
 
-from specbench.analysis.fairness.numbers import Family, GroupNumbers
 from specbench.results.bootstrap import INTERVALS, Intervals, Metric
+from specbench.results.group_numbers import Family, GroupNumbers
 from specbench.specs.components import Engine
 
 FORMAT: Final = 1
@@ -154,7 +154,7 @@ class Row(Part):
     created: str
     run: Place | None = None  # the folder of the records, from the file's folder; null: the file's folder, or unknown
     lossless: bool  # what the rule, or the author of external code, claims
-    verdict: str = "not audited"  # what the outputs say: specbench.analysis.audit.greedy
+    verdict: str = "not audited"  # what the outputs say: specbench.results.greedy
     evidence: Evidence | None = None  # of an audit that gave the verdict; null where the row's own outputs did
     quality: str | None = None  # the metric that stands for it; null where nothing is scored, or by several
     signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from specbench.analysis.audit.outputs import different
-from specbench.analysis.audit.verdict import declaration, verdict_of_records
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.bootstrap import Metric
 from specbench.results.measurement import FILE, REMEDY, MeasuredSubset, Measurement
 from specbench.results.metrics import accepted_lengths_of, metrics_of, routes_taken
 from specbench.results.quality import JUDGED, Asked, main_metric, signatures
 from specbench.results.row import ALL, Row, Sampling, Shots
+from specbench.results.verdict import declaration, different, verdict_of_records
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_the_same_history
 from specbench.specs.method import MethodSpec

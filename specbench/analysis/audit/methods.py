@@ -16,26 +16,15 @@ from specbench.analysis.audit.distribution import (
     exact_rows,
     judge,
 )
-from specbench.analysis.audit.greedy import DecodeText, compare, measure_noise
-from specbench.analysis.audit.outputs import Answer
-from specbench.analysis.audit.verdict import (
-    Control,
-    Deviation,
-    Distribution,
-    Evidence,
-    Greedy,
-    Noise,
-    Verdict,
-    VerdictName,
-    decide,
-    declaration,
-)
+from specbench.analysis.audit.verdict import Control, Deviation, Distribution, Verdict, VerdictName, decide
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.model import ModelDrafter, ScoringModel
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.entry import load, takes_sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.results.greedy import DecodeText, compare, measure_noise
+from specbench.results.verdict import Answer, Evidence, Greedy, Noise, declaration
 from specbench.running.compose import compose, stream_seed
 from specbench.running.models import Models, parts
 from specbench.specs.method import MethodSpec

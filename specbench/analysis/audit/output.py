@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from specbench.core import bounded, files
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
+from specbench.results.row import Evidence, Row
 
 if TYPE_CHECKING:
     from specbench.analysis.audit.request import Audit
@@ -32,6 +33,11 @@ def write_report(path: Path, text: str, option: str = "--output") -> None:
 
 def _refused(option: str, path: Path, problem: str | None) -> ConfigError:
     return ConfigError(f"{option} {path}: cannot write the report: {problem}: name another file")
+
+
+def verdict_in_report(path: Path, row: Row) -> tuple[str, Evidence] | None:
+    """Returns the verdict of an audit's report on a row, with its evidence; None where it has none."""
+    return read_report(path).verdict_of(row)
 
 
 def read_report(path: Path) -> "Audit":

@@ -8,7 +8,8 @@ from rich.text import Text
 
 from specbench.analysis.audit.distribution import NUM_TOKENS
 from specbench.analysis.audit.request import Audit
-from specbench.analysis.audit.verdict import FALSE_ALARM, Verdict
+from specbench.analysis.audit.verdict import Verdict
+from specbench.results.verdict import FALSE_ALARM
 
 NULL = "–"
 WORDS = (

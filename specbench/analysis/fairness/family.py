@@ -7,9 +7,9 @@ import numpy as np
 from specbench.analysis.fairness import forced as p
 from specbench.analysis.fairness import groups as c
 from specbench.analysis.fairness.groups import Columns, speedups
-from specbench.analysis.fairness.numbers import Correlations, Family, GroupNumbers, Spread
 from specbench.analysis.fairness.spread import Array, estimate, max_over_min, ratios, spearman, variance
 from specbench.results.bootstrap import Metric
+from specbench.results.group_numbers import Correlations, Family, GroupNumbers, Spread
 from specbench.results.shares import SHARE, Bounds
 from specbench.training.divergence import unfairness
 

@@ -8,19 +8,12 @@ import numpy as np
 
 from specbench.analysis.fairness import forced as p
 from specbench.analysis.fairness.forced import ACCEPTANCE, NUM_COLUMNS, Numbers
-from specbench.analysis.fairness.numbers import (
-    Forced,
-    GroupNumbers,
-    Measured,
-    chain,
-    check_chain,
-    check_fitness,
-    tokens_per_pass,
-)
+from specbench.analysis.fairness.numbers import chain, check_chain, check_fitness, tokens_per_pass
 from specbench.analysis.fairness.spread import Array, estimate, ratios
 from specbench.analysis.representation import Representation
 from specbench.results.acceptance import timed_tokens
 from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.group_numbers import Forced, GroupNumbers, Measured
 from specbench.results.shares import SHARE, Bounds
 from specbench.results.units import PERCENT
 from specbench.running.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum

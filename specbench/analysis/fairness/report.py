@@ -19,12 +19,13 @@ from specbench.analysis.fairness.family import (  # fmt: skip
 )
 from specbench.analysis.fairness.forced import Numbers
 from specbench.analysis.fairness.groups import WIDTH, Columns, columns_of, forced, measured, ranked
-from specbench.analysis.fairness.numbers import Change, Comparison, DrafterReport, GroupNumbers
+from specbench.analysis.fairness.numbers import Change, Comparison, DrafterReport
 from specbench.analysis.fairness.runs import Common
 from specbench.analysis.fairness.spread import Array, estimate, max_over_min, variance
 from specbench.analysis.representation import Representation
 from specbench.results.bootstrap import Prompts
 from specbench.results.captions import draft_length
+from specbench.results.group_numbers import GroupNumbers
 from specbench.results.row import Row
 from specbench.results.shares import Bounds
 from specbench.results.speed import times

@@ -3,20 +3,22 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specbench.analysis.fairness.entries import Entry, Loader, make_entries
+from specbench.analysis.fairness.entries import Entry, make_entries
 from specbench.analysis.fairness.forced import ModelForecaster, forced_numbers
 from specbench.analysis.fairness.numbers import FairnessReport
 from specbench.analysis.fairness.report import Subject, comparison_of, drafter_report, make_subject
-from specbench.analysis.fairness.runs import Common, Run, common, read_run
-from specbench.analysis.fairness.texts import REFERENCES, Reference, prompts_of, tasks_of, texts_of
+from specbench.analysis.fairness.runs import Common, common, read_run
+from specbench.analysis.fairness.texts import REFERENCES, Reference, texts_of
 from specbench.analysis.representation import Representation, representation
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM, shortest_context
+from specbench.results.recorded_prompts import Loader, prompts_of, tasks_of
+from specbench.results.runs import RecordedRun
 from specbench.tasks.scoring.language import known
 
-Side = tuple[Run, str]  # a run and one of its methods
+Side = tuple[RecordedRun, str]  # a run and one of its methods
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,11 @@ def check(request: Request) -> None:
         raise ConfigError(f"--seed {request.seed}: give 0 or more")
 
 
-def read_all(request: Request) -> tuple[list[tuple[Run, list[str]]], tuple[Side, Side] | None]:
+def read_all(request: Request) -> tuple[list[tuple[RecordedRun, list[str]]], tuple[Side, Side] | None]:
     """Every run with its methods, each once, and the two that --before and --after name."""
     named = [request.before, request.after] if request.before and request.after else []
-    read: dict[str, Run] = {}
-    chosen: dict[str, tuple[Run, list[str]]] = {}
+    read: dict[str, RecordedRun] = {}
+    chosen: dict[str, tuple[RecordedRun, list[str]]] = {}
     sides: list[Side] = []
     for text in [*named, *request.runs]:
         run, methods = read_run(text)
@@ -98,7 +100,6 @@ def answer(request: Request, say: Say = lambda text: None) -> Answer:
     check(request)
     chosen, pair = read_all(request)
     shared = common([run for run, _ in chosen], request.tasks, request.subsets)
-    tasks = tasks_of(list(shared.groups.values()))
     row = chosen[0][0].rows[0]
     set_threads(request.threads, row.target.startswith(EMBEDDED))
     say("loading models")
@@ -106,7 +107,7 @@ def answer(request: Request, say: Say = lambda text: None) -> Answer:
     target = loader.load(row.target, row.target_revision)
     entries = make_entries(chosen, request.drafters, loader)
     models = [model for entry in entries for model in entry.models]
-    prompts = prompts_of(shared, tasks, target, models, request.data)
+    prompts = prompts_of(shared.runs[0], shared.groups, shared.keys, target, models, request.data)
     texts = texts_of(shared, prompts, target, request.reference, shortest_context([target, *models]))
     forecasters = {(each.name, each.revision): each for entry in entries for each in entry.forecasters.values()}
     found = forced_numbers(

@@ -4,10 +4,9 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from specbench.analysis.fairness.numbers import Family, GroupNumbers
 from specbench.analysis.fairness.request import Answer
-from specbench.analysis.fairness.runs import method_name, task_name
 from specbench.core.errors import ConfigError
+from specbench.results.group_numbers import Family, GroupNumbers
 from specbench.results.leaderboard import load, set_fairness
 from specbench.results.row import Row
 
@@ -20,14 +19,14 @@ def fairness_rows(answer: Answer) -> dict[str, GroupNumbers | Family]:
     for drafter in answer.report.drafters:
         if drafter.run is None:
             continue
-        rows = [row for row in runs[drafter.run].rows if method_name(row) == drafter.method]
+        rows = [row for row in runs[drafter.run].rows if row.method_name == drafter.method]
         places = {(group.task, group.subset): group for group in drafter.groups.values()}
         for row in rows:
             subsets = {other.subset for other in rows if other.task == row.task and other.subset != "all"}
-            group = places.get((task_name(row), row.subset))
+            group = places.get((row.task_name, row.subset))
             if group is not None:
                 found[row.key] = group
-            elif row.subset == "all" and places.keys() == {(task_name(row), subset) for subset in subsets}:
+            elif row.subset == "all" and places.keys() == {(row.task_name, subset) for subset in subsets}:
                 found[row.key] = drafter.family
     return found
 

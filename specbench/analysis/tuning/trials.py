@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.analysis.tuning.calibration import Loaded, without_calibration
 from specbench.analysis.tuning.evidence import EvidenceFile, KeepingRule, keeping
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
@@ -21,6 +20,7 @@ from specbench.results.metrics import metrics_of
 from specbench.results.quality import Asked, asked_of, main_metric
 from specbench.results.row import Row
 from specbench.running import run_folder as naming
+from specbench.running.calibration import Loaded, without_calibration
 from specbench.running.checked import run_spec
 from specbench.running.identity import run_identity
 from specbench.running.models import Models, load_drafters, load_models, parts

@@ -8,7 +8,7 @@ from specbench.publish.site.entries import Entry
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import decodes_alone, is_baseline
 from specbench.results.metrics import accepted_lengths_of
-from specbench.results.paired import Side
+from specbench.results.paired import RowWithRecords
 from specbench.results.row import Row
 from specbench.results.shares import Bounds
 from specbench.results.units import number, with_interval
@@ -120,7 +120,7 @@ class Histogram:
         return [count / max(1, sum(self.counts)) for count in self.counts]
 
 
-def histogram_of(side: Side) -> Histogram:
+def histogram_of(side: RowWithRecords) -> Histogram:
     """Returns the counts of a row, else those of its records, where they are at hand."""
     counts = side.row.accepted_lengths
     if counts is None and side.method is not None and side.records:

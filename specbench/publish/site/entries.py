@@ -8,9 +8,9 @@ from pathlib import Path
 from specbench.core.errors import ConfigError
 from specbench.results.captions import prescribed
 from specbench.results.comparable import conditions
+from specbench.results.comparison_input import of_subsets
 from specbench.results.leaderboard import load
-from specbench.results.named import of_subsets
-from specbench.results.paired import Side
+from specbench.results.paired import RowWithRecords
 from specbench.results.ranked_tables import SPEEDUP, told_apart
 from specbench.results.ranks import Ranked, grouped, ranked
 from specbench.results.row import Row, digest_of
@@ -32,7 +32,7 @@ class Entry:
     over all subsets of its task, or its task has no such rows."""
 
     digest: str
-    side: Side
+    side: RowWithRecords
     group: ConditionGroup
     rank: Ranked
     label: str
@@ -72,15 +72,15 @@ def read(files: Sequence[Path]) -> Entries:
     for file in files:
         for row in load(file):
             if (row.key, row.created) not in sides:
-                sides[row.key, row.created] = runs.side(row, file)
+                sides[row.key, row.created] = runs.with_records(row, file)
     if not sides:
         raise ConfigError(
             f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --to FILE`"
         )
-    return Entries(tuple(_entries(list(sides.values()))), tuple(runs.told()))
+    return Entries(tuple(_entries(list(sides.values()))), tuple(runs.unread()))
 
 
-def _entries(sides: Sequence[Side]) -> list[Entry]:
+def _entries(sides: Sequence[RowWithRecords]) -> list[Entry]:
     whole = {id(row) for row in of_subsets([side.row for side in sides], [])}
     found = []
     for shared, group in grouped(sides, SPEEDUP).items():

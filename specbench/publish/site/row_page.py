@@ -13,8 +13,8 @@ from specbench.publish.site.index import IndexCell, IndexLine, signed
 from specbench.results.bootstrap import Metric
 from specbench.results.breakdown import per_token
 from specbench.results.captions import is_baseline, lossless_word, sampling_of, verdict_of
+from specbench.results.comparison_input import leaves
 from specbench.results.glossary import meaning
-from specbench.results.named import leaves
 from specbench.results.row import RESULT_FIELDS, STATED, Row
 from specbench.results.units import NULL, number, unit_of
 
@@ -96,7 +96,7 @@ def breakdown_of(row: Row, label: str) -> TimeBreakdown | None:
 def time_breakdowns(row: Row, baseline: Row | None) -> list[TimeBreakdown]:
     """Returns the baseline's breakdown, where there is one, and the row's own."""
     found = [] if baseline is None or baseline is row else [breakdown_of(baseline, "ar")]
-    found.append(breakdown_of(row, row.method.partition("@")[0]))
+    found.append(breakdown_of(row, row.method_name))
     return [each for each in found if each is not None]
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.analysis.tuning.calibration import without_calibration
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.models.loading import is_local
 from specbench.publish.suite.cells import SuiteCell
+from specbench.running.calibration import without_calibration
 from specbench.running.checked import run_spec
 from specbench.running.compose import unique
 from specbench.running.plan import load_asked

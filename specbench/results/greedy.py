@@ -1,4 +1,4 @@
-"""A method's greedy outputs against AR's: where they part, and whether the target was undecided there."""
+"""A method's greedy outputs against AR's: where they differ, and whether the target is undecided there."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, cycle, repeat
@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from specbench.analysis.audit.outputs import Answer, different, first_difference
-from specbench.analysis.audit.verdict import Difference, Greedy, Noise, declaration
 from specbench.decoding.drafters.model import ScoringModel
+from specbench.results.verdict import Answer, Difference, Greedy, Noise, declaration, different, first_difference
 from specbench.specs.method import MethodSpec
 
 DecodeText = Callable[[Sequence[int]], str]

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from specbench.analysis.limit.measuring import Asked, limits_of
-from specbench.analysis.limit.report import Costs, LimitReport
-from specbench.analysis.limit.tables import tables
+from specbench.analysis.limit_report import Costs, LimitReport
+from specbench.analysis.limit_rounds import LimitOptions, limits_of
+from specbench.analysis.limit_tables import tables
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
@@ -187,7 +187,7 @@ def main(
     target, drafter = (random_model(shape, dtype, device, engine, seed) for seed, shape in enumerate(shapes))
     console = Console(width=120)
     words = {"target": target.name, "drafter": drafter.name, "dtype": dtype, "device": device, "engine": engine}
-    report = limits_of(target, drafter, build(Asked, {**words, "context": context, "repeats": repeats}))
+    report = limits_of(target, drafter, build(LimitOptions, {**words, "context": context, "repeats": repeats}))
     for table in [*tables(report), bounds_table(report)]:
         console.print(table)
     setting = Setting(context, num_tokens, num_prompts, num_draft_tokens)

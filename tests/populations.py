@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.analysis.fairness.spread import estimate, ratios, variance
+from specbench.analysis.group_statistics import estimate, ratios, variance
 from specbench.results.bootstrap import Metric, interval, ratio
 from specbench.results.differences import unpaired_ratio
 from specbench.results.gate.speed import typical

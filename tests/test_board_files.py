@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from specbench.analysis.audit.output import verdict_in_report
+from specbench.analysis.audit_files import verdict_in_report
 from specbench.core.errors import ConfigError
 from specbench.results.adding import add_runs, merge_files
 from specbench.results.bootstrap import INTERVALS, Metric

@@ -195,7 +195,7 @@ def test_memory_that_runs_out_is_one_line(
     def failing(*given: Any) -> None:
         raise error
 
-    monkeypatch.setattr("specbench.analysis.audit.request.run_audit", failing)
+    monkeypatch.setattr("specbench.analysis.audit.run_audit", failing)
     code, _, err = specbench("audit", "--method", "sd")
     assert code == 2 and err.startswith("error: out of memory: use a smaller model")
     error.args = ("another",)

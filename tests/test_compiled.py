@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch._inductor.exc import InvalidCxxCompiler
 
-from specbench.analysis.audit import methods as subjects
+from specbench.analysis import audit_methods as subjects
 from specbench.core.errors import ConfigError
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
@@ -27,7 +27,7 @@ from specbench.models.graphs import Graphs, Kind
 from specbench.models.loading import compile_passes, load_model
 from specbench.results.comparable import conditions_that_differ
 from specbench.results.leaderboard import load
-from specbench.results.verdict import Noise
+from specbench.results.verdict import LogitNoise
 from specbench.running import runner
 from specbench.running.blocks import Block
 from specbench.running.compose import compose
@@ -355,7 +355,9 @@ def test_a_machine_without_a_compiler_is_told(tiny_pair: tuple[str, str], monkey
     assert "mps" in str(compilable.no_compiler("mps"))
 
 
-NOISE = Noise(num_prompts=1, num_positions=1, num_changed=0, max_gap_change=0.0, tolerance=1e-4, mean_square_change=0.0)
+NOISE = LogitNoise(
+    num_prompts=1, num_positions=1, num_changed=0, max_gap_change=0.0, tolerance=1e-4, mean_square_change=0.0
+)
 
 
 def test_capacities_are_few() -> None:
@@ -485,7 +487,7 @@ def test_an_audit_makes_the_passes_of_a_run_and_stands_beside_the_eager_engine(
     of_a_run, _ = set(passes), passes.clear()
     with monkeypatch.context() as patch:
         patch.setattr(
-            "specbench.analysis.audit.methods.measure_noise", lambda *given: NOISE
+            "specbench.analysis.audit_methods.measure_noise", lambda *given: NOISE
         )  # which reads whole texts at once
         code, printed, said = specbench("audit", *asked, "--draws", "0")
     assert code == 0, said

@@ -9,12 +9,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.analysis.fairness.entries import Entry, labels
-from specbench.analysis.fairness.forced import LEAST, notes
-from specbench.analysis.fairness.numbers import BoundViolation
-from specbench.analysis.fairness.request import Request, answer
-from specbench.analysis.fairness.runs import read_run
-from specbench.analysis.fairness.tables import (
+from specbench.analysis.fairness import FairnessRequest, fairness_answer
+from specbench.analysis.fairness_drafters import LEAST, DrafterEntry, exclusion_notes, labels
+from specbench.analysis.fairness_numbers import BoundViolation
+from specbench.analysis.fairness_runs import read_run
+from specbench.analysis.fairness_tables import (
     comparison_table,
     forced_caption,
     forced_cells,
@@ -24,7 +23,7 @@ from specbench.analysis.fairness.tables import (
     overview_cell,
     unfairness_cell,
 )
-from specbench.analysis.fairness.texts import within
+from specbench.analysis.fairness_texts import within
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.results.execute import execute
@@ -74,7 +73,7 @@ def worse(tmp_path_factory, folder):
 
 
 def asked(*runs, **options):
-    return answer(Request(**{"runs": [str(run) for run in runs], "before": None, "after": None, "drafters": (),
+    return fairness_answer(FairnessRequest(**{"runs": [str(run) for run in runs], "before": None, "after": None, "drafters": (),
                              "reference": "continuation", "samples": 0, **options}))  # fmt: skip
 
 
@@ -132,7 +131,7 @@ def test_the_forced_numbers_are_those_of_single_passes(found, folder):
 
 def test_a_measured_rate_in_the_place_of_the_forced_one_breaks_theorem_2(found):
     """Control: the check must fail on numbers of the other family."""
-    from specbench.analysis.fairness.numbers import check_fitness
+    from specbench.analysis.fairness_numbers import check_fitness
 
     broken = 0
     for group in found.report.drafters[0].groups.values():
@@ -146,7 +145,7 @@ def test_a_measured_rate_in_the_place_of_the_forced_one_breaks_theorem_2(found):
 
 
 def test_a_violation_ends_the_command_with_its_numbers(specbench, folder, monkeypatch):
-    from specbench.analysis.fairness import forced as forced_module
+    from specbench.analysis import fairness_drafters as forced_module
 
     def wrong(*arguments):
         numbers = real(*arguments)
@@ -208,9 +207,11 @@ def test_divergences_that_count_excluded_tokens_are_marked(found, folder):
         marks = [cell.endswith("*") for cell in (d, kl, *overview, unfairness_cell(drafter.family))]
         assert marks == [is_marked, is_marked, False, is_marked, False, is_marked] and "*" not in alpha
         assert ("* counts tokens" in forced_caption(drafter, found.report)) is is_marked
-    assert notes({"sd": sd.family.excluded}) == []
-    assert notes({"a": {"en": 0.034, "de": 0.0}, "b": {"en": 0.0}})[1:] == ["a excludes 3.4 % in en"]
-    assert notes({"a": {str(n): 0.01 * n for n in range(1, 21)}})[1:] == ["a excludes 1 % to 20 % in 20 groups"]
+    assert exclusion_notes({"sd": sd.family.excluded}) == []
+    assert exclusion_notes({"a": {"en": 0.034, "de": 0.0}, "b": {"en": 0.0}})[1:] == ["a excludes 3.4 % in en"]
+    assert exclusion_notes({"a": {str(n): 0.01 * n for n in range(1, 21)}})[1:] == [
+        "a excludes 1 % to 20 % in 20 groups"
+    ]
     change = asked(before=f"{folder}:sd", after=f"{folder}:ngram").report.comparison
     assert (change.excluded_before, change.excluded_after) == (sd.family.excluded, ngram.family.excluded)
     table = comparison_table(change)
@@ -292,7 +293,7 @@ def of_routes(lengths):
     row = leaderboard_row(method="mine@1:abc", num_draft_tokens=8, options=options | {"taken": list(lengths)})
     run = RecordedRun(Path("a-run"))
     vars(run)["rows"] = [row]
-    return Entry("mine", run, "mine", {})
+    return DrafterEntry("mine", run, "mine", {})
 
 
 def test_every_route_has_the_draft_length_that_its_rows_tell():

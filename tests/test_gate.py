@@ -42,7 +42,7 @@ from specbench.results.gate.speed import (
 )
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Sampling
-from specbench.results.verdict import Difference
+from specbench.results.verdict import OutputDifference
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 from tests import tiny
@@ -276,7 +276,7 @@ def test_of_rows_too_counts_have_noise_where_rounding_may_differ(base, tmp_path)
 
 
 def test_near_ties_are_no_regression():
-    tie = Difference(prompt="1", position=2, ar_token="a", method_token="b", gap=1e-6, near_tie=True)
+    tie = OutputDifference(prompt="1", position=2, ar_token="a", method_token="b", gap=1e-6, near_tie=True)
     serious = tie.model_copy(update={"near_tie": False, "gap": 1.0})
     excused, wrong = output_finding("en", 8, 1, [tie]), output_finding("en", 8, 2, [tie, serious])
     assert not excused.regressed and excused.candidate == "8 equal, 1 near-ties"

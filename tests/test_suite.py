@@ -15,14 +15,7 @@ from rich.console import Console
 
 from specbench.core.errors import ConfigError
 from specbench.publish.suite.cells import SuiteCell, cells_of, load_suite
-from specbench.publish.suite.forecast import (
-    Forecast,
-    MeasuredTimes,
-    PlannedCell,
-    duration,
-    make_forecast,
-    records_in,
-)
+from specbench.publish.suite.forecast import Forecast, MeasuredTimes, PlannedCell, duration, make_forecast, records_in
 from specbench.publish.suite.process import MeasuringProcess, attempt
 from specbench.publish.suite.run import job_of, line_of, run_suite, unknown
 from specbench.publish.suite.workers import (

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from rich.console import Console
 
-from specbench.analysis.tuning import tune as decisions
-from specbench.analysis.tuning import tune as tuner
-from specbench.analysis.tuning.calibration import choose_slice, described
-from specbench.analysis.tuning.tune import Tuner, lossless, named
-from specbench.analysis.tuning.tune import tune as tune_with
+from specbench.analysis import tune as decisions
+from specbench.analysis import tune as tuner
+from specbench.analysis.calibration import choose_slice, described
+from specbench.analysis.tune import Tuner, lossless, named
+from specbench.analysis.tune import tune as tune_with
 from specbench.cli.run import run
 from specbench.cli.tune import tune
 from specbench.core.errors import ConfigError
@@ -143,7 +143,7 @@ def test_without_a_gap_there_is_nothing_to_trade(monkeypatch: pytest.MonkeyPatch
 
 def test_the_smaller_decisions() -> None:
     assert decisions.fastest({5: 10.0, 10: 12.0, 15: 12.0}) == 10
-    assert decisions.nearest({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.64) == 0.2
+    assert decisions.nearest_threshold({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.64) == 0.2
     assert decisions.candidates({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.1) == [0.1, 0.2]
     assert decisions.candidates({0.1: 0.5, 0.2: 0.6, 0.3: 0.7, 0.4: 0.8}, 0.7) == [0.2, 0.3, 0.4]
     assert decisions.allowed_quality(0.9, 0.8) == pytest.approx(0.88), "the paper's own example"

@@ -25,7 +25,7 @@ BATCH = 64
 CONFIDENCE = 0.95
 
 
-class Share(BaseModel):
+class LanguageShare(BaseModel):
     """One language: its rank from 1, how many of the texts are in it, their share with its 95 % interval. Languages of
     as many texts have the same rank, the one behind all that have more (1, 2, 2, 4)."""
 
@@ -53,7 +53,7 @@ class Representation(BaseModel):
     max_new_tokens: int
     temperature: float
     seed: int
-    languages: list[Share]
+    languages: list[LanguageShare]
 
 
 def representation(
@@ -77,11 +77,11 @@ def representation(
     return Representation(
         model=model.name, revision=model.revision, prompt=model.tokenizer.decode(prompt_ids), num_texts=num_texts,
         num_unknown=found.count(None), max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
-        languages=ranked(found),
+        languages=ranked_languages(found),
     )  # fmt: skip
 
 
-def ranked(found: Sequence[str | None]) -> list[Share]:
+def ranked_languages(found: Sequence[str | None]) -> list[LanguageShare]:
     """The languages from most to least texts; those of as many texts, which have one rank, by their code."""
     counts = Counter(language for language in found if language is not None)
     shares = []
@@ -89,7 +89,7 @@ def ranked(found: Sequence[str | None]) -> list[Share]:
         rank = 1 + sum(other > count for other in counts.values())
         bounds = stats.binomtest(count, len(found)).proportion_ci(CONFIDENCE, method="wilson")
         shares.append(
-            Share(rank=rank, language=language, num_texts=count, share=count / len(found),
+            LanguageShare(rank=rank, language=language, num_texts=count, share=count / len(found),
                   low=float(bounds.low), high=float(bounds.high))
         )  # fmt: skip
     return shares

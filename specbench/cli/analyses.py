@@ -47,33 +47,33 @@ def fairness(
 
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
-    from specbench.analysis.fairness.request import Request, answer, check
+    from specbench.analysis.fairness import FairnessRequest, check_request, fairness_answer
 
-    request = Request(
+    request = FairnessRequest(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
         samples=samples, prompt=prompt, tasks=split(task or ""), subsets=split(subset or ""), data=data, seed=seed,
         dtype=dtype, device=device, threads=threads,
     )  # fmt: skip
-    check(request)
+    check_request(request)
     picture, board = path("--plot", plot), path("--leaderboard", leaderboard)
     if picture is not None:
         from specbench.results.plots import check_plot
 
         check_plot(picture)
     if board is not None:
-        from specbench.analysis.fairness.rows import check_rows
+        from specbench.analysis.fairness import check_rows
 
         check_rows(board)
     with stderr.status("reading the runs") as status:
-        found = answer(request, status.update)
+        found = fairness_answer(request, status.update)
     show(found, as_json)
     if picture is not None:
-        from specbench.analysis.fairness.picture import draw
+        from specbench.analysis.fairness_tables import draw
 
         draw(found.report, picture)
         stderr.print(f"picture: {picture}", soft_wrap=True)
     if board is not None:
-        from specbench.analysis.fairness.rows import absent, add_to
+        from specbench.analysis.fairness import absent, add_to
 
         told = [f"{add_to(board, found)} rows got fairness numbers", absent(board, found)]
         stderr.print(f"{board}: {'; '.join(filter(None, told))}", soft_wrap=True)
@@ -81,7 +81,7 @@ def fairness(
 
 def show(found: Any, as_json: bool) -> None:
     """The report on stdout."""
-    from specbench.analysis.fairness.tables import tables
+    from specbench.analysis.fairness_tables import tables
 
     if as_json:
         stdout.out(found.report.model_dump_json(indent=2))
@@ -160,10 +160,9 @@ def limit(
 
     operations of a pass ÷ the rate of matrix products.
     """
-    from specbench.analysis.limit.measuring import Asked, limits
-    from specbench.analysis.limit.picture import draw
-    from specbench.analysis.limit.report import check_output, write
-    from specbench.analysis.limit.tables import tables
+    from specbench.analysis.limit_report import check_output, write
+    from specbench.analysis.limit_rounds import LimitOptions, limits
+    from specbench.analysis.limit_tables import draw, tables
     from specbench.core.resources import EMBEDDED
     from specbench.core.threads import set_threads
     from specbench.results.plots import check_plot
@@ -175,7 +174,7 @@ def limit(
         check_output("--plot", picture)
     if file is not None:
         check_output("--output", file)
-    asked = build(Asked, {
+    asked = build(LimitOptions, {
         "target": target, "drafter": drafter, "target_revision": target_revision, "drafter_revision": drafter_revision,
         "context": context, "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "engine": engine,
     })  # fmt: skip
@@ -216,16 +215,16 @@ def vocab(
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
-    from specbench.analysis.vocab.compare import Comparison, compare
-    from specbench.analysis.vocab.tables import parts
+    from specbench.analysis.vocab import VocabOptions, vocab_report
+    from specbench.analysis.vocab_tables import parts
 
-    asked = Comparison(
+    asked = VocabOptions(
         target=target, drafter=drafter, target_revision=target_revision, drafter_revision=drafter_revision, task=task,
         subsets=split(subset) if subset is not None else None, limit=limit, data=data, acceptance=acceptance,
         seed=seed, dtype=dtype, device=device,
     )  # fmt: skip
     with stderr.status(f"comparing the vocabularies of {target} and {drafter}"):
-        report = compare(asked, stderr)
+        report = vocab_report(asked, stderr)
     if as_json:
         stdout.out(report.model_dump_json(indent=2))
         return

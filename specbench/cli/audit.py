@@ -28,9 +28,9 @@ def audit(
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of a table.")] = False,
 ) -> None:
     """Say of methods whether they are lossless on a pair of models; exit code 1 if one is not that claims to be."""
-    from specbench.analysis.audit.output import check_place, write_report
-    from specbench.analysis.audit.report import audit_table, paragraphs
-    from specbench.analysis.audit.request import run_audit
+    from specbench.analysis.audit import run_audit
+    from specbench.analysis.audit_files import check_place, write_report
+    from specbench.analysis.audit_tables import audit_table, paragraphs
     from specbench.results.adding import relative
     from specbench.results.leaderboard import check_writable, load, set_verdicts
     from specbench.running.request import Request

@@ -67,7 +67,7 @@ def validate(
     --records makes every row again from the folder of its run and compares all of it, metrics to the last digit; what
     was added later and cannot be made again (an audit without its report, numbers of fairness) is named as stated.
     """
-    from specbench.analysis.audit.output import verdict_in_report
+    from specbench.analysis.audit_files import verdict_in_report
     from specbench.results.validation import validate as validated
 
     if run and not records:
@@ -174,7 +174,7 @@ def check(
 
     Of several rows of a method there, the one whose conditions and options are nearest is taken.
     """
-    from specbench.analysis.audit.output import check_place, write_report
+    from specbench.analysis.audit_files import check_place, write_report
     from specbench.results.gate import report as junit_xml
     from specbench.results.gate import report as markdown_text
     from specbench.results.gate.check import check as compare

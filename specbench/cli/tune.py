@@ -37,8 +37,8 @@ def sweep(
     as_json: Annotated[bool, flag("--json", help="Print the numbers as JSON instead of tables.")] = False,
 ) -> None:
     """Measure a method at several values of a key; for a fuzzy method one run estimates all thresholds and lengths."""
-    from specbench.analysis.tuning.recipes import run_recipe
-    from specbench.analysis.tuning.reports import run_sweep
+    from specbench.analysis.recipes import run_recipe
+    from specbench.analysis.tuning_runs import run_sweep
     from specbench.running.request import Request
 
     if samples is not None and recipe is None:
@@ -85,7 +85,7 @@ def tune(
     Without --output they are METHOD-tuned.yaml, or METHOD-tuned-low.yaml, -med and -high, in the current folder. A file
     that is there is replaced only if tune wrote it and nobody has changed it since.
     """
-    from specbench.analysis.tuning.reports import run_tune
+    from specbench.analysis.tuning_runs import run_tune
     from specbench.running.request import Request
 
     request = Request(split(task), split(method), options, command_line(), output=path_of("--runs", runs))

@@ -8,20 +8,28 @@ from typing import Any
 import torch
 
 from specbench.decoding.drafters.model import ScoringModel
-from specbench.results.verdict import Answer, Difference, Greedy, Noise, declaration, different, first_difference
+from specbench.results.verdict import (
+    Answer,
+    GreedyEvidence,
+    LogitNoise,
+    OutputDifference,
+    declaration,
+    first_difference,
+    records_that_differ,
+)
 from specbench.specs.method import MethodSpec
 
 DecodeText = Callable[[Sequence[int]], str]
 
 
-def compare(
+def compare_outputs(
     target: ScoringModel,
     answers: Sequence[Answer],
     outputs: Sequence[list[int]],
     tolerance: float,
     decode_text: DecodeText,
     num_judged: int | None = None,
-) -> Greedy:
+) -> GreedyEvidence:
     """One output per answer of AR, written while `num_judged` draft tokens were judged; only those that differ are
     scored again."""
     found = [
@@ -30,7 +38,7 @@ def compare(
     ]
     differences = [each for each in found if each is not None]
     serious = [each for each in differences if not each.near_tie]
-    return Greedy(
+    return GreedyEvidence(
         num_prompts=len(answers), num_equal=len(answers) - len(differences),
         num_near_ties=len(differences) - len(serious),
         num_judged=num_judged,
@@ -41,7 +49,7 @@ def compare(
 
 def difference(
     target: ScoringModel, answer: Answer, output: list[int], tolerance: float, decode_text: DecodeText
-) -> Difference | None:
+) -> OutputDifference | None:
     """The first difference, a near-tie iff both tokens' logits are within `tolerance` of the highest."""
     position = first_difference(answer.token_ids, output)
     if position is None:
@@ -52,7 +60,7 @@ def difference(
     if len(chosen) == 2:
         gap = logit_gap(target, [*answer.prompt_ids, *answer.token_ids[:position]], chosen)
     ar_token, method_token = (None if token is None else decode_text([token]) for token in tokens)
-    return Difference(
+    return OutputDifference(
         prompt=answer.name, position=position, ar_token=ar_token, method_token=method_token, gap=gap,
         near_tie=gap is not None and gap <= tolerance,
     )  # fmt: skip
@@ -77,15 +85,15 @@ NUM_TOP = 10
 
 
 @torch.inference_mode()
-def measure_noise(target: ScoringModel, answers: Sequence[Answer], max_query_length: int) -> Noise:
+def measure_noise(target: ScoringModel, answers: Sequence[Answer], max_query_length: int) -> LogitNoise:
     """The target's logits along AR's answers, one token a pass, against 2 … `max_query_length` a pass and all at once.
 
     Leaves nothing in the model but its last sequence.
     """
     largest, smallest_step, squares, num_positions, num_changed = 0.0, 0.0, 0.0, 0, 0
     for answer in answers:
-        alone = forced(target, answer, repeat(1))
-        others = [forced(target, answer, cycle(range(2, max(2, max_query_length) + 1))), whole(target, answer)]
+        alone = forced_logits(target, answer, repeat(1))
+        others = [forced_logits(target, answer, cycle(range(2, max(2, max_query_length) + 1))), whole(target, answer)]
         chosen = torch.tensor(answer.token_ids, device=alone.device)
         num_changed += any(bool((rows.argmax(-1) != chosen).any()) for rows in others)
         num_positions += len(answer.token_ids)
@@ -93,13 +101,13 @@ def measure_noise(target: ScoringModel, answers: Sequence[Answer], max_query_len
         smallest_step = max(smallest_step, step)
         largest = max(largest, *(gap_change(alone, rows) for rows in others))
         squares += max(log_change(alone, rows) for rows in others)
-    return Noise(
+    return LogitNoise(
         num_prompts=len(answers), num_positions=num_positions, num_changed=num_changed, max_gap_change=largest,
         tolerance=max(SAFETY * largest, ULPS * smallest_step), mean_square_change=squares / max(1, num_positions),
     )  # fmt: skip
 
 
-def forced(target: ScoringModel, answer: Answer, query_lengths: Iterable[int]) -> torch.Tensor:
+def forced_logits(target: ScoringModel, answer: Answer, query_lengths: Iterable[int]) -> torch.Tensor:
     """The logits that precede each token of the answer, [num_tokens, vocab], fed with the last 1, 2, … tokens again."""
     target.reset()
     ids = [*answer.prompt_ids, *answer.token_ids]
@@ -131,11 +139,11 @@ def log_change(first: torch.Tensor, second: torch.Tensor) -> float:
 
 NUM_NOISE_ANSWERS = 4
 NUM_NOISE_TOKENS = 64
-Record = Mapping[str, Any]
+AnyRecord = Mapping[str, Any]
 
 
 def ties_of_records(
-    records: Sequence[Record], method: MethodSpec, target: ScoringModel, prompt_ids: Callable[[Record], list[int]]
+    records: Sequence[AnyRecord], method: MethodSpec, target: ScoringModel, prompt_ids: Callable[[AnyRecord], list[int]]
 ) -> tuple[int, int, float] | None:
     """Returns how many greedy answers of a method are not AR's, at how many of these the target is undecided, and the
     tolerance in logits; None where all are AR's, and for a method that is lossy by design.
@@ -144,7 +152,7 @@ def ties_of_records(
     target is asked at the first difference, and along up to four of AR's answers there for the noise. Leaves nothing in
     the model but its last sequence.
     """
-    found = [] if declaration(method) is False else different(records, method.name)
+    found = [] if declaration(method) is False else records_that_differ(records, method.name)
     if not found:
         return None
     answers = [
@@ -154,4 +162,4 @@ def ties_of_records(
     outputs = [record["methods"][method.name]["token_ids"] for record in found]
     measured = [Answer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]]
     noise = measure_noise(target, measured, method.most_draft_tokens + 1)
-    return len(found), compare(target, answers, outputs, noise.tolerance, str).num_near_ties, noise.tolerance
+    return len(found), compare_outputs(target, answers, outputs, noise.tolerance, str).num_near_ties, noise.tolerance

@@ -12,7 +12,7 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Chain(Frozen):
+class BoundChain(Frozen):
     """Theorem 1, each link at least the next: E[F(α(s))] ≥ F(α_T) ≥ F(max(0, 1 − √(KL_T/2))) ≥ the same with D_T, all
     in emitted tokens per target pass, or all divided by 1 + γc."""
 
@@ -23,10 +23,10 @@ class Chain(Frozen):
 
     def divided_by(self, cost: float) -> "Chain":
         """Tokens per pass as speed-ups, given the cost 1 + γc of a step in target passes."""
-        return Chain(**{name: value / cost for name, value in self.model_dump().items()})
+        return BoundChain(**{name: value / cost for name, value in self.model_dump().items()})
 
 
-class Measured(Frozen):
+class MeasuredGroup(Frozen):
     """From a run: of processed distributions, on the positions that were drafted."""
 
     acceptance_rate: Metric
@@ -36,7 +36,7 @@ class Measured(Frozen):
     adjusted_acceptance: Metric | None = None  # α·BLEU, 0 … 100 (figure 7)
 
 
-class Forced(Frozen):
+class ForcedGroup(Frozen):
     """Teacher-forced: raw distributions of both models, on the positions of the reference texts."""
 
     num_positions: int
@@ -47,9 +47,9 @@ class Forced(Frozen):
     target_misfit: Metric  # r_p; the fitness is 1 − r_p
     draft_misfit: Metric  # r_q
     excluded: float  # mass of p on tokens that q gives no probability; D and KL count them as the smallest float32
-    tokens_per_pass: Chain
+    tokens_per_pass: BoundChain
     speedup_expected: Metric  # S_T = E[F(α(s))]/(1 + γc); null where c is not known
-    speedup: Chain | None = None  # tokens_per_pass ÷ (1 + γc)
+    speedup: BoundChain | None = None  # tokens_per_pass ÷ (1 + γc)
 
 
 class GroupNumbers(Frozen):
@@ -59,13 +59,13 @@ class GroupNumbers(Frozen):
     subset: str
     language: str | None
     num_prompts: int
-    measured: Measured | None = None
-    forced: Forced | None = None
+    measured: MeasuredGroup | None = None
+    forced: ForcedGroup | None = None
     representation_rank: int | None = None  # as representation.Share; the languages that it never wrote are last
     representation_share: float | None = None
 
 
-class Spread(Frozen):
+class GroupSpread(Frozen):
     """How unequal a number is over the groups."""
 
     variance: Metric
@@ -93,5 +93,5 @@ class Family(Frozen):
     unfairness: Metric | None = None
     lowest: str | None = None
     excluded: dict[str, float] = Field(default_factory=dict)  # of every group that is teacher-forced, as in `Forced`
-    spreads: dict[str, Spread]  # of acceptance_rate, speedup (measured), forced_acceptance_rate, forced_speedup
+    spreads: dict[str, GroupSpread]  # of acceptance_rate, speedup (measured), forced_acceptance_rate, forced_speedup
     correlations: Correlations

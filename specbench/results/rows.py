@@ -16,7 +16,7 @@ from specbench.results.measurement import FILE, REMEDY, MeasuredSubset, Measurem
 from specbench.results.metrics import accepted_lengths_of, metrics_of, routes_taken
 from specbench.results.quality import JUDGED, Asked, main_metric, signatures
 from specbench.results.row import ALL, Row, Sampling, Shots
-from specbench.results.verdict import declaration, different, verdict_of_records
+from specbench.results.verdict import declaration, records_that_differ, verdict_of_records
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_the_same_history
 from specbench.specs.method import MethodSpec
@@ -157,7 +157,9 @@ class MeasuredRun:
             if (each.task, each.method) == (task, method.name) and each.subset in subsets
         ]  # fmt: skip
         num_noted = sum(each.num_different for each in ties)
-        num_different = len(different(with_the_same_history(records, method.name), method.name)) if greedy else 0
+        num_different = (
+            len(records_that_differ(with_the_same_history(records, method.name), method.name)) if greedy else 0
+        )
         if declaration(method) is not False and num_noted != num_different:
             raise ConfigError(
                 f"{FILE}: ties: {num_noted} answers of {method.name} in {task} are not AR's, but the records hold "

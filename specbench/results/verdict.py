@@ -13,13 +13,13 @@ FALSE_ALARM = 1e-3  # the distribution test of a correct method fails with a sma
 FAILS_BELOW = FALSE_ALARM / 2  # its p-value is an approximation: this leaves room
 
 
-class Evidence(BaseModel):
+class AuditPart(BaseModel):
     """Base of the parts of an audit's report."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Difference(Evidence):
+class OutputDifference(AuditPart):
     """The first token at which a method's greedy output is not AR's.
 
     `position` counts new tokens from 0; a token is null where the output had ended. `gap` is how far the lower of the
@@ -34,7 +34,7 @@ class Difference(Evidence):
     near_tie: bool
 
 
-class Greedy(Evidence):
+class GreedyEvidence(AuditPart):
     """A method's greedy outputs against AR's. `example` is the first difference that is no near-tie, else the first.
 
     `num_judged` counts the draft tokens that the target judged on the way; null for a decoder that does not count.
@@ -45,14 +45,14 @@ class Greedy(Evidence):
     num_near_ties: int
     num_judged: int | None
     median_position: float | None  # of the first differences
-    example: Difference | None
+    example: OutputDifference | None
 
     @property
     def num_diverged(self) -> int:
         return self.num_prompts - self.num_equal - self.num_near_ties
 
 
-class Noise(Evidence):
+class LogitNoise(AuditPart):
     """How much the target's own logits depend on how many tokens one pass scores.
 
     `num_changed` counts prompts at which AR, computed with other query lengths, picks another token somewhere.
@@ -86,7 +86,7 @@ def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
-def different(records: Sequence[Mapping[str, Any]], method: str) -> list[Mapping[str, Any]]:
+def records_that_differ(records: Sequence[Mapping[str, Any]], method: str) -> list[Mapping[str, Any]]:
     """Returns the records in which a method's answer is not AR's."""
     pairs = ((record, (record["methods"][name]["token_ids"] for name in ("ar", method))) for record in records)
     return [record for record, (own, other) in pairs if first_difference(own, other) is not None]

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from specbench.analysis.vocab.compare import load_tokenizer
+from specbench.analysis.vocab import load_tokenizer
 from specbench.core.errors import ConfigError
 from specbench.models.ngram import NgramModel, check_replaceable, replacing, vocabulary_digest
 from specbench.results.environment import environment

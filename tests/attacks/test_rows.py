@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.analysis.audit.output import verdict_in_report
-from specbench.analysis.audit.request import Audit, Identity
-from specbench.analysis.audit.verdict import Distribution, Verdict
+from specbench.analysis.audit import AuditedIdentity, AuditReport
+from specbench.analysis.audit_files import verdict_in_report
+from specbench.analysis.audit_report import DrawTest, MethodVerdict
 from specbench.results.adding import add_runs, merge_files
 from specbench.results.leaderboard import load, set_verdicts
 from specbench.results.row import COMPUTED, DIGEST, NOTED, STATED, Row, sealed
 from specbench.results.validation import OF_REPORT, Validity, audited, validate
-from specbench.results.verdict import Greedy, Noise
+from specbench.results.verdict import GreedyEvidence, LogitNoise
 from tests.test_fairness import run_into
 
 FORGED = yaml.safe_load((Path(__file__).parent / "forged_rows.yaml").read_text(encoding="utf-8"))
@@ -95,23 +95,25 @@ def test_every_field_of_a_row_is_forged_and_comes_from_one_source(board: Path) -
     assert frozenset().union(*sources) == set(Row.model_fields)
 
 
-def report_of(row: Row, p_value: float) -> Audit:
+def report_of(row: Row, p_value: float) -> AuditReport:
     """The report of an audit that found a row's method lossless, by its greedy outputs and draws with this p-value."""
-    greedy = Greedy(num_prompts=8, num_equal=8, num_near_ties=0, num_judged=9, median_position=None, example=None)
-    draws = Distribution(
+    greedy = GreedyEvidence(
+        num_prompts=8, num_equal=8, num_near_ties=0, num_judged=9, median_position=None, example=None
+    )
+    draws = DrawTest(
         num_draws=600, num_tokens=3000, p_value=p_value, p_by_token=[], mean_log_p=-1.0, expected_log_p=-1.0,
         standard_error=0.1, num_drafted=1, num_accepted=1, num_recovered=0, num_bonus=0, example=None,
     )  # fmt: skip
-    noise = Noise(
+    noise = LogitNoise(
         num_prompts=4, num_positions=9, num_changed=0, max_gap_change=0, tolerance=0, mean_square_change=0
     )  # fmt: skip
-    verdict = Verdict(
+    verdict = MethodVerdict(
         method="sd", verdict="lossless", declared_lossless=True, greedy=greedy, distribution=draws
     )  # fmt: skip
-    own = Identity(
+    own = AuditedIdentity(
         method=row.method, drafter=row.drafter, drafter_revision=row.drafter_revision, engine=row.engine
     )  # fmt: skip
-    return Audit(
+    return AuditReport(
         task="mgsm", subsets=["en"], target=row.target, target_revision=row.target_revision, drafters={},
         identities={"sd": own}, dtype=row.dtype, engine=row.engine, device="cpu", temperature=1.0, top_k=None,
         top_p=None, num_draws=600, seed=0, noise=noise, prompts=["en 0"], control=None, verdicts=[verdict],

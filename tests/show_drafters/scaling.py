@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from specbench.analysis.fairness.runs import read_run
+from specbench.analysis.fairness_runs import read_run
 from specbench.embedded.family import member_path
 from specbench.results.acceptance import timed_tokens
 from specbench.results.bootstrap import Metric

@@ -27,7 +27,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
-from specbench.publish.suite.workers import (
+from specbench.publish.suite.workers import (  # fmt: skip
     BlockRecorded,
     Event,
     Job,
@@ -38,7 +38,7 @@ from specbench.publish.suite.workers import (
     WorkerReady,
     WorkerSettings,
     reason_of,
-)  # fmt: skip
+)
 from specbench.running.models import Models, load_models
 from specbench.specs.run import RunSpec
 
@@ -207,15 +207,14 @@ def attempt(job: Job, cache: Any, send: Send) -> tuple[str | None, bool]:
 
 def add_fairness(job: Job) -> None:
     """Add the numbers of `specbench fairness` to the rows of a job's folder; languages of free texts are left out."""
-    from specbench.analysis.fairness.request import Request, answer
-    from specbench.analysis.fairness.rows import add_to
+    from specbench.analysis.fairness import FairnessRequest, add_to, fairness_answer
 
     options = job.request.options
-    request = Request(
+    request = FairnessRequest(
         runs=[str(job.folder)], before=None, after=None, drafters=(), reference="continuation", samples=0,
         data=options.data, seed=options.seed, dtype=options.dtype, device=options.device, threads=options.threads,
     )  # fmt: skip
-    num_rows = add_to(job.folder / "leaderboard.json", answer(request))
+    num_rows = add_to(job.folder / "leaderboard.json", fairness_answer(request))
     console.say(console.stderr, f"fairness: {num_rows} rows")
 
 

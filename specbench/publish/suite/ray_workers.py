@@ -13,7 +13,7 @@ from typing import Any
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_bytes
 from specbench.publish.suite.process import MeasuringProcess
-from specbench.publish.suite.workers import (
+from specbench.publish.suite.workers import (  # fmt: skip
     BlockRecorded,
     Event,
     Job,
@@ -23,7 +23,7 @@ from specbench.publish.suite.workers import (
     WorkerLost,
     WorkerReady,
     WorkerSettings,
-)  # fmt: skip
+)
 from specbench.running.records import RecordFile, record_key
 
 Files = dict[str, bytes]

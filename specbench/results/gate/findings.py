@@ -6,7 +6,7 @@ from typing import Literal
 
 from specbench.results.bootstrap import Metric
 from specbench.results.gate.pairing import Pair
-from specbench.results.verdict import Difference
+from specbench.results.verdict import OutputDifference
 
 Verdict = Literal["identical", "fine", "regressed", "cannot compare"]
 EXIT_CODES: dict[Verdict, int] = {"identical": 0, "fine": 0, "regressed": 1, "cannot compare": 2}
@@ -104,7 +104,9 @@ def verdict_finding(pair: Pair) -> list[Finding]:
     return [Finding("verdict", pair.candidate.subset, before, now, regressed=True)]
 
 
-def output_finding(subset: str, num_equal: int, num_different: int, found: Sequence[Difference] | None) -> Finding:
+def output_finding(
+    subset: str, num_equal: int, num_different: int, found: Sequence[OutputDifference] | None
+) -> Finding:
     """`found`: the differences of a lossless method in a greedy run; None where outputs may differ."""
     before = f"of {num_equal + num_different}"
     if found is None:
@@ -123,7 +125,7 @@ def changed_finding(subset: str, what: str, num_changed: int, num_equal: int, fi
     return Finding(what, subset, before, now, regressed=True, detail=first)
 
 
-def _first(serious: Sequence[Difference]) -> str:
+def _first(serious: Sequence[OutputDifference]) -> str:
     """The first difference that the target does not excuse."""
     if not serious:
         return ""

@@ -24,7 +24,7 @@ from specbench.results.gate.speed import LENGTH, SPEEDUP, Pending, joined, lengt
 from specbench.results.paired import Pairs, RowWithRecords, joined_pairs
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
-from specbench.results.verdict import Difference
+from specbench.results.verdict import OutputDifference
 from specbench.running.records import record_key
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class ByRecords:
         now, before = map(counts_of, equal.generations())
         compared.findings += compare_counts(part.subset, before, now, detail)
 
-    def _differences(self, compared: Compared, part: SubsetPair) -> list[Difference]:
+    def _differences(self, compared: Compared, part: SubsetPair) -> list[OutputDifference]:
         """Returns the first difference of each output that is not the baseline's, scored by the target."""
         keys = part.outputs.different
         self.say(f"asking the target about {len(keys)} outputs of {compared.name} {part.subset}")

@@ -8,7 +8,7 @@ from specbench.results.greedy import NUM_NOISE_ANSWERS, NUM_NOISE_TOKENS, differ
 from specbench.results.recorded_prompts import Loader, prompts_of
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
-from specbench.results.verdict import Answer, Difference
+from specbench.results.verdict import Answer, OutputDifference
 from specbench.running.records import Key, Record, record_key, with_the_same_history
 
 
@@ -21,7 +21,7 @@ class Target:
 
     def differences(
         self, row: Row, keys: Sequence[Key], candidate: Mapping[Key, Record], method: str, max_query_length: int
-    ) -> list[Difference]:
+    ) -> list[OutputDifference]:
         """The first differences of outputs of one row, near-ties told by the audit's measure of the target's noise.
 
         Raises ConfigError where the target, or the prompts, are not at hand any more.

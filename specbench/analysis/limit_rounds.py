@@ -1,0 +1,382 @@
+"""The timed rounds of `specbench limit`: passes, rates and generations of two models, in turn."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from statistics import fmean
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from specbench.analysis.limit import conclude
+from specbench.analysis.limit_report import LimitReport, ModelConditions
+from specbench.analysis.limit_work import Gauge, Rates, Work, work_of
+from specbench.core.errors import ConfigError
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters.none import NoDrafter
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import Generation, decode
+from specbench.decoding.proposal import PointMass, Proposal
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.verification import rejection
+from specbench.models.causal_lm import CausalLM, shortest_context
+from specbench.models.loading import load_model
+from specbench.models.timing import PassLog
+from specbench.results.environment import environment
+from specbench.running.models import engine_of, warn_of
+from specbench.running.requirements import num_compilations
+from specbench.specs.components import Dtype, Engine, Spec, Text
+
+
+@dataclass
+class ModelTimings:
+    """Of one model: mean seconds of bare passes by (query length, context); of autoregressive decoding, per token, in
+    all and without its passes; what the machine copies, reads and multiplies beside it. `capacity`: the tokens of its
+    static buffers, if it has such."""
+
+    passes: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+    per_token: list[float] = field(default_factory=list)
+    outside_passes: list[float] = field(default_factory=list)
+    rates: list[Rates] = field(default_factory=list)
+    capacity: int | None = None
+
+
+@dataclass
+class StepTimings:
+    """Of speculative decoding: seconds of drafting per draft token; of a step, in all and without its passes."""
+
+    per_draft_token: list[float] = field(default_factory=list)
+    per_step: list[float] = field(default_factory=list)
+    outside_passes: list[float] = field(default_factory=list)
+
+
+@dataclass
+class PairTimings:
+    """A pair, over one set of points."""
+
+    target: ModelTimings = field(default_factory=ModelTimings)
+    drafter: ModelTimings = field(default_factory=ModelTimings)
+    steps: StepTimings = field(default_factory=StepTimings)
+
+
+QUERY_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32, 48, 64)
+COMPILED_LENGTHS = (1, 2, 4, 6, 8, 16, 32, 64)  # each takes seconds to compile
+CONTEXTS = (64, 256, 1024, 4096)
+LEAST_CONTEXT = 8
+NUM_TOKENS = 32  # of one generation
+NUM_DRAFT_TOKENS = 5  # of each step of a speculative one
+
+
+@dataclass(frozen=True)
+class Points:
+    """What is measured: every query length behind `context`, one token behind each of `contexts`, and, where it
+    `decodes`, whole generations behind `context`."""
+
+    context: int
+    contexts: tuple[int, ...]
+    query_lengths: tuple[int, ...] = QUERY_LENGTHS
+    decodes: bool = True
+
+    def parts(self) -> list["Points"]:
+        """What compiled passes measure over buffers of its own: a pass reads the whole buffer, which is to be as large
+        as a run has it."""
+        others = [context for context in self.every_context if context != self.context]
+        return [replace(self, contexts=()), *(Points(context, (), (1,), decodes=False) for context in others)]
+
+    def behind(self, context: int) -> tuple[int, ...]:
+        return self.query_lengths if context == self.context else (1,)
+
+    @property
+    def most_tokens(self) -> int:
+        """Of the longest sequence."""
+        behind = max(*self.query_lengths, NUM_TOKENS) if self.decodes else max(self.query_lengths)
+        return max(max(self.every_context) + 1, self.context + behind)
+
+    @property
+    def every_context(self) -> list[int]:
+        return sorted({self.context, *self.contexts})
+
+
+def points_for(models: Sequence[CausalLM], context: int) -> Points:
+    """Those that fit into the context of every model; contexts up to four times the one that is asked for. Raises
+    ConfigError for a context that leaves no room for a generation."""
+    room = shortest_context(models) or 2**62
+    if context + NUM_TOKENS > room:
+        most = room - NUM_TOKENS
+        remedy = f"give {LEAST_CONTEXT} to {most}" if most >= LEAST_CONTEXT else "take models with more"
+        held = f"the models hold {room} tokens, and {NUM_TOKENS} are generated behind the context"
+        raise ConfigError(f"--context {context}: {held}: {remedy}")
+    fitting = tuple(length for length in CONTEXTS if length < room and length <= 4 * context)
+    lengths = QUERY_LENGTHS if all(model.compiled is None for model in models) else COMPILED_LENGTHS
+    return Points(context, fitting, tuple(length for length in lengths if context + length <= room))
+
+
+GREEDY = Sampling(0.0)
+
+
+class TimedDrafter:
+    """Drafts as any model drafter, and marks the beginning and the end of each draft: passes, draws, and what lies
+    between them. Of models with vocabularies of different sizes, tokens that the other one lacks are taken modulo its
+    size: which they are changes what is accepted, and no time."""
+
+    def __init__(self, drafter: CausalLM, target: CausalLM) -> None:
+        self._drafter = ModelDrafter(drafter, GREEDY)
+        self._num_own, self._num_foreign = drafter.vocab_size, target.vocab_size
+        self.passes: PassLog | None = drafter.passes
+        self._log = drafter.passes
+        self._drafts: list[tuple[int, Any, Any]] = []
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self._drafts.clear()
+        self._drafter.prefill(within(prompt_ids, self._num_own))
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        own_ids, mark, num_before = within(ids, self._num_own), self._log.clock.mark, self._log.num_passes
+        start = mark()
+        proposal = self._drafter.propose(own_ids, num_draft_tokens, generator)
+        end = mark()
+        if num_draft_tokens == NUM_DRAFT_TOKENS:  # at the end of a generation there are shorter ones
+            self._drafts.append((self._log.num_passes - num_before, start, end))
+        if self._num_own == self._num_foreign:
+            return proposal
+        token_ids = within(proposal.token_ids, self._num_foreign)
+        return Proposal(token_ids, PointMass(token_ids))
+
+    def seconds_per_token(self) -> float:
+        """Of drafting, by all drafts of the generation: a token takes one pass. Call it when passes may be read."""
+        seconds = sum(self._log.clock.between(start, end) for _, start, end in self._drafts)
+        return seconds / sum(num_passes for num_passes, _, _ in self._drafts)
+
+
+def within(token_ids: list[int], vocab_size: int) -> list[int]:
+    return [token % vocab_size for token in token_ids]
+
+
+def time_decoding(model: CausalLM, prompt_ids: list[int], into: ModelTimings) -> None:
+    """One autoregressive generation."""
+    generation = generate(model, NoDrafter(), prompt_ids, 0)
+    num_timed = len(generation.token_ids) - 1
+    into.per_token.append(generation.decode_seconds / num_timed)
+    into.outside_passes.append(outside_passes(generation) / num_timed)
+
+
+def time_steps(target: CausalLM, drafter: TimedDrafter, prompt_ids: list[int], into: StepTimings) -> None:
+    """One speculative generation."""
+    generation = generate(target, drafter, prompt_ids, NUM_DRAFT_TOKENS)
+    num_steps = len(generation.steps)
+    into.per_draft_token.append(drafter.seconds_per_token())
+    into.per_step.append(generation.decode_seconds / num_steps)
+    into.outside_passes.append(outside_passes(generation) / num_steps)
+
+
+def generate(model: CausalLM, drafter: Drafter, prompt_ids: list[int], num_draft_tokens: int) -> Generation:
+    """NUM_TOKENS greedy tokens, which no end token stops."""
+    return decode(
+        model, drafter, rejection, prompt_ids, num_draft_tokens=num_draft_tokens, sampling=GREEDY,
+        stop=StopRules(NUM_TOKENS, context_limit=model.context_limit), generator=torch.Generator(device=model.device),
+    )  # fmt: skip
+
+
+def outside_passes(generation: Generation) -> float:
+    passes = (*generation.target_passes, *generation.draft_passes)
+    return generation.decode_seconds - sum(seconds for _, seconds in passes)
+
+
+TURNS = 3  # of each model in a round; every query length has a pass in each
+TURN_SECONDS = 0.004  # of each query length, in a turn
+SINGLE_SECONDS = 0.012  # of the single token, where others are divided by it
+
+
+class Sweeps:
+    """Passes of one model behind `context` tokens of `ids`, of which the model keeps just these. `seconds`: of each
+    pass, by query length, 1 among them."""
+
+    def __init__(self, model: CausalLM, ids: list[int], context: int, lengths: Sequence[int]) -> None:
+        self._model, self._ids, self._context = model, ids, context
+        self.seconds: dict[int, list[float]] = {length: [] for length in lengths}
+        if model.compiled is None:
+            model.score(ids[:context], 1)
+        else:
+            model.compiled.fill(ids[:context])
+
+    def take_turn(self, number: int, *, backwards: bool) -> None:
+        """Sweep until every length has its passes of the first `number` turns. The first pass, behind a prefill or
+        passes of another model, is not measured."""
+        self._pass(1)
+        while lacking := self._lacking(number):
+            self._sweep(lacking[::-1] if backwards else lacking)
+            backwards = not backwards
+
+    def _lacking(self, num_turns: int) -> list[int]:
+        """The query lengths that have too few passes for so many turns. By their fastest pass: if an interrupted one
+        ended a turn early, it would weigh more in the mean than it does in time."""
+        return [
+            length
+            for length, seconds in self.seconds.items()
+            if len(seconds) < num_turns or len(seconds) * min(seconds) < num_turns * self._enough(length)
+        ]
+
+    def _enough(self, length: int) -> float:
+        return SINGLE_SECONDS if length == 1 < len(self.seconds) else TURN_SECONDS
+
+    def _sweep(self, lengths: Sequence[int]) -> None:
+        """A pass of each length, and one of the single token in the middle, whether it lacks any or not."""
+        others = [length for length in lengths if length != 1]
+        half = len(others) // 2
+        for length in (*others[:half], 1, *others[half:]):
+            self.seconds[length].append(self._pass(length))
+
+    def means(self) -> dict[int, float]:
+        return {length: fmean(seconds) for length, seconds in self.seconds.items()}
+
+    def _pass(self, length: int) -> float:
+        """Seconds of a pass that reads just its own tokens: what was cached before stays."""
+        log = self._model.passes
+        log.clear()
+        self._model.score(self._ids[: self._context + length], length)
+        log.clock.now()
+        [(fed, seconds)] = log.read()
+        assert fed == length
+        return seconds
+
+
+def measure(
+    target: CausalLM, drafter: CausalLM, gauges: Sequence[Gauge], points: Points, *,
+    repeats: int, seed: int, told: Callable[[], None] = lambda: None,
+) -> PairTimings:  # fmt: skip
+    """After one unmeasured round, `repeats` rounds: each has every point of both models, the rates of both gauges,
+    and one generation of each model and of the pair, in an order that alternates. `told` is called after each."""
+    chance = random.Random(seed)
+    models = (target, drafter)
+    texts = [[chance.randrange(model.vocab_size) for _ in range(points.most_tokens)] for model in models]
+    drafting = TimedDrafter(drafter, target)
+    found = PairTimings()
+    for number in range(-1, repeats):
+        into = found if number >= 0 else PairTimings()
+        sides = list(zip(models, texts, gauges, (into.target, into.drafter), strict=True))
+        in_turn = sides if number % 2 == 0 else sides[::-1]
+        passing = [(model, ids, timings) for model, ids, _, timings in in_turn]
+        time_passes(passing, points, backwards=number % 2 == 1)
+        for model, ids, gauge, timings in in_turn:
+            timings.rates.append(gauge.rates())
+            if points.decodes:
+                time_decoding(model, ids[: points.context], timings)
+        if points.decodes:
+            time_steps(target, drafting, texts[0][: points.context], into.steps)
+        told()
+    return found
+
+
+def time_passes(sides: Sequence[tuple[CausalLM, list[int], ModelTimings]], points: Points, *, backwards: bool) -> None:
+    """The mean seconds of every point, of models that take turns: what is divided by one another was measured side by
+    side, whatever else the machine did meanwhile."""
+    for model, _, _ in sides:
+        model.reset()
+    for context in points.every_context:
+        sweeps = [Sweeps(model, ids, context, points.behind(context)) for model, ids, _ in sides]
+        for turn in range(1, TURNS + 1):
+            for each in sweeps:
+                each.take_turn(turn, backwards=backwards == (turn % 2 == 1))
+        for each, (_, _, timings) in zip(sweeps, sides, strict=True):
+            for length, seconds in each.means().items():
+                timings.passes.setdefault((length, context), []).append(seconds)
+
+
+Told = Callable[[str], None]
+Models = tuple[CausalLM, CausalLM]
+
+
+class LimitOptions(Spec):
+    """What a user asked for, as it was said."""
+
+    target: Text
+    drafter: Text
+    context: Annotated[int, Field(ge=LEAST_CONTEXT)]
+    repeats: Annotated[int, Field(ge=1)]
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    dtype: Dtype = "auto"
+    device: Text = "auto"
+    engine: Engine = "eager"
+    target_revision: str | None = None
+    drafter_revision: str | None = None
+
+
+def limits(asked: LimitOptions, told: Told) -> LimitReport:
+    """Load both models and measure them. `told` hears what is being done. Raises ConfigError for models that cannot be
+    loaded, and for a context that does not fit into them."""
+    told(f"loading {asked.target} and {asked.drafter}")
+    target = load_model(
+        asked.target, revision=asked.target_revision, dtype=asked.dtype, device=asked.device, engine=asked.engine
+    )
+    dtype = target.dtype if asked.dtype == "auto" else asked.dtype
+    drafter = load_model(
+        asked.drafter, revision=asked.drafter_revision, dtype=dtype, device=asked.device, engine=target.engine
+    )
+    if target.why_eager is not None:
+        warn_of(target, "neither model is, and these are the limits of --engine eager")
+    elif drafter.why_eager is not None:
+        warn_of(drafter, "its passes are eager beside compiled ones of the target")
+    return limits_of(target, drafter, asked, told)
+
+
+def limits_of(target: CausalLM, drafter: CausalLM, asked: LimitOptions, told: Told = lambda line: None) -> LimitReport:
+    """Measure two models that are there."""
+    models = (target, drafter)
+    points = points_for(models, asked.context)
+    works = [work_of(model) for model in models]
+    gauges = [gauge_of(*each, points) for each in zip(models, works, strict=True)]
+    is_compiled = any(model.compiled is not None for model in models)
+    parts = [measured_part(models, gauges, part, asked, told) for part in (points.parts() if is_compiled else [points])]
+    capacities = (parts[0].target.capacity, parts[0].drafter.capacity)
+    first, second = (
+        (described_model(model, capacity), work)
+        for model, capacity, work in zip(models, capacities, works, strict=True)
+    )
+    conditions = environment(str(target.device), target.dtype, target.attention, engine_of(target, [drafter]))
+    return conclude(first, second, parts, points, environment=conditions, seed=asked.seed, repeats=asked.repeats)
+
+
+def measured_part(
+    models: Models, gauges: Sequence[Gauge], part: Points, asked: LimitOptions, told: Told
+) -> PairTimings:
+    """Rounds of passes that were compiled before."""
+    for model in models:
+        if model.compiled is not None:
+            model.compiled.reserve(part.most_tokens, part.query_lengths, prompts=part.decodes, told=told)
+    before = num_compilations()
+    rounds = rounds_told(part, asked.repeats, told)
+    found = measure(*models, gauges, part, repeats=asked.repeats, seed=asked.seed, told=rounds)
+    if number := num_compilations() - before:
+        raise ConfigError(
+            f"--engine compiled: {number} passes were compiled while others were measured, so their seconds say "
+            "nothing: take --engine eager"
+        )
+    found.target.capacity, found.drafter.capacity = (
+        None if model.compiled is None else model.compiled.capacity for model in models
+    )
+    return found
+
+
+def gauge_of(model: CausalLM, work: Work, points: Points) -> Gauge:
+    return Gauge(model.device, model.model.dtype, int(work.bytes_read(1, points.context)))
+
+
+def described_model(model: CausalLM, capacity: int | None) -> ModelConditions:
+    return ModelConditions(
+        name=model.name, revision=model.revision, dtype=model.dtype, attention=model.attention, capacity=capacity
+    )
+
+
+def rounds_told(part: Points, repeats: int, told: Told) -> Callable[[], None]:
+    """What is said after each round."""
+    numbers = count()
+
+    def round_told() -> None:
+        number = next(numbers)
+        said = f"round {number} of {repeats} is done" if number else "warmed up"
+        told(f"behind {part.context} tokens: {said}")
+
+    return round_told

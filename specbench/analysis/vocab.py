@@ -1,0 +1,218 @@
+"""One `specbench vocab`: two vocabularies compared, in general and on texts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+from transformers import AutoTokenizer
+
+from specbench.analysis.vocab_acceptance import MethodAcceptance, MethodFit, PairFigures, expected_acceptance, fits
+from specbench.analysis.vocab_overlap import (
+    Decompositions,
+    Injectivity,
+    Overlap,
+    TextOverlap,
+    count,
+    decompositions,
+    injectivity,
+    text_overlap,
+    token_counts,
+    vocabulary_overlap,
+)
+from specbench.core.errors import ConfigError
+from specbench.core.resources import EMBEDDED
+from specbench.core.threads import set_threads
+from specbench.embedded.family import source_of
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.checkpoints import why_not
+from specbench.models.loading import hub_problem, load_model
+from specbench.models.vocabulary import Vocabulary
+from specbench.running.plan import with_files
+from specbench.specs.catalogue import load_task
+from specbench.tasks.examples import load_examples
+
+
+class VocabReport(BaseModel):
+    """Tables 3, 4, 5, 8, 9, 10 and 11 of arXiv:2502.05202 for one pair; acceptance only where it was asked for."""
+
+    target: str
+    drafter: str
+    texts: str
+    same_vocabulary: bool
+    overlap: Overlap
+    text_overlap: TextOverlap
+    target_injectivity: Injectivity
+    drafter_injectivity: Injectivity
+    decompositions: Decompositions
+    passes_in_texts: float
+    writable_in_texts: float
+    acceptance: list[MethodAcceptance] | None
+    methods: list[MethodFit]
+
+
+class NamedTokenizer(BaseModel, arbitrary_types_allowed=True):
+    """A model's name, tokenizer and vocabulary."""
+
+    name: str
+    tokenizer: Any
+    vocabulary: Vocabulary
+
+
+def make_report(
+    target: NamedTokenizer,
+    drafter: NamedTokenizer,
+    texts: Sequence[str],
+    texts_from: str,
+    models: ModelPair | None = None,
+    seed: int = 0,
+) -> VocabReport:
+    """Compare two vocabularies, in general and on texts; with both models loaded also what methods accept."""
+    passes, writable = costs_in_texts(target.vocabulary, drafter.vocabulary, texts)
+    figures = PairFigures(
+        same_vocabulary=target.tokenizer.get_vocab() == drafter.tokenizer.get_vocab(),
+        text_overlap=text_overlap(target.vocabulary, drafter.vocabulary, texts),
+        passes_in_texts=passes,
+        writable_in_texts=writable,
+        target=injectivity(target.tokenizer, target.vocabulary, texts),
+        drafter=injectivity(drafter.tokenizer, drafter.vocabulary, texts),
+    )
+    methods = fits(figures)
+    return VocabReport(
+        target=target.name,
+        drafter=drafter.name,
+        texts=texts_from,
+        same_vocabulary=figures.same_vocabulary,
+        overlap=vocabulary_overlap(target.vocabulary, drafter.vocabulary),
+        text_overlap=figures.text_overlap,
+        target_injectivity=figures.target,
+        drafter_injectivity=figures.drafter,
+        decompositions=decompositions(target.vocabulary, drafter.vocabulary),
+        passes_in_texts=figures.passes_in_texts,
+        writable_in_texts=figures.writable_in_texts,
+        acceptance=None if models is None else expected_acceptance(models, methods, texts, seed),
+        methods=methods,
+    )
+
+
+def costs_in_texts(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> tuple[float, float]:
+    """Over the target's tokens as often as they appear in the texts: the mean draft passes that ψ takes at least, and
+    the share of tokens that drafter tokens can be joined to."""
+    pieces = drafter.id_of.keys()
+    longest = max(map(len, pieces), default=0)
+    counts = token_counts(target, texts)
+    found = [(number, *count(token, pieces, longest)) for token, number in counts.items()]
+    total = max(1, counts.total())
+    passes = sum(number * of_token for number, _, of_token in found)
+    return passes / total, sum(number for number, ways, _ in found if ways) / total
+
+
+def load_tokenizer(name: str, revision: str | None = None) -> Any:
+    """The tokenizer of a model by hub id, local folder, or `embedded:` and the name of a model that comes with
+    specbench. Raises ConfigError in one line for one that cannot be loaded."""
+    source = source_of(name)
+    local = Path(source).is_dir()
+    if local and (Path(source) / "ngram.json").is_file():
+        raise ConfigError(f"'{name}' is an n-gram folder: it drafts the tokens of its target and has none of its own")
+    if not local and (source.startswith((".", "/", "~")) or source.count("/") > 1 or Path(source).exists()):
+        raise ConfigError(f"model folder '{name}' does not exist; give a folder with a tokenizer, or a hub id")
+    problem = None if local else hub_problem(source, revision)
+    try:  # without the hub the local cache is left
+        return AutoTokenizer.from_pretrained(source, revision=revision, local_files_only=local or problem is not None)
+    except Exception as error:  # whatever a tokenizer's files or its remote may raise
+        raise ConfigError(
+            f"cannot load the tokenizer of '{name}': {why_not(name, source, problem, error)} (give a local folder with "
+            "tokenizer.json, or a hub id that this machine can reach)"
+        ) from error
+
+
+NUM_PROMPTS = 50  # as in arXiv:2502.05202, table 10
+DEFAULT_TASK = "mgsm"
+
+
+def task_prompts(
+    task: str, subsets: Sequence[str] | None, *, data: str | None, use_sample: bool, limit: int | None,
+    console: Console,
+) -> list[str]:  # fmt: skip
+    """The first `limit` prompts of every subset; without a limit 50 in all, spread evenly over the subsets. Where none
+    is named, of a user's own files those that have any; the others are named on the console.
+
+    Raises ConfigError for an unknown task or subset and for anything wrong with the data.
+    """
+    spec = load_task(task)
+    if subsets is None:
+        subsets = with_files(spec, data, console) or spec.subset_names
+    names = list(dict.fromkeys(subsets))
+    if not names:
+        raise ConfigError("--subset is empty: name at least one, or leave the option out")
+    if limit is not None and limit < 1:
+        raise ConfigError(f"--limit {limit}: must be 1 or more")
+    each = -(-NUM_PROMPTS // len(names)) if limit is None else limit
+    loaded = [
+        load_examples(spec, name, data=data, use_sample=use_sample, limit=each, num_subsets=len(names)).examples
+        for name in names
+    ]
+    in_turn = [examples[row].prompt for row in range(each) for examples in loaded if row < len(examples)]
+    return in_turn[: NUM_PROMPTS if limit is None else None]
+
+
+@dataclass(frozen=True)
+class VocabOptions:
+    """What a user asked for, as it was said."""
+
+    target: str
+    drafter: str
+    target_revision: str | None
+    drafter_revision: str | None
+    task: str | None
+    subsets: Sequence[str] | None
+    limit: int | None
+    data: str | None
+    acceptance: bool
+    seed: int
+    dtype: str
+    device: str
+
+
+def vocab_report(asked: VocabOptions, console: Console) -> VocabReport:
+    """The report on a pair; the models' weights are loaded only for their acceptance. `console`: told which subsets
+    have no files."""
+    check_revision("target", asked.target, asked.target_revision)
+    check_revision("drafter", asked.drafter, asked.drafter_revision)
+    texts = prompts(asked, console)
+    texts_from = f"{len(texts)} prompts of {asked.task or DEFAULT_TASK}"
+    if not asked.acceptance:
+        target_side = named_tokenizer(asked.target, load_tokenizer(asked.target, asked.target_revision))
+        drafter_side = named_tokenizer(asked.drafter, load_tokenizer(asked.drafter, asked.drafter_revision))
+        return make_report(target_side, drafter_side, texts, texts_from)
+    set_threads(None, asked.target.startswith(EMBEDDED))
+    target = load_model(asked.target, revision=asked.target_revision, dtype=asked.dtype, device=asked.device)
+    dtype = target.dtype if asked.dtype == "auto" else asked.dtype
+    drafter = load_model(asked.drafter, revision=asked.drafter_revision, dtype=dtype, device=asked.device)
+    models = ModelPair(target, drafter)
+    return make_report(of_model(target), of_model(drafter), texts, texts_from, models, asked.seed)
+
+
+def check_revision(role: str, name: str, revision: str | None) -> None:
+    """A revision names a commit on the hub: beside anything else it would be silently without effect."""
+    if revision is not None and (name.startswith(EMBEDDED) or Path(name).is_dir()):
+        raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
+
+
+def prompts(asked: VocabOptions, console: Console) -> list[str]:
+    """The bundled prompts where no task is named or the target is an embedded one, as in `specbench run`."""
+    bundled = asked.data is None and (asked.task is None or asked.target.startswith(EMBEDDED))
+    return task_prompts(
+        asked.task or DEFAULT_TASK, asked.subsets, data=asked.data, use_sample=bundled, limit=asked.limit,
+        console=console,
+    )  # fmt: skip
+
+
+def named_tokenizer(name: str, tokenizer: object) -> NamedTokenizer:
+    return NamedTokenizer(name=name, tokenizer=tokenizer, vocabulary=Vocabulary(tokenizer))
+
+
+def of_model(model: CausalLM) -> NamedTokenizer:
+    return NamedTokenizer(name=model.name, tokenizer=model.tokenizer, vocabulary=model.text_vocabulary)

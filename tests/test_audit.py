@@ -20,18 +20,8 @@ from specbench.analysis.audit_distribution import (
     exact_rows,
     judge,
 )
-from specbench.analysis.audit_greedy import Answer, measure_noise, records_that_differ, ties_of_records
 from specbench.analysis.audit_methods import AuditConditions, AuditedMethod, AuditPrompt, audit_methods
-from specbench.analysis.audit_report import (
-    AuditedIdentity,
-    AuditFindings,
-    AuditReport,
-    DrawTest,
-    GreedyEvidence,
-    MethodVerdict,
-    declaration,
-    verdict_of_records,
-)
+from specbench.analysis.audit_report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
 from specbench.decoding.drafters.model import ModelDrafter
@@ -44,8 +34,10 @@ from specbench.decoding.sampling import Distributions, Sampling, draw
 from specbench.decoding.verification import Rule, exact_match, fuzzy_rule, leading, rejection, rule
 from specbench.models.causal_lm import ModelPair
 from specbench.results.captions import verdict_of
+from specbench.results.greedy import measure_noise, ties_of_records
 from specbench.results.leaderboard import load
 from specbench.results.row import Sampling as Sampled
+from specbench.results.verdict import Answer, GreedyEvidence, declaration, records_that_differ, verdict_of_records
 from specbench.specs.catalogue import load_method
 from tests.test_leaderboard import row
 from tests.toys import TableModel
@@ -551,11 +543,11 @@ def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench, tiny_pair: 
     code, _, err = specbench("run", "--task", "mgsm", "--method", "sd,fsd,pld", *common, "--leaderboard", "board.json")
     assert code == 0, err
     before = {"ar": "greedy equal", "sd": "greedy equal", "fsd": "lossy by design", "pld": "greedy equal"}
-    assert {row.method.partition("@")[0]: row.verdict for row in load("board.json")} == before
+    assert {row.method_name: row.verdict for row in load("board.json")} == before
     code, _, err = specbench("audit", "--method", "sd,fsd", *common, "--draws", "90", "--leaderboard", "board.json")
     assert code == 0, err
     assert "3 rows got a verdict" in err
-    found = {row.method.partition("@")[0]: row.verdict for row in load("board.json")}
+    found = {row.method_name: row.verdict for row in load("board.json")}
     assert found == {"ar": "lossless", "sd": "lossless", "fsd": "lossy by design", "pld": "greedy equal"}
     code, _, err = specbench("audit", "--method", "sd", *common, "--draws", "0", "--leaderboard", "board.json")
     assert code == 0 and "0 rows got a verdict" in err, "nothing was decided, so nothing is overwritten"

@@ -15,7 +15,6 @@ import torch
 from torch._inductor.exc import InvalidCxxCompiler
 
 from specbench.analysis import audit_methods as subjects
-from specbench.analysis.audit_report import LogitNoise
 from specbench.core.errors import ConfigError
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
@@ -28,6 +27,7 @@ from specbench.models.graphs import Graphs, Kind
 from specbench.models.loading import compile_passes, load_model
 from specbench.results.comparable import conditions_that_differ
 from specbench.results.leaderboard import load
+from specbench.results.verdict import LogitNoise
 from specbench.running import runner
 from specbench.running.blocks import Block
 from specbench.running.compose import compose
@@ -406,7 +406,7 @@ def test_a_drafter_that_cannot_be_compiled_is_eager_and_its_rows_say_so(
     (line,) = [line for line in said.splitlines() if line.startswith("warning: ")]
     assert re.search(r"model '.*mamba' cannot be compiled \(.* keep a state .*\): .*rows of sd say", line)
     assert "compiled target, eager drafter: sd; compare no row" in printed
-    rows = {row.method.partition("@")[0]: row for row in load(tmp_path / "here" / "leaderboard.json")}
+    rows = {row.method_name: row for row in load(tmp_path / "here" / "leaderboard.json")}
     assert {name: row.engine for name, row in rows.items()} == {
         "ar": "compiled", "sd": "compiled target", "pld": "compiled"
     }  # fmt: skip

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from specbench.analysis.fairness import FairnessRequest, fairness_answer
 from specbench.analysis.fairness_drafters import LEAST, DrafterEntry, exclusion_notes, labels
-from specbench.analysis.fairness_numbers import BoundViolation, Family, GroupNumbers
-from specbench.analysis.fairness_runs import Run, method_name, read_run
+from specbench.analysis.fairness_numbers import BoundViolation
+from specbench.analysis.fairness_runs import read_run
 from specbench.analysis.fairness_tables import (
     comparison_table,
     forced_caption,
@@ -27,8 +27,10 @@ from specbench.analysis.fairness_texts import within
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.results.execute import execute
+from specbench.results.group_numbers import Family, GroupNumbers
 from specbench.results.leaderboard import load
 from specbench.results.row import DIGEST, digest_of
+from specbench.results.runs import RecordedRun
 from specbench.running.request import Request as RunRequest
 from specbench.specs.run_options import RunOptions
 from specbench.training.passes import Sample
@@ -81,7 +83,7 @@ def found(folder):
 
 
 def test_measured_numbers_are_those_of_the_run(found, folder):
-    rows = {(method_name(row), row.subset): row.metrics for row in load(folder / "leaderboard.json")}
+    rows = {(row.method_name, row.subset): row.metrics for row in load(folder / "leaderboard.json")}
     for drafter in found.report.drafters:
         for name, group in drafter.groups.items():
             row = rows[drafter.method, name]
@@ -175,7 +177,7 @@ def test_numbers_reach_the_leaderboard_and_can_be_read_again(specbench, folder, 
     assert code == 0 and f"{board}: 8 rows got fairness numbers\n" in err
     report = json.loads(out)
     assert report["drafters"][0]["prompt_represented"].endswith(" ")
-    by_place = {(method_name(row), row.subset): row.fairness for row in load(board)}
+    by_place = {(row.method_name, row.subset): row.fairness for row in load(board)}
     assert by_place["ngram", "all"].excluded["en"] == by_place["ngram", "en"].forced.excluded > 0
     assert isinstance(by_place["sd", "sw"], GroupNumbers) and isinstance(by_place["ngram", "all"], Family)
     assert by_place["ar", "sw"] is None
@@ -289,7 +291,9 @@ def of_routes(lengths):
     """A drafter of a run in which all groups take both routes, with γ of each as its rows tell them."""
     options = {"routes": {route: {} if own is None else {"num_draft_tokens": own} for route, own in lengths.items()}}
     row = leaderboard_row(method="mine@1:abc", num_draft_tokens=8, options=options | {"taken": list(lengths)})
-    return DrafterEntry("mine", Run(Path("a-run"), (row,), {}, {}), "mine", {})
+    run = RecordedRun(Path("a-run"))
+    vars(run)["rows"] = [row]
+    return DrafterEntry("mine", run, "mine", {})
 
 
 def test_every_route_has_the_draft_length_that_its_rows_tell():

@@ -31,9 +31,7 @@ from specbench.analysis.fairness_groups import (
     with_rank,
 )
 from specbench.analysis.fairness_numbers import (
-    BoundChain,
     BoundViolation,
-    GroupNumbers,
     bound_chain,
     check_bounds,
     check_fitness,
@@ -45,6 +43,7 @@ from specbench.analysis.group_statistics import estimate, max_over_min, ratios, 
 from specbench.analysis.representation import Representation
 from specbench.analysis.representation import ranked_languages as shares_of
 from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.group_numbers import BoundChain, GroupNumbers
 from specbench.results.log_ratios import NUM_RESAMPLES
 from specbench.results.shares import SHARE
 from specbench.specs.catalogue import load_task

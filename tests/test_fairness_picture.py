@@ -4,17 +4,10 @@ from typing import Any
 
 import pytest
 
-from specbench.analysis.fairness_numbers import (
-    BoundChain,
-    Correlations,
-    DrafterReport,
-    Family,
-    ForcedGroup,
-    GroupNumbers,
-    MeasuredGroup,
-)
+from specbench.analysis.fairness_numbers import DrafterReport
 from specbench.analysis.fairness_tables import draw_bars, draw_fitness
 from specbench.results.bootstrap import Metric
+from specbench.results.group_numbers import BoundChain, Correlations, Family, ForcedGroup, GroupNumbers, MeasuredGroup
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -17,15 +18,15 @@ import yaml
 from rich.console import Console
 from scipy import stats
 
-from specbench.analysis.audit_report import OutputDifference
 from specbench.core.errors import ConfigError
 from specbench.models import timing
 from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.comparison_input import ComparisonInput
 from specbench.results.differences import unpaired_ratio, widened_ratio
 from specbench.results.execute import execute
 from specbench.results.gate.check import check
 from specbench.results.gate.findings import Compared, output_finding
-from specbench.results.gate.pairing import Side, pair_rows
+from specbench.results.gate.pairing import pair_rows
 from specbench.results.gate.report import junit, markdown
 from specbench.results.gate.speed import (
     LENGTH,
@@ -41,6 +42,7 @@ from specbench.results.gate.speed import (
 )
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Sampling
+from specbench.results.verdict import OutputDifference
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 from tests import tiny
@@ -400,12 +402,12 @@ def test_of_several_rows_of_a_file_the_nearest_is_compared(base):
     row = next(row for row in load(base / "leaderboard.json") if row.method.startswith("sd@"))
     retrained = row.model_copy(update={"drafter_revision": "r1", "created": "2026-01-01"})
     older = row.model_copy(update={"versions": {**row.versions, "torch": "1.0"}, "created": "2026-01-02"})
-    candidate = Side("run", (row,), None)
+    candidate = ComparisonInput("run", Path("run"), (row,))
     for others in ((retrained, older, row), (row, older, retrained)):
-        pairs, *_ = pair_rows(Side("file", others, None), candidate, ["versions"])
+        pairs, *_ = pair_rows(ComparisonInput("file", Path("file"), others), candidate, ["versions"])
         assert [pair.baseline for pair in pairs] == [row]
     third = row.model_copy(update={"drafter_revision": "r2", "created": "2026-01-03"})
-    pairs, refused, *_ = pair_rows(Side("file", (retrained, older, third), None), candidate, [])
+    pairs, refused, *_ = pair_rows(ComparisonInput("file", Path("file"), (retrained, older, third)), candidate, [])
     (reason,) = refused[0].reasons
     assert not pairs and "2026-01-01 and 2026-01-03 (drafter_revision r1 → r2): take one of the two out" in reason
 
@@ -418,6 +420,9 @@ def test_what_the_candidate_left_out_is_a_problem(base, tmp_path):
     copy = with_records(base, tmp_path / "less", without_fsd)
     rows = load(copy / "leaderboard.json")
     write(copy / "leaderboard.json", [row for row in rows if not row.method.startswith("fsd@")])
+    specs = json.loads((copy / "specs.json").read_text(encoding="utf-8"))
+    specs["methods"] = [method for method in specs["methods"] if method["name"] != "fsd"]
+    (copy / "specs.json").write_text(json.dumps(specs), encoding="utf-8")
     report = check(str(base), str(copy), 0.03)
     assert report.exit_code == 2 and "the candidate has no mgsm fsd (en, sw)" in said(report)
     assert check(f"{base}:sd", str(copy), 0.03).exit_code == 0
@@ -526,10 +531,10 @@ def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_ou
     records = [{"task": "t", "subset": "s", "example": number} for number in range(MIN_PROMPTS + 1)]
     prompts = Prompts.of(records, seed=0)
     before, now = [answer(2)] * (MIN_PROMPTS + 1), [*[answer(1)] * MIN_PROMPTS, answer(0)]
-    found = lengths(before, now, prompts)
+    found = lengths(SimpleNamespace(generations=lambda: (now, before), prompts=prompts))
     assert found.num_prompts == MIN_PROMPTS and [each.value for each in found.values] == [3.0, 3.0]
     assert found.ratio(1.0) == Metric(value=1.0, low=1.0, high=1.0)
-    none = lengths(before, [answer(0)] * (MIN_PROMPTS + 1), prompts)
+    none = lengths(SimpleNamespace(generations=lambda: ([answer(0)] * (MIN_PROMPTS + 1), before), prompts=prompts))
     compared = Compared("mgsm", "sd")
     Pending(compared, LENGTH, "all", none).judge(1.0, 0.03, paired=True)
     assert none.num_prompts == 0 and compared.verdict == "cannot compare"

@@ -8,7 +8,7 @@ from rich.console import Console
 from specbench.core.table import Table, escaped_latex, escaped_markdown, numbers, words
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import write
-from specbench.results.paired import Side
+from specbench.results.paired import RowWithRecords
 from specbench.results.ranked_tables import Numbered, tables
 from tests.test_leaderboard import row
 
@@ -18,7 +18,7 @@ def ranked_table(*intervals, **changes):
         row(method=f"m{number}@1:0", metrics={"speedup": Metric(value=(low + high) / 2, low=low, high=high)}, **changes)
         for number, (low, high) in enumerate(intervals)
     ]
-    (found,) = tables([Numbered(str(number), Side(each)) for number, each in enumerate(rows)])
+    (found,) = tables([Numbered(str(number), RowWithRecords(each)) for number, each in enumerate(rows)])
     return found
 
 

@@ -13,13 +13,15 @@ from rich.console import Console
 
 from specbench.analysis import tune as decisions
 from specbench.analysis import tune as tuner
-from specbench.analysis.calibration import choose_slice, described, prompt_digest, without_calibration
+from specbench.analysis.calibration import choose_slice, described
 from specbench.analysis.tune import Tuner, lossless, named
 from specbench.analysis.tune import tune as tune_with
 from specbench.cli.run import run
 from specbench.cli.tune import tune
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
+from specbench.running.blocks import prompt_digest
+from specbench.running.calibration import without_calibration
 from specbench.specs.catalogue import load_file, load_method, load_task
 from specbench.specs.method import CalibrationSpec, MethodSpec
 from specbench.tasks.examples import Example, TaskData
@@ -202,8 +204,8 @@ def test_what_was_tuned_on_is_left_out() -> None:
     tuned: Any = SimpleNamespace(calibration=described(chosen))
     turned = [(task, subset, replace(each, examples=each.examples[::-1])) for task, subset, each in data]
     left = without_calibration(turned, [load_method("sd"), tuned])
-    used = {prompt_digest(example) for _, _, each in chosen for example in each.examples}
-    kept = {prompt_digest(example) for _, _, each in left for example in each.examples}
+    used = {prompt_digest(example, turn=0) for _, _, each in chosen for example in each.examples}
+    kept = {prompt_digest(example, turn=0) for _, _, each in left for example in each.examples}
     assert len(used) == 15 and len(kept) == 45 and not used & kept
     assert without_calibration(data, [load_method("sd")]) == data
     other: Any = SimpleNamespace(calibration=described(chosen).model_copy(update={"task": "gsm8k"}))

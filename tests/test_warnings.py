@@ -96,7 +96,7 @@ TABLES: dict[str, Callable[[Row], list[Table]]] = {
     "run": lambda each: [run_table([each])],
     "methods": lambda each: [comparison_table([each])],
     "tasks": lambda each: [overview_table([[each]])],
-    "leaderboard": lambda each: tables([Numbered("1", Runs().side(each, Path("board.json")))]),
+    "leaderboard": lambda each: tables([Numbered("1", Runs().with_records(each, Path("board.json")))]),
 }
 
 
@@ -149,7 +149,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def test_a_run_whose_baseline_drifts_says_so_everywhere(drifted: Path, specbench: Call) -> None:
     board = drifted / "leaderboard.json"
-    rows = {(each.method.partition("@")[0], each.subset): each for each in load(board)}
+    rows = {(each.method_name, each.subset): each for each in load(board)}
     whole = rows["sd", "all"]
     assert whole.metrics["ar_drift"].value == pytest.approx(0.5, rel=0.1)
     assert "ar_drift" in [each.code for each in whole.warnings]
@@ -167,7 +167,7 @@ def test_a_run_whose_baseline_drifts_says_so_everywhere(drifted: Path, specbench
 def test_accepted_lengths_are_those_of_the_steps_and_recomputed(drifted: Path) -> None:
     board = drifted / "leaderboard.json"
     found = load(board)
-    whole = {each.method.partition("@")[0]: each for each in found if each.subset == "all"}
+    whole = {each.method_name: each for each in found if each.subset == "all"}
     for name, each in whole.items():
         steps = [step for record in read(drifted / "records.jsonl") for step in record["methods"][name]["steps"]]
         by_hand = [sum(step[2] == length for step in steps) for length in range(each.num_draft_tokens + 1)]
@@ -190,7 +190,7 @@ def test_a_drafter_that_saw_measured_prompts_says_so(
     assert code == 0, err
     run = ("run", "--task", "mgsm", "--method", "ngram", "--subset", "en", "--limit", "4", "--output", "run")
     assert specbench(*run, "--set", "drafter.path=mine", "--set", "generation.max_new_tokens=4")[0] == 0
-    rows = {each.method.partition("@")[0]: each for each in load(tmp_path / "run" / "leaderboard.json")}
+    rows = {each.method_name: each for each in load(tmp_path / "run" / "leaderboard.json")}
     told = [each.text for each in rows["ngram"].warnings if each.code == "trained_on_test"]
     assert len(told) == bool(num_seen) and not rows["ar"].warnings
     assert not num_seen or f"on {num_seen} of the 4 measured prompts" in told[0]

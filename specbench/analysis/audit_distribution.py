@@ -24,12 +24,12 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from specbench.analysis.audit_greedy import Answer
 from specbench.decoding.drafters.model import ScoringModel
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal, Step, Verdict
 from specbench.decoding.sampling import Distributions, Sampling, process
+from specbench.results.verdict import Answer
 
 Tokens = tuple[int, ...]
 PromptPrefix = tuple[int, Tokens]  # number of the prompt, tokens drawn after it

@@ -16,18 +16,14 @@ from specbench.analysis.audit_distribution import (
     exact_rows,
     judge,
 )
-from specbench.analysis.audit_greedy import Answer, DecodeText, compare_outputs, measure_noise
 from specbench.analysis.audit_report import (
     AuditFindings,
     ControlTest,
     DrawTest,
-    GreedyEvidence,
-    LogitNoise,
     MethodVerdict,
     TokenDeviation,
     VerdictName,
     decide,
-    declaration,
 )
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.model import ModelDrafter, ScoringModel
@@ -35,6 +31,8 @@ from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.entry import load, takes_sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.results.greedy import DecodeText, compare_outputs, measure_noise
+from specbench.results.verdict import Answer, GreedyEvidence, LogitNoise, declaration
 from specbench.running.compose import compose, stream_seed
 from specbench.running.models import Models, parts
 from specbench.specs.method import MethodSpec

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from specbench.core import bounded, files
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row
-from specbench.specs.method import MethodSpec
+from specbench.results.verdict import FAILS_BELOW, AuditPart, GreedyEvidence, LogitNoise
 
 if TYPE_CHECKING:
     pass
@@ -20,65 +20,6 @@ if TYPE_CHECKING:
 VerdictName = Literal[
     "lossless", "greedy equal", "near-tie only", "diverged", "lossy by design", "undecided", "not run"
 ]
-RecordVerdict = Literal["greedy equal", "near-tie only", "diverged", "lossy by design", "not audited"]
-FALSE_ALARM = 1e-3  # the distribution test of a correct method fails with a smaller probability
-FAILS_BELOW = FALSE_ALARM / 2  # its p-value is an approximation: this leaves room
-
-
-class AuditPart(BaseModel):
-    """Base of all parts of an audit's report."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class OutputDifference(AuditPart):
-    """The first token at which a method's greedy output is not AR's.
-
-    `position` counts new tokens from 0; a token is null where the output had ended. `gap` is how far the lower of the
-    two tokens' logits is below the highest of the target's logits there; null where one output had ended.
-    """
-
-    prompt: str
-    position: int
-    ar_token: str | None
-    method_token: str | None
-    gap: float | None
-    near_tie: bool
-
-
-class GreedyEvidence(AuditPart):
-    """A method's greedy outputs against AR's. `example` is the first difference that is no near-tie, else the first.
-
-    `num_judged` counts the draft tokens that the target judged on the way; null for a decoder that does not count.
-    """
-
-    num_prompts: int
-    num_equal: int
-    num_near_ties: int
-    num_judged: int | None
-    median_position: float | None  # of the first differences
-    example: OutputDifference | None
-
-    @property
-    def num_diverged(self) -> int:
-        return self.num_prompts - self.num_equal - self.num_near_ties
-
-
-class LogitNoise(AuditPart):
-    """How much the target's own logits depend on how many tokens one pass scores.
-
-    `num_changed` counts prompts at which AR, computed with other query lengths, picks another token somewhere.
-    `max_gap_change` is the largest change of a gap between the highest logit and one of the next nine; `tolerance`,
-    the gap of a near-tie, is twice that. `mean_square_change` is E_p[(Δ ln p)²] per position: the noise of a correct
-    method's probabilities.
-    """
-
-    num_prompts: int
-    num_positions: int
-    num_changed: int
-    max_gap_change: float
-    tolerance: float
-    mean_square_change: float
 
 
 class TokenDeviation(AuditPart):
@@ -138,11 +79,6 @@ class MethodVerdict(AuditPart):
     distribution: DrawTest | None = None
 
 
-def declaration(method: MethodSpec) -> bool | None:
-    """Whether a method is declared lossless; null for external code that claims nothing."""
-    return method.lossless or (False if method.decoder is None else None)
-
-
 def greedy_verdict(declared_lossless: bool | None, greedy: GreedyEvidence | None) -> VerdictName:
     """What the greedy outputs alone say; without any, nothing speaks against a method."""
     if declared_lossless is False:
@@ -182,23 +118,6 @@ def decide(
         method=method, verdict=name, declared_lossless=declared_lossless,
         reason="; ".join([*reasons, *([note] if note else [])]) or None, greedy=greedy, distribution=distribution,
     )  # fmt: skip
-
-
-def verdict_of_records(
-    method: MethodSpec, *, greedy: bool, num_records: int, num_different: int, num_near_ties: int
-) -> RecordVerdict:
-    """Returns what the answers of a run say of a method.
-
-    Equal answers are "greedy equal": that a method is lossless at a temperature, only the audit's draws can say. Draws
-    in records prove nothing one by one, so a sampled run is "not audited", and so is one without records.
-    """
-    if declaration(method) is False:
-        return "lossy by design"
-    if not greedy or not num_records:
-        return "not audited"
-    if not num_different:
-        return "greedy equal"
-    return "near-tie only" if num_near_ties == num_different else "diverged"
 
 
 class AuditFindings(AuditPart):
@@ -317,3 +236,8 @@ def read_report(path: Path) -> AuditReport:
         raise ConfigError(
             f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}: not the report of an audit"
         ) from error
+
+
+def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
+    """Returns the verdict of an audit's report on a row, with its evidence; None where it has none."""
+    return read_report(path).verdict_of(row)

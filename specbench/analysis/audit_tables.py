@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from specbench.analysis.audit_distribution import NUM_TOKENS
-from specbench.analysis.audit_report import FALSE_ALARM, AuditReport, MethodVerdict
+from specbench.analysis.audit_report import AuditReport, MethodVerdict
 from specbench.core.table import Column, Table, numbers, words
 from specbench.results.units import NULL
+from specbench.results.verdict import FALSE_ALARM
 
 WORDS = (
     "lossless: no difference was found. near-tie only: its output differs from AR's only where the target itself is "

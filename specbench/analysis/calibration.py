@@ -1,24 +1,15 @@
 """The calibration slice: the examples that a method was tuned on, and that a run of it must leave out."""
 
-import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import MIN_PROMPTS
+from specbench.running.blocks import prompt_digest
+from specbench.running.calibration import Loaded
 from specbench.running.compose import stream_seed
-from specbench.specs.method import CalibrationSpec, MethodSpec
-from specbench.specs.task import TaskSpec
-from specbench.tasks.examples import Example, TaskData
-
-Loaded = Sequence[tuple[TaskSpec, str, TaskData]]
-
-
-def prompt_digest(example: Example) -> str:
-    """The digest that records have of a prompt."""
-    return hashlib.sha256(example.prompt.encode()).hexdigest()[:12]
+from specbench.specs.method import CalibrationSpec
 
 
 def choose_slice(loaded: Loaded, amount: str, seed: int) -> Loaded:
@@ -63,21 +54,7 @@ def described(chosen: Loaded) -> CalibrationSpec:
     task, _, data = chosen[0]
     return CalibrationSpec(
         task=task.name, data=f"{data.source} {data.location}", revision=data.revision,
-        prompts={subset: tuple(map(prompt_digest, data.examples)) for _, subset, data in chosen},
+        prompts={
+            subset: tuple(prompt_digest(example, turn=0) for example in data.examples) for _, subset, data in chosen
+        },
     )  # fmt: skip
-
-
-def without_calibration(loaded: Loaded, methods: Sequence[MethodSpec]) -> Loaded:
-    """The examples that none of the methods was tuned on. Raises ConfigError where a subset has no others."""
-    specs = [method.calibration for method in methods if method.calibration is not None]
-    left = []
-    for task, subset, data in loaded:
-        used = {digest for spec in specs if spec.task == task.name for each in spec.prompts.values() for digest in each}
-        kept = tuple(example for example in data.examples if prompt_digest(example) not in used)
-        if not kept:
-            raise ConfigError(
-                f"{data.location}: all {len(data.examples)} examples of {task.name}/{subset} are of the slice that a "
-                "method was tuned on: give a larger --limit or other data"
-            )
-        left.append((task, subset, replace(data, examples=kept)))
-    return left

@@ -5,21 +5,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.analysis.fairness_drafters import DrafterEntry, Loader, ModelForecaster, forced_numbers, make_entries
-from specbench.analysis.fairness_numbers import FairnessReport, Family, GroupNumbers
+from specbench.analysis.fairness_drafters import DrafterEntry, ModelForecaster, forced_numbers, make_entries
+from specbench.analysis.fairness_numbers import FairnessReport
 from specbench.analysis.fairness_report import ComparedDrafter, compared_drafter, comparison_of, drafter_report
-from specbench.analysis.fairness_runs import Common, Run, common, method_name, read_run, task_name
-from specbench.analysis.fairness_texts import REFERENCES, Reference, prompts_of, tasks_of, texts_of
+from specbench.analysis.fairness_runs import Common, common, read_run
+from specbench.analysis.fairness_texts import REFERENCES, Reference, texts_of
 from specbench.analysis.representation import Representation, representation
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM, shortest_context
+from specbench.results.group_numbers import Family, GroupNumbers
 from specbench.results.leaderboard import load, set_fairness
+from specbench.results.recorded_prompts import Loader, prompts_of, tasks_of
 from specbench.results.row import Row
+from specbench.results.runs import RecordedRun
 from specbench.tasks.scoring.language import known
 
-RunMethod = tuple[Run, str]  # a run and one of its methods
+RunMethod = tuple[RecordedRun, str]  # a run and one of its methods
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,13 @@ def check_request(request: FairnessRequest) -> None:
         raise ConfigError(f"--seed {request.seed}: give 0 or more")
 
 
-def read_all(request: FairnessRequest) -> tuple[list[tuple[Run, list[str]]], tuple[RunMethod, RunMethod] | None]:
+def read_all(
+    request: FairnessRequest,
+) -> tuple[list[tuple[RecordedRun, list[str]]], tuple[RunMethod, RunMethod] | None]:
     """Every run with its methods, each once, and the two that --before and --after name."""
     named = [request.before, request.after] if request.before and request.after else []
-    read: dict[str, Run] = {}
-    chosen: dict[str, tuple[Run, list[str]]] = {}
+    read: dict[str, RecordedRun] = {}
+    chosen: dict[str, tuple[RecordedRun, list[str]]] = {}
     sides: list[RunMethod] = []
     for text in [*named, *request.runs]:
         run, methods = read_run(text)
@@ -101,7 +106,6 @@ def fairness_answer(request: FairnessRequest, say: Say = lambda text: None) -> F
     check_request(request)
     chosen, pair = read_all(request)
     shared = common([run for run, _ in chosen], request.tasks, request.subsets)
-    tasks = tasks_of(list(shared.groups.values()))
     row = chosen[0][0].rows[0]
     set_threads(request.threads, row.target.startswith(EMBEDDED))
     say("loading models")
@@ -109,7 +113,7 @@ def fairness_answer(request: FairnessRequest, say: Say = lambda text: None) -> F
     target = loader.load(row.target, row.target_revision)
     entries = make_entries(chosen, request.drafters, loader)
     models = [model for entry in entries for model in entry.models]
-    prompts = prompts_of(shared, tasks, target, models, request.data)
+    prompts = prompts_of(shared.runs[0], shared.groups, shared.keys, target, models, request.data)
     texts = texts_of(shared, prompts, target, request.reference, shortest_context([target, *models]))
     forecasters = {(each.name, each.revision): each for entry in entries for each in entry.forecasters.values()}
     found = forced_numbers(
@@ -178,14 +182,14 @@ def fairness_rows(answer: FairnessAnswer) -> dict[str, GroupNumbers | Family]:
     for drafter in answer.report.drafters:
         if drafter.run is None:
             continue
-        rows = [row for row in runs[drafter.run].rows if method_name(row) == drafter.method]
+        rows = [row for row in runs[drafter.run].rows if row.method_name == drafter.method]
         places = {(group.task, group.subset): group for group in drafter.groups.values()}
         for row in rows:
             subsets = {other.subset for other in rows if other.task == row.task and other.subset != "all"}
-            group = places.get((task_name(row), row.subset))
+            group = places.get((row.task_name, row.subset))
             if group is not None:
                 found[row.key] = group
-            elif row.subset == "all" and places.keys() == {(task_name(row), subset) for subset in subsets}:
+            elif row.subset == "all" and places.keys() == {(row.task_name, subset) for subset in subsets}:
                 found[row.key] = drafter.family
     return found
 

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
 import torch
 
-from specbench.analysis.fairness_runs import WHOLE, Drafting, Run
+from specbench.analysis.fairness_runs import WHOLE, Drafting, drafters_of
 from specbench.analysis.group_statistics import Array
 from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import VocabularyMismatch
@@ -18,9 +18,10 @@ from specbench.decoding.drafters.ngram import ngram_drafter
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.loading import load_model
 from specbench.models.ngram import NgramModel
+from specbench.results.recorded_prompts import Loader
 from specbench.results.row import Row
+from specbench.results.runs import RecordedRun
 from specbench.running.records import Key, Record
 from specbench.training.passes import Batch, Sample, learnt_logits
 
@@ -205,28 +206,6 @@ def _percent(mass: float) -> str:
     return f"{100 * mass:.2g} %"
 
 
-@dataclass
-class Loader:
-    """Models by name and revision, each loaded once, all as the target is."""
-
-    device: str
-    dtype: str
-    _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
-
-    def load(self, name: str, revision: str | None = None) -> CausalLM:
-        """The model, as it was when a run recorded this revision. Raises ConfigError where it is another one now."""
-        if (name, revision) not in self._loaded:
-            is_commit = revision is not None and not revision.startswith("local-")
-            model = load_model(name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device)
-            if revision is not None and model.revision != revision:
-                raise ConfigError(
-                    f"model '{name}' is not what the run measured ({model.revision} now, {revision} then): give back "
-                    "its files, or measure again"
-                )
-            self._loaded[name, revision] = model
-        return self._loaded[name, revision]
-
-
 @dataclass(frozen=True)
 class DrafterEntry:
     """A drafter as it is compared. `run`, `method`: where it was measured; None for one that is only teacher-forced.
@@ -234,7 +213,7 @@ class DrafterEntry:
     reason in `problem`. `models`: what had to be loaded."""
 
     label: str
-    run: Run | None
+    run: RecordedRun | None
     method: str | None
     forecasters: Mapping[str, Forecaster]
     models: tuple[CausalLM, ...] = ()
@@ -270,7 +249,7 @@ class DrafterEntry:
 
 
 def make_entries(
-    chosen: Sequence[tuple[Run, Sequence[str]]], others: Sequence[str], loader: Loader
+    chosen: Sequence[tuple[RecordedRun, Sequence[str]]], others: Sequence[str], loader: Loader
 ) -> list[DrafterEntry]:
     """The drafters of the runs' methods, then `others` by name, each with its label (`labels`).
 
@@ -289,11 +268,11 @@ def make_entries(
     return entries
 
 
-def run_of(chosen: Sequence[tuple[Run, Sequence[str]]], path: Path) -> Run:
+def run_of(chosen: Sequence[tuple[RecordedRun, Sequence[str]]], path: Path) -> RecordedRun:
     return next(run for run, _ in chosen if run.path == path)
 
 
-def labels(chosen: Sequence[tuple[Run, Sequence[str]]]) -> dict[tuple[Path, str], str]:
+def labels(chosen: Sequence[tuple[RecordedRun, Sequence[str]]]) -> dict[tuple[Path, str], str]:
     """What each method of each run is called in tables: its name; where several runs have it, RUN:METHOD with the name
     of the run's folder, or the whole path where that is not enough either."""
     pairs = list(dict.fromkeys((run.path, method) for run, methods in chosen for method in methods))
@@ -308,11 +287,11 @@ def labels(chosen: Sequence[tuple[Run, Sequence[str]]]) -> dict[tuple[Path, str]
     return {pair: label(*pair) for pair in pairs}
 
 
-def _measured_entry(label: str, run: Run, method: str, target: CausalLM, loader: Loader) -> DrafterEntry:
+def _measured_entry(label: str, run: RecordedRun, method: str, target: CausalLM, loader: Loader) -> DrafterEntry:
     found: dict[str, Forecaster] = {}
     models: list[CausalLM] = []
     problems = []
-    for route, drafter in run.drafters_of(method).items():
+    for route, drafter in drafters_of(run, method).items():
         forecaster, model, problem = _forecaster(drafter, target, loader)
         if forecaster is not None:
             found[route] = forecaster

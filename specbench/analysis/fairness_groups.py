@@ -8,22 +8,12 @@ import numpy as np
 
 from specbench.analysis import fairness_drafters as p
 from specbench.analysis.fairness_drafters import ACCEPTANCE, NUM_COLUMNS, Numbers
-from specbench.analysis.fairness_numbers import (
-    Correlations,
-    Family,
-    ForcedGroup,
-    GroupNumbers,
-    GroupSpread,
-    MeasuredGroup,
-    bound_chain,
-    check_bounds,
-    check_fitness,
-    tokens_per_pass,
-)
+from specbench.analysis.fairness_numbers import bound_chain, check_bounds, check_fitness, tokens_per_pass
 from specbench.analysis.group_statistics import Array, estimate, max_over_min, ratios, spearman, variance
 from specbench.analysis.representation import Representation
 from specbench.results.acceptance import timed_tokens
 from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.group_numbers import Correlations, Family, ForcedGroup, GroupNumbers, GroupSpread, MeasuredGroup
 from specbench.results.shares import SHARE, Bounds
 from specbench.results.units import PERCENT
 from specbench.running.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum

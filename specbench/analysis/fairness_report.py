@@ -23,12 +23,13 @@ from specbench.analysis.fairness_groups import (
     variance_bounds,
     with_rank,
 )
-from specbench.analysis.fairness_numbers import DrafterComparison, DrafterReport, GroupNumbers, NumberChange
+from specbench.analysis.fairness_numbers import DrafterComparison, DrafterReport, NumberChange
 from specbench.analysis.fairness_runs import Common
 from specbench.analysis.group_statistics import Array, estimate, max_over_min, variance
 from specbench.analysis.representation import Representation
 from specbench.results.bootstrap import Prompts
 from specbench.results.captions import draft_length
+from specbench.results.group_numbers import GroupNumbers
 from specbench.results.row import Row
 from specbench.results.shares import Bounds
 from specbench.results.speed import times

@@ -1,30 +1,14 @@
 """Folders of runs, read for their drafting methods and records."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench.core import bounded
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.files import locked
-from specbench.results.leaderboard import load
 from specbench.results.row import Row
-from specbench.results.units import short
-from specbench.running.records import Key, Record, RecordFile, check_record, record_key
-
-HOW = "give the folder of a finished run, as `specbench run` prints it"
-
-
-def method_name(row: Row) -> str:
-    """The name of a row's method, without version and digest."""
-    return short(row.method).partition("@")[0]
-
-
-def task_name(row: Row) -> str:
-    return short(row.task).partition("@")[0]
-
+from specbench.results.runs import HOW, ROWS, RecordedRun, split_detail
+from specbench.running.records import Key
 
 WHOLE = ""  # the route of a method without routes
 
@@ -39,42 +23,30 @@ class Drafting:
     revision: str | None
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run as it was measured: `rows` of its own leaderboard, `records` by their key; `routes`: of methods with routes
-    what each drafts with, as run.json has it."""
+def drafters_of(run: RecordedRun, method: str) -> dict[str, Drafting]:
+    """Returns the drafter of each route of a method."""
+    row = run.rows_of(method)[0]
+    if "routes" not in row.options:
+        options = row.options["drafter"]
+        return {WHOLE: Drafting(options["type"], options, row.drafter, row.drafter_revision)}
+    found = {}
+    for route, own in row.options["routes"].items():
+        options = own.get("drafter") or row.options["routes"]["default"]["drafter"]
+        known = run.identity["routes"][method][route]
+        found[route] = Drafting(options["type"], options, known["name"], known["revision"])
+    return found
 
-    path: Path
-    rows: tuple[Row, ...]
-    records: Mapping[Key, Record]
-    routes: Mapping[str, Mapping[str, Mapping[str, str | None]]]
 
-    def drafters_of(self, method: str) -> dict[str, Drafting]:
-        """By route what a method drafts with."""
-        row = self.rows_of(method)[0]
-        if "routes" not in row.options:
-            options = row.options["drafter"]
-            return {WHOLE: Drafting(options["type"], options, row.drafter, row.drafter_revision)}
-        found = {}
-        for route, own in row.options["routes"].items():
-            options = own.get("drafter") or row.options["routes"]["default"]["drafter"]
-            known = self.routes[method][route]
-            found[route] = Drafting(options["type"], options, known["name"], known["revision"])
-        return found
+def groups_of(run: RecordedRun) -> dict[tuple[str, str], Row]:
+    """Returns AR's row of every (task, subset) that has records, in the order of the run."""
+    measured = {key[:2] for key in run.records}
+    found = {(row.task_name, row.subset): row for row in run.rows_of("ar")}
+    return {place: row for place, row in found.items() if place in measured}
 
-    @property
-    def drafting(self) -> list[str]:
-        """The methods that draft with a drafter of specbench; others (AR, external code) have no distribution of it."""
-        return list(dict.fromkeys(method_name(row) for row in self.rows if drafts(row)))
 
-    def rows_of(self, method: str) -> list[Row]:
-        return [row for row in self.rows if method_name(row) == method]
-
-    def groups(self) -> dict[tuple[str, str], Row]:
-        """AR's row of every (task, subset) that holds records, in the order of the run."""
-        measured = {key[:2] for key in self.records}
-        found = {(task_name(row), row.subset): row for row in self.rows_of("ar")}
-        return {place: row for place, row in found.items() if place in measured}
+def drafting_methods(run: RecordedRun) -> list[str]:
+    """Returns the methods that draft with a drafter of specbench; AR and external code have no draft distribution."""
+    return list(dict.fromkeys(row.method_name for row in run.rows if drafts(row)))
 
 
 def drafts(row: Row) -> bool:
@@ -82,82 +54,51 @@ def drafts(row: Row) -> bool:
     return row.num_draft_tokens > 0 and "decoder" not in row.options
 
 
-def split(text: str) -> tuple[Path, str | None]:
-    """PATH or PATH:METHOD (or another detail); a path that is there is taken as a whole."""
-    before, colon, detail = text.rpartition(":")
-    if not colon or Path(text).exists() or not Path(before).exists():
-        return Path(text), None
-    return Path(before), detail
+def read_run(text: str) -> tuple[RecordedRun, list[str]]:
+    """Returns the run and the methods of RUN or RUN:METHOD.
 
-
-def read_run(text: str) -> tuple[Run, list[str]]:
-    """A run and its methods that are meant by RUN or RUN:METHOD.
-
-    Raises ConfigError for what is no folder of a finished run, for one that another process measures into, for damaged
+    Raises ConfigError for a path without a finished run, for one that another process measures into, for damaged
     records, and where no such method drafts.
     """
-    path, method = split(text)
+    path, method = split_detail(text)
     if not path.is_dir():
         raise ConfigError(f"run '{text}': no such folder: {HOW}")
-    for name in ("leaderboard.json", "records.jsonl"):
+    for name in (ROWS, "records.jsonl"):
         if not (path / name).is_file():
             raise ConfigError(f"run '{path}': has no {name}: {HOW}")
-    rows = load(path / "leaderboard.json")
-    run = Run(path, tuple(rows), read_records(path, most_draft_tokens(rows)), _routes(path))
-    if not run.drafting:
+    run = RecordedRun(path)
+    _check_routes(run)
+    assert run.records  # read now: damaged ones are reported before any model is loaded
+    drafting = drafting_methods(run)
+    if not drafting:
         raise ConfigError(f"run '{path}': none of its methods drafts: run one with a drafter, such as --method sd")
-    if method is not None and method not in run.drafting:
-        raise ConfigError(f"run '{text}': no method '{method}' that drafts: {nearest(method, run.drafting)}")
-    return run, run.drafting if method is None else [method]
+    if method is not None and method not in drafting:
+        raise ConfigError(f"run '{text}': no method '{method}' that drafts: {nearest(method, drafting)}")
+    return run, drafting if method is None else [method]
 
 
-def most_draft_tokens(rows: Sequence[Row]) -> dict[str, int]:
-    """By method the draft length at most: rows of single subsets may have that of a shorter route."""
-    found: dict[str, int] = {}
-    for row in rows:
-        found[method_name(row)] = max(row.num_draft_tokens, found.get(method_name(row), 0))
-    return found
-
-
-def _routes(path: Path) -> Mapping[str, Mapping[str, Mapping[str, str | None]]]:
-    """The routes that run.json tells of."""
-    found = bounded.read_mapping(path / "run.json", HOW, strict=False).get("routes", {})
+def _check_routes(run: RecordedRun) -> None:
+    found = run.identity.get("routes", {})
     if not isinstance(found, dict):
-        raise ConfigError(f"{path / 'run.json'}: routes = {found!r:.60}: is no mapping: {HOW}")
-    return found
-
-
-def read_records(path: Path, methods: Mapping[str, int]) -> dict[Key, Record]:
-    """The records of a folder in which nothing is measured now; one that cannot be locked is read as it is."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(locked(path / ".lock", wait=False, shared=True))
-        except BlockingIOError as error:
-            raise ConfigError(f"run '{path}': another process measures into it: wait for it") from error
-        except OSError:
-            pass  # a folder that may only be read
-        records = RecordFile(path / "records.jsonl").read(lambda record: check_record(record, methods))
-    if not records:
-        raise ConfigError(f"run '{path}': has no records: {HOW}")
-    return {record_key(record): record for record in records}
+        raise ConfigError(f"{run.path / 'run.json'}: routes = {found!r:.60}: is no mapping: {HOW}")
 
 
 @dataclass(frozen=True)
 class Common:
     """What runs have in common: their target, their groups in order, and the records that all of them hold."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
     groups: dict[tuple[str, str], Row]
     keys: dict[tuple[str, str], list[Key]]  # of each group, those of the same prompt in all runs
     num_left_out: int  # records of the first run's groups that another run lacks
 
 
-def common(runs: Sequence[Run], tasks: Sequence[str], subsets: Sequence[str]) -> Common:
+def common(runs: Sequence[RecordedRun], tasks: Sequence[str], subsets: Sequence[str]) -> Common:
     """The chosen tasks and subsets (all where none is named). Raises ConfigError where runs have another target, or no
     group of the same prompts."""
     first = runs[0]
     _check_target(runs)
-    groups = {place: row for place, row in first.groups().items() if all(place in run.groups() for run in runs)}
+    groups = {place: row for place, row in groups_of(first).items() if all(place in groups_of(run) for run in runs)}
     for option, place, names in (("--task", 0, tasks), ("--subset", 1, subsets)):
         known = {group[place] for group in groups}
         for name in names:
@@ -177,7 +118,7 @@ def common(runs: Sequence[Run], tasks: Sequence[str], subsets: Sequence[str]) ->
     return Common(tuple(runs), {g: row for g, row in groups.items() if keys[g]}, keys, num_left_out)
 
 
-def _check_target(runs: Sequence[Run]) -> None:
+def _check_target(runs: Sequence[RecordedRun]) -> None:
     targets: dict[Any, Path] = {}
     for run in runs:
         targets.setdefault((run.rows[0].target, run.rows[0].target_revision), run.path)

@@ -8,20 +8,10 @@ from typing import Any
 import numpy as np
 
 from specbench.analysis.fairness_drafters import MARK, TINY, exclusion_notes, marked
-from specbench.analysis.fairness_numbers import (
-    DrafterComparison,
-    DrafterReport,
-    FairnessReport,
-    Family,
-    ForcedGroup,
-    GroupNumbers,
-    GroupSpread,
-    MeasuredGroup,
-    NumberChange,
-    pinsker,
-)
+from specbench.analysis.fairness_numbers import DrafterComparison, DrafterReport, FairnessReport, NumberChange, pinsker
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import Metric
+from specbench.results.group_numbers import Family, ForcedGroup, GroupNumbers, GroupSpread, MeasuredGroup
 from specbench.results.plots import reach, save_picture
 from specbench.results.units import NULL, number, with_interval
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.analysis.calibration import Loaded, without_calibration
 from specbench.analysis.replay import EvidenceFile, KeepingRule, keeping
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
@@ -25,6 +24,7 @@ from specbench.results.plots import check_plot
 from specbench.results.quality import Asked, asked_of, main_metric
 from specbench.results.row import Row
 from specbench.running import run_folder as naming
+from specbench.running.calibration import Loaded, without_calibration
 from specbench.running.checked import run_spec
 from specbench.running.identity import run_identity
 from specbench.running.models import Models, load_drafters, load_models, parts

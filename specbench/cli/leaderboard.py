@@ -67,6 +67,7 @@ def validate(
     --records makes every row again from the folder of its run and compares all of it, metrics to the last digit; what
     was added later and cannot be made again (an audit without its report, numbers of fairness) is named as stated.
     """
+    from specbench.analysis.audit_report import verdict_in_report
     from specbench.results.validation import validate as validated
 
     if run and not records:
@@ -74,7 +75,7 @@ def validate(
     wrong = False
     for file in files:
         with stderr.status(f"checking {file}"):
-            found = validated(file, records, run or [])
+            found = validated(file, records, run or [], verdict_in_report)
         for problem in found.problems:
             fail(ConfigError(problem))
         wrong |= bool(found.problems)
@@ -133,11 +134,12 @@ def compare(
     """Put two runs, methods or rows side by side: what differs in their configuration, then paired changes."""
     from specbench.results.compare import compare as compared
     from specbench.results.compare_tables import tables
-    from specbench.results.named import only, read_side
+    from specbench.results.comparison_input import chosen, read_input
 
-    sides = [only(read_side(text, filter_ or []), split(task or ""), split(subset or "")) for text in (first, second)]
+    tasks, subsets = split(task or ""), split(subset or "")
+    inputs = [chosen(read_input(text, filter_ or []), tasks, subsets) for text in (first, second)]
     with stderr.status("reading the records"):
-        found = compared(*sides)
+        found = compared(*inputs)
     if as_json:
         stdout.out(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
         return

@@ -11,7 +11,7 @@ from specbench.results.comparable import Sourced, check_together
 from specbench.results.leaderboard import load, merge
 from specbench.results.quality import JUDGED
 from specbench.results.row import Row
-from specbench.results.runs import ROWS, RecordedRun, place_of
+from specbench.results.runs import ROWS, finished_run, place_of
 
 
 @dataclass(frozen=True)
@@ -37,22 +37,9 @@ def add_runs(runs: Sequence[Path], file: Path) -> Added:
         file,
         [
             (f"{path / ROWS}: rows.{number}", _with_place(_moved(row, path / ROWS, file), path, file))
-            for path in runs for number, row in enumerate(finished(path))
+            for path in runs for number, row in enumerate(finished_run(path).rows)
         ],
     )  # fmt: skip
-
-
-def finished(path: Path) -> list[Row]:
-    """The rows of a run. Raises ConfigError for what is none, and for one that is not finished."""
-    if not path.is_dir():
-        problem = "is a file; `specbench leaderboard merge` takes files" if path.exists() else "no such folder"
-        raise ConfigError(f"run '{path}': {problem}: give the folder of a run, as `specbench run` prints it")
-    if not (path / ROWS).is_file():
-        raise ConfigError(f"run '{path}': has no {ROWS}, so it is not finished: repeat its command")
-    rows = RecordedRun(path).rows
-    if not rows:
-        raise ConfigError(f"run '{path}': its {ROWS} has no rows: repeat its command")
-    return rows
 
 
 def add_rows(file: Path, rows: Sequence[Row], folder: Path) -> Added:

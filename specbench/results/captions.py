@@ -127,7 +127,7 @@ def no_forecast(row: Row) -> str | None:
 
 
 def is_baseline(row: Row) -> bool:
-    return row.method.partition("@")[0] == "ar"
+    return row.method_name == "ar"
 
 
 def verdict_word(row: Row) -> str:

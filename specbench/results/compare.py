@@ -5,7 +5,7 @@ from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.results.comparable import Difference, conditions_that_differ
-from specbench.results.named import Named, leaves
+from specbench.results.comparison_input import ComparisonInput, leaves
 from specbench.results.paired import KINDS, Change, Pairs, pair_up
 from specbench.results.row import RESULT_FIELDS, Row
 from specbench.results.runs import Runs
@@ -66,10 +66,10 @@ class Comparison:
         }  # fmt: skip
 
 
-def compare(first: Named, second: Named) -> Comparison:
+def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     """Compare the rows of the tasks and subsets that both have. Raises ConfigError where there are none, and where both
     are the same row."""
-    runs, mine, other = Runs(), first.places(), second.places()
+    runs, mine, other = Runs(), first.by_group(), second.by_group()
     places = [place for place in mine if place in other]
     if not places:
         told = [", ".join(f"{task} {subset}" for task, subset in list(side)[:4]) for side in (mine, other)]
@@ -81,7 +81,7 @@ def compare(first: Named, second: Named) -> Comparison:
         raise ConfigError(f"{first.text} and {second.text} are the same rows: name two runs, or two methods of one")
     found = []
     for place in places:
-        pairs = pair_up(first.side(mine[place], runs), second.side(other[place], runs))
+        pairs = pair_up(runs.with_records(mine[place], first.file), runs.with_records(other[place], second.file))
         found.append(Compared(*place, mine[place], other[place], pairs.num_prompts, changes(pairs)))
     hindrances = unique(each for place in places for each in conditions_that_differ(mine[place], other[place]))
     known = {each.field for each in hindrances}
@@ -92,7 +92,7 @@ def compare(first: Named, second: Named) -> Comparison:
         tuple(hindrances),
         tuple(each for each in rest if each.field not in known),
         tuple(found),
-        tuple(runs.told()),
+        tuple(runs.unread()),
     )
 
 

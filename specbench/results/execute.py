@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 
-from specbench.analysis.calibration import without_calibration
 from specbench.core.console import say
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
@@ -25,6 +24,7 @@ from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun
 from specbench.running import runner
 from specbench.running.blocks import blocks, what_blocks_are
+from specbench.running.calibration import without_calibration
 from specbench.running.checked import run_spec, runs_programs, say_what_is_not_plain
 from specbench.running.identity import run_identity
 from specbench.running.models import Models, load_models
@@ -100,7 +100,9 @@ def execute(
         say(console, "--allow-code-execution: no effect, no answer of these tasks is run")
     path = request.output or default_folder(spec, identity)
     folder = RunFolder(path, identity, named_by_digest=request.output is None)
-    records, rows = measure_into(folder, spec, cells, models, request.command, console, request.judging, make_progress)
+    records, rows = measure_into(
+        folder, spec, cells, models, request.command, console, request.judging, make_progress, request.settings()
+    )
     if reason := why_unscored(records):
         say(console, reason)
     if request.leaderboard is not None:
@@ -114,15 +116,17 @@ def execute(
 def measure_into(
     folder: RunFolder, spec: RunSpec, cells: Sequence[Cell], models: Models, command: str, console: Console,
     judging: Judging | None = None, make_progress: MakeProgress = RunProgress,
+    settings: Mapping[str, Any] | None = None,
 ) -> tuple[list[Record], list[Row]]:  # fmt: skip
-    """Measure what the folder does not hold yet; its leaderboard then holds this run alone, and no rows of another."""
+    """Measure what the folder does not hold yet. Returns its records and rows; its leaderboard then holds the rows of
+    this run alone. `settings`: those of the request."""
     with folder.open({method.name: method.most_draft_tokens for method in spec.methods}) as done:
         check_writable(folder.leaderboard)
         if judging is not None and any(block.key not in done for block in blocks(cells, spec.repeats)):
             judging.check()
         measured = measure(spec, cells, folder, done, console, make_progress)
         write_specs(folder.path, spec)
-        measurement = measurement_of(spec, cells, models, measured, command)
+        measurement = measurement_of(spec, cells, models, measured, command, settings)
         add_measurement(folder.path, measurement)
 
         def rows_of(records: Sequence[Record], judge: str | None) -> list[Row]:

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from specbench.analysis.fairness_numbers import Family, GroupNumbers
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_place, locked, write_atomically
+from specbench.results.group_numbers import Family, GroupNumbers
 from specbench.results.row import DIGEST, FORMAT, Evidence, Row, digest_of, sealed
 
 

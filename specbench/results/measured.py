@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from specbench.analysis.audit_greedy import ties_of_records
+from specbench.results.greedy import ties_of_records
 from specbench.results.measurement import MeasuredSubset, Measurement, Ties
 from specbench.running.models import Models, training_prompts
 from specbench.running.plan import Cell
@@ -14,11 +14,16 @@ from specbench.specs.run import RunSpec
 
 
 def measurement_of(
-    spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequence[Record], command: str
-) -> Measurement:
-    """Returns what a command measured. The target is asked where a greedy answer of a lossless method is not AR's."""
+    spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequence[Record], command: str,
+    settings: Mapping[str, Any] | None = None,
+) -> Measurement:  # fmt: skip
+    """Returns what a command measured. `settings`: those of its request.
+
+    The target is asked where a greedy answer of a lossless method is not AR's.
+    """
     return Measurement(
         command=command,
+        request=dict(settings or {}),
         repeats=spec.repeats,
         chat=uses_chat(models.target, spec.chat),
         subsets=tuple(

@@ -40,7 +40,7 @@ class MeasuredSubset(Noted):
 
 class Ties(Noted):
     """How many greedy answers of a method are not AR's, and at how many of these the target is undecided: both logits
-    within `tolerance` of the highest (`specbench.analysis.audit_greedy`)."""
+    within `tolerance` of the highest (`specbench.results.greedy`)."""
 
     task: str
     subset: str
@@ -51,13 +51,14 @@ class Ties(Noted):
 
 
 class Measurement(Noted):
-    """What one command measured. `chat`: whether prompts went through the chat template.
+    """What one command measured. `request`: its settings. `chat`: whether prompts went through the chat template.
 
     `other_vocabulary`: the methods whose drafter decodes alone in tokens that are not the target's. `trained_on`: by
     method the digests of the measured prompts that its drafter was trained on.
     """
 
     command: str
+    request: dict[str, Any] = {}
     repeats: PositiveInt
     chat: bool
     subsets: tuple[MeasuredSubset, ...]

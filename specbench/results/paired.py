@@ -5,19 +5,17 @@ cancels. Without records only the two intervals of the rows are known, which say
 had nothing in common, and the result is called not paired.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from specbench.analysis.fairness_runs import method_name
 from specbench.results import differences
-from specbench.results import differences as ratios
 from specbench.results.acceptance import with_own_passes
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.differences import length_columns, speed_columns
+from specbench.results.differences import Columns, length_columns, speed_columns
 from specbench.results.quality import Asked, quality
 from specbench.results.row import Row
-from specbench.running.records import ACCEPTED, JUDGED, Generation, Record, record_key, step_sum
+from specbench.running.records import ACCEPTED, JUDGED, Generation, Key, Record, record_key, step_sum
 from specbench.specs.method import MethodSpec
 
 Kind = Literal["ratio", "difference"]
@@ -56,19 +54,19 @@ class Change:
 
     def widened(self, by: float) -> "Change":
         """The same with both ends so many times as far from the value; of a ratio on the scale of its logs."""
-        make = ratios.widened_ratio if self.kind == "ratio" else differences.widened
+        make = differences.widened_ratio if self.kind == "ratio" else differences.widened
         return replace(self, change=make(self.change, by))
 
 
 def own(row: Row, metric: str) -> Metric:
     """A row's metric. What AR is faster than itself is exact: its interval is the value."""
     found = row.metrics.get(metric, Metric())
-    exact = metric in OVER_AR and method_name(row) == "ar" and found.value == 1
+    exact = metric in OVER_AR and row.method_name == "ar" and found.value == 1
     return Metric(value=1.0, low=1.0, high=1.0) if exact else found
 
 
 @dataclass(frozen=True)
-class Side:
+class RowWithRecords:
     """`method` and `asked` are None and `records` empty where nothing of that is at hand."""
 
     row: Row
@@ -92,8 +90,8 @@ NO_FORM, NO_RECORDS, OTHER_PROMPTS = (
 class Pairs:
     """Two sides, of the same prompts in the same order."""
 
-    first: Side
-    second: Side
+    first: RowWithRecords
+    second: RowWithRecords
     records: tuple[Sequence[Record], Sequence[Record]]
 
     def change(self, metric: str) -> Change:
@@ -103,7 +101,7 @@ class Pairs:
         make, reason = _PAIRED.get(metric), self._unpaired(metric)
         if reason is None:
             return Change(metric, kind, first, second, make(self) if make is not None else _score(self, metric))
-        join = ratios.unpaired_ratio if kind == "ratio" else differences.unpaired
+        join = differences.unpaired_ratio if kind == "ratio" else differences.unpaired
         return Change(metric, kind, first, second, join(first, second), reason)
 
     def _unpaired(self, metric: str) -> str | None:
@@ -115,19 +113,47 @@ class Pairs:
         return None if self.records[0] else OTHER_PROMPTS
 
     @property
+    def method(self) -> str:
+        """The name of the first side's method."""
+        return self.first.row.method_name
+
+    @property
     def num_prompts(self) -> int:
+        """How many prompts both sides have records of."""
         return len({record_key(record)[:3] for record in self.records[0]})
 
     @property
     def prompts(self) -> Prompts:
+        """The prompt of each pair of records, for intervals."""
         return Prompts.of(self.records[0], seed=0)
 
-    def sides(self) -> list[tuple[Side, Sequence[Record]]]:
-        """The second before the first, as numerator and denominator."""
-        return [(self.second, self.records[1]), (self.first, self.records[0])]
+    def of_keys(self, keys: Collection[Key]) -> "Pairs":
+        """Returns the pairs of records with these keys."""
+        first, second = ([r for r in records if record_key(r) in keys] for records in self.records)
+        return replace(self, records=(first, second))
+
+    def generations(self) -> tuple[list[Generation], list[Generation]]:
+        """Returns the generations of the method: the second's, then the first's, as numerator and denominator."""
+        return self.second.generations(self.records[1]), self.first.generations(self.records[0])
+
+    def speed_columns(self, with_ar: bool = True, with_own: bool = True) -> Columns:
+        """Returns tokens and seconds of the method and of AR, of the second side and then of the first; 0 for answers
+        of one token on any side."""
+        baseline = ([record["methods"]["ar"] for record in records] for records in reversed(self.records))
+        sides = [
+            generations for own, ar in zip(self.generations(), baseline, strict=True)
+            for generations in (*([own] if with_own else []), *([ar] if with_ar else []))
+        ]  # fmt: skip
+        return speed_columns(sides)
 
 
-def pair_up(first: Side, second: Side) -> Pairs:
+def joined_pairs(parts: Sequence[Pairs]) -> Pairs:
+    """Returns the records of several subsets together, with the rows of the first."""
+    first, second = ([record for part in parts for record in part.records[side]] for side in (0, 1))
+    return replace(parts[0], records=(first, second))
+
+
+def pair_up(first: RowWithRecords, second: RowWithRecords) -> Pairs:
     """The records of both sides of the same example, repeat and turn, where prompt and reference are the same."""
     others = {record_key(record): record for record in second.records}
     both = [
@@ -140,26 +166,18 @@ def pair_up(first: Side, second: Side) -> Pairs:
 
 
 def _speeds(pairs: Pairs, with_ar: bool, with_own: bool) -> Metric:
-    """A ratio of speeds, over the generations of more than one token on all sides."""
-    sides = [
-        generations
-        for side, records in pairs.sides()
-        for generations in (
-            *([side.generations(records)] if with_own else []),
-            *([[record["methods"]["ar"] for record in records]] if with_ar else []),
-        )
-    ]
-    return pairs.prompts.ratio(*speed_columns(sides))
+    """Returns a ratio of speeds, over the generations of more than one token on all sides."""
+    return pairs.prompts.ratio(*pairs.speed_columns(with_ar, with_own))
 
 
 def _lengths(pairs: Pairs) -> Metric:
-    """τ ÷ τ, over the generations that have target passes on both sides."""
-    return pairs.prompts.ratio(*length_columns([side.generations(records) for side, records in pairs.sides()]))
+    """Returns τ ÷ τ, over the generations that have target passes on both sides."""
+    return pairs.prompts.ratio(*length_columns(pairs.generations()))
 
 
 def _acceptance(pairs: Pairs) -> Metric:
-    """α − α, over the generations that have judged tokens on both sides."""
-    second, first = (list(map(_rate, side.generations(records))) for side, records in pairs.sides())
+    """Returns α − α, over the generations that have judged tokens on both sides."""
+    second, first = (list(map(_rate, own)) for own in pairs.generations())
     both = [None if a is None or b is None else a - b for a, b in zip(second, first, strict=True)]
     return pairs.prompts.mean(both, (-1.0, 1.0))
 
@@ -170,8 +188,8 @@ def _rate(generation: Generation) -> float | None:
 
 
 def _score(pairs: Pairs, name: str) -> Metric:
-    """The difference of the scores, as that of a method and its baseline."""
-    own, baseline = (side.generations(records) for side, records in pairs.sides())
+    """Returns the difference of the scores, as that of a method and its baseline."""
+    own, baseline = pairs.generations()
     found = quality(pairs.prompts, pairs.records[0], own, baseline, pairs.first.asked or {})
     return found.get(f"{name}_difference", Metric())
 

@@ -16,10 +16,10 @@ from specbench.results.captions import (
     sampling_of,
     verdict_word,
 )
+from specbench.results.comparison_input import filtered, leaves, of_subsets
 from specbench.results.glossary import MEANINGS
 from specbench.results.leaderboard import load
-from specbench.results.named import filtered, leaves, of_subsets
-from specbench.results.paired import KINDS, Side
+from specbench.results.paired import KINDS, RowWithRecords
 from specbench.results.ranks import Ranked, computed, grouped, ranked
 from specbench.results.row import Row
 from specbench.results.runs import Runs
@@ -37,7 +37,7 @@ class Numbered:
     """A row with its records, and its name in the table: FILE's number and the row's number in it."""
 
     name: str
-    side: Side
+    side: RowWithRecords
 
 
 def check_metric(rows: Sequence[Row], metric: str) -> None:
@@ -53,7 +53,7 @@ def tables(rows: Sequence[Numbered], metric: str = SPEEDUP) -> list[Table]:
     return [_table(group, names, metric) for group in grouped([each.side for each in rows], metric).values()]
 
 
-def _table(group: Sequence[Side], names: Mapping[int, str], metric: str) -> Table:
+def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: str) -> Table:
     order = ranked(group, metric)
     rows = [each.row for each in order]
     caption = [*_caption(order, metric), *warning_lines(rows, [f"row {names[id(each.side)]}" for each in order])]
@@ -169,8 +169,8 @@ def show(
     chosen = of_subsets(filtered(rows, filters), subsets)
     check_metric(chosen, metric)
     runs, keys = Runs(), {(row.key, row.created) for row in chosen}
-    shown = [Numbered(name, runs.side(row, file))
+    shown = [Numbered(name, runs.with_records(row, file))
              for key, (row, file, name) in places.items() if key in keys]  # fmt: skip
     legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if len(files) > 1 else []
     comment = "% " if format_ == "latex" else ""
-    return [*map(FORMATS[format_], tables(shown, metric)), *(f"{comment}{line}" for line in [*legend, *runs.told()])]
+    return [*map(FORMATS[format_], tables(shown, metric)), *(f"{comment}{line}" for line in [*legend, *runs.unread()])]

@@ -12,7 +12,7 @@ from specbench.results.bootstrap import Metric
 from specbench.results.captions import prescribed
 from specbench.results.comparable import conditions
 from specbench.results.log_ratios import TAILS
-from specbench.results.paired import KINDS, Change, Side, own, pair_up
+from specbench.results.paired import KINDS, Change, RowWithRecords, own, pair_up
 from specbench.results.row import Row
 
 MOST_PAIRED = 100  # rows of one table that are compared prompt by prompt
@@ -20,7 +20,7 @@ REASON = f"more than {MOST_PAIRED} rows"
 Column = NDArray[np.float64]
 
 
-def separable(sides: Sequence[Side], metric: str, by: float) -> tuple[Column, Column, Column]:
+def separable(sides: Sequence[RowWithRecords], metric: str, by: float) -> tuple[Column, Column, Column]:
     """Of each row, which are in order of their values: how many before it and behind it are separable from it, and for
     how many that is not known. The interval of a ratio or difference is that of `paired` without records (MOVER),
     widened by `by`."""
@@ -60,7 +60,7 @@ class Ranked:
     could not be compared with every other row on the same prompts; `unknown`: how many of these changes have no
     interval."""
 
-    side: Side
+    side: RowWithRecords
     best: int | None
     worst: int | None
     unpaired: frozenset[str] = frozenset()
@@ -87,7 +87,7 @@ def less_is_better(metric: str) -> bool:
     return name in COSTS or name.endswith("_seconds") or "perplexity" in name
 
 
-def ranked(sides: Sequence[Side], metric: str) -> list[Ranked]:
+def ranked(sides: Sequence[RowWithRecords], metric: str) -> list[Ranked]:
     """The rows from the best to the worst, those without a value last, and of these last those with a prescribed
     acceptance rate: they are no drafters, and are ranked beside none.
 
@@ -125,7 +125,7 @@ def widening(num_pairs: int, num_prompts: int) -> float:
     return float(special.stdtrit(freedom, 1 - tail) / special.stdtrit(freedom, TAILS[1]))
 
 
-def _ranked(place: int, side: Side, changes: dict[tuple[int, int], Change], total: int) -> Ranked:
+def _ranked(place: int, side: RowWithRecords, changes: dict[tuple[int, int], Change], total: int) -> Ranked:
     better = sum(changes[other, place].separable for other in range(place))
     worse = sum(changes[place, other].separable for other in range(place + 1, total))
     own = [change for pair, change in changes.items() if place in pair]
@@ -133,7 +133,7 @@ def _ranked(place: int, side: Side, changes: dict[tuple[int, int], Change], tota
     return Ranked(side, better + 1, total - worse, reasons, sum(not change.has_interval for change in own))
 
 
-def _crowded(valued: Sequence[Side], metric: str) -> list[Ranked]:
+def _crowded(valued: Sequence[RowWithRecords], metric: str) -> list[Ranked]:
     total = len(valued)
     by = widening(total * (total - 1) // 2, min(side.row.n for side in valued))
     counts = zip(*separable(valued, metric, by), strict=True)
@@ -143,13 +143,13 @@ def _crowded(valued: Sequence[Side], metric: str) -> list[Ranked]:
     ]
 
 
-def _value(side: Side, metric: str) -> float | None:
+def _value(side: RowWithRecords, metric: str) -> float | None:
     return side.row.metrics.get(metric, Metric()).value
 
 
-def grouped(sides: Sequence[Side], metric: str) -> dict[str, list[Side]]:
+def grouped(sides: Sequence[RowWithRecords], metric: str) -> dict[str, list[RowWithRecords]]:
     """The groups by their conditions, in the order of the rows; `metric`: what ranks them."""
-    groups: dict[str, list[Side]] = {}
+    groups: dict[str, list[RowWithRecords]] = {}
     for side in sides:
         same = {name: value for name, value in conditions(side.row).items() if not name.startswith("signatures.")}
         same |= {f"signatures.{name}": text for name, text in computed(side.row, metric).items()}

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, field_validator, model_validator
 
-from specbench.analysis.fairness_numbers import Family, GroupNumbers
 from specbench.results.bootstrap import INTERVALS, Intervals, Metric
+from specbench.results.group_numbers import Family, GroupNumbers
 from specbench.specs.components import Engine
 
 FORMAT: Final = 1
@@ -51,7 +51,8 @@ COMPUTED = frozenset(
 NOTED = frozenset(
     {
         "target", "target_revision", "drafter", "drafter_revision", "dtype", "device", "attention", "engine",
-        "versions", "commit", "command", "data_source", "data_location", "data_revision", "chat", "seed", "shots",
+        "versions", "commit", "command", "request", "data_source", "data_location", "data_revision", "chat", "seed",
+        "shots",
     }
 )  # fmt: skip
 STATED = frozenset({"evidence", "fairness", "run"})
@@ -59,7 +60,7 @@ STATED = frozenset({"evidence", "fairness", "run"})
 RESULT_FIELDS = frozenset(
     {
         "metrics", "accepted_lengths", "warnings", "shots", "quality", "signatures", "verdict", "evidence", "fairness",
-        "intervals", "created", "command", "run",
+        "intervals", "created", "command", "request", "run",
     }
 )  # fmt: skip
 
@@ -141,6 +142,7 @@ class Row(Part):
     versions: dict[str, str | None]
     commit: str | None
     command: str
+    request: dict[str, Any] = Field(default_factory=dict)  # specbench.running.request.Request.settings
     data_source: Literal["hub", "local", "sample"]
     data_location: str
     data_revision: str | None
@@ -152,7 +154,7 @@ class Row(Part):
     created: str
     run: Place | None = None  # the folder of the records, from the file's folder; null: the file's folder, or unknown
     lossless: bool  # what the rule, or the author of external code, claims
-    verdict: str = "not audited"  # what the outputs say: specbench.analysis.audit_greedy
+    verdict: str = "not audited"  # what the outputs say: specbench.results.greedy
     evidence: Evidence | None = None  # of an audit that gave the verdict; null where the row's own outputs did
     quality: str | None = None  # the metric that stands for it; null where nothing is scored, or by several
     signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from specbench.analysis.audit_greedy import records_that_differ
-from specbench.analysis.audit_report import declaration, verdict_of_records
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.bootstrap import Metric
 from specbench.results.measurement import FILE, REMEDY, MeasuredSubset, Measurement
 from specbench.results.metrics import accepted_lengths_of, metrics_of, routes_taken
 from specbench.results.quality import JUDGED, Asked, main_metric, signatures
 from specbench.results.row import ALL, Row, Sampling, Shots
+from specbench.results.verdict import declaration, records_that_differ, verdict_of_records
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_the_same_history
 from specbench.specs.method import MethodSpec
@@ -108,6 +107,7 @@ class MeasuredRun:
             versions=conditions["versions"],
             commit=conditions["commit"],
             command=self.measurement.command,
+            request=self.measurement.request,
             data_source=first.source,
             data_location=", ".join(dict.fromkeys(part.location for part in parts)),
             data_revision=revision_of({part.subset: part.revision for part in parts}),

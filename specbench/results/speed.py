@@ -7,7 +7,6 @@ from specbench.results.acceptance import new_tokens, timed_tokens
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.row import Row
 from specbench.results.shares import SHARE
-from specbench.results.units import short
 from specbench.running.records import Generation
 
 PER_PASS = (
@@ -163,7 +162,7 @@ def uneven(row: Row, plain: float | None) -> str | None:
 
 
 def name_of(row: Row) -> str:
-    return short(row.method).partition("@")[0]
+    return row.method_name
 
 
 def value_of(row: Row, name: str) -> float | None:

@@ -162,7 +162,7 @@ def _of_engines(rows: Sequence[Row]) -> list[str]:
 
 
 def overview_table(groups: Sequence[Sequence[Row]]) -> Table:
-    """Returns a table of tasks. `groups`: by task the row of each method over all subsets, the baseline first."""
+    """Returns a table of several tasks. `groups`: for each task its rows over all subsets, the baseline first."""
     cells: list[Sequence[str]] = []
     for rows in groups:
         for place, row in enumerate(rows):

@@ -2,17 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis.audit_report import FAILS_BELOW
 from specbench.core.errors import ConfigError
 from specbench.results.comparable import check_together
 from specbench.results.leaderboard import load
 from specbench.results.row import STATED, Evidence, Row
 from specbench.results.runs import RecordedRun, Runs, place_of
+from specbench.results.verdict import FAILS_BELOW
 
 ROUNDING = 1e-12  # relative: sums of another machine's processor
 OF_AUDITS = ("lossless", "undecided")  # verdicts that records cannot give
@@ -20,6 +20,10 @@ CLEAN = ("lossless", "greedy equal")
 ABSENT = "absent"
 SHOWN = 80  # characters of a value in a message
 OF_REPORT = "verdict (equal to its audit's report)"
+
+
+# Of the file of an audit's report and a row: the verdict with its evidence; None where the report has none.
+ReportReader = Callable[[Path, Row], tuple[str, Evidence] | None]
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,9 @@ class Comparison:
     stated: tuple[str, ...]
 
 
-def compare_with_run(row: Row, run: RecordedRun, file: Path) -> Comparison:
-    """Compare a row of a file with its run. Raises ConfigError where the row cannot be recomputed."""
+def compare_with_run(row: Row, run: RecordedRun, file: Path, verdict_in: ReportReader | None = None) -> Comparison:
+    """Compare a row of a file with its run. `verdict_in`: reads an audit's report; without it an audit's verdict
+    is only stated. Raises ConfigError where the row cannot be recomputed."""
     own = run.row_like(row)
     found, stated = list(_differing(row, own)), ["fairness"] if row.fairness is not None else []
     if row.evidence is not None:
@@ -60,10 +65,10 @@ def compare_with_run(row: Row, run: RecordedRun, file: Path) -> Comparison:
         expected, report = audited(row, own), _report_of(row.evidence, file)
         if expected != row.verdict:
             found.append(Mismatch("verdict", row.verdict, expected))
-        elif report is None:
+        elif report is None or verdict_in is None:
             stated = ["verdict", "evidence", *stated]
         else:
-            found += _of_report(row, own, report)
+            found += _of_report(row, own, report, verdict_in)
             stated = [OF_REPORT, *stated]
     return Comparison(tuple(found), tuple(stated))
 
@@ -112,11 +117,9 @@ def _report_of(evidence: Evidence, file: Path) -> Path | None:
     return path if path is not None and path.is_file() else None
 
 
-def _of_report(row: Row, own: Row, path: Path) -> list[Mismatch]:
-    """What the audit's report says otherwise."""
-    from specbench.analysis.audit_report import read_report
-
-    said = read_report(path).verdict_of(own)
+def _of_report(row: Row, own: Row, path: Path, verdict_in: ReportReader) -> list[Mismatch]:
+    """Returns the fields that the audit's report contradicts."""
+    said = verdict_in(path, own)
     if said is None:
         raise ConfigError(f"evidence.report = {path}: has no verdict on this row: name the report of its audit")
     verdict, evidence = said
@@ -148,7 +151,9 @@ class Validity:
         return told + (f"; stated, not recomputed: {fields}" if fields else "")
 
 
-def validate(file: Path, with_records: bool, folders: Sequence[Path] = ()) -> Validity:
+def validate(
+    file: Path, with_records: bool, folders: Sequence[Path] = (), verdict_in: ReportReader | None = None
+) -> Validity:
     """Check schema, digests, duplicates, and that the rows go together; `with_records`: that they are what the folders
     of their runs give. `folders`: of runs in which rows are looked for that do not say where theirs is."""
     try:
@@ -161,7 +166,7 @@ def validate(file: Path, with_records: bool, folders: Sequence[Path] = ()) -> Va
     runs, problems, stated = Runs(), [], Counter[str]()
     for number, row in enumerate(rows):
         try:
-            found = _compared(row, file, runs, folders)
+            found = compare_with_run(row, _run_of(row, file, runs, folders), file, verdict_in)
         except (ConfigError, ValueError) as error:
             problem: str | None = f"cannot be recomputed: {error}"
         else:
@@ -172,12 +177,7 @@ def validate(file: Path, with_records: bool, folders: Sequence[Path] = ()) -> Va
     return Validity(len(rows), len(rows) - len(problems), tuple(problems), stated)
 
 
-def _compared(row: Row, file: Path, runs: Runs, folders: Sequence[Path]) -> "Comparison":
-
-    return compare_with_run(row, _run_of(row, file, runs, folders), file)
-
-
-def _problem(found: "Comparison") -> str | None:
+def _problem(found: Comparison) -> str | None:
     wrong = found.mismatches
     if not wrong:
         return None

@@ -1,9 +1,11 @@
-"""What a user asked for, as it was said."""
+"""A run as a user asks for it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
+from specbench.core.resources import EMBEDDED
 from specbench.specs.run_options import RunOptions
 from specbench.tasks.judge.judging import Judging
 
@@ -21,3 +23,15 @@ class Request:
     plot: Path | None = None
     lm_eval_include: Path | None = None
     judging: Judging | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Returns what is asked for, as rows keep it: tasks, methods, and the options that differ from their default.
+        Two command lines that ask for the same have the same settings."""
+        found: dict[str, Any] = {"task": ",".join(self.tasks), "method": ",".join(self.methods)}
+        for field in fields(self.options):
+            value = getattr(self.options, field.name)
+            if value != field.default:
+                found[field.name] = list(value) if isinstance(value, tuple) else value
+        if (self.options.target or EMBEDDED).startswith(EMBEDDED):
+            found.setdefault("threads", 1)
+        return found

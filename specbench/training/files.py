@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD, locked, write_atomically
-from specbench.running.run_folder import flatten
+from specbench.core.resumable_folder import flatten
 from specbench.training.state import STATE
 
 WORK = ".training"

@@ -8,18 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.analysis.audit_report import (
-    AuditedIdentity,
-    AuditReport,
-    DrawTest,
-    GreedyEvidence,
-    LogitNoise,
-    MethodVerdict,
-)
+from specbench.analysis.audit_report import AuditedIdentity, AuditReport, DrawTest, MethodVerdict, verdict_in_report
 from specbench.results.adding import add_runs, merge_files
 from specbench.results.leaderboard import load, set_verdicts
 from specbench.results.row import COMPUTED, DIGEST, NOTED, STATED, Row, sealed
 from specbench.results.validation import OF_REPORT, Validity, audited, validate
+from specbench.results.verdict import GreedyEvidence, LogitNoise
 from tests.test_fairness import run_into
 
 FORGED = yaml.safe_load((Path(__file__).parent / "forged_rows.yaml").read_text(encoding="utf-8"))
@@ -76,7 +70,7 @@ def said(found: Validity) -> str:
 @pytest.mark.parametrize("attack", FORGED, ids=lambda attack: f"{attack['path']} {str(attack.get('value'))[:20]}")
 def test_a_forged_row_is_told(board: Path, attack: dict[str, Any]) -> None:
     forge(board, attack)
-    found = validate(board, with_records=True)
+    found = validate(board, with_records=True, verdict_in=verdict_in_report)
     assert attack["word"] in said(found) and all("\n" not in problem for problem in found.problems)
     assert bool(found.problems) != bool(found.stated), "refused, or named as stated"
 
@@ -92,7 +86,7 @@ def test_a_file_of_another_form_is_refused(board: Path, name: str) -> None:
 
 
 def test_every_field_of_a_row_is_forged_and_comes_from_one_source(board: Path) -> None:
-    assert validate(board, with_records=True).problems == ()
+    assert validate(board, with_records=True, verdict_in=verdict_in_report).problems == ()
     assert {attack["path"].partition(".")[0] for attack in FORGED} == set(Row.model_fields)
     sources = [COMPUTED, NOTED, STATED]
     assert all(sum(name in source for source in sources) == 1 for name in Row.model_fields)
@@ -143,17 +137,18 @@ def test_an_audits_verdict_is_compared_with_its_report(board: Path, tmp_path: Pa
     report = tmp_path / "audit.json"
     report.write_text(report_of(row, 0.25).model_dump_json(), encoding="utf-8")
     set_verdicts(board, report_of(row, 0.25).with_place("audit.json"))
-    found = validate(board, with_records=True)
+    found = validate(board, with_records=True, verdict_in=verdict_in_report)
     assert (
         not found.problems and [*found.stated] == [OF_REPORT] and "lossless" in {each.verdict for each in load(board)}
     )
     (tmp_path / "else").mkdir()
     merge_files([board], tmp_path / "else" / "board.json")
-    assert [*validate(tmp_path / "else" / "board.json", with_records=True).stated] == [OF_REPORT]
+    moved = validate(tmp_path / "else" / "board.json", with_records=True, verdict_in=verdict_in_report)
+    assert [*moved.stated] == [OF_REPORT]
     report.write_text(report_of(row, 0.75).model_dump_json(), encoding="utf-8")
-    assert "evidence = " in validate(board, with_records=True).problems[0]
+    assert "evidence = " in validate(board, with_records=True, verdict_in=verdict_in_report).problems[0]
     other = row.model_copy(update={"method": "sd@1:000000000000"})
     report.write_text(report_of(other, 0.25).model_dump_json(), encoding="utf-8")
-    assert "has no verdict on this row" in validate(board, with_records=True).problems[0]
+    assert "has no verdict on this row" in validate(board, with_records=True, verdict_in=verdict_in_report).problems[0]
     report.write_text("{}", encoding="utf-8")
-    assert "not the report of an audit" in validate(board, with_records=True).problems[0]
+    assert "not the report of an audit" in validate(board, with_records=True, verdict_in=verdict_in_report).problems[0]

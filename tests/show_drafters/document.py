@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.analysis.fairness_numbers import DrafterReport, FairnessReport, GroupNumbers
+from specbench.analysis.fairness_numbers import DrafterReport, FairnessReport
 from specbench.embedded.family import read_manifest
 from specbench.results.bootstrap import Metric
+from specbench.results.group_numbers import GroupNumbers
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
 

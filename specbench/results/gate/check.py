@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from specbench.analysis.fairness_runs import method_name, task_name
-from specbench.results.gate.by_records import ByRecords
-from specbench.results.gate.by_rows import ByRows
+from specbench.results.comparison_input import ComparisonInput
 from specbench.results.gate.findings import Compared, Report
+from specbench.results.gate.methods import ByRecords, ByRows
 from specbench.results.gate.pairing import (
     Control,
     Pair,
     Refused,
-    Side,
     changes,
     check_ignored,
     pair_rows,
@@ -37,9 +35,9 @@ def check(
         return Report(baseline, candidate, max_regression, 0, 1.0, (), (), (), identical=True)
     pairs, refused, new, missing = pair_rows(first, second, ignore)
     control = Control(other_device="device" in ignore)
-    by = ByRecords(first, second, control, say) if first.run else ByRows(control)
+    by = ByRecords(first.run, second.run, control, say) if first.run and second.run else ByRows(control)
     compared, pending = [], []
-    for task, method in dict.fromkeys((task_name(row), method_name(row)) for row in second.rows):
+    for task, method in dict.fromkeys((row.task_name, row.method_name) for row in second.rows):
         mine = [pair for pair in pairs if _is_of(pair.candidate, task, method)]
         each = Compared(task, method, problems=_reasons([r for r in refused if _is_of(r.candidate, task, method)]))
         if mine:
@@ -57,7 +55,7 @@ def check(
 
 
 def _is_of(row: Row, task: str, method: str) -> bool:
-    return (task_name(row), method_name(row)) == (task, method)
+    return (row.task_name, row.method_name) == (task, method)
 
 
 def _noise(pairs: Sequence[Pair]) -> list[str]:
@@ -86,19 +84,19 @@ def _reasons(refused: Sequence[Refused]) -> list[str]:
     return [f"{reason} (of {', '.join(names)})" for reason, names in subsets.items()]
 
 
-def _nothing_common(baseline: Side, candidate: Side) -> str:
+def _nothing_common(baseline: ComparisonInput, candidate: ComparisonInput) -> str:
     here, there = (", ".join(_names(side.rows)) or "no rows" for side in (candidate, baseline))
     return f"the two have nothing in common: the candidate has {here}, the baseline {there}"
 
 
-def _missing(baseline: Side, rows: Sequence[Row]) -> list[str]:
+def _missing(baseline: ComparisonInput, rows: Sequence[Row]) -> list[str]:
     """What a baseline run measured and the candidate did not: a gate that lets it pass would guard nothing."""
     if baseline.run is None or not rows:
         return []
     return [f"the candidate has no {', '.join(_names(rows))}: measure it, or name RUN:METHOD in --baseline"]
 
 
-def _other_rows(baseline: Side, rows: Sequence[Row]) -> list[str]:
+def _other_rows(baseline: ComparisonInput, rows: Sequence[Row]) -> list[str]:
     if baseline.run is not None or not rows:
         return []
     return [f"{len(rows)} rows of {baseline.text} are of what the candidate did not measure"]
@@ -112,7 +110,7 @@ def _names(rows: Iterable[Row]) -> list[str]:
     """Task and method with their subsets."""
     subsets: dict[str, list[str]] = {}
     for row in rows:
-        subsets.setdefault(f"{task_name(row)} {method_name(row)}", []).append(row.subset)
+        subsets.setdefault(f"{row.task_name} {row.method_name}", []).append(row.subset)
     return [f"{name} ({_listed(found)})" for name, found in subsets.items()]
 
 

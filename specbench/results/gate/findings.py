@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from specbench.analysis.audit_report import OutputDifference
 from specbench.results.bootstrap import Metric
 from specbench.results.gate.pairing import Pair
+from specbench.results.verdict import OutputDifference
 
 Verdict = Literal["identical", "fine", "regressed", "cannot compare"]
 EXIT_CODES: dict[Verdict, int] = {"identical": 0, "fine": 0, "regressed": 1, "cannot compare": 2}

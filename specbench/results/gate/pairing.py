@@ -1,84 +1,65 @@
 """Which rows of the two sides belong together, and what keeps them from being compared."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis.fairness_runs import Run, method_name, most_draft_tokens, read_records, split, task_name
 from specbench.core.errors import ConfigError, nearest
-from specbench.results.adding import finished
 from specbench.results.bootstrap import Metric
 from specbench.results.comparable import Difference, conditions_that_differ
-from specbench.results.leaderboard import load
-from specbench.results.named import known_method
-from specbench.results.row import Row
-from specbench.running.records import Key, Record, record_key, records_of
+from specbench.results.comparison_input import ComparisonInput, read_path
+from specbench.results.row import ALL, Row
+from specbench.results.runs import RecordedRun, split_detail
+from specbench.running.records import Key, Record, records_of
 
 BASELINE = "ar"
 Place = tuple[str, str, str]  # task, subset and method, by their names
 
 
-@dataclass(frozen=True)
-class Side:
-    """`text`: as it was named. `run` is None for a leaderboard file, which has rows and no records."""
-
-    text: str
-    rows: tuple[Row, ...]
-    run: Run | None
-
-
 def place_of(row: Row) -> Place:
-    return task_name(row), row.subset, method_name(row)
+    """Returns task, subset and method of a row."""
+    return row.task_name, row.subset, row.method_name
 
 
-def read_baseline(text: str) -> Side:
-    """A run or a leaderboard file, each as PATH or PATH:METHOD. Raises ConfigError for anything else."""
-    path, method = split(text)
-    if path.is_dir():
-        return _of_run(text, path, method)
+def read_baseline(text: str) -> ComparisonInput:
+    """Returns the rows of a run or a leaderboard file, as PATH or PATH:METHOD. Raises ConfigError for anything else."""
+    path, method = split_detail(text)
     if not path.exists():
         raise ConfigError(f"--baseline {text}: no such folder or file: give the folder of a run, or a leaderboard file")
-    return Side(text, _chosen(text, load(path), method), None)
+    return _read(text, path, method)
 
 
-def read_candidate(text: str) -> Side:
-    """A run, as RUN or RUN:METHOD. Raises ConfigError for anything else."""
-    path, method = split(text)
+def read_candidate(text: str) -> ComparisonInput:
+    """Returns the rows of a run, as RUN or RUN:METHOD. Raises ConfigError for anything else."""
+    path, method = split_detail(text)
     if not path.is_dir():
         problem = "is a file" if path.exists() else "no such folder"
         raise ConfigError(f"--candidate {text}: {problem}: give the folder of a run, as `specbench run` prints it")
-    return _of_run(text, path, method)
+    return _read(text, path, method)
 
 
-def _of_run(text: str, path: Path, method: str | None) -> Side:
-    rows = finished(path)
-    run = Run(path, tuple(rows), read_records(path, most_draft_tokens(rows)), {})
-    for row in rows:
+def _read(text: str, path: Path, method: str | None) -> ComparisonInput:
+    found = read_path(text, path)
+    if found.run is not None:
+        _check_whole(text, found.run)
+    return found if method is None else found.of_methods(method, BASELINE)
+
+
+def _check_whole(text: str, run: RecordedRun) -> None:
+    """Raise ConfigError where the folder has other records than its rows say."""
+    for row in run.rows_of(BASELINE):
         num_found = len({record["example"] for record in records_of_row(row, run.records)})
-        if row.subset != "all" and method_name(row) == BASELINE and num_found != row.n:
+        if row.subset != ALL and num_found != row.n:
             raise ConfigError(
-                f"{text}: {task_name(row)}/{row.subset} has a row of n = {row.n} and records of {num_found}: repeat "
+                f"{text}: {row.task_name}/{row.subset} has a row of n = {row.n} and records of {num_found}: repeat "
                 "its command, which measures what is missing"
             )
-    return Side(text, _chosen(text, rows, method), run)
-
-
-def _chosen(text: str, rows: Sequence[Row], method: str | None) -> tuple[Row, ...]:
-    """The rows of a method and of AR, or all."""
-    if method is None:
-        return tuple(rows)
-    known_method(text, rows, method)
-    return tuple(row for row in rows if method_name(row) in (method, BASELINE))
 
 
 def records_of_row(row: Row, records: Mapping[Key, Record]) -> list[Record]:
     """The records of a row; fewer than it says where the folder has no more."""
-    return records_of(records, task_name(row), row.examples, row.repeats)
-
-
-def by_key(records: Sequence[Record]) -> dict[Key, Record]:
-    return {record_key(record): record for record in records}
+    return records_of(records, row.task_name, row.examples, row.repeats)
 
 
 IGNORABLE = ("attention", "device", "dtype", "target", "versions")
@@ -114,7 +95,7 @@ def check_ignored(names: Collection[str]) -> None:
 
 
 def pair_rows(
-    baseline: Side, candidate: Side, ignore: Collection[str]
+    baseline: ComparisonInput, candidate: ComparisonInput, ignore: Collection[str]
 ) -> tuple[list[Pair], list[Refused], list[Row], list[Row]]:
     """Pairs; rows that do not go together; rows that only the candidate has; those that only the baseline has.
 

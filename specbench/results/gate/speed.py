@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from scipy import special
 
 from specbench.results.bootstrap import Metric, Prompts, ratio
-from specbench.results.differences import length_columns, speed_columns, widened_ratio
+from specbench.results.differences import length_columns, widened_ratio
 from specbench.results.gate.findings import Compared, Finding
 from specbench.results.gate.pairing import REMEDY, Control
 from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS
-from specbench.running.records import Generation, Record
+from specbench.results.paired import Pairs
 
 MAX_PROMPTS = 2000  # there are two million pairs of so many, and a ratio of sums is sharp enough
 Array = NDArray[np.float64]
@@ -74,11 +74,10 @@ def _logs(columns: Array) -> Array:
 FALSE_ALARMS = 0.01  # of whole checks
 MIN_PROMPTS = MIN_STUDENTIZED  # of 5 prompts and 5 methods 5 % of the checks would fail
 SPEEDUP, TYPICAL, LENGTH = "speed-up", "speed-up of a typical prompt", "τ, all outputs"
-Sides = tuple[Sequence[Record], Sequence[Record]]  # of the baseline and of the candidate, the same keys in one order
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRatio:
     """A number of both runs. `ratio` gives the candidate's ÷ the baseline's; its argument is how much longer than that
     of 95 % the interval is. `num_prompts`: those that have a value on both sides."""
 
@@ -87,27 +86,28 @@ class Measured:
     num_prompts: int
 
 
-def joined(values: tuple[Metric, Metric], found: Metric, num_prompts: int) -> Measured:
+def joined(values: tuple[Metric, Metric], found: Metric, num_prompts: int) -> MeasuredRatio:
     """Of a ratio whose interval can only be widened on the scale of its logs."""
-    return Measured(values, lambda by: widened_ratio(found, by), num_prompts)
+    return MeasuredRatio(values, lambda by: widened_ratio(found, by), num_prompts)
 
 
-def speedups(records: Sides, method: str) -> dict[str, Measured]:
-    """The speed-ups of all prompts together, and of a typical one; nothing where none has a speed. Records with a
-    generation of one token on any side have no speed, and are left out of all."""
-    sides = [[r["methods"][name] for r in side] for side in records[::-1] for name in (method, "ar")]
-    kept = np.array(speed_columns(sides))
-    return ratios_of_speedups(Prompts.of(records[0], seed=0), kept) if kept.any() else {}
+def speedups(pairs: Pairs) -> dict[str, MeasuredRatio]:
+    """Returns the ratio of the speed-ups of all prompts together, and of a typical one; nothing where none has a speed.
+
+    Records with a generation of one token on any side have no speed.
+    """
+    columns = np.array(pairs.speed_columns())
+    return ratios_of_speedups(pairs.prompts, columns) if columns.any() else {}
 
 
-def ratios_of_speedups(prompts: Prompts, kept: Array) -> dict[str, Measured]:
+def ratios_of_speedups(prompts: Prompts, kept: Array) -> dict[str, MeasuredRatio]:
     """kept [8, num_records]: tokens and seconds of the method and of AR in the candidate, then in the baseline."""
     now, before = (prompts.ratio(*half).model_copy(update={"low": None, "high": None}) for half in (kept[:4], kept[4:]))
     summed = per_prompt(prompts, kept)
     num_prompts = int((summed > 0).all(axis=0).sum())
     found = {SPEEDUP: joined((before, now), prompts.ratio(*kept), num_prompts)}
     if num_prompts >= MIN_PROMPTS and typical(summed).value is not None:
-        found[TYPICAL] = Measured(medians(summed), lambda by: typical(summed, by), num_prompts)
+        found[TYPICAL] = MeasuredRatio(medians(summed), lambda by: typical(summed, by), num_prompts)
     return found
 
 
@@ -116,10 +116,10 @@ def per_prompt(prompts: Prompts, columns: Array) -> Array:
     return np.array([np.bincount(prompts.cluster, weights=column) for column in columns])
 
 
-def speed_of_baseline(records: Sides) -> Metric:
-    """The candidate's tokens/s of AR ÷ the baseline's: of a typical prompt where that has an interval, or of all."""
-    sides = [[r["methods"]["ar"] for r in side] for side in records[::-1]]
-    return ratio_of_speeds(Prompts.of(records[0], seed=0), np.array(speed_columns(sides)))
+def speed_of_baseline(pairs: Pairs) -> Metric:
+    """Returns the candidate's tokens/s of AR ÷ the baseline's: of a typical prompt where that has an interval, else of
+    all prompts."""
+    return ratio_of_speeds(pairs.prompts, np.array(pairs.speed_columns(with_own=False)))
 
 
 def ratio_of_speeds(prompts: Prompts, columns: Array) -> Metric:
@@ -128,12 +128,13 @@ def ratio_of_speeds(prompts: Prompts, columns: Array) -> Metric:
     return prompts.ratio(*columns) if found.high is None else found
 
 
-def lengths(baseline: Sequence[Generation], candidate: Sequence[Generation], prompts: Prompts) -> Measured:
-    """τ of outputs that are not the same: of each side, and their ratio where both have target passes."""
-    columns = length_columns([candidate, baseline])
-    before, now = (Metric(value=ratio(list(map(np.array, length_columns([side]))))) for side in (baseline, candidate))
-    num_prompts = len(set(prompts.cluster[np.array(columns[1]) > 0].tolist()))
-    return joined((before, now), prompts.ratio(*columns), num_prompts)
+def lengths(pairs: Pairs) -> MeasuredRatio:
+    """Returns τ of all outputs on each side, and the ratio where both have target passes."""
+    second, first = pairs.generations()
+    columns = length_columns([second, first])
+    before, now = (Metric(value=ratio(list(map(np.array, length_columns([side]))))) for side in (first, second))
+    num_prompts = len(set(pairs.prompts.cluster[np.array(columns[1]) > 0].tolist()))
+    return joined((before, now), pairs.prompts.ratio(*columns), num_prompts)
 
 
 def widening(num_intervals: int) -> float:
@@ -175,7 +176,7 @@ class Pending:
     of: Compared
     what: str
     subset: str
-    measured: Measured
+    measured: MeasuredRatio
 
     @property
     def has_interval(self) -> bool:

@@ -2,21 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 
-from specbench.analysis.audit_greedy import NUM_NOISE_ANSWERS, NUM_NOISE_TOKENS, Answer, difference, measure_noise
-from specbench.analysis.audit_report import OutputDifference
-from specbench.analysis.fairness_drafters import Loader
-from specbench.analysis.fairness_runs import Common, Run, task_name
-from specbench.analysis.fairness_texts import prompts_of, tasks_of
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
+from specbench.results.greedy import NUM_NOISE_ANSWERS, NUM_NOISE_TOKENS, difference, measure_noise
+from specbench.results.recorded_prompts import Loader, prompts_of
 from specbench.results.row import Row
+from specbench.results.runs import RecordedRun
+from specbench.results.verdict import Answer, OutputDifference
 from specbench.running.records import Key, Record, record_key, with_the_same_history
 
 
 class Target:
     """The target of a run, asked only where outputs differ."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RecordedRun) -> None:
         self.run = run
         self.loader = Loader("auto", run.rows[0].dtype)
 
@@ -31,10 +30,10 @@ class Target:
         target = self.loader.load(row.target, row.target_revision)
         records = self._with_history([self.run.records[key] for key in keys], row, method)
         budgets = {name for record in records for name in record.get("budgets", {})} - {target.name}
-        place = (task_name(row), row.subset)
+        place = (row.task_name, row.subset)
         chosen = [record_key(record) for record in records]
-        shared = Common((self.run,), {place: row}, {place: chosen}, 0)
-        prompts = prompts_of(shared, tasks_of([row]), target, [self.loader.load(name) for name in budgets], None)
+        others = [self.loader.load(name) for name in budgets]
+        prompts = prompts_of(self.run, {place: row}, {place: chosen}, target, others)
         answers = [
             Answer(str(self.run.records[key]["id"]), list(prompts[key].prompt_ids), _ids(self.run.records, key, method))
             for key in chosen
@@ -51,7 +50,7 @@ class Target:
 
     def _with_history(self, records: Sequence[Record], row: Row, method: str) -> list[Record]:
         """Those whose prompt is AR's too: in later turns a method has read its own answers."""
-        every = [r for r in self.run.records.values() if (r["task"], r["subset"]) == (task_name(row), row.subset)]
+        every = [r for r in self.run.records.values() if (r["task"], r["subset"]) == (row.task_name, row.subset)]
         kept = {record_key(record) for record in with_the_same_history(every, method)}
         return [record for record in records if record_key(record) in kept]
 

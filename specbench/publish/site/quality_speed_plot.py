@@ -1,30 +1,30 @@
-"""The quality–speed plane: of each group of rows the speed-up and the main score, and its Pareto front."""
+"""Plots of quality and speed with their Pareto fronts, and of predicted and measured speed-ups."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from specbench.analysis.fairness_runs import method_name, task_name
+from specbench.publish.site.charts import Box, Label, Scale, place_labels, scale
 from specbench.publish.site.entries import Entries, Entry, settings_apart
-from specbench.publish.site.geometry import Box, Label, Scale, placed, scale
 from specbench.results.bootstrap import Metric
 from specbench.results.row import Row
 from specbench.results.units import bounds_of, number, unit_of, with_interval
 
-MOST_NAMED = 40  # points of one picture that have their names beside them
+MAX_NAMES = 40  # points of one picture with a name
 FRAME: Box = (56.0, 16.0, 660.0, 340.0)
 
 
 @dataclass(frozen=True)
-class Point:
-    """`across` and `along`: ends of the intervals of speed-up (x) and score (y), null where there is none."""
+class PlotPoint:
+    """A row in a plot. `x_interval`, `y_interval`: ends of the intervals of speed-up and score, or None.
+    `is_best`: whether it is on the front."""
 
     entry: Entry
     name: str
     x: float
     y: float
-    across: tuple[float, float] | None
-    along: tuple[float, float] | None
+    x_interval: tuple[float, float] | None
+    y_interval: tuple[float, float] | None
     is_best: bool
     speedup: str
     score: str
@@ -32,13 +32,13 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Plane:
-    """`front`: places of the points that no other point beats in both; `sweeps`: of a method at several settings, in
-    the order of the speed-up."""
+class QualitySpeedPlot:
+    """The rows of a group by speed-up (x) and main score (y). `front`: places of the points that no other point beats
+    in both. `sweeps`: places of a method at several thresholds. `one`: the place of no speed-up."""
 
     title: str
     unit: str
-    points: tuple[Point, ...]
+    points: tuple[PlotPoint, ...]
     front: tuple[tuple[float, float], ...]
     sweeps: tuple[tuple[tuple[float, float], ...], ...]
     x: Scale
@@ -47,7 +47,7 @@ class Plane:
 
     @property
     def steps(self) -> list[tuple[float, float]]:
-        """The line of the front: what is the best to be had at each speed-up, by the rows that there are."""
+        """Returns the corners of the front's line: the best score at each speed-up."""
         corners = [(before[0], after[1]) for before, after in pairwise(self.front)]
         return [self.front[0], *(place for each in zip(corners, self.front[1:], strict=True) for place in each)]
 
@@ -56,26 +56,26 @@ class Plane:
         return self.points[0].entry.row
 
     @property
-    def best(self) -> list[Point]:
+    def best(self) -> list[PlotPoint]:
         return [point for point in self.points if point.is_best]
 
 
-def planes(entries: Entries) -> list[Plane]:
-    """One for each group with at least two rows that have a speed-up and a score."""
+def quality_speed_plots(entries: Entries) -> list[QualitySpeedPlot]:
+    """Returns a plot for each group with at least two rows that have a speed-up and a score."""
     groups = (
         [entry for entry in group if None not in (_speedup(entry.row).value, _score(entry.row).value)]
         for group in entries.whole()
     )
-    found = [_plane(known) for known in groups if len(known) >= 2]
-    told = settings_apart([plane.row for plane in found], [plane.title for plane in found])
-    return [replace(plane, title=", ".join([plane.title, *own])) for plane, own in zip(found, told, strict=True)]
+    found = [_plot(known) for known in groups if len(known) >= 2]
+    told = settings_apart([plot.row for plot in found], [plot.title for plot in found])
+    return [replace(plot, title=", ".join([plot.title, *own])) for plot, own in zip(found, told, strict=True)]
 
 
 def _title(row: Row) -> str:
-    return task_name(row) if row.subset == "all" else f"{task_name(row)} · {row.subset}"
+    return row.task_name if row.subset == "all" else f"{row.task_name} · {row.subset}"
 
 
-def _plane(group: Sequence[Entry]) -> Plane:
+def _plot(group: Sequence[Entry]) -> QualitySpeedPlot:
     row = group[0].row
     unit = unit_of(row.quality)
     speedups = [_speedup(entry.row) for entry in group]
@@ -89,21 +89,24 @@ def _plane(group: Sequence[Entry]) -> Plane:
     best = front(values)
     places = [(x(speed), y(score)) for speed, score in values]
     names = [entry.label.replace("threshold=", "T = ") for entry in group]
-    order = sorted(range(len(group)), key=lambda number: number not in best)[:MOST_NAMED]  # the front's names first
-    labels = dict(zip(order, placed([(*places[n], names[n]) for n in order], FRAME), strict=True))
+    order = sorted(range(len(group)), key=lambda number: number not in best)[:MAX_NAMES]  # the front's names first
+    labels = dict(zip(order, place_labels([(*places[n], names[n]) for n in order], FRAME), strict=True))
     points = [
-        Point(
+        PlotPoint(
             entry, names[n], *places[n], _whisker(x, speedups[n]), _whisker(y, scores[n]), n in best,
-            with_interval(speedups[n]), _told(scores[n], unit.digits), labels.get(n),
+            with_interval(speedups[n]), _score_text(scores[n], unit.digits), labels.get(n),
         )
         for n, entry in enumerate(group)
     ]  # fmt: skip
     line = sorted((places[n] for n in best), key=lambda place: place[0])
-    return Plane(_title(row), unit.label, tuple(points), tuple(line), tuple(_sweeps(group, places)), x, y, x(1.0))
+    return QualitySpeedPlot(
+        _title(row), unit.label, tuple(points), tuple(line), tuple(_sweeps(group, places)), x, y, x(1.0)
+    )
 
 
 def front(values: Sequence[tuple[float, float]]) -> set[int]:
-    """The numbers of the points that no other is at least as good as in both, and better in one (Pareto)."""
+    """Returns the numbers of the points on the Pareto front: no other point is at least as good in both values and
+    better in one."""
     best: set[int] = set()
     highest = float("-inf")
     for place in sorted(range(len(values)), key=lambda each: (-values[each][0], -values[each][1])):
@@ -115,7 +118,7 @@ def front(values: Sequence[tuple[float, float]]) -> set[int]:
 
 
 def _sweeps(group: Sequence[Entry], places: Sequence[tuple[float, float]]) -> Iterator[tuple[tuple[float, float], ...]]:
-    """The points of a method that is there with several thresholds, from the lowest to the highest."""
+    """Returns the places of each method with several thresholds, from the lowest threshold to the highest."""
     found: dict[str, list[tuple[float, tuple[float, float]]]] = {}
     for entry, place in zip(group, places, strict=True):
         rule = entry.row.options.get("verification")
@@ -148,7 +151,7 @@ def _whisker(place: Scale, metric: Metric) -> tuple[float, float] | None:
     return None if metric.low is None or metric.high is None else (place(metric.low), place(metric.high))
 
 
-def _told(metric: Metric, digits: int) -> str:
+def _score_text(metric: Metric, digits: int) -> str:
     if metric.low is None or metric.high is None:
         return number(metric, digits)
     return f"{metric.value:.{digits}f} [{metric.low:.{digits}f}, {metric.high:.{digits}f}]"
@@ -159,22 +162,23 @@ PREDICTED_FRAME: Box = (56.0, 16.0, 660.0, 460.0)
 
 @dataclass(frozen=True)
 class PredictedPoint:
-    """`share`: measured ÷ predicted."""
+    """A row in the plot of predictions. `ratio`: measured ÷ predicted."""
 
     entry: Entry
     name: str
     x: float
     y: float
-    along: tuple[float, float] | None
+    y_interval: tuple[float, float] | None
     predicted: str
     speedup: str
-    share: float
+    ratio: float
     label: Label | None
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """`num_left_out`: rows over all subsets for which there is no prediction, or no measured speed-up."""
+class PredictionPlot:
+    """Predicted (x) and measured (y) speed-ups. `num_left_out`: rows over all subsets without one of the two.
+    `num_reached`: rows that reached the prediction."""
 
     points: tuple[PredictedPoint, ...]
     x: Scale
@@ -183,7 +187,8 @@ class Predicted:
     num_reached: int
 
 
-def predicted(entries: Entries) -> Predicted | None:
+def prediction_plot(entries: Entries) -> PredictionPlot | None:
+    """Returns the plot of all rows that have both speed-ups; None where there are none."""
     whole = [entry for group in entries.whole() for entry in group]
     known = [
         (entry, predicted, speedup)
@@ -199,8 +204,8 @@ def predicted(entries: Entries) -> Predicted | None:
     x, y = scale(ends, left, right), scale(ends, bottom, top)
     names = _names([entry for entry, _, _ in known])
     places = [(x(expected.value or 0.0), y(speedup.value or 0.0)) for _, expected, speedup in known]
-    named = [(*place, name) for place, name in zip(places, names, strict=True)][:MOST_NAMED]
-    labels = [*placed(named, PREDICTED_FRAME), *[None] * (len(known) - len(named))]
+    named = [(*place, name) for place, name in zip(places, names, strict=True)][:MAX_NAMES]
+    labels = [*place_labels(named, PREDICTED_FRAME), *[None] * (len(known) - len(named))]
     points = [
         PredictedPoint(
             entry, name, *place,
@@ -209,12 +214,12 @@ def predicted(entries: Entries) -> Predicted | None:
         )
         for (entry, expected, speedup), name, place, label in zip(known, names, places, labels, strict=True)
     ]  # fmt: skip
-    left_out = sum(method_name(entry.row) != "ar" for entry in whole) - len(known)
-    return Predicted(tuple(points), x, y, max(0, left_out), sum(point.share >= 1 for point in points))
+    left_out = sum(entry.row.method_name != "ar" for entry in whole) - len(known)
+    return PredictionPlot(tuple(points), x, y, max(0, left_out), sum(point.ratio >= 1 for point in points))
 
 
 def _names(entries: Sequence[Entry]) -> list[str]:
-    """Task and method, and what tells rows of the same apart."""
-    names = [f"{task_name(entry.row)} · {entry.label}" for entry in entries]
+    """Returns task and method of each row, with the settings that tell rows of one name apart."""
+    names = [f"{entry.row.task_name} · {entry.label}" for entry in entries]
     told = settings_apart([entry.row for entry in entries], names)
     return [", ".join([name, *own]) for name, own in zip(names, told, strict=True)]

@@ -1,40 +1,23 @@
-"""Greedy outputs of a method beside AR's: the first difference, and whether it is a near-tie of the target."""
+"""A method's greedy outputs against AR's: where they differ, and whether the target is undecided there."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, cycle, repeat
 from statistics import median
 from typing import Any
 
 import torch
 
-from specbench.analysis.audit_report import GreedyEvidence, LogitNoise, OutputDifference, declaration
 from specbench.decoding.drafters.model import ScoringModel
+from specbench.results.verdict import (
+    Answer,
+    GreedyEvidence,
+    LogitNoise,
+    OutputDifference,
+    declaration,
+    first_difference,
+    records_that_differ,
+)
 from specbench.specs.method import MethodSpec
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A prompt of the audit and AR's greedy output for it."""
-
-    name: str
-    prompt_ids: list[int]
-    token_ids: list[int]
-
-
-def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
-    """The first position at which two outputs differ; an output that ends earlier differs where it ends."""
-    if list(first) == list(second):
-        return None
-    pairs = zip(first, second, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
-
-
-def records_that_differ(records: Sequence[Mapping[str, Any]], method: str) -> list[Mapping[str, Any]]:
-    """Returns the records in which a method's answer is not AR's."""
-    pairs = ((record, (record["methods"][name]["token_ids"] for name in ("ar", method))) for record in records)
-    return [record for record, (own, other) in pairs if first_difference(own, other) is not None]
-
 
 DecodeText = Callable[[Sequence[int]], str]
 

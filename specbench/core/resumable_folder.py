@@ -1,0 +1,186 @@
+"""A folder of one piece of work: one process works in it, the same command resumes it, a result is whole or absent."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from specbench.core import bounded
+from specbench.core.errors import ConfigError
+from specbench.core.files import locked, write_atomically
+
+MAX_CHANGES = 3  # settings that a message names
+
+
+class ResumableFolder:
+    """Holds the lock of a folder, and the identity of the work that is done in it.
+
+    `path`: the folder that messages name. `option`: the command-line option that gives it. `work`: the folder of the
+    lock and the identity, `path` itself when absent. Subclasses override what their messages and identities need.
+    """
+
+    IDENTITY = "identity.json"
+    LOCK = ".lock"
+
+    def __init__(self, path: Path, option: str = "--output", work: Path | None = None) -> None:
+        self.path = path
+        self.option = option
+        self.work = work or path
+
+    @contextmanager
+    def held(self, identity: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """Hold the folder, which is made where it is absent, until the block ends. Without an identity it is only
+        locked.
+
+        Raises ConfigError when another process holds it, it cannot be written, or it belongs to other work.
+        """
+        with ExitStack() as lock:
+            with self.writing():
+                lock.enter_context(locked(self.work / self.LOCK, wait=False))
+                if identity is not None:
+                    self.claim(json.loads(json.dumps(identity)))
+            yield
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn an error of the disk into one line. Raises ConfigError."""
+        try:
+            yield
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"{self.option} {self.path}: another process works in it: wait for it, or choose another {self.option}"
+            ) from error
+        except OSError as error:
+            raise ConfigError(
+                f"{self.option} {self.path}: {refusal(self.path, error)}{self.kept()}; choose another folder, or mend "
+                "this one and repeat the command"
+            ) from error
+
+    def claim(self, identity: dict[str, Any]) -> None:
+        """Write the identity into a new folder, and compare it with that of an old one. Raises ConfigError naming what
+        differs, and OSError."""
+        file = self.work / self.IDENTITY
+        if not file.exists():
+            write_identity(file, identity)
+            return
+        old = bounded.read_mapping(file, self.repair(), strict=False)
+        changes = self.changes(old, identity)
+        if changes:
+            more = f" and {len(changes) - MAX_CHANGES} more" if len(changes) > MAX_CHANGES else ""
+            raise ConfigError(
+                f"{self.option} {self.path}: {self.holds()} of another configuration "
+                f"({'; '.join(changes[:MAX_CHANGES])}{more}): choose another {self.option}, or repeat the old command "
+                "to resume it"
+            )
+
+    def changes(self, old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+        """Returns a text for each setting that keeps this work from resuming the old one."""
+        return changed_settings(old, now)
+
+    def repair(self) -> str:
+        """Returns what to do about an identity that cannot be read."""
+        return f"delete {self.work} to begin anew, or choose another {self.option}"
+
+    def holds(self) -> str:
+        """Returns what the folder holds of its work, such as "holds records"."""
+        return "holds work"
+
+    def kept(self) -> str:
+        """Returns what remains when the disk refuses, as the end of a sentence; empty when there is nothing to say."""
+        return ""
+
+
+def write_identity(file: Path, identity: Mapping[str, Any]) -> None:
+    """Write an identity in one step. Raises OSError."""
+    write_atomically(file, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
+
+
+def refusal(path: Path, error: OSError) -> str:
+    """Returns why a folder cannot be written."""
+    if path.is_file():
+        return "it is a file, not a folder"
+    if isinstance(error, FileNotFoundError):
+        return "no folder can be made there"
+    return f"cannot write there ({error.strerror or error})"
+
+
+def changed_settings(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns a text "key: before → now" for each dotted key whose values differ."""
+    before, after = flatten(old), flatten(now)
+    return [
+        f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}"
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key)
+    ]
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, str]:
+    """Returns nested mappings and lists as dotted keys with printable values."""
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list):
+        items = {str(i): item for i, item in enumerate(value)}.items()
+    else:
+        return {prefix: json.dumps(value, ensure_ascii=False)}
+    flat: dict[str, str] = {}
+    for key, item in items:
+        flat |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """Give an empty folder `.NAME.building` that takes the place of `folder` when the block ends without an error.
+
+    A killed process leaves the old folder as it was; the next one removes what it left. A lock beside the folder keeps
+    other processes out. Raises BlockingIOError where one replaces the same folder, and OSError where the disk refuses;
+    the old folder is then as it was.
+    """
+    folder = folder.resolve()
+    building = folder.with_name(f".{folder.name}.building")
+    with locked(lock_of(folder), wait=False):
+        remove_folder(building)
+        building.mkdir()
+        try:
+            yield building
+            _put_in_place(building, folder)
+        finally:
+            remove_folder(building)
+
+
+def lock_of(folder: Path) -> Path:
+    """Returns the lock file that `replacing` holds."""
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def _put_in_place(building: Path, folder: Path) -> None:
+    """Rename the new folder to the place of the old one, which comes back when that fails."""
+    earlier = folder.with_name(f".{folder.name}.earlier")
+    remove_folder(earlier)
+    if not folder.exists():
+        os.rename(building, folder)
+        return
+    os.rename(folder, earlier)
+    try:
+        os.rename(building, folder)
+    except OSError:
+        with suppress(OSError):
+            os.rename(earlier, folder)
+        raise
+    remove_folder(earlier)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder and all in it, several files at a time: some file systems take milliseconds for each."""
+    with ThreadPoolExecutor(8) as threads, suppress(OSError):
+        list(threads.map(os.unlink, [path for path in folder.rglob("*") if not is_real_folder(path)]))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_real_folder(path: Path) -> bool:
+    """Returns whether a path is a folder and not a link to one."""
+    return path.is_dir() and not path.is_symlink()

@@ -1,0 +1,133 @@
+"""The prompts and models of a run that is recorded, loaded again."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from specbench.core.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
+from specbench.models.loading import load_model
+from specbench.results.row import Row
+from specbench.results.runs import RecordedRun
+from specbench.running.blocks import prompt_digest
+from specbench.running.prompts import Budget, record_prompts, truncated
+from specbench.running.records import Key, Record
+from specbench.specs.catalogue import load_task, load_tasks
+from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import Example, TaskData, load_examples
+
+Group = tuple[str, str]  # task and subset
+
+
+@dataclass
+class Loader:
+    """Models by name and revision, each loaded once, all as the target is."""
+
+    device: str
+    dtype: str
+    _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
+
+    def load(self, name: str, revision: str | None = None) -> CausalLM:
+        """The model, as it was when a run recorded this revision. Raises ConfigError where it is another one now."""
+        if (name, revision) not in self._loaded:
+            is_commit = revision is not None and not revision.startswith("local-")
+            model = load_model(name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device)
+            if revision is not None and model.revision != revision:
+                raise ConfigError(
+                    f"model '{name}' is not what the run measured ({model.revision} now, {revision} then): give back "
+                    "its files, or measure again"
+                )
+            self._loaded[name, revision] = model
+        return self._loaded[name, revision]
+
+
+@dataclass(frozen=True)
+class RecordedPrompt:
+    """A recorded generation: what it was asked, as text and as the target's tokens."""
+
+    example: Example
+    prompt_ids: tuple[int, ...]
+
+
+def tasks_of(rows: Sequence[Row]) -> dict[str, TaskSpec]:
+    """The tasks of rows by name, as their command named them: a user's file too. Raises ConfigError where one is not
+    there any more."""
+    found: dict[str, TaskSpec] = {}
+    for row in rows:
+        name = row.task_name
+        if name not in found:
+            asked = (option_of(row.command, "--task") or "").split(",")
+            special = [each for each in asked if each.endswith((".yaml", ".yml")) or each.startswith("lm_eval:")]
+            known = {task.name: task for each in special for task in load_tasks(each)}
+            found[name] = known[name] if name in known else load_task(name)
+    return found
+
+
+def option_of(command: str, option: str) -> str | None:
+    """The value that a recorded command line gives an option; None where it does not."""
+    words = shlex.split(command)
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        if word == option:
+            return following
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return None
+
+
+def prompts_of(
+    run: RecordedRun, rows: Mapping[Group, Row], keys: Mapping[Group, Sequence[Key]], target: CausalLM,
+    others: Sequence[CausalLM], data: str | None = None,
+) -> dict[Key, RecordedPrompt]:  # fmt: skip
+    """Returns the prompts of records, made again from their tasks and data.
+
+    `rows`, `keys`: by (task, subset) AR's row and the chosen records. `others`: the models whose contexts may have
+    shortened prompts. `data`: a folder or file of rows in the place of the run's own.
+
+    Raises ConfigError where the data give other prompts than were measured.
+    """
+    tasks, found = tasks_of(list(rows.values())), {}
+    for group, row in rows.items():
+        records = [run.records[key] for key in keys[group]]
+        chat = "auto" if row.chat else "never"
+        budgets = _budgets(records, [target, *others])
+        num_subsets = sum(other[0] == group[0] for other in rows)
+        limit = max(record["example"] for record in records) + 1
+        loaded = load_examples(tasks[group[0]], group[1], data=data or _place(row), use_sample=False, limit=limit,
+                               num_subsets=num_subsets)  # fmt: skip
+        examples = {(group[1], each.index): each for each in truncated(loaded, target, budgets, chat).examples}
+        every = [record for record in run.records.values() if (record["task"], record["subset"]) == group]
+        ids_of = record_prompts(examples, {group[1]: budgets}, every, target, chat)
+        for key, record in zip(keys[group], records, strict=True):
+            example = examples.get((group[1], record["example"]))
+            _check(record, example, loaded)
+            assert example is not None
+            found[key] = RecordedPrompt(example, tuple(ids_of(record)))
+    return found
+
+
+def _place(row: Row) -> str:
+    """The --data with which a row was measured."""
+    if row.data_source != "local":
+        return row.data_source
+    found = option_of(row.command, "--data")
+    if found is None:
+        raise ConfigError(f"{row.task_name}/{row.subset} was measured on {row.data_location}: give its --data")
+    return found
+
+
+def _budgets(records: Sequence[Record], models: Sequence[CausalLM]) -> tuple[Budget, ...]:
+    """The lengths to which the prompts were shortened, as the records hold them; none where they were not."""
+    by_name = {model.name: model for model in models}
+    lengths = {name: length for record in records for name, length in record.get("budgets", {}).items()}
+    absent = [name for name in lengths if name not in by_name]
+    if absent:
+        raise ConfigError(f"the prompts were shortened to fit '{absent[0]}': give it with --drafter too")
+    return tuple(Budget(by_name[name], length) for name, length in lengths.items())
+
+
+def _check(record: Record, example: Example | None, loaded: TaskData) -> None:
+    if example is None or prompt_digest(example, record.get("turn", 0)) != record["prompt"]:
+        raise ConfigError(
+            f"{loaded.location}: {record['task']}/{record['subset']} example {record['id']} was measured with another "
+            "prompt than the task and its data give now: give the data of the run with --data, or measure again"
+        )

@@ -55,7 +55,7 @@ class AuditedMethod:
     note: str | None = None
 
     def refuse(self, part: str, error: ConfigError) -> None:
-        """Take down why a part could not be done."""
+        """Add the reason why a part could not be run to the note."""
         self.note = "; ".join(filter(None, [self.note, f"{part} not run: {error}"]))
 
 
@@ -70,7 +70,7 @@ class AuditPrompt:
 
 @dataclass(frozen=True)
 class AuditConditions:
-    """What all methods are audited with. `control` is a wrong method with its name; `drafter`, if any, shares the
+    """The conditions of all methods of an audit. `control`: a wrong method with its name. `drafter`, if any, shares the
     target's vocabulary and is used to choose prompts only. `num_draws` 0 leaves the distribution test out."""
 
     target: ScoringModel
@@ -85,7 +85,8 @@ class AuditConditions:
 def audit_methods(
     subjects: Sequence[AuditedMethod], prompts: Sequence[AuditPrompt], bench: AuditConditions, say: Progress
 ) -> AuditFindings:
-    """Audit methods, the first of which is AR. What raises ConfigError on the way is "not run", with the reason."""
+    """Audit methods, the first of which is AR. A method that raises ConfigError on the way is "not run", with the
+    reason."""
     ar = subjects[0]
     assert ar.greedy is not None
     say("ar: noise floor")
@@ -118,7 +119,7 @@ def compare_greedy(
     noise: LogitNoise,
     bench: AuditConditions,
 ) -> GreedyEvidence | None:
-    """The greedy part of one method."""
+    """Returns the greedy evidence of one method; None where it could not be run."""
     if subject.greedy is None:
         return None
     try:
@@ -140,7 +141,8 @@ def judge_draws(
     bench: AuditConditions,
     say: Progress,
 ) -> dict[str, DrawTest]:
-    """The distribution test of every method that draws, and of the control, over one table of exact probabilities."""
+    """Returns the distribution test of every method that draws, and of the control, over one table of exact
+    probabilities."""
     draws: dict[str, Draws] = {}
     for subject in subjects:
         if subject.drawing is not None:
@@ -193,7 +195,8 @@ def tested_draws(
 def reasons_for_doubt(
     subject: AuditedMethod, greedy: GreedyEvidence | None, control: ControlTest | None, judged: Mapping[str, DrawTest]
 ) -> str | None:
-    """Why halves of the evidence that pass prove nothing; None when both do prove something, or were not tried."""
+    """Returns why a part of the evidence that passes proves nothing; None where both parts prove something, or were not
+    tried."""
     found = []
     if subject.num_draft_tokens and greedy is not None and greedy.num_judged == 0:
         found.append("none of its draft tokens was judged in greedy decoding")
@@ -208,7 +211,7 @@ def reasons_for_doubt(
 
 
 def named(cut: Cut, bench: AuditConditions) -> str:
-    """The prompt a cut is of, and the end of its text."""
+    """Returns the name of the prompt of a cut, and the end of its text."""
     return f"{cut.name}: …{bench.decode_text(cut.ids)[-40:]}"
 
 
@@ -220,7 +223,8 @@ EAGER = "ar (eager)"
 def audited_methods(
     methods: Sequence[MethodSpec], models: Models, sampling: Sampling, strict: bool
 ) -> tuple[list[AuditedMethod], list[MethodVerdict]]:
-    """The methods that the models fit, and verdicts on the others. Raises ConfigError for one of these if `strict`."""
+    """Returns the methods that fit the models, and verdicts on the others. Raises ConfigError for one of these if
+    `strict`."""
     subjects, others = [], []
     for method in methods:
         if method.decodes_with == "drafter" and not speaks_as(models.drafters[method.name], models.target):
@@ -237,7 +241,7 @@ def audited_methods(
 
 
 def audited_method(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> AuditedMethod:
-    """A method composed for greedy decoding and for draws; ConfigError where it fits neither."""
+    """Returns a method composed for greedy decoding and for draws. Raises ConfigError where it can do neither."""
     subject = AuditedMethod(method.name, declaration(method), method.most_draft_tokens, greedy=None, drawing=None)
     try:
         subject.greedy = compose(method, pair, GREEDY)
@@ -256,8 +260,10 @@ def audited_method(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> A
 
 
 def eager_baseline(baseline: MethodSpec, target: CausalLM) -> AuditedMethod:
-    """AR of a compiled target as the eager engine reads it: whether both engines write the same. What they differ by is
-    no part of the noise, or it would forgive itself."""
+    """Returns AR of a compiled target, run by the eager engine: it shows whether both engines write the same.
+
+    The difference between the engines is no part of the noise; else the audit would tolerate it.
+    """
     eager = CausalLM(target.model, target.tokenizer, target.name, target.revision)
     made = compose(baseline, ModelPair(eager), GREEDY)
     return AuditedMethod(
@@ -266,12 +272,12 @@ def eager_baseline(baseline: MethodSpec, target: CausalLM) -> AuditedMethod:
 
 
 def without_evidence(verdict: VerdictName, method: MethodSpec, reason: str) -> MethodVerdict:
-    """The verdict on a method that nothing was tried with."""
+    """Returns the verdict on a method that was not tried."""
     return MethodVerdict(method=method.name, verdict=verdict, declared_lossless=declaration(method), reason=reason)
 
 
 def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: Models) -> tuple[MethodSpec, CausalLM] | None:
-    """The first draft model that writes the target's own tokens, with its method."""
+    """Returns the first draft model with the target's own tokens, with its method; None where there is none."""
     for method in parts(methods):
         drafter = models.drafters.get(method.name)
         drafts = method.num_draft_tokens > 0 and method.same_vocabulary
@@ -281,12 +287,13 @@ def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: Models) -> tu
 
 
 def speaks_as(drafter: CausalLM, target: CausalLM) -> bool:
-    """Whether two models give the same ids to the same tokens."""
+    """Returns whether two models give the same ids to the same tokens."""
     return drafter.vocabulary == target.vocabulary and drafter.vocab_size == target.vocab_size
 
 
 def make_control(methods: Sequence[MethodSpec], models: Models, sampling: Sampling) -> tuple[str, Generates]:
-    """A wrong method: drafts that are never rejected; without drafts in the target's tokens, AR that is too hot."""
+    """Returns a wrong method: drafts that are never rejected, or, without drafts in the target's tokens, AR at a higher
+    temperature."""
     autoregressive = compose(methods[0], models.pair(methods[0]), sampling)
     found = same_vocabulary_drafter(methods, models)
     if found is None:

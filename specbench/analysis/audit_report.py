@@ -69,7 +69,7 @@ class ControlTest(AuditPart):
 
 
 class MethodVerdict(AuditPart):
-    """What the audit says about one method. `reason` explains everything but "lossless"."""
+    """The verdict on one method. `reason` explains every verdict but "lossless"."""
 
     method: str
     verdict: VerdictName
@@ -80,7 +80,7 @@ class MethodVerdict(AuditPart):
 
 
 def greedy_verdict(declared_lossless: bool | None, greedy: GreedyEvidence | None) -> VerdictName:
-    """What the greedy outputs alone say; without any, nothing speaks against a method."""
+    """Returns the verdict of the greedy outputs alone; without any, nothing speaks against a method."""
     if declared_lossless is False:
         return "lossy by design"
     if greedy is not None and greedy.num_diverged:
@@ -97,8 +97,8 @@ def decide(
     note: str | None = None,
     greedy_only: bool = False,
 ) -> MethodVerdict:
-    """The verdict on a method from its evidence. `doubt` says why what was tried proves nothing, if so; `note` what
-    could not be done. Of a method that is `greedy_only` its greedy outputs are all there is."""
+    """Returns the verdict on a method from its evidence. `doubt`: why the evidence proves nothing, if so. `note`: what
+    could not be run. A method that is `greedy_only` has no other evidence than its greedy outputs."""
     name = greedy_verdict(declared_lossless, greedy)
     reasons = ["its greedy output is not AR's"] if name == "diverged" else []
     if name != "lossy by design" and distribution is not None and distribution.failed:
@@ -121,7 +121,7 @@ def decide(
 
 
 class AuditFindings(AuditPart):
-    """The verdicts, and what they rest on. `prompts` names those of the draws, up to the cut."""
+    """The verdicts, and the evidence that all of them share. `prompts` names those of the draws, up to the cut."""
 
     noise: LogitNoise
     prompts: list[str]
@@ -130,7 +130,7 @@ class AuditFindings(AuditPart):
 
 
 class AuditedIdentity(BaseModel):
-    """What a leaderboard row of an audited method says of it."""
+    """An audited method as its leaderboard rows identify it."""
 
     method: str  # name@version:digest
     drafter: str | None
@@ -158,12 +158,12 @@ class AuditReport(AuditFindings):
 
     @property
     def as_declared(self) -> bool:
-        """Whether no method that is declared lossless was found to be lossy."""
+        """Returns whether no method that is declared lossless was found to be lossy."""
         return not any(verdict.verdict == "diverged" and verdict.declared_lossless for verdict in self.verdicts)
 
     def verdict_of(self, row: Row) -> tuple[str, RowEvidence] | None:
         """The verdict on the method and models of a leaderboard row, with its evidence, if they were audited in the
-        row's dtype, engine and way of sampling and something was decided. What the row's own outputs showed stays."""
+        row's dtype, engine and way of sampling and something was decided. A finding of the row's own outputs stays."""
         for verdict in self.verdicts:
             found = self.identities.get(verdict.method)
             own = (row.method, row.drafter, row.drafter_revision, row.target, row.target_revision, row.dtype,
@@ -190,7 +190,7 @@ class AuditReport(AuditFindings):
 
     def _covers(self, verdict: MethodVerdict, row: Row) -> bool:
         """Greedy outputs speak of greedy rows; draws of all that are drawn with the same truncation, at any
-        temperature. Of neither does the subset matter."""
+        temperature. The subset does not matter for either."""
         if row.sampling.temperature == 0:
             return verdict.greedy is not None
         return verdict.distribution is not None and (row.sampling.top_k, row.sampling.top_p) == (self.top_k, self.top_p)
@@ -206,7 +206,7 @@ class AuditReport(AuditFindings):
 
 
 def check_place(path: Path, option: str = "--output") -> None:
-    """Raise ConfigError where `write_report` could not write: asked before anything is computed."""
+    """Raises ConfigError where `write_report` could not write; called before anything is computed."""
     path = path.resolve()
     try:
         files.check_place(path)

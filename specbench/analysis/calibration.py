@@ -13,7 +13,7 @@ from specbench.specs.method import CalibrationSpec
 
 
 def choose_slice(loaded: Loaded, amount: str, seed: int) -> Loaded:
-    """The examples to tune on, drawn anew from each subset by the seed. `amount`: a share (0.25) or a number (8) of
+    """Returns the examples to tune on, drawn from each subset by the seed. `amount`: a share (0.25) or a number (8) of
     each subset's examples.
 
     Raises ConfigError for an amount that leaves nothing to evaluate, or too few examples for an interval.
@@ -50,7 +50,7 @@ def _count(amount: str, num_examples: int, subset: str) -> int:
 
 
 def described(chosen: Loaded) -> CalibrationSpec:
-    """What the tuned method's file says about its slice."""
+    """Returns the slice as the tuned method's file states it."""
     task, _, data = chosen[0]
     return CalibrationSpec(
         task=task.name, data=f"{data.source} {data.location}", revision=data.revision,

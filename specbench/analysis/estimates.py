@@ -1,4 +1,4 @@
-"""One recorded run → what every threshold and every shorter draft length would do: estimates, and how far they err."""
+"""Estimates of every threshold and every shorter draft length from one recorded run, and their errors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class StepCosts:
 
     @classmethod
     def of(cls, records: Sequence[Record], method: str) -> Self:
-        """From the records of one method beside AR, both measured."""
+        """Returns the costs of the steps in the records of one method and AR."""
         own = [record["methods"][method] for record in records]
         baseline = [record["methods"]["ar"] for record in records]
         lengths: dict[int, list[float]] = {}
@@ -54,7 +54,7 @@ class StepCosts:
         return cls(plain.draft_pass, plain.verify, plain.overhead, measured / modelled if modelled else 1.0)
 
     def step_seconds(self, num_drafted: int) -> float:
-        """Seconds of a step with so many drafted tokens."""
+        """Returns the seconds of a step with so many drafted tokens."""
         verify, overhead = _between(self.verify, num_drafted + 1), _between(self.overhead, num_drafted)
         return self.factor * (num_drafted * self.draft_pass + verify + overhead)
 
@@ -64,7 +64,7 @@ def _passes(generations: Sequence[Generation], model: str) -> list[Any]:
 
 
 def _overhead(generations: Sequence[Generation]) -> float:
-    """Median seconds per step outside of all passes."""
+    """Returns the median seconds per step outside of all passes."""
     shares = [
         (g["decode_seconds"] - sum(s for _, s in [*g["passes"]["target"], *g["passes"]["draft"]])) / len(g["steps"])
         for g in generations if g["steps"]
@@ -101,7 +101,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Recording:
-    """A measured run with the evidence of all drafted positions, ready to be walked at other settings."""
+    """A measured run with the divergences of all drafted positions, which can be replayed at other settings."""
 
     records: Sequence[Record]
     method: str
@@ -125,7 +125,7 @@ class Recording:
         return cls(measured.records, method, generations, costs, inclusive, measured.seed)
 
     def estimate(self, threshold: float, num_draft_tokens: int) -> Estimate:
-        """What the method would do at another threshold and at most the recorded draft length."""
+        """Returns an estimate of the method at another threshold and at most the recorded draft length."""
         setting = ReplaySetting(threshold, num_draft_tokens, self.inclusive)
         walks = [replay(generation, setting) for generation in self.generations]
         baseline = [record["methods"]["ar"] for record in self.records]
@@ -137,12 +137,12 @@ class Recording:
         )  # fmt: skip
 
     def seconds(self, steps: Sequence[ReplayedStep]) -> float:
-        """The modelled seconds of a walked generation, its first token not counted."""
+        """Returns the modelled seconds of a replayed generation, without its first token."""
         return sum(self.costs.step_seconds(step.num_drafted) for step in steps)
 
 
 def recorded(record: Record, method: MethodSpec, cell: Cell) -> RecordedGeneration:
-    """One generation of a record, with what bounds it."""
+    """Returns one generation of a record, with its limits."""
     generation = record["methods"][method.name]
     decoder = next(decoder for decoder in cell.decoders if decoder.method.name == method.name)
     room = [cell.task.generation.max_new_tokens]
@@ -186,7 +186,7 @@ ReplayedPair = tuple[Sequence[ReplayedStep], Generation]
 
 @dataclass(frozen=True)
 class EstimateCheck:
-    """An estimate beside the real run at its setting; `num_confirmed` of its exact steps are in that run."""
+    """An estimate and the real run at its setting; `num_confirmed` of its exact steps are in that run."""
 
     estimate: Estimate
     run: TrialRun
@@ -205,13 +205,13 @@ class EstimateCheck:
 
 
 def shown_metrics(metrics: Mapping[str, Metric], quality: str | None) -> dict[str, Any]:
-    """What is kept of a real run: speeds, acceptance, and the score that stands for quality."""
+    """Returns the metrics of a real run that reports show: speeds, acceptance, and the main score."""
     names = [*SHOWN_METRICS, *([f"{quality}_ar", quality] if quality else [])]
     return {name: metrics[name].model_dump() for name in names}
 
 
 def check_of(recording: Recording, estimate: Estimate, run: TrialRun, method: str) -> EstimateCheck:
-    """The check of an estimate by a run of the same prompts."""
+    """Returns the check of an estimate by a run of the same prompts."""
     real = {record_key(record): record["methods"][method] for record in run.records}
     pairs = [(steps, real[record_key(record)]) for record, steps in zip(recording.records, estimate.walks, strict=True)]
     found = errors(recording, pairs, busier=_ar_seconds(recording.records) / _ar_seconds(run.records))
@@ -220,10 +220,10 @@ def check_of(recording: Recording, estimate: Estimate, run: TrialRun, method: st
 
 
 def errors(recording: Recording, pairs: Sequence[ReplayedPair], busier: float) -> dict[str, Metric]:
-    """Estimated over measured, minus one, of τ and of the speed-up, with intervals over the prompts.
+    """Returns estimated ÷ measured − 1 of τ and of the speed-up, with intervals over the prompts.
 
-    Each speed-up is over the AR of its own run: a machine that was busier in one of them is no error of the estimate.
-    `busier` is how much more a token of AR took while recording; it has no interval of its own.
+    Each speed-up is over the AR of its own run, so that a busier machine in one of them is no error of the estimate.
+    `busier`: seconds per AR token while recording ÷ those of the real run; it has no interval of its own.
     """
     prompts = Prompts.of(list(recording.records), recording.seed)
     walked, real = [total(steps, "num_emitted") for steps, _ in pairs], [step_sum(g, EMITTED) for _, g in pairs]
@@ -234,8 +234,11 @@ def errors(recording: Recording, pairs: Sequence[ReplayedPair], busier: float) -
 
 
 def agreeing(steps: Sequence[ReplayedStep], generation: Generation) -> int:
-    """How many of the exact steps the real generation has made: all, or the models are not what the walk takes them
-    for (a draft that hangs on where its step began)."""
+    """Returns how many of the exact steps the real generation has.
+
+    It has all of them, unless the output of a model depends on the length of its passes, or a draft on where its step
+    began.
+    """
     pairs = zip(steps, generation["steps"], strict=False)
     return sum(
         walked.exact and (walked.num_judged, walked.num_accepted, walked.num_emitted)
@@ -245,7 +248,7 @@ def agreeing(steps: Sequence[ReplayedStep], generation: Generation) -> int:
 
 
 def _ar_seconds(records: Sequence[dict[str, Any]]) -> float:
-    """Seconds of a token of AR."""
+    """Returns the seconds of a token of AR."""
     generations = [record["methods"]["ar"] for record in records]
     num_tokens = sum(step_sum(g, EMITTED) for g in generations)
     return sum(float(g["decode_seconds"]) for g in generations) / num_tokens if num_tokens else 1.0

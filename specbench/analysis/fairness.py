@@ -27,8 +27,8 @@ RunMethod = tuple[RecordedRun, str]  # a run and one of its methods
 
 @dataclass(frozen=True)
 class FairnessRequest:
-    """What a user asked for, as it was said. `runs`, `before`, `after`: RUN or RUN:METHOD; `samples`: texts for the
-    representation of languages, 0 for none; `prompt`: what they go on from."""
+    """The options of `specbench fairness`, as a user gives them. `runs`, `before`, `after`: RUN or RUN:METHOD;
+    `samples`: texts for the representation of languages, 0 for none; `prompt`: what they go on from."""
 
     runs: Sequence[str]
     before: str | None
@@ -47,7 +47,7 @@ class FairnessRequest:
 
 
 def check_request(request: FairnessRequest) -> None:
-    """Raise ConfigError for what no run can mend."""
+    """Raises ConfigError for options that do not fit together."""
     if (request.before is None) != (request.after is None):
         given, missing = ("--before", "--after") if request.after is None else ("--after", "--before")
         raise ConfigError(f"{given}: needs {missing} as well")
@@ -64,7 +64,7 @@ def check_request(request: FairnessRequest) -> None:
 def read_all(
     request: FairnessRequest,
 ) -> tuple[list[tuple[RecordedRun, list[str]]], tuple[RunMethod, RunMethod] | None]:
-    """Every run with its methods, each once, and the two that --before and --after name."""
+    """Returns every run with its methods, each once, and the two that --before and --after name."""
     named = [request.before, request.after] if request.before and request.after else []
     read: dict[str, RecordedRun] = {}
     chosen: dict[str, tuple[RecordedRun, list[str]]] = {}
@@ -94,15 +94,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class FairnessAnswer:
-    """The report, and what it is of."""
+    """The report, and the runs, groups and records that it is about."""
 
     report: FairnessReport
     common: Common
 
 
 def fairness_answer(request: FairnessRequest, say: Say = lambda text: None) -> FairnessAnswer:
-    """Read the runs, load the models, compute. Raises ConfigError for bad input, BoundViolation where numbers
-    contradict the theorems."""
+    """Returns the report: reads the runs, loads the models, computes. Raises ConfigError for bad input, BoundViolation
+    where numbers contradict the theorems."""
     check_request(request)
     chosen, pair = read_all(request)
     shared = common([run for run, _ in chosen], request.tasks, request.subsets)
@@ -131,7 +131,8 @@ def fairness_answer(request: FairnessRequest, say: Say = lambda text: None) -> F
 def represented(
     request: FairnessRequest, shared: Common, entries: Sequence[DrafterEntry], say: Say
 ) -> dict[int, Representation]:
-    """By draft model: the languages of what it writes on an empty prompt; none where no group has a language."""
+    """Returns by draft model the languages of the texts that it writes on an empty prompt; empty where no group has
+    one."""
     languages = [row.language for row in shared.groups.values() if row.language and known(row.language)]
     models: dict[int, CausalLM] = {id(entry.model): entry.model for entry in entries if entry.model is not None}
     if not request.samples or not languages:
@@ -175,8 +176,8 @@ def _report(
 
 
 def fairness_rows(answer: FairnessAnswer) -> dict[str, GroupNumbers | Family]:
-    """What belongs to which row, by the row's key. `all` gets the numbers of the family only where that is exactly its
-    subsets."""
+    """Returns the numbers of each row, by the row's key. `all` gets the numbers of the family only where the groups are
+    exactly its subsets."""
     found: dict[str, GroupNumbers | Family] = {}
     runs = {str(run.path): run for run in answer.common.runs}
     for drafter in answer.report.drafters:
@@ -195,7 +196,7 @@ def fairness_rows(answer: FairnessAnswer) -> dict[str, GroupNumbers | Family]:
 
 
 def check_rows(path: Path) -> None:
-    """Raise ConfigError where a leaderboard holds nothing that could be completed."""
+    """Raises ConfigError where a leaderboard is not there or damaged."""
     if not path.is_file():
         raise ConfigError(f"--leaderboard {path}: no such file: `specbench run --leaderboard {path}` makes it")
     load(path)
@@ -215,7 +216,7 @@ def add_to(path: Path, answer: FairnessAnswer) -> int:
 
 
 def absent(path: Path, answer: FairnessAnswer) -> str | None:
-    """How many of the rows that have numbers the file lacks, and what brings them there; None where it has all."""
+    """Returns how many rows with numbers the file lacks, and the command that adds them; None where it has all."""
     missing = fairness_rows(answer).keys() - {row.key for row in load(path)}
     if not missing:
         return None

@@ -40,7 +40,7 @@ CHUNK = 1 << 22  # probabilities that are in float64 at once
 
 
 def position_numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """The numbers of each position, float64 [num_positions, NUM_COLUMNS], on the CPU.
+    """Returns the numbers of each position, float64 [num_positions, NUM_COLUMNS], on the CPU.
 
     `target_logits`, `draft_logits`: [num_positions, vocab], whose softmax at temperature 1, untruncated, is p and q;
     `tokens`: [num_positions], the text's own. Columns: H(p, q) and KL(p‖q) in nats, TV = ½ Σ |p − q|, α = Σ min(p, q),
@@ -129,7 +129,8 @@ class NgramForecaster:
 
 
 def batches(texts: Sequence[Sample], vocab_size: int) -> list[list[int]]:
-    """The numbers of the texts in batches of similar length, each with at most MAX_LOGITS logits (or a single text)."""
+    """Returns the numbers of the texts in batches of similar length, each with at most MAX_LOGITS logits (or a single
+    text)."""
     made: list[list[int]] = []
     for number in sorted(range(len(texts)), key=lambda n: len(texts[n].ids)):
         together = [*made[-1], number] if made else [number]
@@ -152,7 +153,8 @@ def forced_numbers(
     vocab_size: int,
     report: Callable[[int], None] = lambda num_texts: None,
 ) -> list[Numbers]:
-    """The numbers of each drafter at every learnt position of the texts; `report` is told how many texts are done.
+    """Returns the numbers of each drafter at every learnt position of the texts; `report` gets the number of texts
+    done.
 
     The target reads each text once, whatever the number of drafters.
     """
@@ -178,12 +180,12 @@ MOST_NAMED = 12  # groups
 
 
 def marked(text: str, *masses: float) -> str:
-    """A number (with its interval) that counts the excluded `masses`, with the mark where that can be seen in it."""
+    """Returns a number (with its interval), with the mark where the excluded `masses` change its digits."""
     return text + MARK * any(mass >= LEAST for mass in masses)
 
 
 def exclusion_notes(masses: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """The lines of a caption that say what the mark means; none where nothing is marked. `masses`: the target's mean
+    """Returns the lines of a caption that explain the mark; none where nothing is marked. `masses`: the target's mean
     mass on excluded tokens, by drafter and group."""
     seen = {
         drafter: {group: mass for group, mass in found.items() if mass >= LEAST} for drafter, found in masses.items()
@@ -208,9 +210,9 @@ def _percent(mass: float) -> str:
 
 @dataclass(frozen=True)
 class DrafterEntry:
-    """A drafter as it is compared. `run`, `method`: where it was measured; None for one that is only teacher-forced.
+    """A drafter of the comparison. `run`, `method`: where it was measured; None for one that is only teacher-forced.
     `forecasters`: its distributions, by route; empty where one of them has none over the target's tokens, for the
-    reason in `problem`. `models`: what had to be loaded."""
+    reason in `problem`. `models`: those that were loaded for it."""
 
     label: str
     run: RecordedRun | None
@@ -221,20 +223,20 @@ class DrafterEntry:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows of the method in its run."""
+        """Returns the rows of the method in its run."""
         return self.run.rows_of(self.method) if self.run is not None and self.method is not None else []
 
     @property
     def model(self) -> CausalLM | None:
-        """The draft model of a method that has one and no other."""
+        """Returns the draft model of a method that has exactly one."""
         return self.models[0] if len(self.models) == 1 and set(self.forecasters) <= {WHOLE} else None
 
     def route(self, record: Record) -> str:
-        """The route that a record took."""
+        """Returns the route that a record took."""
         return str(record["methods"][self.method].get("route") or WHOLE) if self.method is not None else WHOLE
 
     def num_draft_tokens(self, route: str) -> int:
-        """γ of a route, as the rows have it. Raises ConfigError where they do not."""
+        """Returns γ of a route, as the rows have it. Raises ConfigError where they lack it."""
         row = self.rows[0]
         if route == WHOLE:
             return row.num_draft_tokens
@@ -251,7 +253,7 @@ class DrafterEntry:
 def make_entries(
     chosen: Sequence[tuple[RecordedRun, Sequence[str]]], others: Sequence[str], loader: Loader
 ) -> list[DrafterEntry]:
-    """The drafters of the runs' methods, then `others` by name, each with its label (`labels`).
+    """Returns the drafters of the runs' methods, then `others` by name, each with its label (`labels`).
 
     Raises ConfigError for a model that cannot be loaded, and for one of `others` with another vocabulary."""
     target_row = chosen[0][0].rows[0]
@@ -273,8 +275,8 @@ def run_of(chosen: Sequence[tuple[RecordedRun, Sequence[str]]], path: Path) -> R
 
 
 def labels(chosen: Sequence[tuple[RecordedRun, Sequence[str]]]) -> dict[tuple[Path, str], str]:
-    """What each method of each run is called in tables: its name; where several runs have it, RUN:METHOD with the name
-    of the run's folder, or the whole path where that is not enough either."""
+    """Returns the label of each method of each run: its name; where several runs have it, RUN:METHOD with the name of
+    the run's folder, or with the whole path where several folders have that name."""
     pairs = list(dict.fromkeys((run.path, method) for run, methods in chosen for method in methods))
     methods = [method for _, method in pairs]
     names = {path: path.resolve().name for path, _ in pairs}
@@ -305,7 +307,8 @@ def _measured_entry(label: str, run: RecordedRun, method: str, target: CausalLM,
 def _forecaster(
     drafter: Drafting, target: CausalLM, loader: Loader
 ) -> tuple[Forecaster | None, CausalLM | None, str | None]:
-    """The distributions of a drafter, the model that had to be loaded for them, and why there are none."""
+    """Returns the distributions of a drafter, the model that was loaded for them, and the reason where there are
+    none."""
     if drafter.kind == "model" and drafter.name is not None:
         model = loader.load(drafter.name, drafter.revision)
         problem = mismatch(target, model)
@@ -323,7 +326,7 @@ def _ngram(drafter: Drafting, target: CausalLM) -> Forecaster:
 
 
 def mismatch(target: CausalLM, drafter: CausalLM) -> str | None:
-    """Why the drafter's distributions are not over the target's tokens; None where they are."""
+    """Returns why the drafter's distributions are not over the target's tokens; None where they are."""
     try:
         shared(ModelPair(target, drafter), Sampling(1.0), lambda model: NoDrafter())
     except VocabularyMismatch as error:

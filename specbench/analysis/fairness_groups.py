@@ -52,7 +52,7 @@ def columns_of(
     keys: Sequence[Key], records: Mapping[Key, Record], method: str | None, numbers: Numbers | None,
     num_draft_tokens: int,
 ) -> Columns:  # fmt: skip
-    """The sums of a group's records (repeats and turns of a prompt together); what is not there is 0. `method`: None
+    """The sums of a group's records (repeats and turns of a prompt together); a missing number is 0. `method`: None
     where nothing was measured, `numbers`: None where nothing is teacher-forced."""
     rows: dict[Prompt, Array] = {}
     bleu: dict[Prompt, Array] = {}
@@ -91,12 +91,13 @@ def measured_sums(own: Generation, baseline: Generation) -> Array:
 def ratio(
     group: Columns, over: int, under: int, seed: int, factor: float = 1.0, bounds: Bounds = (0.0, np.inf)
 ) -> Metric:
-    """A ratio of sums of one group, with its interval."""
+    """Returns a ratio of sums of one group, with its interval."""
     return estimate([group.sums], lambda sums: factor * ratios(sums, over, under)[..., 0], seed, *bounds)
 
 
 def as_in_a_row(group: Columns, *columns: int, seed: int, bounds: Bounds | None = None) -> Metric:
-    """A ratio of two or four columns' sums over the prompts of one group, with the interval of the leaderboard."""
+    """Returns a ratio of two or four columns' sums over the prompts of one group, with the interval of the
+    leaderboard."""
     return Prompts(np.arange(len(group.sums)), seed).ratio(*(group.sums[:, n] for n in columns), bounds=bounds)
 
 
@@ -106,7 +107,7 @@ def speedups(sums: Sequence[Array]) -> Array:
 
 
 def measured_numbers(group: Columns, scorer: Scorer | None, seed: int) -> MeasuredGroup:
-    """The measured numbers of a group; `scorer`: of its answers."""
+    """Returns the measured numbers of a group; `scorer`: that of its answers."""
     bleu, adjusted = None, None
     if group.bleu is not None and scorer is not None:
         bleu = estimate([group.bleu], lambda sums: corpus_bleu(sums[0], scorer), seed, *PERCENT)
@@ -131,7 +132,8 @@ def corpus_bleu(sums: Array, scorer: Scorer) -> Array:
 def forced_group(
     where: str, group: Columns, num_draft_tokens: int, cost: float | None, seed: int
 ) -> ForcedGroup | None:
-    """The teacher-forced numbers of a group; `cost`: 1 + γc, None where c is not known. None where no position is.
+    """Returns the teacher-forced numbers of a group; None where it has no position. `cost`: 1 + γc, None for an unknown
+    c.
 
     Raises BoundViolation where the numbers contradict theorem 1 or 2.
     """
@@ -162,7 +164,8 @@ def forced_group(
 
 
 def with_rank(group: GroupNumbers, found: Representation | None) -> GroupNumbers:
-    """The group with the rank of its language among those that the drafter writes on an empty prompt."""
+    """Returns the group with the rank of its language among the languages that the drafter writes on an empty
+    prompt."""
     code = known(group.language) if group.language else None
     if found is None or code is None:
         return group
@@ -199,7 +202,7 @@ def fitness(sums: Sequence[Array]) -> Array:
 
 
 def excluded_masses(groups: Mapping[str, Columns]) -> dict[str, float]:
-    """The mean mass of p on tokens that q excludes, of every group that is teacher-forced."""
+    """Returns the mean mass of p on tokens that q excludes, for every group that is teacher-forced."""
     totals = {name: group.sums.sum(axis=0) for name, group in groups.items()}
     return {name: float(sums[p.EXCLUDED] / sums[POSITIONS]) for name, sums in totals.items() if sums[POSITIONS]}
 
@@ -213,19 +216,20 @@ def values_of(cost: Array | None) -> dict[str, Values]:
 
 
 def bounds_of(name: str) -> Bounds:
-    """The least and the most that a number of one group can be."""
+    """Returns the least and the greatest value that a number of one group can have."""
     return SHARE if name in ("acceptance_rate", "forced_acceptance_rate") else (0.0, np.inf)
 
 
 def variance_bounds(bounds: Bounds) -> Bounds:
-    """Those of the variance of numbers within bounds: the most is that of half of them at each end."""
+    """Returns the least and the greatest variance of numbers within bounds; the greatest has half of them at each
+    end."""
     return 0.0, ((bounds[1] - bounds[0]) / 2) ** 2
 
 
 def family_of(
     groups: Mapping[str, Columns], numbers: Mapping[str, GroupNumbers], cost: Array | None, seed: int
 ) -> Family:
-    """𝒰, spreads and correlations; what is not known of every group is left out."""
+    """Returns 𝒰, spreads and correlations; a number that a group lacks is left out."""
     names, sums = tuple(groups), [group.sums for group in groups.values()]
     is_forced = all(group[:, POSITIONS].sum() > 0 for group in sums)
     spreads = {name: spread(names, sums, values, bounds_of(name), seed) for name, values in values_of(cost).items()}
@@ -243,7 +247,7 @@ def family_of(
 def spread(
     names: Sequence[str], sums: Sequence[Array], values: Values, bounds: Bounds, seed: int
 ) -> GroupSpread | None:
-    """How unequal a number is; None where a group has none."""
+    """Returns the spread of a number over the groups; None where a group lacks it."""
     found = values([group.sum(axis=0) for group in sums])
     if not np.isfinite(found).all():
         return None
@@ -256,8 +260,8 @@ def spread(
 
 
 def correlations(sums: Sequence[Array], shares: Sequence[float | None], seed: int) -> Correlations:
-    """Of the groups whose language can be told, those with its share of what the drafter writes; of all groups, those
-    with the drafter's fitness."""
+    """Returns Spearman's ρ with the share of a group's language in the drafter's texts (groups whose language is
+    known), and with the drafter's fitness (all groups)."""
     told = [(group, share) for group, share in zip(sums, shares, strict=True) if share is not None]
     groups, known_shares = [group for group, _ in told], np.array([share for _, share in told])
 
@@ -274,7 +278,7 @@ def correlations(sums: Sequence[Array], shares: Sequence[float | None], seed: in
 
 
 def correlation(sums: Sequence[Array], function: Values, seed: int) -> Metric | None:
-    """The estimate of a correlation, which lies in −1 … 1; None where it is not defined."""
+    """Returns a correlation, in −1 … 1, with its interval; None where it is not defined."""
     found = estimate(sums, function, seed, least=-1.0, most=1.0)
     return None if found.value is None else found
 

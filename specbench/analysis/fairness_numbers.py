@@ -1,4 +1,4 @@
-"""What a fairness report holds. Rates are shares, divergences nats.
+"""The parts of a fairness report, and theorems 1 and 2. Rates are shares, divergences are nats.
 
 Intervals are 95 %, over prompts drawn anew: expanded percentiles, moved back by their bias (`spread.estimate`). Only
 those of acceptance rate, acceptance length and speed-up as measured in one group are made as in a row of a

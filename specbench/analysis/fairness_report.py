@@ -78,7 +78,7 @@ def with_divergence(cost: Array | None) -> dict[str, Values]:
 
 
 def first(values: Values) -> OfGroups:
-    """The value of a single group."""
+    """Returns a function for the value of a single group."""
     return lambda sums: values(sums)[..., 0]
 
 
@@ -106,13 +106,13 @@ def mean(values: Array) -> Array:
 
 
 def changes(both: Sequence[Array], numbers: Mapping[str, ComparedNumber], seed: int) -> dict[str, NumberChange]:
-    """Every change of which both sides are known."""
+    """Returns the changes whose two sides are known."""
     found = {name: change(both, number, seed) for name, number in numbers.items()}
     return {name: each for name, each in found.items() if each.difference.value is not None}
 
 
 def change(both: Sequence[Array], number: ComparedNumber, seed: int) -> NumberChange:
-    """One number on both sides of the columns."""
+    """Returns the change of one number; the columns hold both sides."""
     least, most = number.bounds
 
     def old(sums: Sequence[Array]) -> Array:
@@ -151,7 +151,7 @@ class GroupSpeed:
 
 @dataclass(frozen=True)
 class ComparedDrafter:
-    """A drafter with everything that its numbers are computed from, by the group's label."""
+    """A drafter with the sums from which its numbers are computed, by the group's label."""
 
     entry: DrafterEntry
     columns: dict[str, Columns]
@@ -165,13 +165,13 @@ class ComparedDrafter:
 
 
 def group_labels(common: Common) -> dict[tuple[str, str], str]:
-    """What each group is called: its subset, with its task where there are several."""
+    """Returns the label of each group: its subset, with its task where there are several."""
     several = len({task for task, _ in common.groups}) > 1
     return {(task, subset): f"{task}/{subset}" if several else subset for task, subset in common.groups}
 
 
 def compared_drafter(entry: DrafterEntry, common: Common, numbers: Mapping[str, Numbers]) -> ComparedDrafter:
-    """The sums of all groups; `numbers`: teacher-forced, by route."""
+    """Returns the sums of all groups; `numbers`: teacher-forced, by route."""
     records = entry.run.records if entry.run is not None else common.runs[0].records
     labels = group_labels(common)
     speeds = _speeds(entry, common, records)
@@ -215,7 +215,8 @@ def _cost_ratio(records: Sequence[Record], method: str) -> float | None:
 def drafter_report(
     subject: ComparedDrafter, common: Common, tasks: Mapping[str, TaskSpec], found: Representation | None, seed: int
 ) -> DrafterReport:
-    """The numbers of every group and of all together. Raises BoundViolation where they contradict the theorems."""
+    """Returns the numbers of every group and of all together. Raises BoundViolation where they contradict the
+    theorems."""
     entry = subject.entry
     row = entry.rows[0] if entry.rows else None
     groups = {
@@ -256,7 +257,7 @@ def _group(
 
 
 def comparison_of(before: ComparedDrafter, after: ComparedDrafter, seed: int) -> DrafterComparison:
-    """What changes from one drafter to the other."""
+    """Returns the changes from one drafter to the other."""
     return compare_drafters(
         (before.entry.label, after.entry.label), (before.columns, after.columns),
         (before.step_costs, after.step_costs), seed,

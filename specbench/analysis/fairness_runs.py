@@ -1,4 +1,4 @@
-"""Folders of runs, read for their drafting methods and records."""
+"""The runs that `specbench fairness` compares: their drafting methods, common records, and reference texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ WHOLE = ""  # the route of a method without routes
 
 @dataclass(frozen=True)
 class Drafting:
-    """What a method or a route of it drafts with: kind and options of the drafter, name and revision of what it is."""
+    """The drafter of a method, or of one of its routes. `kind`: its type. `name`, `revision`: those of its model."""
 
     kind: str
     options: Mapping[str, Any]
@@ -50,7 +50,7 @@ def drafting_methods(run: RecordedRun) -> list[str]:
 
 
 def drafts(row: Row) -> bool:
-    """Whether a row's method proposes tokens that a rule judges."""
+    """Returns whether a row's method proposes tokens that a verification rule judges."""
     return row.num_draft_tokens > 0 and "decoder" not in row.options
 
 
@@ -85,7 +85,7 @@ def _check_routes(run: RecordedRun) -> None:
 
 @dataclass(frozen=True)
 class Common:
-    """What runs have in common: their target, their groups in order, and the records that all of them hold."""
+    """The runs of one target, with the groups and records that all of them have."""
 
     runs: tuple[RecordedRun, ...]
     groups: dict[tuple[str, str], Row]
@@ -94,8 +94,8 @@ class Common:
 
 
 def common(runs: Sequence[RecordedRun], tasks: Sequence[str], subsets: Sequence[str]) -> Common:
-    """The chosen tasks and subsets (all where none is named). Raises ConfigError where runs have another target, or no
-    group of the same prompts."""
+    """Returns the chosen tasks and subsets (all where none is named). Raises ConfigError where runs have another
+    target, or no group of the same prompts."""
     first = runs[0]
     _check_target(runs)
     groups = {place: row for place, row in groups_of(first).items() if all(place in groups_of(run) for run in runs)}

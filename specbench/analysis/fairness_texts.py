@@ -22,8 +22,8 @@ def texts_of(
     reference: Reference,
     context_limit: int | None,
 ) -> dict[Key, Sample]:
-    """The text of every common record, its prompt given: AR's own tokens in the first run, or the reference of the row,
-    each up to `context_limit` tokens with its prompt. Texts without a position are left out.
+    """Returns the text of every common record, its prompt given: AR's own tokens in the first run, or the reference of
+    the row, each up to `context_limit` tokens with its prompt. Texts without a position are left out.
 
     Raises ConfigError where a group has no position, or no reference text.
     """
@@ -49,15 +49,15 @@ def texts_of(
 
 
 def within(text: Sample, context_limit: int | None) -> Sample:
-    """The text without the tokens whose positions a model with this context cannot see."""
+    """Returns the text without the tokens whose positions lie beyond the context."""
     if context_limit is None:
         return text
     return replace(text, ids=text.ids[: max(text.num_given, context_limit + 1)])
 
 
 def reference_ids(record: Record, asked: RecordedPrompt, target: CausalLM) -> tuple[int, ...]:
-    """The target's tokens of the data's answer (of several the first), with a space between it and a prompt that does
-    not end in one. Raises ConfigError where there is no text."""
+    """Returns the target's tokens of the reference answer (the first of several), with a space between a prompt that
+    does not end in one and the answer. Raises ConfigError where there is no text."""
     turn = record.get("turn", 0)
     found = asked.example.references[turn]
     answer = found[0] if isinstance(found, list | tuple) and found else found

@@ -1,4 +1,4 @@
-"""How unequal groups are, and intervals of everything that is computed from several groups together."""
+"""Statistics over groups: variance, max/min, Spearman's ρ, and intervals of functions of several groups."""
 
 from collections.abc import Callable, Sequence
 
@@ -48,12 +48,12 @@ def ratios(sums: Sequence[Array], over: int, under: int) -> Array:
 def estimate(
     groups: Sequence[Array], function: Function, seed: int, least: float = -np.inf, most: float = np.inf
 ) -> Metric:
-    """A function of the sums over prompts, with its 95 % bootstrap interval.
+    """Returns a function of the sums over prompts, with its 95 % bootstrap interval.
 
-    `groups`: for each group its prompts' numbers [num_prompts, num_columns]; `function`: of the sums of each group,
-    m arrays [num_resamples, num_columns] → [num_resamples]; `least`, `most`: what it can be. The prompts of each
-    group are drawn anew, with all their columns, so that two drafters' numbers in one row are paired. What is
-    convex in noisy means (𝒰, a variance, a maximum) is too large by a bias that every resample adds again: the expanded
+    `groups`: for each group its prompts' numbers [num_prompts, num_columns]; `function`: of the sums of each group, m
+    arrays [num_resamples, num_columns] → [num_resamples]; `least`, `most`: what it can be. The prompts of each group
+    are drawn anew, with all their columns, so that two drafters' numbers in one row are paired. A convex function of
+    noisy means (𝒰, a variance, a maximum) is too large by a bias that every resample adds again: the expanded
     percentiles (bootstrap.expanded) are moved back by twice the bias that the resamples show, and the interval is
     widened to the value itself where that leaves it outside. None where a group has fewer than MIN_PROMPTS prompts.
     """
@@ -75,7 +75,8 @@ def estimate(
 
 
 def _resampled(prompts: Array, generator: np.random.Generator) -> Array:
-    """The sums over prompts drawn anew: [num_prompts, num_columns] → [NUM_RESAMPLES, num_columns]."""
+    """Returns the sums over prompts drawn with replacement: [num_prompts, num_columns] → [NUM_RESAMPLES,
+    num_columns]."""
     num_prompts = len(prompts)
     counts = generator.multinomial(num_prompts, np.full(num_prompts, 1 / num_prompts), size=NUM_RESAMPLES)
     return np.asarray(counts @ prompts)

@@ -1,4 +1,4 @@
-"""Timings, work and rates → the report: medians over rounds, of ratios too, which have intervals."""
+"""`specbench limit`: two models → timed rounds → the report, with medians over rounds and intervals of ratios."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -57,12 +57,12 @@ class Draws:
         self._draws = np.vstack([np.arange(num_rounds), drawn])
 
     def ratios(self, above: Sequence[float], below: Sequence[float]) -> Array:
-        """The median of what two quantities, [num_rounds], are ÷ one another, in each draw: [1 + NUM_RESAMPLES]."""
+        """Returns the median ratio of two quantities, [num_rounds], in each draw: [1 + NUM_RESAMPLES]."""
         by_round = np.asarray(above, dtype=np.float64) / np.asarray(below, dtype=np.float64)
         return np.asarray(np.median(by_round[self._draws], axis=1))
 
     def ratio(self, values: Array) -> Ratio:
-        """What was computed from such medians, [1 + NUM_RESAMPLES], with its interval."""
+        """Returns a value computed from such medians, [1 + NUM_RESAMPLES], with its interval."""
         if self.num_rounds < MIN_ROUNDS:
             return Ratio(value=float(values[0]))
         low, high = np.quantile(values[1:], TAILS)
@@ -73,7 +73,7 @@ TOO_WIDE = 2.0  # end ÷ start of an interval that leaves a figure undecided
 
 
 def verdict(report: LimitReport) -> str:
-    """How near AR and drafting are to their bounds, and what verifying and drafting cost, with intervals."""
+    """Returns a sentence: the shares of AR and drafting of their bounds, and the costs of verifying and drafting."""
     ar, own = (model.at(1, report.context).bound_name for model in (report.target, report.drafter))
     length = report.step.num_draft_tokens + 1
     share, drafting = report.target.share_of_bound, report.drafter.share_of_bound_drafting
@@ -93,14 +93,14 @@ def verdict(report: LimitReport) -> str:
 
 
 def clause(said: str, subject: str, ratio: Ratio) -> str:
-    """What is said of a figure with its interval; of one whose interval is too wide, that nothing can be."""
+    """Returns a clause with a figure and its interval, or that it is undecided where the interval is too wide."""
     if ratio.width <= TOO_WIDE:
         return said.format(ratio.text)
     return f"{subject} is undecided (rounds differ too much: {ratio.span})"
 
 
 def wide_intervals(report: LimitReport) -> list[Warning]:
-    """Of every figure of the verdict whose interval is wide."""
+    """Returns a warning for each figure of the verdict whose interval is wide."""
     length = report.step.num_draft_tokens + 1
     figures = {
         "AR's share of its bound": report.target.share_of_bound,
@@ -125,7 +125,7 @@ def conclude(
     target: Subject, drafter: Subject, parts: Sequence[PairTimings], points: Points, *,
     environment: dict[str, Any], seed: int, repeats: int,
 ) -> LimitReport:  # fmt: skip
-    """The report on a pair. `parts`: what was measured at the points; generations belong to the first."""
+    """Returns the report on a pair. `parts`: the timings at the points; generations belong to the first."""
     draws, context, main = Draws(repeats, seed), points.context, parts[0]
     single = main.target.passes[1, context]
     costs = Costs(
@@ -176,13 +176,13 @@ def drafter_limit(
 
 
 def bounds(work: Work, timings: ModelTimings, context: int) -> list[float]:
-    """Seconds of a pass over one token, by the rates of each round."""
+    """Returns the least seconds of a pass over one token, by the rates of each round."""
     num_bytes, operations = work.bytes_read(1, context), work.operations(1, context)
     return [max(num_bytes / each.bytes_per_second, operations / each.operations_per_second) for each in timings.rates]
 
 
 def points_of(timings: ModelTimings, work: Work) -> list[PassPoint]:
-    """Passes beside the bounds by the rates of the same rounds."""
+    """Returns the passes, with the bounds by the rates of the same rounds."""
     per_byte = median(1 / each.bytes_per_second for each in timings.rates)
     per_operation = median(1 / each.operations_per_second for each in timings.rates)
     return [
@@ -201,7 +201,7 @@ def spread(values: Sequence[float]) -> Quartiles:
 
 
 def best_length(costs: Costs[Array], rate: float, draws: Draws) -> BestLength:
-    """The draft lengths that are best by the medians of all rounds; intervals of the speed-ups at these lengths."""
+    """Returns the best draft lengths by the medians of all rounds, with intervals of the speed-ups at these lengths."""
     free = Costs(costs.cost_ratio, dict.fromkeys(costs.verifying, np.ones_like(costs.cost_ratio)))
     length, free_length = (best(as_measured(each), rate) for each in (costs, free))
     return BestLength(
@@ -211,7 +211,7 @@ def best_length(costs: Costs[Array], rate: float, draws: Draws) -> BestLength:
 
 
 def as_measured(costs: Costs[Array]) -> Costs[float]:
-    """By the first draw, which has all rounds."""
+    """Returns the costs of the first draw, which has all rounds."""
     return Costs(float(costs.cost_ratio[0]), {length: float(cost[0]) for length, cost in costs.verifying.items()})
 
 
@@ -222,7 +222,7 @@ Models = tuple[CausalLM, CausalLM]
 
 
 class LimitOptions(Spec):
-    """What a user asked for, as it was said."""
+    """The options of `specbench limit`."""
 
     target: Text
     drafter: Text
@@ -237,8 +237,8 @@ class LimitOptions(Spec):
 
 
 def limits(asked: LimitOptions, told: Told) -> LimitReport:
-    """Load both models and measure them. `told` hears what is being done. Raises ConfigError for models that cannot be
-    loaded, and for a context that does not fit into them."""
+    """Load both models and measure them. `told` is called with the progress. Raises ConfigError for models that cannot
+    be loaded, and for a context that does not fit into them."""
     told(f"loading {asked.target} and {asked.drafter}")
     target = load_model(
         asked.target, revision=asked.target_revision, dtype=asked.dtype, device=asked.device, engine=asked.engine
@@ -255,7 +255,7 @@ def limits(asked: LimitOptions, told: Told) -> LimitReport:
 
 
 def limits_of(target: CausalLM, drafter: CausalLM, asked: LimitOptions, told: Told = lambda line: None) -> LimitReport:
-    """Measure two models that are there."""
+    """Measure two loaded models."""
     models = (target, drafter)
     points = points_for(models, asked.context)
     works = [work_of(model) for model in models]
@@ -274,7 +274,7 @@ def limits_of(target: CausalLM, drafter: CausalLM, asked: LimitOptions, told: To
 def measured_part(
     models: Models, gauges: Sequence[Gauge], part: Points, asked: LimitOptions, told: Told
 ) -> PairTimings:
-    """Rounds of passes that were compiled before."""
+    """Returns the timings of rounds whose passes were compiled before."""
     for model in models:
         if model.compiled is not None:
             model.compiled.reserve(part.most_tokens, part.query_lengths, prompts=part.decodes, told=told)
@@ -303,7 +303,7 @@ def described_model(model: CausalLM, capacity: int | None) -> ModelConditions:
 
 
 def rounds_told(part: Points, repeats: int, told: Told) -> Callable[[], None]:
-    """What is said after each round."""
+    """Returns a function that reports each round."""
     numbers = count()
 
     def round_told() -> None:

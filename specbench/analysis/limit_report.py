@@ -1,4 +1,4 @@
-"""What `specbench limit` says of a pair: bounds beside measurements, c, draft lengths, a verdict."""
+"""The report of `specbench limit` on a pair: bounds, measurements, draft cost, draft lengths, a verdict."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -20,14 +20,16 @@ Number = TypeVar("Number", float, Array)
 
 @dataclass(frozen=True)
 class Costs(Generic[Number]):
-    """In single-token target passes: `cost_ratio` of a draft pass (c), and of verifying passes by query length; as
-    numbers, or as arrays of equal shape, of which each place is one case."""
+    """Costs in single-token target passes: the draft cost c (`cost_ratio`), and the verification cost by query length.
+
+    They are numbers, or arrays of equal shape with one case at each place.
+    """
 
     cost_ratio: Number
     verifying: Mapping[int, Number]
 
     def verification(self, query_length: int) -> Number:
-        """Of a pass over so many tokens; between measured lengths on a straight line, none beyond them."""
+        """Returns the cost of a pass over so many tokens, interpolated linearly between measured lengths."""
         lengths = sorted(self.verifying)
         place = bisect_left(lengths, query_length)
         if lengths[place] == query_length:
@@ -44,7 +46,7 @@ class Costs(Generic[Number]):
 
 
 def best(costs: Costs[float], acceptance_rate: float) -> int:
-    """The draft length with the highest speed-up; 0 where drafting does not pay."""
+    """Returns the draft length with the highest speed-up; 0 where drafting does not pay."""
     return max(range(max(costs.verifying)), key=lambda length: costs.speedup(acceptance_rate, length))
 
 
@@ -63,7 +65,7 @@ class Ratio(Metric):
 
     @property
     def digits(self) -> int:
-        """Decimals that say something."""
+        """Returns the number of decimals that are shown."""
         return 2 if self.value >= 0.1 else 3
 
     @property
@@ -72,28 +74,28 @@ class Ratio(Metric):
 
     @property
     def text(self) -> str:
-        """The figure, with its interval where it has one."""
+        """Returns the figure, with its interval where it has one."""
         if self.low is None or self.high is None:
             return self.rounded
         return f"{self.rounded} [{self.low:.{self.digits}f}, {self.high:.{self.digits}f}]"
 
     @property
     def span(self) -> str:
-        """From where to where its interval reaches; it must have one."""
+        """Returns the ends of the interval, which must exist, such as "1.02 to 1.31"."""
         return f"{self.low:.{self.digits}f} to {self.high:.{self.digits}f}"
 
     @property
     def width(self) -> float:
-        """The end of the interval ÷ its start; 1 where there is none."""
+        """Returns the end of the interval ÷ its start; 1 where there is none."""
         return self.high / self.low if self.low and self.high else 1.0
 
     def tells_from(self, value: float) -> bool:
-        """Whether the value lies outside of the interval; yes where there is none."""
+        """Returns whether the value lies outside of the interval; True where there is none."""
         return self.low is None or self.high is None or not self.low <= value <= self.high
 
 
 class ModelConditions(BaseModel):
-    """Which model it was. `capacity`: the tokens that the static buffers of compiled passes hold; null for eager ones,
+    """A measured model. `capacity`: the tokens that the static buffers of compiled passes hold; null for eager ones,
     whose cache is as long as the sequence."""
 
     name: str
@@ -172,8 +174,8 @@ class BestLength(BaseModel):
 
 
 class LimitReport(BaseModel):
-    """Everything that `specbench limit` says of a pair, and what it was measured on; times in seconds.
-    `verification_cost`: of passes by query length, in single-token passes. `warnings`: of what the verdict rests on."""
+    """The report on a pair, and the conditions of the measurement; times in seconds. `verification_cost`: of passes by
+    query length, in single-token passes. `warnings`: about the figures of the verdict."""
 
     environment: dict[str, Any]
     seed: int
@@ -194,7 +196,7 @@ class LimitReport(BaseModel):
 
 
 def check_output(option: str, path: Path) -> None:
-    """Raise ConfigError where the file of an option could not be written: asked before anything is measured."""
+    """Raises ConfigError where the file of an option could not be written; called before anything is measured."""
     try:
         check_place(path)
     except OSError as error:

@@ -24,9 +24,9 @@ from specbench.models.timing import PassLog
 
 @dataclass
 class ModelTimings:
-    """Of one model: mean seconds of bare passes by (query length, context); of autoregressive decoding, per token, in
-    all and without its passes; what the machine copies, reads and multiplies beside it. `capacity`: the tokens of its
-    static buffers, if it has such."""
+    """Timings of one model, an entry per round: mean seconds of bare passes by (query length, context); seconds per
+    token of autoregressive decoding, in all and outside of passes; the rates at which the machine copies, reads,
+    multiplies. `capacity`: the tokens of its static buffers, if it has such."""
 
     passes: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     per_token: list[float] = field(default_factory=list)
@@ -37,7 +37,8 @@ class ModelTimings:
 
 @dataclass
 class StepTimings:
-    """Of speculative decoding: seconds of drafting per draft token; of a step, in all and without its passes."""
+    """Seconds of speculative decoding, an entry per round: of drafting per draft token; of a step, in all and outside
+    of passes."""
 
     per_draft_token: list[float] = field(default_factory=list)
     per_step: list[float] = field(default_factory=list)
@@ -46,7 +47,7 @@ class StepTimings:
 
 @dataclass
 class PairTimings:
-    """A pair, over one set of points."""
+    """The timings of a pair at one set of points."""
 
     target: ModelTimings = field(default_factory=ModelTimings)
     drafter: ModelTimings = field(default_factory=ModelTimings)
@@ -63,8 +64,8 @@ NUM_DRAFT_TOKENS = 5  # of each step of a speculative one
 
 @dataclass(frozen=True)
 class Points:
-    """What is measured: every query length behind `context`, one token behind each of `contexts`, and, where it
-    `decodes`, whole generations behind `context`."""
+    """The points of a measurement: every query length behind `context`, one token behind each of `contexts`, and, where
+    it `decodes`, whole generations behind `context`."""
 
     context: int
     contexts: tuple[int, ...]
@@ -72,8 +73,8 @@ class Points:
     decodes: bool = True
 
     def parts(self) -> list["Points"]:
-        """What compiled passes measure over buffers of its own: a pass reads the whole buffer, which is to be as large
-        as a run has it."""
+        """Returns the points by context: a compiled pass reads its whole buffer, so each context needs a buffer of the
+        size that a run has."""
         others = [context for context in self.every_context if context != self.context]
         return [replace(self, contexts=()), *(Points(context, (), (1,), decodes=False) for context in others)]
 
@@ -82,7 +83,7 @@ class Points:
 
     @property
     def most_tokens(self) -> int:
-        """Of the longest sequence."""
+        """Returns the tokens of the longest sequence."""
         behind = max(*self.query_lengths, NUM_TOKENS) if self.decodes else max(self.query_lengths)
         return max(max(self.every_context) + 1, self.context + behind)
 
@@ -92,7 +93,7 @@ class Points:
 
 
 def points_for(models: Sequence[CausalLM], context: int) -> Points:
-    """Those that fit into the context of every model; contexts up to four times the one that is asked for. Raises
+    """Returns the points that fit into the context of every model, with contexts up to four times the given one. Raises
     ConfigError for a context that leaves no room for a generation."""
     room = shortest_context(models) or 2**62
     if context + NUM_TOKENS > room:
@@ -110,8 +111,8 @@ GREEDY = Sampling(0.0)
 
 class TimedDrafter:
     """Drafts as any model drafter, and marks the beginning and the end of each draft: passes, draws, and what lies
-    between them. Of models with vocabularies of different sizes, tokens that the other one lacks are taken modulo its
-    size: which they are changes what is accepted, and no time."""
+    between them. Where the vocabularies have different sizes, a token that the other model lacks is taken modulo
+    its size: the token changes acceptance, but no time."""
 
     def __init__(self, drafter: CausalLM, target: CausalLM) -> None:
         self._drafter = ModelDrafter(drafter, GREEDY)
@@ -137,7 +138,8 @@ class TimedDrafter:
         return Proposal(token_ids, PointMass(token_ids))
 
     def seconds_per_token(self) -> float:
-        """Of drafting, by all drafts of the generation: a token takes one pass. Call it when passes may be read."""
+        """Returns the seconds of drafting per token, over all drafts of the generation; each token takes one pass. It
+        may be called when passes may be read."""
         seconds = sum(self._log.clock.between(start, end) for _, start, end in self._drafts)
         return seconds / sum(num_passes for num_passes, _, _ in self._drafts)
 

@@ -22,18 +22,18 @@ class AttentionLayer:
     window: int | None = None
 
     def seen(self, context: int, query_length: int) -> int:
-        """The cached tokens that any of the new ones looks at, and the new ones."""
+        """Returns the number of cached tokens that any of the new ones attends to, and of the new ones."""
         return context + query_length if self.window is None else min(context, self.window - 1) + query_length
 
     def pairs(self, context: int, query_length: int) -> int:
-        """(query, key) pairs: every new token looks at those before it and at itself."""
+        """Returns the number of (query, key) pairs: every new token attends to those before it and to itself."""
         whole = (context + place + 1 for place in range(query_length))
         return sum(whole if self.window is None else (min(each, self.window) for each in whole))
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a pass of a model takes, whatever it is computed on.
+    """The work of a pass of a model, independent of the hardware.
 
     `weight_bytes` are read once by every pass; `row_bytes` (of the embedding tables, one row per token) for each token;
     of `expert_bytes` a token reads `expert_share`. `matmul_weights` and `expert_weights` are multiplied by each token,
@@ -50,23 +50,23 @@ class Work:
     expert_share: float = 1.0
 
     def bytes_read(self, query_length: int, context: int) -> float:
-        """Weights and cache that a pass over `query_length` tokens behind `context` cached ones must read. Of experts
-        those that the tokens choose between them, as if each chose at random."""
+        """Returns the bytes of weights and cache that a pass over `query_length` tokens behind `context` cached ones
+        must read. It counts the experts that the tokens use together, as if each token chose at random."""
         touched = 1.0 - (1.0 - self.expert_share) ** query_length
         cached = sum(layer.bytes_per_token * layer.seen(context, query_length) for layer in self.layers)
         weights = self.weight_bytes + self.row_bytes * query_length + self.expert_bytes * touched
         return weights + cached + self.state_bytes
 
     def operations(self, query_length: int, context: int) -> float:
-        """A multiplication and an addition for each weight and token, and for each pair of query and key; logits of
-        every token."""
+        """Returns the operations of a pass: a multiplication and an addition for each weight and token, and for each
+        pair of query and key; logits of every token."""
         weights = self.matmul_weights + self.expert_weights * self.expert_share
         attention = sum(layer.width * layer.pairs(context, query_length) for layer in self.layers)
         return 2.0 * (weights * query_length + attention)
 
 
 def work_of(model: CausalLM) -> Work:
-    """Counted from the weights that the model holds and the cache that it fills."""
+    """Returns the work of a model, counted from its weights and from the cache that it fills."""
     network = model.model
     head = network.get_output_embeddings()
     tables = {id(each.weight) for each in network.modules() if isinstance(each, torch.nn.Embedding)}
@@ -91,7 +91,7 @@ def work_of(model: CausalLM) -> Work:
 
 @torch.inference_mode()
 def cache_of(network: Any) -> tuple[tuple[AttentionLayer, ...], int]:
-    """The attention layers, and the bytes of recurrent states, by the cache of one token."""
+    """Returns the attention layers and the bytes of recurrent states, from the cache of one token."""
     output = network(input_ids=torch.zeros((1, 1), dtype=torch.long, device=network.device), use_cache=True)
     cache = output.past_key_values if "past_key_values" in output else output.cache_params
     heads = getattr(network.config.get_text_config(), "num_attention_heads", 0)
@@ -116,7 +116,7 @@ def states_of(layer: Any) -> Iterator[torch.Tensor]:
 
 
 def expert_share(config: Any) -> float:
-    """The share of its experts that a token uses; 1 where there are none."""
+    """Returns the share of the experts that a token uses; 1 where there are none."""
     used = getattr(config, "num_experts_per_tok", None)
     whole = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
     return used / whole if used and whole else 1.0
@@ -130,8 +130,8 @@ SIZES = (512, 1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True)
 class Rates:
-    """Of one round: `bytes_per_second`, read and written, of a copy; `read_bytes_per_second` of a sum, which writes
-    nothing; `operations_per_second` of a product of matrices."""
+    """Rates of one round: `bytes_per_second`, read and written, of a copy; `read_bytes_per_second` of a sum, which
+    writes nothing; `operations_per_second` of a product of matrices."""
 
     bytes_per_second: float
     read_bytes_per_second: float
@@ -174,7 +174,7 @@ class Repeated:
         self.num_calls = max(1, round(ENOUGH_SECONDS / max(1e-9, self.seconds())))
 
     def seconds(self) -> float:
-        """Of one call, by a round."""
+        """Returns the seconds of one call, from a round."""
         start = self._clock.now()
         for _ in range(self.num_calls):
             self._call()

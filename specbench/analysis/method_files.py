@@ -25,12 +25,12 @@ DEFAULTS = {"decodes_with": "target", "bridge": "shared", "paper": None}  # left
 
 
 def file_of(output: Path, label: str) -> Path:
-    """my.yaml → my-low.yaml; the path itself where there is no label."""
+    """Returns my-low.yaml for my.yaml; the path itself where there is no label."""
     return output.with_name(f"{output.stem}-{label}{output.suffix}") if label else output
 
 
 def check_output(output: Path) -> None:
-    """That method files of this name can be written and read back. Raises ConfigError, before anything is measured."""
+    """Raises ConfigError where method files of this name cannot be written or read back; called before the runs."""
     if output.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"--output {output}: must end in .yaml: it names a method file")
     if not NAME.fullmatch(output.stem):
@@ -45,7 +45,7 @@ def check_output(output: Path) -> None:
 
 
 def check_replaceable(output: Path, labels: Sequence[str]) -> None:
-    """That no file is replaced but what tune wrote and nobody has changed. Raises ConfigError."""
+    """Raises ConfigError for a file that is there, unless tune wrote it and nobody has changed it."""
     for path in (file_of(output, label) for label in labels):
         if path.exists() and not is_own(path):
             raise ConfigError(
@@ -54,20 +54,20 @@ def check_replaceable(output: Path, labels: Sequence[str]) -> None:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file begins with the digest of the rest."""
+    """Returns whether a file begins with the digest of the rest."""
     first, _, rest = path.read_bytes().partition(b"\n")
     return first == sealed(rest).partition(b"\n")[0]
 
 
 def sealed(text: bytes) -> bytes:
-    """The text behind a comment with its digest."""
+    """Returns the text after a comment with its digest."""
     return f"{SEAL}{hashlib.sha256(text).hexdigest()[:12]}\n".encode() + text
 
 
 def write_presets(
     output: Path, trials: Trials, presets: Sequence[Preset], calibration: CalibrationSpec, notes: Sequence[str]
 ) -> list[Path]:
-    """One file per preset, each read back as a check. Raises ConfigError when it cannot be written."""
+    """Write one file per preset; each is read back as a check. Raises ConfigError when it cannot be written."""
     paths = []
     for preset in presets:
         path = file_of(output, preset.label)
@@ -85,7 +85,7 @@ def write_presets(
 def as_yaml(
     name: str, trials: Trials, preset: Preset, calibration: CalibrationSpec, notes: Sequence[str]
 ) -> str:  # fmt: skip
-    """The text of a method file."""
+    """Returns the text of a method file."""
     lines = comments(trials, preset, calibration, notes)
     comment = "\n".join(fill(line, 118, initial_indent="# ", subsequent_indent="#   ") for line in lines)
     method = preset.method
@@ -102,7 +102,7 @@ def as_yaml(
 def comments(
     trials: Trials, preset: Preset, calibration: CalibrationSpec, notes: Sequence[str]
 ) -> list[str]:  # fmt: skip
-    """Pair, task, slice, date, the preset's numbers and the decisions, a line each."""
+    """Returns the comments: pair, task, slice, date, the preset's numbers and the decisions, a line each."""
     models, metrics, quality = trials.models, preset.metrics, trials.quality
     drafter = models.drafters.get(trials.base.name)
     sizes = ", ".join(f"{len(prompts)} of {subset}" for subset, prompts in calibration.prompts.items())
@@ -134,7 +134,7 @@ def _model(model: Any) -> str:
 
 
 def _given(value: Any) -> Any:
-    """Without options that are absent."""
+    """Returns a mapping without its null values; other values as they are."""
     return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
 
 

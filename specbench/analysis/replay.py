@@ -18,7 +18,7 @@ KEY = "drafted"  # of a generation in the records, beside `steps` and `positions
 
 
 class KeepingRule:
-    """A rule that decides as the one it holds, and keeps the evidence of all drafted positions.
+    """A verification rule that decides as another one, and keeps the divergences of all drafted positions.
 
     While decoding it keeps references only, so that the run is as fast as any other; numbers are read afterwards.
     """
@@ -50,7 +50,7 @@ def _values(verdict: Verdict) -> list[float]:
 
 
 def keeping(decoder: Decoder) -> Decoder:
-    """The decoder with a rule that keeps its evidence."""
+    """Returns the decoder with a rule that keeps its evidence."""
     return replace(decoder, rule=KeepingRule(decoder.rule))
 
 
@@ -86,7 +86,7 @@ class Window:
 
 
 def windows(generation: Generation) -> list[Window]:
-    """The steps of a recorded generation. Raises KeyError when it was recorded without evidence."""
+    """Returns the steps of a recorded generation. Raises KeyError when it was recorded without evidence."""
     evidence = generation[KEY]
     made = []
     start = 1  # the token of the prefill
@@ -105,7 +105,7 @@ def windows(generation: Generation) -> list[Window]:
 
 @dataclass(frozen=True)
 class ReplaySetting:
-    """What is asked of a walk: a threshold, `inclusive` where the rule accepts at the threshold, and a draft length."""
+    """The setting of a replay: a threshold, `inclusive` where the rule accepts at the threshold, and a draft length."""
 
     threshold: float
     num_draft_tokens: int
@@ -144,13 +144,14 @@ class ReplayedStep:
 
 
 def replay(recorded: RecordedGeneration, setting: ReplaySetting) -> list[ReplayedStep]:
-    """The steps of the generation at another setting. Raises ValueError for a longer draft than the recorded one."""
+    """Returns the steps of the generation at another setting. Raises ValueError for a longer draft than the recorded
+    one."""
     if setting.num_draft_tokens > recorded.num_draft_tokens:
         raise ValueError(f"recorded with {recorded.num_draft_tokens} draft tokens, asked {setting.num_draft_tokens}")
-    walker = _Replayer(recorded, setting)
+    replayer = _Replayer(recorded, setting)
     steps = []
-    while not walker.ended:
-        steps.append(walker.step())
+    while not replayer.ended:
+        steps.append(replayer.step())
     return steps
 
 
@@ -171,7 +172,7 @@ class _Replayer:
             self.look_up()
 
     def look_up(self) -> None:
-        """Stand at this place of the recorded answer."""
+        """Take the recorded context at this place of the answer."""
         if self.position < self.recorded.num_tokens:
             self.window = self.recorded.windows[self.owners[self.position - 1]]
             self.offset = self.position - self.window.start
@@ -192,14 +193,14 @@ class _Replayer:
                           self.exact)  # fmt: skip
 
     def num_drafted(self) -> int:
-        """What the drafter would propose from here: up to an EOS of its own, and never the last token."""
+        """Returns how many tokens the drafter would propose here: up to its own EOS, and never the last token."""
         most = min(self.setting.num_draft_tokens, self.recorded.max_tokens - self.position - 1)
         known = self.window.token_ids[self.offset : self.offset + most]
         ends = [count for count, token in enumerate(known, start=1) if token in self.recorded.eos_token_ids]
         return ends[0] if ends else max(0, most)
 
     def accept(self, num_drafted: int) -> int:
-        """Move over the draft tokens that stand; how many."""
+        """Move over the accepted draft tokens. Returns how many there are."""
         for count in range(num_drafted):
             if self.ended:
                 return count
@@ -223,7 +224,7 @@ class _Replayer:
         return True
 
     def accept_unknown(self) -> bool:
-        """Behind a window that was accepted whole: judged by a recorded divergence of a like place."""
+        """Judge the token after a window that was accepted whole, by the recorded divergence of a similar place."""
         self.exact = False
         pool = self.after_accepted
         if pool and not self.setting.accepts(pool[self.position % len(pool)]):
@@ -232,7 +233,7 @@ class _Replayer:
         return True
 
     def emit_own(self) -> None:
-        """Move over the token of the target itself."""
+        """Move over the target's own token."""
         window, offset = self.window, self.offset
         if offset == window.num_accepted:
             self.move(window.next_token, stay=False)
@@ -243,7 +244,7 @@ class _Replayer:
         self.move(own, stay=follows_draft)
 
     def move(self, token: int | None, stay: bool) -> None:
-        """One token on: within the drafted window, or to the next place of the recorded answer."""
+        """Move by one token: within the drafted window, or to the next place of the recorded answer."""
         self.position += 1
         self.offset += 1
         self.ended = self.position >= self.recorded.num_tokens or token in self.recorded.eos_token_ids

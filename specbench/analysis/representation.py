@@ -1,4 +1,4 @@
-"""How well a drafter knows each language: the languages of texts that it writes on an empty prompt, ranked.
+"""The languages that a drafter knows: those of the texts that it writes on an empty prompt, ranked.
 
 arXiv:2510.02128, section 8.2: the rank by the share of K such texts is beside the acceptance rates of the languages.
 There K is 100,000, the prompt is a space, and NLTK's classifier of languages identifies them. K and the prompt can be
@@ -38,8 +38,8 @@ class LanguageShare(BaseModel):
 
 
 class Representation(BaseModel):
-    """What a model writes on an empty prompt, or on one that was given. `num_unknown`: texts without words, or between
-    two languages."""
+    """The languages of texts that a model writes on an empty prompt, or on a given one. `num_unknown`: texts without
+    words, or between two languages."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -80,7 +80,8 @@ def representation(
 
 
 def ranked_languages(found: Sequence[str | None]) -> list[LanguageShare]:
-    """The languages from most to least texts; those of as many texts, which have one rank, by their code."""
+    """Returns the languages from most to fewest texts; languages with equally many share a rank, in order of their
+    codes."""
     counts = Counter(language for language in found if language is not None)
     shares = []
     for language, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])):
@@ -94,9 +95,11 @@ def ranked_languages(found: Sequence[str | None]) -> list[LanguageShare]:
 
 
 def prompt_tokens(model: CausalLM, prompt: str) -> list[int]:
-    """The tokens of a prompt, with those that the tokenizer puts before any text. Where that is none: the token that
-    begins a text, else the one that ends it, which stands between the documents that models are trained on. Raises
-    ConfigError where there is none of them."""
+    """Returns the tokens of a prompt, with those that the tokenizer puts before any text.
+
+    Where there are none: the token that begins a text, else the one that ends it, which separates documents in training
+    data. Raises ConfigError for a model that has neither.
+    """
     ids = model.encode_prompt(prompt, chat=False)
     special = (model.tokenizer.bos_token_id, model.tokenizer.eos_token_id)
     start = ids or [token for token in special if token is not None][:1]
@@ -108,8 +111,10 @@ def prompt_tokens(model: CausalLM, prompt: str) -> list[int]:
 def sample(
     model: CausalLM, prompt_ids: Sequence[int], num_texts: int, max_new_tokens: int, temperature: float, seed: int
 ) -> list[list[int]]:
-    """The tokens of texts drawn from the whole distribution at a temperature above 0, each up to its end token, which
-    is left out. Every text has a random stream of its own: more texts begin with the same ones."""
+    """Returns the tokens of texts drawn from the whole distribution at a temperature above 0, without their end tokens.
+
+    Every text has a random stream of its own, so that a larger sample begins with the same texts.
+    """
     generator = Generator.of(model, Sampling(temperature), max_new_tokens)
     jobs = [Job(tuple(prompt_ids), stream_seed(seed, "text", number)) for number in range(num_texts)]
     drawn = generator.continue_all(jobs, BATCH)

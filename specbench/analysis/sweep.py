@@ -1,4 +1,4 @@
-"""`specbench sweep`: every value measured, or for fuzzy methods one recorded run walked at every setting."""
+"""`specbench sweep`: every value measured, or for fuzzy methods one recorded run replayed at every setting."""
 
 import json
 import re
@@ -35,19 +35,19 @@ class SweptValue:
 
 
 def with_value(method: MethodSpec, path: str, value: Any, place: str = "") -> MethodSpec:
-    """The method with another value at a dotted path. Raises ConfigError: `place`, and what is wrong."""
+    """Returns the method with another value at a dotted path. Raises ConfigError: `place`, and what is wrong."""
     data = dotted.put(method.model_dump(exclude={"sweep"}), path, value)
     return build(MethodSpec, data, prefix=f"{place}: " if place else "")
 
 
 def at(method: MethodSpec, threshold: float, num_draft_tokens: int, name: str | None = None) -> MethodSpec:
-    """A fuzzy method at another threshold and draft length."""
+    """Returns a fuzzy method at another threshold and draft length."""
     changed = with_value(with_value(method, THRESHOLD, threshold), LENGTH, num_draft_tokens)
     return changed.model_copy(update={"name": name}) if name else changed
 
 
 def swept_values(method: MethodSpec, path: str | None, values: str | None) -> dict[str, list[Any]]:
-    """Path → values: those of the method's own `sweep`, or one path, with its own values or those of the command line.
+    """Returns values by path: those of the method's own `sweep`, or one path with its own values or the given ones.
 
     Raises ConfigError for a path that the method lacks, and where nothing is given to sweep.
     """
@@ -72,8 +72,8 @@ def swept_values(method: MethodSpec, path: str | None, values: str | None) -> di
 
 
 def values_to_sweep(method: MethodSpec, swept: Mapping[str, Sequence[Any]]) -> list[SweptValue]:
-    """One path at a time, every value with all other keys as in the file: as many runs as there are values, where
-    crossing the paths would ask for their product."""
+    """Returns every value of one path at a time, all other keys as in the file: crossing the paths would need the
+    product of their numbers of values."""
     return [
         SweptValue(path, value, with_value(method, path, value, place=f"--path {path}, value {shown(value)}"))
         for path, values in swept.items() for value in values
@@ -81,7 +81,7 @@ def values_to_sweep(method: MethodSpec, swept: Mapping[str, Sequence[Any]]) -> l
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in a table or in a name."""
+    """Returns a value as a table or a name shows it."""
     return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
@@ -127,13 +127,13 @@ class OnePassSweep:
 
 
 def fits_one_pass(method: MethodSpec, swept: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether one run's records tell the sweep: of a threshold, and at most the draft length beside it."""
+    """Returns whether one run's records suffice: for a sweep of the threshold, or of threshold and draft length."""
     is_fuzzy = method.routes is None and method.verification.rule == "fuzzy"
     return is_fuzzy and THRESHOLD in swept and set(swept) <= {THRESHOLD, LENGTH}
 
 
 def measured_sweep(trials: Trials, chosen: Sequence[SweptValue]) -> list[MeasuredValue]:
-    """Every value measured beside AR, each in its own folder. Equal methods are measured once."""
+    """Measure every value with AR, each in its own folder; equal methods are measured once."""
     runs: dict[str, TrialRun] = {}
     for number, swept in enumerate(chosen, start=1):
         meaning = swept.method.model_dump_json()
@@ -144,7 +144,7 @@ def measured_sweep(trials: Trials, chosen: Sequence[SweptValue]) -> list[Measure
 
 
 def recorded_run(trials: Trials, threshold: float, num_draft_tokens: int) -> tuple[TrialRun, Recording]:
-    """One run that keeps the divergences of all drafted positions."""
+    """Measure a run that keeps the divergences of all drafted positions."""
     method = at(trials.base, threshold, num_draft_tokens)
     say(trials.console, f"recording at threshold {threshold:g} with {num_draft_tokens} draft tokens")
     run = trials.run(f"record-{THRESHOLD}={threshold:g}-{LENGTH}={num_draft_tokens}", [method], keep=method.name)
@@ -153,7 +153,8 @@ def recorded_run(trials: Trials, threshold: float, num_draft_tokens: int) -> tup
 
 @dataclass(frozen=True)
 class SweepGrid:
-    """What a one-pass sweep estimates: every threshold at every draft length; and the thresholds that are run."""
+    """The settings of a one-pass sweep: every threshold at every draft length; `checked`: the thresholds that are
+    run."""
 
     thresholds: Sequence[float]
     lengths: Sequence[int]
@@ -161,7 +162,7 @@ class SweepGrid:
 
 
 def grid(method: MethodSpec, chosen: Sequence[SweptValue], num_checks: int) -> SweepGrid:
-    """The grid of the values chosen. Raises ConfigError for fewer checks than show an error."""
+    """Returns the grid of the chosen values. Raises ConfigError for too few checks."""
     thresholds = {v.method.verification.options["threshold"] for v in chosen if v.path == THRESHOLD}
     lengths = {v.method.num_draft_tokens for v in chosen if v.path == LENGTH} or {method.num_draft_tokens}
     wanted = min(MIN_CHECKS, len(thresholds))
@@ -171,7 +172,7 @@ def grid(method: MethodSpec, chosen: Sequence[SweptValue], num_checks: int) -> S
 
 
 def one_pass(trials: Trials, asked: SweepGrid) -> OnePassSweep:
-    """Record once, walk every threshold × draft length, and run some of the thresholds for the error.
+    """Record once, replay every threshold × draft length, and run some of the thresholds for the error.
 
     Recorded at the smallest threshold, whose answers are nearest to the target's own, so that the answers of all other
     thresholds begin as they do; and at the longest draft, which holds the shorter ones. A check is run at the draft
@@ -187,7 +188,7 @@ def one_pass(trials: Trials, asked: SweepGrid) -> OnePassSweep:
 
 
 def checked_estimate(trials: Trials, recording: Recording, estimate: Estimate) -> EstimateCheck:
-    """A real run at the setting of an estimate, and how far the estimate is off."""
+    """Measure a real run at the setting of an estimate. Returns the error of the estimate."""
     method = at(trials.base, estimate.threshold, estimate.num_draft_tokens)
     where = f"threshold {estimate.threshold:g} with {estimate.num_draft_tokens} draft tokens"
     say(trials.console, f"checking the estimate for {where}")
@@ -196,12 +197,12 @@ def checked_estimate(trials: Trials, recording: Recording, estimate: Estimate) -
 
 
 def best_of(estimates: Sequence[Estimate]) -> Estimate:
-    """The one with the best estimated speed."""
+    """Returns the estimate with the highest speed."""
     return max(estimates, key=lambda estimate: estimate.metrics["tokens_per_second"].value or 0.0)
 
 
 def spread(values: Sequence[float], count: int) -> list[float]:
-    """`count` of the values from first to last, evenly by rank; all of them where there are no more."""
+    """Returns `count` of the values from first to last, evenly by rank; all of them where there are no more."""
     if count >= len(values):
         return list(values)
     if count == 1:

@@ -53,17 +53,18 @@ class TrialRun:
 
     @property
     def quality(self) -> str | None:
-        """The metric that stands for quality in all subsets."""
+        """Returns the main score of all subsets; None where they have none in common."""
         return main_metric(asked_of(self.cells))
 
     def metrics(self, name: str) -> dict[str, Metric]:
-        """Every metric of one method over all subsets."""
+        """Returns every metric of one method over all subsets."""
         return metrics_of(self.records, self.method(name), self.seed, asked_of(self.cells))
 
 
 @dataclass(frozen=True)
 class Trials:
-    """What the runs share: examples, the models of one method, the parent folder. `spec.methods[1]` is that method."""
+    """The conditions that several runs share: examples, the models of one method, the parent folder. `spec.methods[1]`
+    is that method."""
 
     spec: RunSpec
     loaded: Loaded
@@ -79,7 +80,7 @@ class Trials:
 
     @cached_property
     def quality(self) -> str | None:
-        """The metric that stands for quality in all subsets."""
+        """Returns the main score of all subsets; None where they have none in common."""
         return main_metric({subset: Asked(make_scorer(task.subset(subset))) for task, subset, _ in self.loaded})
 
     @cached_property
@@ -89,7 +90,8 @@ class Trials:
 
     @cached_property
     def folder(self) -> Path:
-        """The parent: given, or one that the same command finds again. A change of the swept values keeps it."""
+        """Returns the parent folder: the given one, or one that the same command finds again, also with other swept
+        values."""
         if self.output is not None:
             return self.output
         cells = make_cells(self.spec, self.models, self.loaded)
@@ -113,7 +115,8 @@ class Trials:
         return TrialRun(folder.path, spec.methods, cells, records, rows, spec.seed)
 
     def drafters(self, methods: Sequence[MethodSpec]) -> dict[str, CausalLM]:
-        """The draft models of the methods: the base method's (of the same route), or the one that a method names."""
+        """Returns the draft models of the methods: that of the base method (same route), or the one that a method
+        names."""
         base = {part.name: part for part in parts([self.base])}
         found = {}
         for part in parts(methods):
@@ -128,7 +131,7 @@ class Trials:
 
 
 def keep_evidence(cells: Sequence[Cell], method: str, folder: RunFolder) -> tuple[list[Cell], EvidenceFile]:
-    """The cells with one method's rule keeping its evidence, and the file that writes it beside the records."""
+    """Returns the cells in which one method's rule keeps its evidence, and the file that writes it into the records."""
     kept = [
         replace(cell, decoders=tuple(keeping(d) if d.method.name == method else d for d in cell.decoders))
         for cell in cells
@@ -141,8 +144,8 @@ def keep_evidence(cells: Sequence[Cell], method: str, folder: RunFolder) -> tupl
 
 
 def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
-    """The specification of a trials, checked before anything is loaded: AR and one method, on one task, of a user's own
-    files the subsets that have any.
+    """Returns the specification of the runs: AR and one method on one task, with the subsets that the user's files
+    have.
 
     Raises ConfigError for several of either, and for a method that drafts nothing. `kind`: the command.
     """
@@ -173,7 +176,7 @@ def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) ->
 
 @dataclass(frozen=True)
 class TuningReport:
-    """What a command shows."""
+    """The output of a command."""
 
     data: dict[str, Any]
     tables: Sequence[Table]
@@ -181,7 +184,7 @@ class TuningReport:
 
 
 def check_files(request: Request) -> None:
-    """Raise ConfigError for a picture that cannot be written, and a leaderboard that cannot take the rows."""
+    """Raises ConfigError for a picture that cannot be written, and for a leaderboard that cannot take the rows."""
     if request.plot is not None:
         check_plot(request.plot)
     if request.leaderboard is not None:
@@ -191,7 +194,7 @@ def check_files(request: Request) -> None:
 
 
 def keep_rows(request: Request, runs: Sequence[TrialRun]) -> None:
-    """Measured rows go to the leaderboard; estimates never do."""
+    """Add measured rows to the leaderboard; estimates are never added."""
     if request.leaderboard is not None:
         for run in runs:
             add_rows(request.leaderboard, run.rows, run.folder)

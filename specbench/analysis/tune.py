@@ -1,4 +1,4 @@
-"""What `specbench tune` does, in the order of arXiv:2502.20704, App. D."""
+"""The search of `specbench tune`, in the order of arXiv:2502.20704, App. D."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,42 +24,44 @@ LARGEST = 1.0  # of the thresholds tried, where the divergence itself has no bou
 
 
 def fastest(speeds: Mapping[int, float]) -> int:
-    """The draft length with the most tokens per second; the shorter one of equals."""
+    """Returns the draft length with the most tokens per second; the shorter one of equals."""
     return max(sorted(speeds), key=lambda length: speeds[length])
 
 
 def thresholds_up_to(divergence: str, step: float, start: float = 0.0) -> list[float]:
-    """start + step, start + 2 step, … below what accepts everything: ln 2 for the Jensen–Shannon divergences, 1 for the
-    others, where the paper's grid ends too."""
+    """Returns start + step, start + 2 step, … up to the threshold that accepts everything: ln 2 for the Jensen–Shannon
+    divergences, 1 for the others, where the paper's grid ends too."""
     most = MAX_JS if divergence in ("js", "top_k_js") else LARGEST
     count = math.floor((most - start) / step + 1e-9)
     return [round(start + number * step, 6) for number in range(1, count + 1)]
 
 
 def thresholds_below(start: float) -> list[float]:
-    """The fine grid from below `start` down to its first step."""
+    """Returns the fine grid from below `start` down to its first step."""
     return [round(number * FINE, 6) for number in range(math.ceil(start / FINE - 1e-9) - 1, 0, -1)]
 
 
 def nearest_threshold(shares: Mapping[float, float], wanted: float) -> float:
-    """The threshold whose share of accepted draft tokens is nearest to the wanted one; the smaller one of equals."""
+    """Returns the threshold whose share of accepted draft tokens is nearest to the wanted one; the smaller of
+    equals."""
     return min(sorted(shares), key=lambda threshold: abs(shares[threshold] - wanted))
 
 
 def candidates(shares: Mapping[float, float], wanted: float) -> list[float]:
-    """The nearest threshold by estimate, and those beside it: what a real run has to choose from."""
+    """Returns the nearest threshold by estimate and its neighbours: a real run chooses among them."""
     ordered = sorted(shares)
     place = ordered.index(nearest_threshold(shares, wanted))
     return ordered[max(0, place - 1) : place + 2]
 
 
 def allowed_quality(target: float, drafter: float) -> float:
-    """The lowest quality that has fallen by no more than a fifth of the gap."""
+    """Returns the lowest quality that has fallen by no more than a fifth of the gap."""
     return target - TOLERATED * (target - drafter)
 
 
 def within(qualities: Sequence[tuple[float, float]], allowed: float) -> list[float]:
-    """The thresholds up to the first that falls below what is allowed: [(threshold, quality)] in rising order."""
+    """Returns the thresholds up to the first with a quality below the allowed one: [(threshold, quality)] in rising
+    order."""
     kept = []
     for threshold, quality in qualities:
         if quality < allowed - 1e-9:
@@ -69,9 +71,12 @@ def within(qualities: Sequence[tuple[float, float]], allowed: float) -> list[flo
 
 
 def is_blind(difference: Metric, gap: float, num_prompts: int, most: float = 1.0) -> bool:
-    """Whether the slice is too small to see the fall that is looked for: the interval of the quality's difference is
-    wider than it, and holds it. An interval without width, as of a corpus score where all answers are AR's, says
-    less than it seems to: so many prompts exclude no fall below 3 / n (at 95 %) of the `most` that two can differ by.
+    """Returns whether the slice is too small to detect the tolerated fall: the interval of the quality's difference is
+    wider than the fall, and contains it.
+
+    An interval without width, as that of a corpus score where all answers are AR's, is replaced: n prompts cannot
+    exclude a fall below 3 / n (at 95 %) of `most`, the largest possible difference.
+
     """
     if difference.value is None or difference.low is None or difference.high is None:
         return True
@@ -81,11 +86,11 @@ def is_blind(difference: Metric, gap: float, num_prompts: int, most: float = 1.0
 
 
 def middle(low: float, high: float) -> float:
-    """The threshold half-way."""
+    """Returns the threshold half-way."""
     return round((low + high) / 2, 6)
 
 
-CHUNK = 3  # thresholds measured in one run, beside one AR
+CHUNK = 3  # thresholds measured in one run, with one AR
 MetricsByName = dict[str, Metric]
 
 
@@ -100,7 +105,7 @@ class Preset:
 
 @dataclass
 class Tuner:
-    """The runs of one tuning and what was decided from them, in sentences."""
+    """The runs of one tuning and the decisions made from them, in sentences."""
 
     trials: Trials
     lengths: Sequence[int] = LENGTHS
@@ -108,13 +113,13 @@ class Tuner:
     notes: list[str] = field(default_factory=list)
 
     def decide(self, text: str) -> None:
-        """Say a decision with its numbers; the method's file repeats it."""
+        """Print a decision with its numbers; the method's file repeats it."""
         self.notes.append(text)
         say(self.trials.console, text)
 
     def length(self) -> tuple[int, TrialRun]:
-        """The draft length with the best tokens per second: of the method itself, or, where it is fuzzy, of speculative
-        decoding with the same drafter, beside the drafter alone."""
+        """Returns the draft length with the most tokens per second, and its run: of the method itself, or, where it is
+        fuzzy, of speculative decoding with the same drafter; the run of a fuzzy method has the drafter alone too."""
         base = self.trials.base
         methods = [named(with_value(lossless(base), LENGTH, length), f"length-{length}") for length in self.lengths]
         alone = [load_method("draft-only")] if is_fuzzy(base) else []
@@ -127,8 +132,8 @@ class Tuner:
         return chosen, run
 
     def equivalent(self, length: int, lossless_metrics: MetricsByName) -> tuple[float, MetricsByName]:
-        """T_SD: the threshold that accepts the share of draft tokens that speculative decoding accepts. Estimates from
-        one recorded run name three, a real run of them decides."""
+        """Returns T_SD, the threshold that accepts the same share of draft tokens as speculative decoding, and its
+        metrics. Estimates from one recorded run name three thresholds; a real run decides."""
         wanted = lossless_metrics["draft_efficiency"]
         assert wanted.value is not None
         grid = thresholds_up_to(self.divergence, FINE)
@@ -147,7 +152,7 @@ class Tuner:
 
     @property
     def quality(self) -> str:
-        """The metric that thresholds trade."""
+        """Returns the score that thresholds trade for speed."""
         quality = self.trials.quality
         assert quality is not None  # tune.check_quality
         return quality
@@ -157,7 +162,7 @@ class Tuner:
         return str(self.trials.base.verification.options["divergence"])
 
     def measure(self, thresholds: Sequence[float], length: int) -> dict[float, MetricsByName]:
-        """Real runs of the fuzzy method at several thresholds, in one interleaved run."""
+        """Measure the fuzzy method at several thresholds, in one interleaved run."""
         names = {threshold: f"threshold-{threshold:g}" for threshold in thresholds}
         methods = [at(self.trials.base, threshold, length, name) for threshold, name in names.items()]
         folder = f"length-{length}-thresholds-" + "-".join(f"{threshold:g}" for threshold in thresholds)
@@ -165,7 +170,7 @@ class Tuner:
         return {threshold: run.metrics(name) for threshold, name in names.items()}
 
     def largest(self, start: float, metrics: MetricsByName, length: int, allowed: float) -> dict[float, MetricsByName]:
-        """The thresholds from T_SD upwards whose quality has not fallen further than allowed."""
+        """Returns the thresholds from T_SD upwards whose quality has not fallen below the allowed one."""
         found = {start: metrics}
         rest = thresholds_up_to(self.divergence, self.step, start)
         while rest and len(within(self.qualities(found), allowed)) == len(found):
@@ -181,8 +186,8 @@ class Tuner:
         return {threshold: found[threshold] for threshold in kept or [start]}
 
     def smaller(self, start: float, length: int, allowed: float) -> dict[float, MetricsByName]:
-        """The largest thresholds below T_SD that keep the quality, where T_SD itself does not; none where none does.
-        The paper's search only goes up: a drafter may be accepted by luck more often than it is right."""
+        """Returns the thresholds below T_SD that keep the quality, where T_SD itself does not; empty where none does.
+        The paper's search only goes up; but the share of a fuzzy rule may match that of SD with worse tokens."""
         rest = thresholds_below(start)
         found: dict[float, MetricsByName] = {}
         kept: list[float] = []
@@ -200,7 +205,8 @@ class Tuner:
         return [(threshold, found[threshold][self.quality].value or 0.0) for threshold in sorted(found)]
 
     def longer(self, label: str, threshold: float, metrics: MetricsByName, length: int, allowed: float) -> Preset:
-        """The preset, with the next longer draft as long as nearly all draft tokens are accepted and it is faster."""
+        """Returns the preset, with a longer draft while nearly all draft tokens are accepted and the longer one is
+        faster."""
         while (metrics["draft_efficiency"].value or 0.0) >= NEARLY_ALL and length < max(self.lengths):
             following = min(other for other in self.lengths if other > length)
             pair = {n: at(self.trials.base, threshold, n, f"length-{n}") for n in (length, following)}
@@ -224,7 +230,7 @@ def is_fuzzy(method: MethodSpec) -> bool:
 
 
 def lossless(method: MethodSpec) -> MethodSpec:
-    """The method itself, and speculative decoding with the same drafter and bridge where it is fuzzy."""
+    """Returns the method itself, or, where it is fuzzy, speculative decoding with the same drafter and bridge."""
     if not is_fuzzy(method):
         return method
     return with_value(method, "verification", {"rule": "rejection"})
@@ -239,7 +245,8 @@ def _speed(metrics: MetricsByName) -> float:
 
 
 def tune(tuner: Tuner) -> list[Preset]:
-    """The presets low, med and high of a fuzzy method; one without a label where they are one, and for any other."""
+    """Returns the presets low, med and high of a fuzzy method; one preset without a label where they are equal, and for
+    any other method."""
     trials = tuner.trials
     length, run = tuner.length()
     own = run.metrics(f"length-{length}")
@@ -281,7 +288,7 @@ def tune(tuner: Tuner) -> list[Preset]:
 
 
 def checked_lengths(texts: Sequence[str], method: MethodSpec) -> list[int]:
-    """The draft lengths to try. Raises ConfigError for one that the method cannot draft."""
+    """Returns the draft lengths to try. Raises ConfigError for one that the method cannot draft."""
     lengths = []
     for text in texts:
         if not text.isascii() or not text.isdigit():
@@ -293,7 +300,7 @@ def checked_lengths(texts: Sequence[str], method: MethodSpec) -> list[int]:
 
 
 def check_quality(spec: RunSpec, step: float) -> None:
-    """That a fuzzy method's quality can be seen, and that there is a drafter to compare it with."""
+    """Raises ConfigError where a fuzzy method's quality cannot be measured, or has no drafter to compare with."""
     task, method = spec.tasks[0], spec.methods[1]
     if not is_fuzzy(method):
         return

@@ -160,7 +160,7 @@ def task_prompts(
 
 @dataclass(frozen=True)
 class VocabOptions:
-    """What a user asked for, as it was said."""
+    """The options of `specbench vocab`, as a user gives them."""
 
     target: str
     drafter: str
@@ -177,8 +177,8 @@ class VocabOptions:
 
 
 def vocab_report(asked: VocabOptions, console: Console) -> VocabReport:
-    """The report on a pair; the models' weights are loaded only for their acceptance. `console`: told which subsets
-    have no files."""
+    """Returns the report on a pair; the models' weights are loaded only for --acceptance. `console`: is told which
+    subsets have no files."""
     check_revision("target", asked.target, asked.target_revision)
     check_revision("drafter", asked.drafter, asked.drafter_revision)
     texts = prompts(asked, console)
@@ -196,7 +196,7 @@ def vocab_report(asked: VocabOptions, console: Console) -> VocabReport:
 
 
 def check_revision(role: str, name: str, revision: str | None) -> None:
-    """A revision names a commit on the hub: beside anything else it would be silently without effect."""
+    """Raises ConfigError for a revision of a model that is not on the hub, where it would have no effect."""
     if revision is not None and (name.startswith(EMBEDDED) or Path(name).is_dir()):
         raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
 

@@ -35,8 +35,9 @@ class MethodFit(BaseModel):
 
 
 class PairFigures(BaseModel):
-    """What the verdicts rest on. passes_in_texts: the mean draft passes that ψ takes at least, over the target's tokens
-    as often as they appear in the texts; writable_in_texts: the share of these that drafter tokens can be joined to."""
+    """The figures behind the verdicts. passes_in_texts: the mean draft passes that ψ takes at least, over the target's
+    tokens as often as they appear in the texts; writable_in_texts: the share of these that drafter tokens can be joined
+    to."""
 
     same_vocabulary: bool
     text_overlap: TextOverlap
@@ -47,8 +48,8 @@ class PairFigures(BaseModel):
 
 
 def fits(figures: PairFigures) -> list[MethodFit]:
-    """The methods of the paper that are known here, in its order. What is left open is whether the drafter is accurate:
-    that takes the models (`expected_acceptance`)."""
+    """Returns the verdicts on the paper's methods, in its order. They leave open whether the drafter is accurate, which
+    takes the models (`expected_acceptance`)."""
     judged = {"sd": _sd, "union": _union, "slem": _slem, "slrs": _slrs, "tli": _tli}
     known = set(method_names())
     found = []
@@ -78,7 +79,7 @@ def _slem(figures: PairFigures) -> tuple[FitVerdict, str]:
 
 
 def _changing(figures: PairFigures) -> str:
-    """How many texts do not survive either side's tokens; empty where all do."""
+    """Returns how many texts do not come back from each side's tokens; empty where all do."""
     return "; ".join(
         f"{found.num_changed_by_bridges} of {found.num_texts} texts do not come back from the {side}'s tokens"
         for side, found in (("target", figures.target), ("drafter", figures.drafter))
@@ -137,7 +138,7 @@ class SampledPositions:
         for prompt in prompts[:NUM_PROMPTS]:
             ids = target.encode_prompt(prompt, uses_chat(target, "auto"))
             if not ids or len(ids) >= (target.context_limit or len(ids) + 1):
-                continue  # what cannot be continued has no next token
+                continue  # a prompt that fills the context has no next token
             new_ids = decoder.generate(ids, stop, seed + len(self.prompts)).token_ids
             logits = target.score((ids + new_ids)[:-1], len(new_ids))
             self.prompts.append(ids)
@@ -150,7 +151,8 @@ class SampledPositions:
 def expected_acceptance(
     models: ModelPair, methods: Sequence[MethodFit], prompts: Sequence[str], seed: int = 0
 ) -> list[MethodAcceptance]:
-    """For each method, by its own drafter and bridge, teacher-forced on what the target wrote at temperature 1.
+    """Returns the acceptance of each method with its own drafter and bridge, on texts that the target wrote at
+    temperature 1.
 
     Methods that know Σ min(p, q) give it (sd), union and tli times the probability that the drafter does not draw the
     end of a text, which they do not propose; of the others one draft per position is judged: p(x) for an exact match,
@@ -189,7 +191,7 @@ def _of_method(method: MethodSpec, models: ModelPair, reference: SampledPosition
 
 
 def _judged(proposal: Proposal, target_probs: torch.Tensor) -> float:
-    """How probable it is that the first draft token is accepted, given p as [vocab]."""
+    """Returns the probability that the first draft token is accepted, given p as [vocab]."""
     if (attempted := getattr(proposal.probs, "attempted", None)) is not None:
         return float(attempted(target_probs[:0], Distributions(target_probs.log()[None], SAMPLING))[0])
     if proposal.probs is None or not proposal.token_ids:

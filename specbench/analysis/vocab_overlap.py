@@ -1,4 +1,4 @@
-"""What two vocabularies share (arXiv:2502.05202, tables 3, 4, 5, 8, 9, 10 and 11)."""
+"""The overlap of two vocabularies, and how one writes the tokens of the other (arXiv:2502.05202, tables 3 to 11)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
@@ -66,7 +66,7 @@ def text_overlap(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) 
 
 
 def token_counts(vocabulary: Vocabulary, texts: Sequence[str]) -> Counter[bytes]:
-    """How often each plain token, by its bytes, appears in the texts."""
+    """Returns how often each plain token, by its bytes, appears in the texts."""
     counts = Counter(index for text in texts for index in vocabulary.encode(text))
     found: Counter[bytes] = Counter()
     for index, count in counts.items():
@@ -77,7 +77,7 @@ def token_counts(vocabulary: Vocabulary, texts: Sequence[str]) -> Counter[bytes]
 
 
 def share(counts: Counter[bytes], other: Vocabulary) -> float:
-    """The share of the counted tokens that another vocabulary has."""
+    """Returns the share of the counted tokens that another vocabulary has."""
     return sum(count for written, count in counts.items() if written in other.id_of) / max(1, counts.total())
 
 
@@ -133,7 +133,7 @@ EXACT_FLOAT = 10**15  # above it a mean is rounded to an integer, so that it nev
 
 
 class CountSummary(BaseModel):
-    """Of whole numbers, which may be huge. Quartiles are values that occur (the lower one between two)."""
+    """A summary of whole numbers, which may be huge. Quartiles are values that occur (the lower one between two)."""
 
     mean: float | int
     sd: float | int
@@ -226,5 +226,5 @@ def number(value: Fraction) -> float | int:
 
 
 def quantile(ordered: Sequence[int], part: int, of: int) -> int:
-    """The value at part/of of the way through sorted values, the lower one between two."""
+    """Returns the value at part/of of the way through sorted values, the lower one between two."""
     return ordered[(len(ordered) - 1) * part // of]

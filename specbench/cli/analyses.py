@@ -80,7 +80,7 @@ def fairness(
 
 
 def show(found: Any, as_json: bool) -> None:
-    """The report on stdout."""
+    """Print the report on stdout."""
     from specbench.analysis.fairness_tables import tables
 
     if as_json:
@@ -98,7 +98,7 @@ def languages(
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of a text, at most.")] = 64,
     temperature: Annotated[float, typer.Option(help="Temperature of the sampling, above 0.")] = 1.0,
     also: Annotated[
-        str | None, typer.Option(help="Codes of languages beside the common ones, separated by commas.")
+        str | None, typer.Option(help="Codes of languages besides the common ones, separated by commas.")
     ] = None,
     seed: arguments.Seed = 0,
     dtype: arguments.Dtype = "auto",
@@ -150,11 +150,11 @@ def limit(
     output: Annotated[str | None, typer.Option(help="JSON file that the report is written into.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
-    """What the hardware allows a pair of models, beside what is measured: bounds, pass times, c, best draft lengths.
+    """Compare a pair of models with the bounds of the hardware: pass times, draft cost c, best draft lengths.
 
     Bare passes over 1 to 64 tokens (compiled: fewer), at several contexts, and the decode loop are timed in turn.
 
-    So are copies, sums and matrix products.
+    Copies, sums and matrix products are timed too.
 
     Bounds: bytes of weights and cache that a pass must read ÷ the bandwidth of copies;
 
@@ -186,7 +186,7 @@ def limit(
     else:
         for table in tables(report):
             stdout.print(table)
-    told = stderr if as_json else stdout  # which holds nothing but the JSON
+    told = stderr if as_json else stdout  # with --json stdout holds nothing but the JSON
     if file is not None:
         write(file, report)
         told.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)

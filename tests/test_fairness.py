@@ -12,7 +12,7 @@ from rich.console import Console
 from specbench.analysis.fairness import FairnessRequest, fairness_answer
 from specbench.analysis.fairness_drafters import LEAST, DrafterEntry, exclusion_notes, labels
 from specbench.analysis.fairness_numbers import BoundViolation
-from specbench.analysis.fairness_runs import read_run
+from specbench.analysis.fairness_runs import read_run, within
 from specbench.analysis.fairness_tables import (
     comparison_table,
     forced_caption,
@@ -23,7 +23,6 @@ from specbench.analysis.fairness_tables import (
     overview_cell,
     unfairness_cell,
 )
-from specbench.analysis.fairness_texts import within
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.results.execute import execute

@@ -11,11 +11,10 @@ import pytest
 import yaml
 from rich.console import Console
 
-from specbench.analysis import tune as decisions
 from specbench.analysis import tune as tuner
-from specbench.analysis.calibration import choose_slice, described
 from specbench.analysis.tune import Tuner, lossless, named
 from specbench.analysis.tune import tune as tune_with
+from specbench.analysis.tuning_runs import choose_slice, described
 from specbench.cli.run import run
 from specbench.cli.tune import tune
 from specbench.core.errors import ConfigError
@@ -142,26 +141,26 @@ def test_without_a_gap_there_is_nothing_to_trade(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_smaller_decisions() -> None:
-    assert decisions.fastest({5: 10.0, 10: 12.0, 15: 12.0}) == 10
-    assert decisions.nearest_threshold({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.64) == 0.2
-    assert decisions.candidates({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.1) == [0.1, 0.2]
-    assert decisions.candidates({0.1: 0.5, 0.2: 0.6, 0.3: 0.7, 0.4: 0.8}, 0.7) == [0.2, 0.3, 0.4]
-    assert decisions.allowed_quality(0.9, 0.8) == pytest.approx(0.88), "the paper's own example"
-    assert decisions.within([(0.1, 0.9), (0.2, 0.8), (0.3, 0.95)], 0.88) == [0.1], "up to the first that falls"
-    assert decisions.thresholds_up_to("js", 0.1, 0.3) == [0.4, 0.5, 0.6]
-    assert decisions.thresholds_up_to("kl", 0.1)[-1] == 1.0 and len(decisions.thresholds_up_to("kl", 0.1)) == 10
+    assert tuner.fastest({5: 10.0, 10: 12.0, 15: 12.0}) == 10
+    assert tuner.nearest_threshold({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.64) == 0.2
+    assert tuner.candidates({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.1) == [0.1, 0.2]
+    assert tuner.candidates({0.1: 0.5, 0.2: 0.6, 0.3: 0.7, 0.4: 0.8}, 0.7) == [0.2, 0.3, 0.4]
+    assert tuner.allowed_quality(0.9, 0.8) == pytest.approx(0.88), "the paper's own example"
+    assert tuner.within([(0.1, 0.9), (0.2, 0.8), (0.3, 0.95)], 0.88) == [0.1], "up to the first that falls"
+    assert tuner.thresholds_up_to("js", 0.1, 0.3) == [0.4, 0.5, 0.6]
+    assert tuner.thresholds_up_to("kl", 0.1)[-1] == 1.0 and len(tuner.thresholds_up_to("kl", 0.1)) == 10
 
 
 def test_a_slice_is_blind_when_its_interval_is_wider_than_the_fall() -> None:
     narrow, wide = Metric(value=0, low=-0.02, high=0.02), Metric(value=0, low=-0.2, high=0.1)
-    assert not decisions.is_blind(narrow, gap=0.5, num_prompts=100) and decisions.is_blind(wide, 0.5, 100)
-    assert decisions.is_blind(Metric(value=0, low=0, high=0), 0.5, 8), "eight answers as AR's exclude little"
-    assert decisions.is_blind(Metric(value=0), 0.5, 100), "no interval"
-    assert not decisions.is_blind(Metric(value=0, low=0, high=0), 0.5, 80)
+    assert not tuner.is_blind(narrow, gap=0.5, num_prompts=100) and tuner.is_blind(wide, 0.5, 100)
+    assert tuner.is_blind(Metric(value=0, low=0, high=0), 0.5, 8), "eight answers as AR's exclude little"
+    assert tuner.is_blind(Metric(value=0), 0.5, 100), "no interval"
+    assert not tuner.is_blind(Metric(value=0, low=0, high=0), 0.5, 80)
     seen = Metric(value=-0.08, low=-0.12, high=-0.03)
-    assert not decisions.is_blind(seen, 0.75, 20), "an interval with a width already says what it excludes"
+    assert not tuner.is_blind(seen, 0.75, 20), "an interval with a width already says what it excludes"
     beyond = Metric(value=-0.35, low=-0.5, high=-0.21)
-    assert not decisions.is_blind(beyond, 0.9, 48), "wide, and yet surely more than a fifth of the gap"
+    assert not tuner.is_blind(beyond, 0.9, 48), "wide, and yet surely more than a fifth of the gap"
 
 
 def test_the_rejection_twin_of_a_fuzzy_method_keeps_drafter_and_bridge() -> None:

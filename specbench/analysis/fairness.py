@@ -8,8 +8,7 @@ from pathlib import Path
 from specbench.analysis.fairness_drafters import DrafterEntry, ModelForecaster, forced_numbers, make_entries
 from specbench.analysis.fairness_numbers import FairnessReport
 from specbench.analysis.fairness_report import ComparedDrafter, compared_drafter, comparison_of, drafter_report
-from specbench.analysis.fairness_runs import Common, common, read_run
-from specbench.analysis.fairness_texts import REFERENCES, Reference, texts_of
+from specbench.analysis.fairness_runs import REFERENCES, Common, Reference, common, read_run, texts_of
 from specbench.analysis.representation import Representation, representation
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED

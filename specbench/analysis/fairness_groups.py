@@ -6,8 +6,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from specbench.analysis import fairness_drafters as p
-from specbench.analysis.fairness_drafters import ACCEPTANCE, NUM_COLUMNS, Numbers
+from specbench.analysis.fairness_drafters import (
+    ACCEPTANCE,
+    CROSS_ENTROPY,
+    DRAFT_MISFIT,
+    EXCLUDED,
+    KL,
+    NUM_COLUMNS,
+    TARGET_MISFIT,
+    TV,
+    Numbers,
+)
 from specbench.analysis.fairness_numbers import bound_chain, check_bounds, check_fitness, tokens_per_pass
 from specbench.analysis.group_statistics import Array, estimate, max_over_min, ratios, spearman, variance
 from specbench.analysis.representation import Representation
@@ -141,22 +150,22 @@ def forced_group(
     if not totals[POSITIONS]:
         return None
     means = totals / totals[POSITIONS]
-    links = bound_chain(means[PER_PASS], means[p.ACCEPTANCE], means[p.KL], means[p.CROSS_ENTROPY], num_draft_tokens)
+    links = bound_chain(means[PER_PASS], means[ACCEPTANCE], means[KL], means[CROSS_ENTROPY], num_draft_tokens)
     check_bounds(where, links)
-    check_fitness(where, means[p.ACCEPTANCE], means[p.TARGET_MISFIT], means[p.DRAFT_MISFIT])
+    check_fitness(where, means[ACCEPTANCE], means[TARGET_MISFIT], means[DRAFT_MISFIT])
 
     def mean(column: int, bounds: Bounds = (0.0, np.inf)) -> Metric:
         return ratio(group, column, POSITIONS, seed, bounds=bounds)
 
     return ForcedGroup(
         num_positions=int(totals[POSITIONS]),
-        cross_entropy=mean(p.CROSS_ENTROPY),
-        kl=mean(p.KL),
-        tv=mean(p.TV, SHARE),
-        acceptance_rate=mean(p.ACCEPTANCE, SHARE),
-        target_misfit=mean(p.TARGET_MISFIT, SHARE),
-        draft_misfit=mean(p.DRAFT_MISFIT, SHARE),
-        excluded=float(means[p.EXCLUDED]),
+        cross_entropy=mean(CROSS_ENTROPY),
+        kl=mean(KL),
+        tv=mean(TV, SHARE),
+        acceptance_rate=mean(ACCEPTANCE, SHARE),
+        target_misfit=mean(TARGET_MISFIT, SHARE),
+        draft_misfit=mean(DRAFT_MISFIT, SHARE),
+        excluded=float(means[EXCLUDED]),
         tokens_per_pass=links,
         speedup_expected=Metric() if cost is None else ratio(group, PER_PASS, POSITIONS, seed, 1 / cost),
         speedup=None if cost is None else links.divided_by(cost),
@@ -186,11 +195,11 @@ def measured_rate(sums: Sequence[Array]) -> Array:
 
 
 def divergence(sums: Sequence[Array]) -> Array:
-    return ratios(sums, p.CROSS_ENTROPY, POSITIONS)
+    return ratios(sums, CROSS_ENTROPY, POSITIONS)
 
 
 def forced_rate(sums: Sequence[Array]) -> Array:
-    return ratios(sums, p.ACCEPTANCE, POSITIONS)
+    return ratios(sums, ACCEPTANCE, POSITIONS)
 
 
 def forced_speedup(cost: Array) -> Values:
@@ -198,13 +207,13 @@ def forced_speedup(cost: Array) -> Values:
 
 
 def fitness(sums: Sequence[Array]) -> Array:
-    return 1.0 - ratios(sums, p.DRAFT_MISFIT, POSITIONS)
+    return 1.0 - ratios(sums, DRAFT_MISFIT, POSITIONS)
 
 
 def excluded_masses(groups: Mapping[str, Columns]) -> dict[str, float]:
     """Returns the mean mass of p on tokens that q excludes, for every group that is teacher-forced."""
     totals = {name: group.sums.sum(axis=0) for name, group in groups.items()}
-    return {name: float(sums[p.EXCLUDED] / sums[POSITIONS]) for name, sums in totals.items() if sums[POSITIONS]}
+    return {name: float(sums[EXCLUDED] / sums[POSITIONS]) for name, sums in totals.items() if sums[POSITIONS]}
 
 
 def values_of(cost: Array | None) -> dict[str, Values]:
@@ -288,5 +297,5 @@ def over_prompts(sums: Sequence[Array]) -> float | None:
     prompts = np.concatenate(list(sums))
     prompts = prompts[prompts[:, POSITIONS] > 0]
     means = prompts / prompts[:, [POSITIONS]]
-    found = float(spearman(1.0 - means[:, p.DRAFT_MISFIT], means[:, p.ACCEPTANCE])) if len(prompts) else np.nan
+    found = float(spearman(1.0 - means[:, DRAFT_MISFIT], means[:, ACCEPTANCE])) if len(prompts) else np.nan
     return found if np.isfinite(found) else None

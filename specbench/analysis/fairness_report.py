@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specbench.analysis import fairness_drafters as p
-from specbench.analysis.fairness_drafters import DrafterEntry, Numbers
+from specbench.analysis.fairness_drafters import KL, DrafterEntry, Numbers
 from specbench.analysis.fairness_groups import (
     WIDTH,
     Columns,
@@ -74,7 +73,7 @@ def compare_drafters(
 
 
 def with_divergence(cost: Array | None) -> dict[str, Values]:
-    return {"cross_entropy": divergence, "kl": mean_over_positions(p.KL), **values_of(cost)}
+    return {"cross_entropy": divergence, "kl": mean_over_positions(KL), **values_of(cost)}
 
 
 def first(values: Values) -> OfGroups:

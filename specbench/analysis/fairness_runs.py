@@ -1,14 +1,17 @@
 """The runs that `specbench fairness` compares: their drafting methods, common records, and reference texts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from specbench.core.errors import ConfigError, nearest
+from specbench.models.causal_lm import CausalLM
+from specbench.results.recorded_prompts import RecordedPrompt
 from specbench.results.row import Row
 from specbench.results.runs import HOW, ROWS, RecordedRun, split_detail
-from specbench.running.records import Key
+from specbench.running.records import Key, Record
+from specbench.training.passes import Sample
 
 WHOLE = ""  # the route of a method without routes
 
@@ -125,3 +128,64 @@ def _check_target(runs: Sequence[RecordedRun]) -> None:
     if len(targets) > 1:
         shown = "; ".join(f"{path} has {name} ({revision})" for (name, revision), path in targets.items())
         raise ConfigError(f"runs of several targets do not compare ({shown}): give runs of one target")
+
+
+Reference = Literal["continuation", "data"]
+REFERENCES: tuple[str, ...] = get_args(Reference)
+
+
+def texts_of(
+    common: Common,
+    asked: Mapping[Key, RecordedPrompt],
+    target: CausalLM,
+    reference: Reference,
+    context_limit: int | None,
+) -> dict[Key, Sample]:
+    """Returns the text of every common record, its prompt given: AR's own tokens in the first run, or the reference of
+    the row, each up to `context_limit` tokens with its prompt. Texts without a position are left out.
+
+    Raises ConfigError where a group has no position, or no reference text.
+    """
+    texts: dict[Key, Sample] = {}
+    for (task, subset), keys in common.keys.items():
+        made = {}
+        for key in keys:
+            record = common.runs[0].records[key]
+            new_ids = (
+                tuple(record["methods"]["ar"]["token_ids"])
+                if reference == "continuation" else reference_ids(record, asked[key], target)
+            )  # fmt: skip
+            prompt_ids = asked[key].prompt_ids
+            made[key] = within(Sample(subset, (*prompt_ids, *new_ids), len(prompt_ids)), context_limit)
+        found = {key: text for key, text in made.items() if text.num_learnt}
+        if not found:
+            raise ConfigError(
+                f"{task}/{subset}: no text has a position within the shortest context ({context_limit} tokens): leave "
+                "the subset out with --subset, or compare models with a longer context"
+            )
+        texts |= found
+    return texts
+
+
+def within(text: Sample, context_limit: int | None) -> Sample:
+    """Returns the text without the tokens whose positions lie beyond the context."""
+    if context_limit is None:
+        return text
+    return replace(text, ids=text.ids[: max(text.num_given, context_limit + 1)])
+
+
+def reference_ids(record: Record, asked: RecordedPrompt, target: CausalLM) -> tuple[int, ...]:
+    """Returns the target's tokens of the reference answer (the first of several), with a space between a prompt that
+    does not end in one and the answer. Raises ConfigError where there is no text."""
+    turn = record.get("turn", 0)
+    found = asked.example.references[turn]
+    answer = found[0] if isinstance(found, list | tuple) and found else found
+    if not isinstance(answer, str | int | float) or not str(answer).strip():
+        raise ConfigError(
+            f"--reference data: {record['task']}/{record['subset']} example {record['id']} has no reference text: use "
+            "--reference continuation"
+        )
+    before = asked.example.turns[turn]
+    space = "" if before[-1:].isspace() else " "
+    ids: list[int] = target.tokenizer(f"{space}{answer}", add_special_tokens=False)["input_ids"]
+    return tuple(ids)

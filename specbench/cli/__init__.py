@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from specbench import __version__
-from specbench.cli.analyses import fairness, languages, limit, vocab
+from specbench.cli.analyses import audit, fairness, languages, limit, vocab
 from specbench.cli.arguments import bound_numbers, check_words
-from specbench.cli.audit import audit
 from specbench.cli.info import fetch, list_, show, validate
 from specbench.cli.leaderboard import check, compare, leaderboard, schema
 from specbench.cli.lm_eval import PASSED_ON, lm_eval

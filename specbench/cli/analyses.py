@@ -1,13 +1,14 @@
-"""`specbench fairness`."""
+"""`specbench audit`, `fairness`, `languages`, `limit` and `vocab`."""
 
 from typing import Annotated, Any
 
 import typer
 
 from specbench.cli import arguments
-from specbench.cli.arguments import flag, path, split
+from specbench.cli.arguments import command_line, flag, path, split, takes_run_options
 from specbench.core.console import saying, stderr, stdout
 from specbench.core.errors import ConfigError
+from specbench.specs.run_options import RunOptions
 
 RUNS = "Folders of runs, each as RUN or RUN:METHOD; all methods that draft when no METHOD is given."
 
@@ -215,8 +216,7 @@ def vocab(
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
-    from specbench.analysis.vocab import VocabOptions, vocab_report
-    from specbench.analysis.vocab_tables import parts
+    from specbench.analysis.vocab import VocabOptions, parts, vocab_report
 
     asked = VocabOptions(
         target=target, drafter=drafter, target_revision=target_revision, drafter_revision=drafter_revision, task=task,
@@ -230,3 +230,58 @@ def vocab(
         return
     for part in parts(report):
         stdout.print(part)
+
+
+@takes_run_options(
+    without=("subsets_per_task", "repeats", "allow_code_execution"),
+    limit="Examples per subset; when absent, as many as make 8 prompts.",
+)
+def audit(
+    method: Annotated[str, typer.Option(help="Method names or YAML files, separated by commas; or all.")],
+    task: Annotated[str, typer.Option(help="Task name or YAML file that the prompts are from.")] = "mgsm",
+    *,
+    options: RunOptions,
+    draws: Annotated[int, typer.Option(help="Draws of each method for the distribution test; 0 leaves it out.")] = 600,
+    temperature: Annotated[float, typer.Option(help="Temperature of the draws.")] = 1.0,
+    output: Annotated[str | None, typer.Option(help="File that the report is written to, as JSON.")] = None,
+    leaderboard: Annotated[
+        str | None, typer.Option(help="Leaderboard JSON whose rows of these methods and models get the verdict.")
+    ] = None,
+    as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of a table.")] = False,
+) -> None:
+    """Say of methods whether they are lossless on a pair of models; exit code 1 if one is not that claims to be."""
+    from specbench.analysis.audit import run_audit
+    from specbench.analysis.audit_report import audit_table, check_place, paragraphs, write_report
+    from specbench.results.adding import relative
+    from specbench.results.leaderboard import check_writable, load, set_verdicts
+    from specbench.running.request import Request
+
+    tasks = split(task)
+    if len(tasks) != 1:
+        raise ConfigError(f"--task {task}: an audit takes its prompts from one task: name one")
+    request = Request(tasks, split(method), options, command_line())
+    file = path("--output", output)
+    if file is not None:
+        check_place(file)
+    board = path("--leaderboard", leaderboard)
+    if board is not None:  # one that cannot take the verdicts is reported before anything is tried
+        load(board)
+        check_writable(board)
+    with saying("loading") as say:
+        report = run_audit(request, draws, temperature, say, stderr)
+    text = report.model_dump_json(indent=2)
+    if file is not None:
+        write_report(file, text)
+    if as_json:
+        stdout.out(text)
+    else:
+        stdout.print(audit_table(report))
+        for paragraph in paragraphs(report):
+            stdout.print(paragraph)
+    if board is not None:
+        kept = None if file is None else relative(file, board)
+        stderr.print(f"{board}: {set_verdicts(board, report.with_place(kept))} rows got a verdict", soft_wrap=True)
+        if kept is None:
+            stderr.print("the evidence names no report, so that validate says 'stated': give --output to keep one")
+    if not report.as_declared:
+        raise typer.Exit(1)

@@ -249,7 +249,7 @@ def audit(
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of a table.")] = False,
 ) -> None:
-    """Say of methods whether they are lossless on a pair of models; exit code 1 if one is not that claims to be."""
+    """Test whether methods are lossless on a pair of models; exit code 1 if one that is declared lossless is not."""
     from specbench.analysis.audit import run_audit
     from specbench.analysis.audit_report import audit_table, check_place, paragraphs, write_report
     from specbench.results.adding import relative

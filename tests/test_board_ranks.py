@@ -11,13 +11,11 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import locked
 from specbench.results.adding import add_runs
 from specbench.results.bootstrap import Metric, interval
-from specbench.results.compare import compare
-from specbench.results.compare_tables import subsets_table
+from specbench.results.compare import compare, subsets_table
 from specbench.results.comparison_input import read_input
 from specbench.results.leaderboard import load, write
 from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, RowWithRecords, pair_up
-from specbench.results.ranked_tables import Numbered, show, tables
-from specbench.results.ranks import less_is_better, ranked, widening
+from specbench.results.ranking import Numbered, less_is_better, ranked, show, tables, widening
 from specbench.results.runs import RecordedRun
 from specbench.specs.catalogue import load_method
 from tests.test_fairness import run_into

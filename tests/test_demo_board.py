@@ -42,5 +42,5 @@ def test_its_rows_are_what_the_records_beside_it_give() -> None:
     for row in chosen:
         folder = place_of(row, FILE)
         assert folder is not None and not compare_with_run(row, runs.at(folder), FILE).mismatches, row.place
-    changed = chosen[1].model_copy(update={"accepted_lengths": (1,)})
+    changed = chosen[1].model_copy(update={"accepted_tokens_per_step": (1,)})
     assert compare_with_run(changed, runs.at(place_of(changed, FILE) or FILE), FILE).mismatches

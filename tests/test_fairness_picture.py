@@ -7,7 +7,7 @@ import pytest
 from specbench.analysis.fairness.numbers import DrafterReport
 from specbench.analysis.fairness.picture import draw_bars, draw_fitness
 from specbench.results.bootstrap import Metric
-from specbench.results.group_numbers import Chain, Correlations, Family, Forced, GroupNumbers, Measured
+from specbench.results.row import Chain, Correlations, Family, Forced, GroupNumbers, Measured
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 

@@ -22,7 +22,6 @@ from specbench.core.errors import ConfigError
 from specbench.models import timing
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.comparison_input import ComparisonInput
-from specbench.results.differences import unpaired_ratio, widened_ratio
 from specbench.results.execute import execute
 from specbench.results.gate.check import check
 from specbench.results.gate.findings import Compared, output_finding
@@ -41,6 +40,7 @@ from specbench.results.gate.speed import (
     widening,
 )
 from specbench.results.leaderboard import load, write
+from specbench.results.paired import unpaired_ratio, widened_ratio
 from specbench.results.row import Sampling
 from specbench.results.verdict import Difference
 from specbench.running.request import Request

@@ -19,7 +19,7 @@ from specbench.analysis.limit.timings import COMPILED_LENGTHS, NUM_DRAFT_TOKENS,
 from specbench.analysis.limit.work import LEAST_BYTES, AttentionLayer, Gauge, Rates, Work, work_of
 from specbench.core.errors import ConfigError
 from specbench.models.timing import Clock, PassLog
-from specbench.results.speed import expected_speedup
+from specbench.results.metrics import expected_speedup
 from tests import tiny
 from tests.limits import known_report, known_timings
 

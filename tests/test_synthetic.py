@@ -16,8 +16,7 @@ from specbench.models.causal_lm import ModelPair
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import caption
 from specbench.results.paired import RowWithRecords
-from specbench.results.ranked_tables import unranked
-from specbench.results.ranks import ranked
+from specbench.results.ranking import ranked, unranked
 from specbench.running.compose import Decoder, compose
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build

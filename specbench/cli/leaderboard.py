@@ -103,7 +103,7 @@ def show(
 
     The intervals of all pairs of a table are widened together (Bonferroni): 5 % of tables of equals rank any.
     """
-    from specbench.results.ranked_tables import show as shown
+    from specbench.results.ranking import show as shown
 
     with stderr.status("reading the records"):
         found = shown(files, sort, filter_ or [], split(subset or ""), format_)
@@ -133,7 +133,7 @@ def compare(
 ) -> None:
     """Put two runs, methods or rows side by side: what differs in their configuration, then paired changes."""
     from specbench.results.compare import compare as compared
-    from specbench.results.compare_tables import tables
+    from specbench.results.compare import tables
     from specbench.results.comparison_input import chosen, read_input
 
     tasks, subsets = split(task or ""), split(subset or "")

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.shares import SHARE, Bounds
+from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, step_sum
 
 
@@ -103,7 +102,7 @@ def _unconditional(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Met
     return {"acceptance_rate_unconditional": rate}
 
 
-def accepted_lengths(own: Sequence[Generation], num_draft_tokens: int) -> tuple[int, ...] | None:
+def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -> tuple[int, ...] | None:
     """Element k: the target passes after the prefill in which k draft tokens were accepted, 0 to `num_draft_tokens`;
     their sum is that of all steps of all answers. None of an external decoder, and where no answer has a target pass:
     queries that the drafter decoded alone are left out."""

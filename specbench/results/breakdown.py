@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from specbench.core.table import Table, numbers, words
+from specbench.results.bootstrap import Metric
 from specbench.results.captions import prescribed
+from specbench.results.metrics import expected_speedup
 from specbench.results.row import Row
-from specbench.results.speed import dear, name_of, number_of, token_pass, uneven, value_of, verifying_cost
 from specbench.results.units import NULL, number, short
 
 PARTS = {
@@ -21,7 +22,8 @@ def breakdown_table(rows: Sequence[Row]) -> Table:
     """One task and subset, a line per method: milliseconds per emitted token after the first, and what they are spent
     on; the parts sum to the whole."""
     plain = token_pass(rows)
-    figures = ("all", "draft", "verify", "rule and\nsampling", "tokenizer", "other", "draft\nshare", "α", "c", "v")
+    spent = ("all", "draft", "verify", "rule and\nsampling", "tokenizer", "other", "draft\nshare")
+    figures = (*spent, "α", "draft\ncost", "verification\ncost")
     return Table(
         f"{short(rows[0].task)} · {rows[0].subset} · ms per token", (*words("method"), *numbers(*figures)),
         [_cells(row, plain) for row in rows], _caption(rows),
@@ -96,7 +98,7 @@ def _compared(slow: Row, fast: Row, plain: float | None) -> str:
         f"{sign} = {value}" if beside.get(sign, value) == value else f"{sign} = {value}, not {beside[sign]}"
         for sign, value in _hangs_on(part, slow, plain).items()
     ]
-    told = f"{name_of(slow)} takes {more[part]:.1f} ms more per token for {part}{_in_brackets(numbers)}"
+    told = f"{slow.method_name} takes {more[part]:.1f} ms more per token for {part}{_in_brackets(numbers)}"
     return f"{_said(slow)}, {_said(fast)}: {told}"
 
 
@@ -112,7 +114,7 @@ def _hangs_on(part: str, row: Row, plain: float | None) -> dict[str, str]:
     """The numbers of a part: of drafting the cost ratio, of verifying the tokens and the cost of a pass."""
     numbers = {
         "draft": {"c": value_of(row, "cost_ratio")},
-        "verify": {"τ": value_of(row, "mean_acceptance_length"), "v": verifying_cost(row, plain)},
+        "verify": {"τ": value_of(row, "mean_acceptance_length"), "v": verification_cost(row, plain)},
     }.get(part, {})
     return {sign: f"{value:.2f}" for sign, value in numbers.items() if value is not None}
 
@@ -122,7 +124,7 @@ def _in_brackets(numbers: Sequence[str]) -> str:
 
 
 def _said(row: Row) -> str:
-    return f"{name_of(row)} has α {number_of(row, 'acceptance_rate'):.2f} and {number_of(row, 'speedup'):.2f}×"
+    return f"{row.method_name} has α {number_of(row, 'acceptance_rate'):.2f} and {number_of(row, 'speedup'):.2f}×"
 
 
 def _cells(row: Row, plain: float | None) -> list[str]:
@@ -130,12 +132,12 @@ def _cells(row: Row, plain: float | None) -> list[str]:
     draft, whole = spent["draft"], spent["all"]
     share = NULL if draft is None or not whole else f"{draft / whole:.0%}"
     return [
-        name_of(row),
+        row.method_name,
         *(NULL if spent[part] is None else f"{spent[part]:.2f}" for part in ("all", *PARTS)),
         share,
         number(row.metrics.get("acceptance_rate"), 3),
         number(row.metrics.get("cost_ratio"), 3),
-        NULL if (cost := verifying_cost(row, plain)) is None else f"{cost:.2f}",
+        NULL if (cost := verification_cost(row, plain)) is None else f"{cost:.2f}",
     ]
 
 
@@ -146,4 +148,68 @@ def _caption(rows: Sequence[Row]) -> list[str]:
         "v: the mean verifying pass in mean passes of ar"
     )
     plain = token_pass(rows)
-    return [told, ratio, *filter(None, [dear(rows), why(rows), *(uneven(row, plain) for row in rows)])]
+    warnings = [expensive_verification(rows), why(rows), *(skewed_cost(row, plain) for row in rows)]
+    return [told, ratio, *filter(None, warnings)]
+
+
+SKEWED = 1.5  # times c that the mean of draft passes may be before that is said
+NEGLIGIBLE = 0.05  # passes of the baseline that a step may take longer for that, and nothing is said
+EXPENSIVE = 1.25  # passes of the baseline that a verifying pass may take before that is said
+
+
+def token_pass(rows: Sequence[Row]) -> float | None:
+    """The mean seconds of a pass of the baseline, where it stands among the rows."""
+    plain = next((row for row in rows if row.method_name == "ar" and row.accepted_tokens_per_step), None)
+    return None if plain is None else number_of(plain, "verify_seconds") / sum(plain.accepted_tokens_per_step or ())
+
+
+def verification_cost(row: Row, plain: float | None) -> float | None:
+    """v: the mean verifying pass in mean passes of the baseline, which take `plain` seconds; None where the steps of a
+    method are not known."""
+    whole, num_passes = value_of(row, "verify_seconds"), sum(row.accepted_tokens_per_step or ())
+    return whole / num_passes / plain if whole and num_passes and plain else None
+
+
+def expensive_verification(rows: Sequence[Row]) -> str | None:
+    """Where verifying a draft costs more than one pass of the baseline, which the expected speed-up takes it for: a
+    line that says what is expected with it."""
+    plain = token_pass(rows)
+    told = [
+        f"{row.method_name} {_expected(row, cost):.2f}"
+        for row in rows
+        if (cost := verification_cost(row, plain))
+        and cost >= EXPENSIVE
+        and value_of(row, "speedup_expected") is not None
+    ]
+    if not told:
+        return None
+    return f"the expected speed-up takes a verifying pass for one pass of ar; with v it is {', '.join(told)}"
+
+
+def _expected(row: Row, cost: float) -> float:
+    rate, cost_ratio = number_of(row, "acceptance_rate"), number_of(row, "cost_ratio")
+    return expected_speedup(rate, row.num_draft_tokens, cost_ratio, cost)
+
+
+def skewed_cost(row: Row, plain: float | None) -> str | None:
+    """Where c, which is of median passes, is not what drafting took on average: a line that says both. The mean is the
+    least that it can be, as if every step had drafted all its tokens; of drafts as text it is not known."""
+    cost, whole = value_of(row, "cost_ratio"), value_of(row, "draft_seconds")
+    num_passes = row.num_draft_tokens * sum(row.accepted_tokens_per_step or ())
+    if not (cost and whole and num_passes and plain) or value_of(row, "speedup_expected") is None:
+        return None
+    mean = whole / num_passes / plain
+    if mean < SKEWED * cost or row.num_draft_tokens * (mean - cost) < NEGLIGIBLE:
+        return None
+    return (
+        f"{row.method_name}: c = {cost:.3f} is of medians, but its draft passes took {mean:.3f} of a target pass on "
+        "average: a few took far longer than most (a busy machine?), which the expected speed-up leaves out"
+    )
+
+
+def value_of(row: Row, name: str) -> float | None:
+    return row.metrics.get(name, Metric()).value
+
+
+def number_of(row: Row, name: str) -> float:
+    return value_of(row, name) or 0.0

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_place, locked, write_atomically
-from specbench.results.group_numbers import Family, GroupNumbers
-from specbench.results.row import DIGEST, FORMAT, Evidence, Row, digest_of, sealed
+from specbench.results.row import DIGEST, FORMAT, Evidence, Family, GroupNumbers, Row, digest_of, sealed
 
 
 def load(path: Path | str) -> list[Row]:

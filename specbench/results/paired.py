@@ -1,22 +1,102 @@
 """Two methods on the same prompts → what differs between them, with intervals of the ratios and differences.
 
-Prompts are drawn with all that either run measured of them, AR included: what makes a prompt fast or slow for both
-cancels. Without records only the two intervals of the rows are known, which say less: they are joined as if the runs
-had nothing in common, and the result is called not paired.
+Prompts are resampled with everything that either run measured of them, AR included: what makes a prompt fast or slow
+for both cancels. Without records only the intervals of the two rows are known. They are joined as if the runs had
+nothing in common, and the result is called not paired.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from specbench.results import differences
-from specbench.results.acceptance import with_own_passes
+from specbench.results.acceptance import timed_tokens, tokens_of_passes, with_own_passes
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.differences import Columns, length_columns, speed_columns
 from specbench.results.quality import Asked, quality
 from specbench.results.row import Row
 from specbench.running.records import ACCEPTED, JUDGED, Generation, Key, Record, record_key, step_sum
 from specbench.specs.method import MethodSpec
+
+
+def unpaired(first: Metric, second: Metric) -> Metric:
+    """The difference of two metrics of which only their intervals are known: the distances of their ends, squared and
+    added (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
+    if first.value is None or second.value is None:
+        return Metric()
+    value = second.value - first.value
+    if first.low is None or first.high is None or second.low is None or second.high is None:
+        return Metric(value=value)
+    down = math.hypot(second.value - second.low, first.high - first.value)
+    return Metric(
+        value=value, low=value - down, high=value + math.hypot(second.high - second.value, first.value - first.low)
+    )
+
+
+def widened(change: Metric, by: float) -> Metric:
+    """The metric with both ends moved away from its value."""
+    if change.value is None or change.low is None or change.high is None:
+        return change
+    low, high = (change.value + by * (end - change.value) for end in (change.low, change.high))
+    return Metric(value=change.value, low=low, high=high)
+
+
+def unpaired_ratio(baseline: Metric, candidate: Metric) -> Metric:
+    """The ratio of two metrics of which nothing but their intervals is known. Its ends: the distances of theirs on the
+    scale of the logs, squared and added (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
+    if not baseline.value or not candidate.value:
+        return Metric()
+    ratio = candidate.value / baseline.value
+    if not math.isfinite(ratio):
+        return Metric()
+    ends = (baseline.low, baseline.high, candidate.low, candidate.high)
+    if any(end is None or end <= 0 for end in ends):
+        return Metric(value=ratio)
+    before_low, before_high, low, high = (math.log(end) for end in ends if end is not None)
+    before, now = math.log(baseline.value), math.log(candidate.value)
+    return _with_ends(ratio, -math.hypot(now - low, before_high - before), math.hypot(high - now, before - before_low))
+
+
+def _with_ends(ratio: float, below: float, above: float) -> Metric:
+    """A ratio with its ends, as far from it on the scale of the logs; without them where no number holds one."""
+    try:
+        low, high = ratio * math.exp(below), ratio * math.exp(above)
+    except OverflowError:
+        return Metric(value=ratio)
+    return Metric(value=ratio, low=low, high=high) if math.isfinite(high) else Metric(value=ratio)
+
+
+def widened_ratio(ratio: Metric, by: float) -> Metric:
+    """The metric with both ends moved away from its value."""
+    if not ratio.value or not ratio.low or not ratio.high:
+        return ratio
+    low, high = (ratio.value * (end / ratio.value) ** by for end in (ratio.low, ratio.high))
+    return Metric(value=ratio.value, low=low, high=high)
+
+
+Sides = Sequence[Sequence[Generation]]  # of each side its generations, in the same order of prompts
+Columns = list[list[float]]  # two of each side, of all generations
+
+
+def speed_columns(sides: Sides) -> Columns:
+    """Tokens and seconds. A generation of one token has no speed: it is left out on every side, so that what is
+    compared is of the same answers."""
+    timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
+    return [
+        [float(value(g) * keep) for g, keep in zip(generations, timed, strict=True)]
+        for generations in sides
+        for value in (timed_tokens, lambda g: g["decode_seconds"])
+    ]
+
+
+def length_columns(sides: Sides) -> Columns:
+    """Emitted tokens and target passes. A generation without a pass has no tokens per pass: it is left out on every
+    side, as of speeds."""
+    counts = [list(map(tokens_of_passes, generations)) for generations in sides]
+    known = [min(passes for _, passes in each) > 0 for each in zip(*counts, strict=True)]
+    return [
+        [float(each[part] * keep) for each, keep in zip(side, known, strict=True)] for side in counts for part in (0, 1)
+    ]
+
 
 Kind = Literal["ratio", "difference"]
 KINDS: dict[str, Kind] = {
@@ -54,7 +134,7 @@ class Change:
 
     def widened(self, by: float) -> "Change":
         """The same with both ends so many times as far from the value; of a ratio on the scale of its logs."""
-        make = differences.widened_ratio if self.kind == "ratio" else differences.widened
+        make = widened_ratio if self.kind == "ratio" else widened
         return replace(self, change=make(self.change, by))
 
 
@@ -101,7 +181,7 @@ class Pairs:
         make, reason = _PAIRED.get(metric), self._unpaired(metric)
         if reason is None:
             return Change(metric, kind, first, second, make(self) if make is not None else _score(self, metric))
-        join = differences.unpaired_ratio if kind == "ratio" else differences.unpaired
+        join = unpaired_ratio if kind == "ratio" else unpaired
         return Change(metric, kind, first, second, join(first, second), reason)
 
     def _unpaired(self, metric: str) -> str | None:

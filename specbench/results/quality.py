@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from specbench.results.bootstrap import MIN_PROMPTS, Metric, Prompts
+from specbench.results.bootstrap import MIN_PROMPTS, SHARE, Metric, Prompts
 from specbench.results.log_ratios import CONFIDENCE, NUM_RESAMPLES
-from specbench.results.shares import SHARE
 from specbench.results.units import bounds_of
 from specbench.running.records import Generation, Record
 from specbench.tasks.sandbox.run import ENDED

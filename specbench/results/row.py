@@ -9,8 +9,97 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, field_validator, model_validator
 
 from specbench.results.bootstrap import INTERVALS, Intervals, Metric
-from specbench.results.group_numbers import Family, GroupNumbers
 from specbench.specs.components import Engine
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Chain(Frozen):
+    """Theorem 1, each link at least the next: E[F(α(s))] ≥ F(α_T) ≥ F(max(0, 1 − √(KL_T/2))) ≥ the same with D_T, all
+    in emitted tokens per target pass, or all divided by 1 + γc."""
+
+    expected: FiniteFloat
+    of_acceptance: FiniteFloat
+    of_kl: FiniteFloat
+    of_cross_entropy: FiniteFloat
+
+    def divided_by(self, cost: float) -> "Chain":
+        """Tokens per pass as speed-ups, given the cost 1 + γc of a step in target passes."""
+        return Chain(**{name: value / cost for name, value in self.model_dump().items()})
+
+
+class Measured(Frozen):
+    """From a run: of processed distributions, on the positions that were drafted."""
+
+    acceptance_rate: Metric
+    mean_acceptance_length: Metric
+    speedup: Metric
+    bleu: Metric | None = None
+    adjusted_acceptance: Metric | None = None  # α·BLEU, 0 … 100 (figure 7)
+
+
+class Forced(Frozen):
+    """Teacher-forced: raw distributions of both models, on the positions of the reference texts."""
+
+    num_positions: int
+    cross_entropy: Metric  # D_T
+    kl: Metric
+    tv: Metric
+    acceptance_rate: Metric  # α_T
+    target_misfit: Metric  # r_p; the fitness is 1 − r_p
+    draft_misfit: Metric  # r_q
+    excluded: float  # mass of p on tokens that q gives no probability; D and KL count them as the smallest float32
+    tokens_per_pass: Chain
+    speedup_expected: Metric  # S_T = E[F(α(s))]/(1 + γc); null where c is not known
+    speedup: Chain | None = None  # tokens_per_pass ÷ (1 + γc)
+
+
+class GroupNumbers(Frozen):
+    """One group: a subset of a task, for most a language."""
+
+    task: str
+    subset: str
+    language: str | None
+    num_prompts: int
+    measured: Measured | None = None
+    forced: Forced | None = None
+    representation_rank: int | None = None  # as representation.Share; the languages that it never wrote are last
+    representation_share: float | None = None
+
+
+class Spread(Frozen):
+    """How unequal a number is over the groups."""
+
+    variance: Metric
+    max_over_min: Metric
+    worst: str
+    best: str
+
+
+class Correlations(Frozen):
+    """Spearman's ρ over groups; `…_over_prompts` over single prompts, as figure 2a. The intervals are over prompts: of
+    `representation_…` they take the shares as they are, and leave out that another sample of the drafter's texts would
+    give others."""
+
+    representation_and_acceptance: Metric | None = None  # share with α_T: above 0 where well represented languages gain
+    representation_and_measured: Metric | None = None
+    fitness_and_acceptance: Metric | None = None  # 1 − r_q with α_T
+    fitness_and_measured: Metric | None = None
+    fitness_and_acceptance_over_prompts: float | None = None
+
+
+class Family(Frozen):
+    """All groups of a drafter together. `unfairness`: 𝒰 in nats², `lowest`: the group of D_min."""
+
+    groups: tuple[str, ...]
+    unfairness: Metric | None = None
+    lowest: str | None = None
+    excluded: dict[str, float] = Field(default_factory=dict)  # of every group that is teacher-forced, as in `Forced`
+    spreads: dict[str, Spread]  # of acceptance_rate, speedup (measured), forced_acceptance_rate, forced_speedup
+    correlations: Correlations
+
 
 FORMAT: Final = 1
 DIGEST: Final = "digest"
@@ -45,7 +134,7 @@ COMPUTED = frozenset(
     {
         "format", "task", "subset", "language", "method", "num_draft_tokens", "options", "sampling", "n", "subsets",
         "repeats", "created", "lossless", "verdict", "quality", "signatures", "intervals", "warnings",
-        "accepted_lengths", "metrics",
+        "accepted_tokens_per_step", "metrics",
     }
 )  # fmt: skip
 NOTED = frozenset(
@@ -59,8 +148,8 @@ STATED = frozenset({"evidence", "fairness", "run"})
 # Everything but these fields says which result a row is.
 RESULT_FIELDS = frozenset(
     {
-        "metrics", "accepted_lengths", "warnings", "shots", "quality", "signatures", "verdict", "evidence", "fairness",
-        "intervals", "created", "command", "request", "run",
+        "metrics", "accepted_tokens_per_step", "warnings", "shots", "quality", "signatures", "verdict", "evidence",
+        "fairness", "intervals", "created", "command", "request", "run",
     }
 )  # fmt: skip
 
@@ -163,7 +252,7 @@ class Row(Part):
     shots: Shots = Shots(num=0)
     warnings: tuple[Warning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
-    accepted_lengths: tuple[NonNegativeInt, ...] | None = None
+    accepted_tokens_per_step: tuple[NonNegativeInt, ...] | None = None
     metrics: dict[str, Metric]
 
     @field_validator("options")

@@ -13,7 +13,7 @@ from typing import Any
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.bootstrap import Metric
 from specbench.results.measurement import FILE, REMEDY, MeasuredSubset, Measurement
-from specbench.results.metrics import accepted_lengths_of, metrics_of, routes_taken
+from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.quality import JUDGED, Asked, main_metric, signatures
 from specbench.results.row import ALL, Row, Sampling, Shots
 from specbench.results.verdict import declaration, different, verdict_of_records
@@ -122,7 +122,7 @@ class MeasuredRun:
             quality=main_metric(asked, metrics),
             signatures=signatures(asked, records) | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
             shots=shots_of(parts),
-            accepted_lengths=accepted_lengths_of(records, method),
+            accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
             metrics=metrics,
         )
         return row.model_copy(update={"warnings": warnings_of(row, records, self._num_trained_on(method, records))})

@@ -115,7 +115,7 @@ def comparison_table(rows: Sequence[Row]) -> Table:
         *words("method", folds=False),
         Column("verdict", min_width=longest_word),
         Column("drafter", width=min(longest_drafter, WIDTH_OF_DRAFTERS)),
-        *numbers("γ", "α", "τ", "c", "tok/s", "speed-up\n95 % interval", heading(rows).replace(" ", "\n")),
+        *numbers("γ", "α", "τ", "draft\ncost", "tok/s", "speed-up\n95 % interval", heading(rows).replace(" ", "\n")),
     )
     title = f"{short(rows[0].task)} · {rows[0].subset} · {len(rows)} methods"
     return Table(title, columns, cells, _comparison_caption(rows))

@@ -8,9 +8,8 @@ from specbench.analysis.fairness import forced as p
 from specbench.analysis.fairness import groups as c
 from specbench.analysis.fairness.groups import Columns, speedups
 from specbench.analysis.fairness.spread import Array, estimate, max_over_min, ratios, spearman, variance
-from specbench.results.bootstrap import Metric
-from specbench.results.group_numbers import Correlations, Family, GroupNumbers, Spread
-from specbench.results.shares import SHARE, Bounds
+from specbench.results.bootstrap import SHARE, Bounds, Metric
+from specbench.results.row import Correlations, Family, GroupNumbers, Spread
 from specbench.training.divergence import unfairness
 
 Values = Callable[[Sequence[Array]], Array]  # the sums of m groups → the value of each [..., m]

@@ -12,9 +12,8 @@ from specbench.analysis.fairness.numbers import chain, check_chain, check_fitnes
 from specbench.analysis.fairness.spread import Array, estimate, ratios
 from specbench.analysis.representation import Representation
 from specbench.results.acceptance import timed_tokens
-from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.group_numbers import Forced, GroupNumbers, Measured
-from specbench.results.shares import SHARE, Bounds
+from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
+from specbench.results.row import Forced, GroupNumbers, Measured
 from specbench.results.units import PERCENT
 from specbench.running.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum
 from specbench.tasks.scoring.contract import Scorer

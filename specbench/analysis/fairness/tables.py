@@ -8,7 +8,7 @@ from specbench.analysis.fairness.forced import marked, notes
 from specbench.analysis.fairness.numbers import Change, Comparison, DrafterReport, FairnessReport
 from specbench.analysis.tuning.formats import add_columns, new_table, number_of, with_interval
 from specbench.results.bootstrap import Metric
-from specbench.results.group_numbers import Family, Forced, GroupNumbers, Measured, Spread
+from specbench.results.row import Family, Forced, GroupNumbers, Measured, Spread
 from specbench.results.units import NULL
 
 COLUMNS = {

@@ -11,8 +11,7 @@ from specbench.results.comparable import conditions
 from specbench.results.comparison_input import of_subsets
 from specbench.results.leaderboard import load
 from specbench.results.paired import RowWithRecords
-from specbench.results.ranked_tables import SPEEDUP, told_apart
-from specbench.results.ranks import Ranked, grouped, ranked
+from specbench.results.ranking import SPEEDUP, Ranked, grouped, ranked, told_apart
 from specbench.results.row import Row, digest_of
 from specbench.results.runs import Runs
 from specbench.results.units import NULL

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
-from specbench.results.differences import unpaired_ratio
 from specbench.results.gate.counts import (
     IN_ROWS,
     Outputs,
@@ -18,17 +17,18 @@ from specbench.results.gate.counts import (
     counts_of,
     counts_of_row,
 )
+from specbench.results.gate.counts import LENGTH as ROW_LENGTH
 from specbench.results.gate.findings import OUTPUTS, Compared, changed_finding, output_finding, verdict_finding
 from specbench.results.gate.pairing import BASELINE, Control, Pair, records_of_row, rounding
 from specbench.results.gate.speed import LENGTH, SPEEDUP, Pending, joined, lengths, speed_of_baseline, speedups
-from specbench.results.paired import Pairs, RowWithRecords, joined_pairs
+from specbench.results.paired import Pairs, RowWithRecords, joined_pairs, unpaired_ratio
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
 from specbench.results.verdict import Difference
 from specbench.running.records import record_key
 
 if TYPE_CHECKING:
-    from specbench.results.gate.target import Target
+    from specbench.results.recorded_prompts import Target
 
 Say = Callable[[str], None]
 NOT_HELD = "outputs and draft passes, and prompts in pairs: a leaderboard file does not hold them"
@@ -70,7 +70,7 @@ class ByRecords:
     @cached_property
     def target(self) -> "Target":
         """The baseline's target; needs torch, so it is loaded only where outputs differ."""
-        from specbench.results.gate.target import Target
+        from specbench.results.recorded_prompts import Target
 
         return Target(self.runs[0])
 
@@ -205,7 +205,7 @@ class ByRows:
         compared.cells |= cells(*map(counts_of_row, (shown.baseline, shown.candidate)))
         if not greedy:
             compared.notes.append(NOT_DRAWN_AGAIN)
-        names = {SPEEDUP: "speedup"} if strict else {SPEEDUP: "speedup", LENGTH: IN_ROWS[LENGTH]}
+        names = {SPEEDUP: "speedup"} if strict else {SPEEDUP: "speedup", ROW_LENGTH: IN_ROWS[ROW_LENGTH]}
         return [
             pending for pair in whole or parts for what, name in names.items()
             for pending in _ratio_of_rows(compared, what, name, pair)

@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from scipy import special
 
 from specbench.results.bootstrap import Metric, Prompts, ratio
-from specbench.results.differences import length_columns, widened_ratio
 from specbench.results.gate.findings import Compared, Finding
 from specbench.results.gate.pairing import REMEDY, Control
 from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS
-from specbench.results.paired import Pairs
+from specbench.results.paired import Pairs, length_columns, widened_ratio
 
 MAX_PROMPTS = 2000  # there are two million pairs of so many, and a ratio of sums is sharp enough
 Array = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Where the time of each method goes, per emitted token, and why a method that accepts more may be slower."""
+"""The time of each method per emitted token, by part; and why a method that accepts more may be slower."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,8 +19,8 @@ SAME = 0.02  # acceptance rates closer than that, and speed-ups by that share, a
 
 
 def breakdown_table(rows: Sequence[Row]) -> Table:
-    """One task and subset, a line per method: milliseconds per emitted token after the first, and what they are spent
-    on; the parts sum to the whole."""
+    """Returns a table of one task and subset, a line per method: milliseconds per emitted token after the first, and
+    their parts, which sum to the whole."""
     plain = token_pass(rows)
     spent = ("all", "draft", "verify", "rule and\nsampling", "tokenizer", "other", "draft\nshare")
     figures = (*spent, "α", "draft\ncost", "verification\ncost")
@@ -31,8 +31,8 @@ def breakdown_table(rows: Sequence[Row]) -> Table:
 
 
 def per_token(row: Row) -> dict[str, float | None]:
-    """Milliseconds per emitted token by part; a part is null where the records do not tell it. "all" is what tok/s
-    says."""
+    """Returns milliseconds per emitted token by part; None for a part that the records do not hold. "all" is 1000 ÷
+    tok/s."""
     speed = value_of(row, "tokens_per_second")
     spent = [value_of(row, name) for name in ("draft_seconds", "verify_seconds", "overhead_seconds")]
     whole = None if not speed else MILLISECONDS / speed
@@ -44,10 +44,13 @@ def per_token(row: Row) -> dict[str, float | None]:
 
 
 def why(rows: Sequence[Row]) -> str | None:
-    """One line: of the methods that accept more than another and are slower, the one with the highest rate, and the
-    part that takes it the most time more; where there is none, what takes the time of the slowest that is slower than
-    the baseline. None where there is neither. Acceptance rates do not compare across bridges, nor with prescribed ones;
-    and of two speed-ups whose intervals overlap neither is the slower."""
+    """Returns one line on a method that accepts more than another and is slower: the one with the highest rate, and the
+    part that takes it the most additional time. Without such a method, the largest part of the slowest method that is
+    slower than the baseline. None without either.
+
+    Acceptance rates do not compare across bridges, nor with prescribed ones. Of two speed-ups whose intervals overlap
+    neither is slower.
+    """
     needed = ("acceptance_rate", "speedup", "draft_seconds")
     known = [row for row in rows if all(value_of(row, name) is not None for name in needed) and prescribed(row) is None]
     beaten = [
@@ -70,7 +73,7 @@ def _accepts_more(row: Row, other: Row) -> bool:
 
 
 def _comparable(row: Row, other: Row) -> bool:
-    """Whether their α and their seconds are of one kind: the same bridge and engine."""
+    """Returns whether their α and their seconds compare: the bridge and the engine are the same."""
     return (_bridge(row), row.engine) == (_bridge(other), other.engine)
 
 
@@ -111,7 +114,7 @@ def _explained(row: Row, plain: float | None) -> str:
 
 
 def _hangs_on(part: str, row: Row, plain: float | None) -> dict[str, str]:
-    """The numbers of a part: of drafting the cost ratio, of verifying the tokens and the cost of a pass."""
+    """Returns the numbers that explain a part: of drafting the draft cost, of verifying τ and the verification cost."""
     numbers = {
         "draft": {"c": value_of(row, "cost_ratio")},
         "verify": {"τ": value_of(row, "mean_acceptance_length"), "v": verification_cost(row, plain)},
@@ -158,21 +161,21 @@ EXPENSIVE = 1.25  # passes of the baseline that a verifying pass may take before
 
 
 def token_pass(rows: Sequence[Row]) -> float | None:
-    """The mean seconds of a pass of the baseline, where it stands among the rows."""
+    """Returns the mean seconds of a pass of the baseline; None where the baseline is not among the rows."""
     plain = next((row for row in rows if row.method_name == "ar" and row.accepted_tokens_per_step), None)
     return None if plain is None else number_of(plain, "verify_seconds") / sum(plain.accepted_tokens_per_step or ())
 
 
 def verification_cost(row: Row, plain: float | None) -> float | None:
-    """v: the mean verifying pass in mean passes of the baseline, which take `plain` seconds; None where the steps of a
-    method are not known."""
+    """Returns the verification cost v: the mean verifying pass in mean passes of the baseline, which take `plain`
+    seconds. None where the steps of a method are unknown."""
     whole, num_passes = value_of(row, "verify_seconds"), sum(row.accepted_tokens_per_step or ())
     return whole / num_passes / plain if whole and num_passes and plain else None
 
 
 def expensive_verification(rows: Sequence[Row]) -> str | None:
-    """Where verifying a draft costs more than one pass of the baseline, which the expected speed-up takes it for: a
-    line that says what is expected with it."""
+    """Returns a line with the expected speed-ups at the measured verification costs, where these are well above the
+    one pass that the formula assumes; else None."""
     plain = token_pass(rows)
     told = [
         f"{row.method_name} {_expected(row, cost):.2f}"
@@ -192,8 +195,8 @@ def _expected(row: Row, cost: float) -> float:
 
 
 def skewed_cost(row: Row, plain: float | None) -> str | None:
-    """Where c, which is of median passes, is not what drafting took on average: a line that says both. The mean is the
-    least that it can be, as if every step had drafted all its tokens; of drafts as text it is not known."""
+    """Returns a line where the mean draft cost is well above the median draft cost c; else None. The mean is a lower
+    bound: it counts every step as if it had drafted all its tokens. For drafts as text it is unknown."""
     cost, whole = value_of(row, "cost_ratio"), value_of(row, "draft_seconds")
     num_passes = row.num_draft_tokens * sum(row.accepted_tokens_per_step or ())
     if not (cost and whole and num_passes and plain) or value_of(row, "speedup_expected") is None:

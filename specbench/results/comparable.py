@@ -34,7 +34,7 @@ class Difference:
 
 
 def conditions_that_differ(first: Row, second: Row, ignore: Collection[str] = ()) -> list[Difference]:
-    """What differs of what must match, in the order of FIELDS; nothing where the rows may be compared.
+    """Returns the conditions that must match and differ, in the order of FIELDS; none where the rows may be compared.
 
     `ignore`: fields that may differ, by their name (`versions`) or that of a part (`versions.torch`).
     """
@@ -44,8 +44,8 @@ def conditions_that_differ(first: Row, second: Row, ignore: Collection[str] = ()
 
 
 def conditions(row: Row) -> dict[str, Any]:
-    """What must match, by name, dotted where a part may differ alone. Of `signatures` there are those of the row's own
-    scores: a score that another row lacks is compared with nothing."""
+    """Returns the conditions that must match, by name, dotted where a part may differ alone. `signatures` holds
+    those of the row's own scores: a score that another row lacks is compared with nothing."""
     return {name: value for field in FIELDS for name, value in _parts(field, getattr(row, field))}
 
 
@@ -84,7 +84,7 @@ def check_together(rows: Sequence[Sourced]) -> None:
 
 
 def facts(row: Row) -> Iterator[Fact]:
-    """What all rows of a file share; of tasks, methods and targets, what all rows of one of them share."""
+    """Yields the values that all rows of a file share, or all its rows of one task, method or target."""
     yield "device", "", row.device
     for name in VERSIONS:
         yield f"versions.{name}", "", row.versions.get(name)

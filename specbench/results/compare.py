@@ -22,8 +22,8 @@ OUTCOMES = RESULT_FIELDS - {"command"}  # what is no part of a configuration
 
 @dataclass(frozen=True)
 class Compared:
-    """A task and subset. `changes`: of each metric that both sides have. `num_paired`: prompts that both sides have
-    records of; 0 where records are not at hand."""
+    """A task and subset. `changes`: of each metric that both sides have. `num_paired`: prompts with records on both
+    sides; 0 where records cannot be read."""
 
     task: str
     subset: str
@@ -38,8 +38,8 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`hindrances`: what must match for numbers to be compared, and does not; `differing`: all else that differs;
-    `unread`: why records that are there could not be read."""
+    """`hindrances`: fields that must match and differ; `differing`: all other fields that differ; `unread`: why
+    records that exist could not be read."""
 
     first: str
     second: str
@@ -103,7 +103,7 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
 
 
 def changes(pairs: Pairs) -> tuple[Change, ...]:
-    """Of speed, acceptance and score, where both sides have a value."""
+    """Returns the changes of speed, acceptance and score, where both sides have a value."""
     quality = pairs.first.row.quality
     names = [*KINDS, *([quality] if quality is not None and quality == pairs.second.row.quality else [])]
     made = [pairs.change(name) for name in names]
@@ -111,7 +111,7 @@ def changes(pairs: Pairs) -> tuple[Change, ...]:
 
 
 def configuration(first: Row, second: Row) -> list[Difference]:
-    """Every field that differs, but those of the outcome."""
+    """Returns every field that differs, without the fields of the outcome."""
     mine, other = (
         {name: value for name, value in leaves(row).items() if name.partition(".")[0] not in OUTCOMES}
         for row in (first, second)
@@ -125,7 +125,7 @@ def configuration(first: Row, second: Row) -> list[Difference]:
 
 
 def unique(found: Any) -> list[Difference]:
-    """Each field once: rows of several subsets mostly differ in the same."""
+    """Returns each field once: rows of several subsets mostly differ in the same fields."""
     return list({each.field: each for each in found}.values())
 
 
@@ -138,7 +138,8 @@ HINDERED = "what must match does not: a change below is that of the conditions a
 
 
 def tables(comparison: Comparison) -> list[Table]:
-    """What differs first; then a line per metric for every task, and a line per subset where there are several."""
+    """Returns a table of the configuration, a table of metrics for every task, and a table of subsets where there
+    are several."""
     wholes = [each for each in comparison.compared if each.subset == "all" or _alone(each, comparison.compared)]
     parts = [each for each in comparison.compared if each not in wholes]
     return [

@@ -105,8 +105,10 @@ def _or_null(get: Callable[[], str | None]) -> str | None:
 
 
 def check_takes(file: Path, device: str) -> None:
-    """Raise ConfigError for a file that cannot be written, is broken, or has rows of another machine or other versions;
-    `device`: as --device names it. Threads are part of what a machine is called: they are set before."""
+    """Raise ConfigError for a file that cannot be written, is broken, or has rows of another machine or other versions.
+
+    `device`: as --device names it. The name of a machine includes its threads, so they are set before.
+    """
     check_writable(file)
     if not file.exists():
         return

@@ -67,7 +67,8 @@ def measurement_of(
 
 
 def has_other_vocabulary(method: MethodSpec, models: Models) -> bool:
-    """Whether the drafter decodes alone in tokens of its own, whose tokens/s are no multiple of the target's."""
+    """Returns whether the drafter decodes alone in a vocabulary of its own. Its tokens/s are then no multiple of the
+    target's."""
     alone = models.drafters.get(method.name) if method.decodes_with == "drafter" else None
     return alone is not None and alone.vocabulary != models.target.vocabulary
 
@@ -75,7 +76,8 @@ def has_other_vocabulary(method: MethodSpec, models: Models) -> bool:
 def prompts(
     cell: Cell, models: Models, records: Sequence[Record], chat: str
 ) -> Callable[[Mapping[str, Any]], list[int]]:
-    """The target's prompt ids of a record of a cell, AR's answers in the earlier turns included."""
+    """Returns a function that gives the target's prompt ids of a record of a cell, AR's answers in the earlier turns
+    included."""
     examples = {(cell.subset, example.index): example for example in cell.data.examples}
     ids = record_prompts(examples, {cell.subset: cell.budgets}, records, models.target, chat)
     return lambda record: ids(dict(record))
@@ -103,7 +105,7 @@ def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequenc
 
 
 class Reports(Protocol):
-    """Is told of every block of a run that is recorded."""
+    """An object that is called with every block of a run that is recorded."""
 
     def report(self, where: str, record: Record, measured: bool) -> None: ...
 
@@ -114,20 +116,20 @@ MakeProgress = Callable[[Console, int], AbstractContextManager[Reports]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The rows of a run and where they are."""
+    """The rows of a run and the places of their files."""
 
     rows: Sequence[Row]
     records: Path
     leaderboard: Path
 
     def tables(self) -> list[list[Row]]:
-        """The rows that share a table: one task and one method; AR only when it was the only method."""
+        """Returns the rows of each table: one task and one method; AR only where it is the only method."""
         pairs = dict.fromkeys((row.task, row.method) for row in self.rows)
         shown = [pair for pair in pairs if not pair[1].startswith("ar@")] or list(pairs)
         return [[row for row in self.rows if (row.task, row.method) == pair] for pair in shown]
 
     def by_task(self) -> list[list[Row]]:
-        """The rows of each task over all its subsets (or of its only one), a row per method."""
+        """Returns the rows of each task over all its subsets (or of its only one), a row per method."""
         groups = []
         for task in dict.fromkeys(row.task for row in self.rows):
             rows = [row for row in self.rows if row.task == task]
@@ -142,8 +144,8 @@ def execute(
     load_pair: Callable[[RunSpec], Models] | None = None,
     make_progress: MakeProgress = RunProgress,
 ) -> Outcome:
-    """Measure what is not recorded yet, and write the rows. Progress goes to `console`. `load_pair`: gives the models,
-    where some may be loaded already."""
+    """Measure the blocks without a record, and write the rows. Progress goes to `console`. `load_pair`: returns the
+    models, some of which may be loaded already."""
     spec = run_spec(request)
     say_what_is_not_plain(request, spec, console)
     embedded = spec.target.startswith(EMBEDDED)
@@ -211,7 +213,7 @@ def measure_into(
 
 
 def asked_of_cells(cells: Sequence[Cell]) -> Callable[[TaskSpec, str], Asked]:
-    """Gives what the answers of a task's subset are judged by, with the scorers that are made already."""
+    """Returns a function that gives the scorer and language of a task's subset, with the scorers that exist already."""
     found = {(cell.task.name, cell.subset): Asked(cell.scorer, cell.task.language) for cell in cells}
     return lambda task, subset: found[task.name, subset]
 
@@ -220,7 +222,7 @@ def measure(
     spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, done: Mapping[Key, Record], console: Console,
     make_progress: MakeProgress = RunProgress,
 ) -> list[Record]:  # fmt: skip
-    """The records of the plan, those that were not there measured now."""
+    """Returns the records of the plan; those without a record are measured now."""
     plan = list(blocks(cells, spec.repeats))
     announce(console, len(plan), sum(block.key in done for block in plan), folder.path, what_blocks_are(plan))
     with make_progress(console, len(plan)) as progress, saying_what_is_kept(console, folder.path):

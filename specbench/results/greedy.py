@@ -22,8 +22,8 @@ def compare(
     decode_text: DecodeText,
     num_judged: int | None = None,
 ) -> Greedy:
-    """One output per answer of AR, written while `num_judged` draft tokens were judged; only those that differ are
-    scored again."""
+    """Returns how greedy outputs differ from AR's answers: one output per answer, made while `num_judged` draft
+    tokens were judged. Only those that differ are scored again."""
     found = [
         difference(target, answer, output, tolerance, decode_text)
         for answer, output in zip(answers, outputs, strict=True)
@@ -42,7 +42,8 @@ def compare(
 def difference(
     target: ScoringModel, answer: Answer, output: list[int], tolerance: float, decode_text: DecodeText
 ) -> Difference | None:
-    """The first difference, a near-tie iff both tokens' logits are within `tolerance` of the highest."""
+    """Returns the first difference of an output. It is a near-tie iff the logits of both tokens are within
+    `tolerance` of the highest."""
     position = first_difference(answer.token_ids, output)
     if position is None:
         return None
@@ -60,8 +61,8 @@ def difference(
 
 @torch.inference_mode()
 def logit_gap(target: ScoringModel, ids: list[int], tokens: Sequence[int]) -> float:
-    """How far the lowest of the tokens' logits is below the highest logit after `ids`: the larger of two fresh
-    scorings, all of `ids` in one pass and the last token alone."""
+    """Returns how far the lowest of the tokens' logits is below the highest logit after `ids`: the larger value of
+    two fresh scorings, all of `ids` in one pass and the last token alone."""
     target.reset()
     rows = [target.score(ids, 1)[-1].float()]
     if len(ids) > 1:
@@ -78,10 +79,8 @@ NUM_TOP = 10
 
 @torch.inference_mode()
 def measure_noise(target: ScoringModel, answers: Sequence[Answer], max_query_length: int) -> Noise:
-    """The target's logits along AR's answers, one token a pass, against 2 … `max_query_length` a pass and all at once.
-
-    Leaves nothing in the model but its last sequence.
-    """
+    """Measures the noise of the target's logits along AR's answers: one token per pass against 2 …
+    `max_query_length` tokens per pass and all in one pass. The model keeps only its last sequence."""
     largest, smallest_step, squares, num_positions, num_changed = 0.0, 0.0, 0.0, 0, 0
     for answer in answers:
         alone = forced(target, answer, repeat(1))
@@ -100,7 +99,8 @@ def measure_noise(target: ScoringModel, answers: Sequence[Answer], max_query_len
 
 
 def forced(target: ScoringModel, answer: Answer, query_lengths: Iterable[int]) -> torch.Tensor:
-    """The logits that precede each token of the answer, [num_tokens, vocab], fed with the last 1, 2, … tokens again."""
+    """Returns the logits before each token of the answer, [num_tokens, vocab], with the last 1, 2, … tokens scored
+    again."""
     target.reset()
     ids = [*answer.prompt_ids, *answer.token_ids]
     start = len(answer.prompt_ids)
@@ -111,20 +111,21 @@ def forced(target: ScoringModel, answer: Answer, query_lengths: Iterable[int]) -
 
 
 def whole(target: ScoringModel, answer: Answer) -> torch.Tensor:
-    """The same logits from one pass over everything."""
+    """Returns the same logits from one pass over all tokens."""
     target.reset()
     return target.score([*answer.prompt_ids, *answer.token_ids[:-1]], len(answer.token_ids)).clone()
 
 
 def gap_change(first: torch.Tensor, second: torch.Tensor) -> float:
-    """The largest change of the distance between the highest logit of a position and one of the next highest."""
+    """Returns the largest change of the distance between the highest logit of a position and one of the next
+    highest."""
     top = first.topk(min(NUM_TOP, first.shape[-1]), dim=-1).indices
     moved = (second.float() - first.float()).gather(1, top)
     return float((moved[:, :1] - moved).abs().max())
 
 
 def log_change(first: torch.Tensor, second: torch.Tensor) -> float:
-    """Σ over positions of E_p[(Δ ln p)²]."""
+    """Returns Σ over positions of E_p[(Δ ln p)²]."""
     logs, others = (torch.log_softmax(rows.float(), dim=-1) for rows in (first, second))
     return float((logs.exp() * (logs - others).square()).nan_to_num().sum())
 

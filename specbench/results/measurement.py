@@ -1,6 +1,6 @@
-"""measurements.json in the folder of a run: what each command measured, beside the records, that its rows need.
+"""measurements.json in the folder of a run: the facts of each command that its rows need beside the records.
 
-Rows are made from the folder alone: run.json says on what, specs.json says what, records.jsonl holds the answers, and
+Rows are made from the folder alone: run.json holds the conditions, specs.json the specs, records.jsonl the answers, and
 this file the rest.
 """
 
@@ -27,7 +27,7 @@ class Noted(BaseModel):
 
 
 class MeasuredSubset(Noted):
-    """How many examples of a subset were measured, and where its data and worked examples came from."""
+    """How many examples of a subset were measured, and the sources of its data and worked examples."""
 
     task: str
     subset: str
@@ -39,8 +39,8 @@ class MeasuredSubset(Noted):
 
 
 class Ties(Noted):
-    """How many greedy answers of a method are not AR's, and at how many of these the target is undecided: both logits
-    within `tolerance` of the highest (`specbench.results.greedy`)."""
+    """How many greedy answers of a method are not AR's, and at how many of these the target is undecided: both
+    logits are within `tolerance` of the highest (`specbench.results.greedy`)."""
 
     task: str
     subset: str

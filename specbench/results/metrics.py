@@ -30,7 +30,7 @@ PER_PASS = (
 def speeds(
     prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation], *, is_baseline: bool
 ) -> dict[str, Metric]:
-    """Tokens, tokens per second, and speed-ups over the baseline on the same prompts."""
+    """Returns tokens, tokens per second, and speed-ups over the baseline on the same prompts."""
     # The clock starts at the first token, so that token is not counted. A pair with a generation of one token has no
     # speed and is left out on both sides: speedup is then the ratio of the two speeds shown beside it.
     timed = [min(timed_tokens(a), timed_tokens(b)) > 0 for a, b in zip(own, baseline, strict=True)]
@@ -56,7 +56,7 @@ def speeds(
 
 
 def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
-    """Seconds by what they were spent on, and the cost ratio. An external decoder's passes are its own affair."""
+    """Returns seconds by part, and the cost ratio. The passes of an external decoder are unknown."""
     draft_passes = [seconds for g in own for _, seconds in g["passes"]["draft"]]
     token_passes = [seconds for g in baseline for length, seconds in g["passes"]["target"] if length == 1]
     draft_pass, token_pass = _median(draft_passes), _median(token_passes)
@@ -80,7 +80,7 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
 
 
 def _parts_of_overhead(own: Sequence[Generation]) -> dict[str, Metric]:
-    """What the overhead was spent on; null where an answer does not say it."""
+    """Returns the parts of the overhead; None where an answer does not record them."""
     told: dict[str, list[float | None]] = {
         name: [g.get(name) for g in own] for name in ("rule_seconds", "tokenizer_seconds")
     }
@@ -93,10 +93,11 @@ def _parts_of_overhead(own: Sequence[Generation]) -> dict[str, Metric]:
 def expected_speedup(
     acceptance_rate: float, num_draft_tokens: int, cost_ratio: float, verification_cost: float = 1.0
 ) -> float:
-    """f(α, γ, c) = (1 − α^{γ+1}) / ((1 − α)(γc + 1)) as the sum Σ_{k=0..γ} α^k / (γc + 1), which holds at α = 1 too.
+    """Returns f(α, γ, c) = (1 − α^{γ+1}) / ((1 − α)(γc + 1)) as the sum Σ_{k=0..γ} α^k / (γc + 1), which holds at α = 1
+    too.
 
-    It assumes that each of the γ draft tokens is a draft pass. arXiv:2211.17192, theorem 3.8; there a verifying pass
-    costs one target pass; `verification_cost` is its cost where that is known.
+    It assumes one draft pass for each of the γ draft tokens. Source: arXiv:2211.17192, theorem 3.8, where a verifying
+    pass costs one target pass; `verification_cost` replaces that one.
     """
     tokens_per_step = sum(acceptance_rate**k for k in range(num_draft_tokens + 1))
     return tokens_per_step / (num_draft_tokens * cost_ratio + verification_cost)
@@ -127,7 +128,8 @@ __all__ = ["Metric", "expected_speedup", "metrics_of", "summarize"]
 def metrics_of(
     records: Sequence[Record], method: MethodSpec, seed: int = 0, asked: Mapping[str, Asked] | None = None
 ) -> dict[str, Metric]:
-    """Every metric of a method over the records, by what its specification says of it. `asked`: by subset."""
+    """Returns every metric of a method over the records, by its specification. `asked`: scorer and language by
+    subset."""
     taken = routes_taken(records, method)
     part = method.route(taken[0]) if len(taken) == 1 else method
     return summarize(
@@ -144,9 +146,9 @@ def accepted_tokens_per_step_of(records: Sequence[Record], method: MethodSpec) -
 
 
 def routes_taken(records: Sequence[Record], method: MethodSpec) -> list[str]:
-    """The routes of a method that records are of, in the order of its file; none for a method without routes.
+    """Returns the routes of a method that the records took, in the order of its file; none for a method without routes.
 
-    Raises ValueError naming a record that is of no route.
+    Raises ValueError naming a record of an unknown route.
     """
     if method.routes is None:
         return []
@@ -168,17 +170,18 @@ def summarize(
     seed: int = 0,
     asked: Mapping[str, Asked] | None = None,
 ) -> dict[str, Metric]:
-    """Every metric of one method over the records, each paired to AR on the same prompts.
+    """Returns every metric of one method over the records, each paired to AR on the same prompts.
 
-    `verification` is the rule with its options, flat: {"rule": "fuzzy", "threshold": 0.3, …}. `decodes_with` is
-    "drafter" where the drafter decodes alone: then every pass is a draft pass, and the target makes none; "random"
-    where it does so in the queries whose record says that they were `decoded_by` the drafter. Speeds and scores are
-    over all queries, `mean_acceptance_length` over those with target passes. `speedup_expected` is null unless
-    `drafts_token_by_token`: it assumes a draft pass for each draft token.
-    `asked` says by subset what the answers were judged by; without it each record's one score is its accuracy.
-    Where queries took several routes, each with a drafter of its own, there is no one `cost_ratio`, and what is
-    computed from it is null too.
-    Raises ValueError naming the record when its counts contradict each other.
+    `verification`: the rule with its options, flat: {"rule": "fuzzy", "threshold": 0.3, …}. `decodes_with`: "drafter"
+    where the drafter decodes alone: every pass is then a draft pass; "random" where it does so in the queries whose
+    record has `decoded_by` the drafter. Speeds and scores are over all queries, `mean_acceptance_length` over those
+    with target passes. `drafts_token_by_token`: needed for `speedup_expected`, which assumes a draft pass for each
+    draft token. `asked`: scorer and language by subset; without it the one score of each record is its accuracy.
+
+    Where queries took several routes, each with a drafter of its own, `cost_ratio` and all that is computed from it are
+    null.
+
+    Raises ValueError naming the record where counts contradict each other.
     """
     for record in records:
         check_counts(record, "ar", 0)

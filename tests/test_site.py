@@ -250,7 +250,7 @@ def test_planes_of_sweeps_and_predictions(made, tmp_path):
     assert points is not None and len(points.points) == 8 and points.num_reached == 6
 
 
-def test_pictures_of_one_task_are_told_apart_by_what_differs(tmp_path):
+def test_pictures_of_one_task_are_distinct_names_by_what_differs(tmp_path):
     same = {"quality": "accuracy", "n": 40, "subset": "all", "metrics": metrics(random.Random(0))}
     rows = [
         row(**same, method=f"m{method}@1:0", task="mgsm@1:0", seed=seed, sampling={"temperature": temperature})

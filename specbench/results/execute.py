@@ -18,7 +18,7 @@ from specbench.results.greedy import ties_of_records
 from specbench.results.leaderboard import check_writable, write
 from specbench.results.measurement import MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.results.plots import check_plot, draw
-from specbench.results.quality import Asked
+from specbench.results.quality import ScoringSpec
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun
 from specbench.running import runner
@@ -197,7 +197,7 @@ def measure_into(
         def rows_of(records: Sequence[Record], judge: str | None) -> list[Row]:
             known = {record_key(record): record for record in records}
             return MeasuredRun(
-                folder.identity, spec.tasks, spec.methods, measurement, known, judge, asked_of_cells(cells)
+                folder.identity, spec.tasks, spec.methods, measurement, known, judge, scoring_of_cells(cells)
             ).rows()
 
         records, judge = with_recorded(measured, cells, folder.path, console)
@@ -212,9 +212,9 @@ def measure_into(
     return records, rows
 
 
-def asked_of_cells(cells: Sequence[Cell]) -> Callable[[TaskSpec, str], Asked]:
+def scoring_of_cells(cells: Sequence[Cell]) -> Callable[[TaskSpec, str], ScoringSpec]:
     """Returns a function that gives the scorer and language of a task's subset, with the scorers that exist already."""
-    found = {(cell.task.name, cell.subset): Asked(cell.scorer, cell.task.language) for cell in cells}
+    found = {(cell.task.name, cell.subset): ScoringSpec(cell.scorer, cell.task.language) for cell in cells}
     return lambda task, subset: found[task.name, subset]
 
 

@@ -17,7 +17,7 @@ from specbench.results.acceptance import (
     with_own_passes,
 )
 from specbench.results.bootstrap import SHARE, Metric, Prompts
-from specbench.results.quality import Asked, quality
+from specbench.results.quality import ScoringSpec, quality
 from specbench.results.warnings import ar_drift
 from specbench.running.records import Generation, Record, check_counts, name_of
 from specbench.specs.method import MethodSpec
@@ -126,7 +126,7 @@ __all__ = ["Metric", "expected_speedup", "metrics_of", "summarize"]
 
 
 def metrics_of(
-    records: Sequence[Record], method: MethodSpec, seed: int = 0, asked: Mapping[str, Asked] | None = None
+    records: Sequence[Record], method: MethodSpec, seed: int = 0, asked: Mapping[str, ScoringSpec] | None = None
 ) -> dict[str, Metric]:
     """Returns every metric of a method over the records, by its specification. `asked`: scorer and language by
     subset."""
@@ -168,7 +168,7 @@ def summarize(
     decodes_with: str = "target",
     drafts_token_by_token: bool = True,
     seed: int = 0,
-    asked: Mapping[str, Asked] | None = None,
+    asked: Mapping[str, ScoringSpec] | None = None,
 ) -> dict[str, Metric]:
     """Returns every metric of one method over the records, each paired to AR on the same prompts.
 

@@ -38,9 +38,9 @@ REASON = f"more than {MOST_PAIRED} rows"
 
 
 def separable(sides: Sequence[RowWithRecords], metric: str, by: float) -> tuple[Array, Array, Array]:
-    """Of each row, which are in order of their values: how many before it and behind it are separable from it, and for
-    how many that is not known. The interval of a ratio or difference is that of `paired` without records (MOVER),
-    widened by `by`."""
+    """Returns for each row, in the order of their values, how many rows before it and behind it are separable from
+    it, and for how many that is unknown. The interval of a ratio or difference is that of `paired` without records
+    (MOVER), widened by `by`."""
     found = [own(side.row, metric) for side in sides]
     value, low, high = (_column(found, name, KINDS.get(metric) == "ratio") for name in ("value", "low", "high"))
     down, up = by * (value - low), by * (high - value)
@@ -57,7 +57,7 @@ def separable(sides: Sequence[RowWithRecords], metric: str, by: float) -> tuple[
 
 
 def _column(metrics: Sequence[Metric], name: str, is_ratio: bool) -> Array:
-    """On the scale of logs for ratios; NaN where there is none."""
+    """Returns one part of the metrics, on the log scale for ratios; NaN where it does not exist."""
     column = np.array([np.nan if (end := getattr(metric, name)) is None else end for metric in metrics], dtype=float)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(column > 0, np.log(column), np.nan) if is_ratio else column
@@ -73,9 +73,8 @@ COSTS = (
 
 @dataclass(frozen=True)
 class Ranked:
-    """A row with the best and the worst place that the intervals leave it; null without a value. `unpaired`: why it
-    could not be compared with every other row on the same prompts; `unknown`: how many of these changes have no
-    interval."""
+    """A row with its best and worst possible rank; None without a value. `unpaired`: why it could not be compared
+    with every other row on the same prompts; `unknown`: how many of these changes have no interval."""
 
     side: RowWithRecords
     best: int | None
@@ -105,13 +104,13 @@ def less_is_better(metric: str) -> bool:
 
 
 def ranked(sides: Sequence[RowWithRecords], metric: str) -> list[Ranked]:
-    """The rows from the best to the worst, those without a value last, and of these last those with a prescribed
-    acceptance rate: they are no drafters, and are ranked beside none.
+    """Returns the rows from the best to the worst, then those without a value, then those with a prescribed acceptance
+    rate, which are not drafters.
 
-    A place is taken from a row by those that are better and separable: the interval of the ratio (or difference) of the
-    two leaves out that there is none. So the ranks of rows that are not separable overlap. The intervals of all pairs
-    of rows are widened together (`widening`), or equal rows would often look separable. Of more than MOST_PAIRED rows
-    nothing is paired.
+    A row loses a rank to every better row that is separable from it: the interval of the ratio (or difference) of the
+    two excludes "no change". So the ranks of rows that are not separable overlap. The intervals of all pairs of rows
+    are widened together (`widening`), or equal rows would often look separable. More than MOST_PAIRED rows are compared
+    by their own intervals, without pairs.
     """
     sign = 1 if less_is_better(metric) else -1
     drafters = [side for side in sides if prescribed(side.row) is None]
@@ -133,11 +132,11 @@ def ranked(sides: Sequence[RowWithRecords], metric: str) -> list[Ranked]:
 
 
 def widening(num_pairs: int, num_prompts: int) -> float:
-    """How much longer the 95 % intervals of so many pairs are, so that one or more of them leave out the truth in 5 %
-    of the tables (Bonferroni, two-sided; quantiles of Student's t). A third of the prompts are its degrees of freedom:
-    the far tails of intervals of few prompts are heavier than those of the mean of normal numbers. With 8 equal rows
-    and long-tailed lengths, 3 % of the tables at 10 prompts, 4 % at 30 and 100 then have a pair that looks
-    separable; without any widening 40 to 65 %."""
+    """Returns the factor by which the 95 % intervals of so many pairs are widened, so that one or more of them miss
+    the truth in 5 % of the tables (Bonferroni, two-sided; quantiles of Student's t). A third of the prompts are its
+    degrees of freedom: the far tails of intervals of few prompts are heavier than those of the mean of normal
+    numbers. With 8 equal rows and long-tailed lengths, 3 % of the tables at 10 prompts, 4 % at 30 and 100 then have
+    a pair that looks separable; without any widening 40 to 65 %."""
     tail, freedom = (1 - TAILS[1]) / max(1, num_pairs), max(1.0, num_prompts / 3)
     return float(special.stdtrit(freedom, 1 - tail) / special.stdtrit(freedom, TAILS[1]))
 
@@ -165,7 +164,7 @@ def _value(side: RowWithRecords, metric: str) -> float | None:
 
 
 def grouped(sides: Sequence[RowWithRecords], metric: str) -> dict[str, list[RowWithRecords]]:
-    """The groups by their conditions, in the order of the rows; `metric`: what ranks them."""
+    """Returns the rows by their conditions, in the order of the rows; `metric`: that of the ranking."""
     groups: dict[str, list[RowWithRecords]] = {}
     for side in sides:
         same = {name: value for name, value in conditions(side.row).items() if not name.startswith("signatures.")}
@@ -175,7 +174,7 @@ def grouped(sides: Sequence[RowWithRecords], metric: str) -> dict[str, list[RowW
 
 
 def computed(row: Row, metric: str) -> dict[str, str]:
-    """The signatures of a table's scores: of what ranks the rows, and of their main score."""
+    """Returns the signatures of a table's scores: of the metric that ranks the rows, and of their main score."""
     shown = (metric, f"{row.quality}")
     return {name: text for name, text in row.signatures.items()
             if any(each == name or each in (f"{name}_ar", f"{name}_difference") for each in shown)}  # fmt: skip
@@ -189,7 +188,7 @@ QUALITY = 8
 
 @dataclass(frozen=True)
 class Numbered:
-    """A row with its records, and its name in the table: FILE's number and the row's number in it."""
+    """A row with its records, and its name in the table: the file's number and the row's number in it."""
 
     name: str
     side: RowWithRecords
@@ -203,7 +202,7 @@ def check_metric(rows: Sequence[Row], metric: str) -> None:
 
 
 def tables(rows: Sequence[Numbered], metric: str = SPEEDUP) -> list[Table]:
-    """A table for each set of conditions, in the order of the files, the best row of `metric` first."""
+    """Returns a table for each set of conditions, in the order of the files, the best row of `metric` first."""
     names = {id(each.side): each.name for each in rows}
     return [_table(group, names, metric) for group in grouped([each.side for each in rows], metric).values()]
 
@@ -218,7 +217,7 @@ def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: st
         *words("rank", folds=False), Column("row", folds=False, is_for_screen=True), *words("method"), *figures,
         *(numbers(metric.replace("_", "\n"), folds=True) if extra else ()), *words("verdict"),
     )  # fmt: skip
-    settings = told_apart(rows)
+    settings = distinct_names(rows)
     cells = [(each.text, names[id(each.side)], settings[each.row.key], *_cells(each.row, extra)) for each in order]
     separable = len(order) > 1 and (order[0].best, order[0].worst) == (1, 1)
     place = PLACES.get(metric, QUALITY + (extra is not None))
@@ -236,8 +235,8 @@ def _cells(row: Row, extra: str | None) -> list[str]:
     ]
 
 
-def told_apart(rows: Sequence[Row]) -> dict[str, str]:
-    """The method of each row by its key; of several rows of a method with what they differ in."""
+def distinct_names(rows: Sequence[Row]) -> dict[str, str]:
+    """Returns the method of each row by its key; of several rows of a method with the settings in which they differ."""
     named: dict[str, list[Row]] = {}
     for row in rows:
         named.setdefault(short(row.method), []).append(row)
@@ -249,7 +248,7 @@ def told_apart(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _settings(rows: Sequence[Row]) -> list[list[str]]:
-    """Of each row of a method what it does not share with the others."""
+    """Returns for each row of a method the settings that it does not share with the others."""
     names = ("num_draft_tokens", "drafter", "drafter_revision")
     own: list[dict[str, str]] = [
         {name: str(value) for name, value in leaves(each).items() if name.startswith("options.") or name in names}
@@ -278,7 +277,7 @@ def _caption(order: Sequence[Ranked], metric: str) -> list[str]:
 
 
 def unranked(rows: Sequence[Row]) -> list[str]:
-    """A line on each kind of row that no rank is given to."""
+    """Returns a line with the rows that are not ranked, and why."""
     reasons = {f"{short(row.method).partition('@')[0]}: {reason}" for row in rows if (reason := prescribed(row))}
     return [f"not ranked: {'; '.join(sorted(reasons))}"] if reasons else []
 
@@ -303,11 +302,10 @@ def _ranks_told(order: Sequence[Ranked], metric: str) -> str:
 def show(
     files: Sequence[Path], metric: str, filters: Sequence[str], subsets: Sequence[str], format_: str = "text"
 ) -> list[Table | str]:
-    """Ranked tables of the rows that are asked for; of several files a line for each with its number; why records that
-    are there could not be read.
+    """Returns the ranked tables of the chosen rows; of several files a line with the number of each; and why records
+    that exist could not be read.
 
-    Raises ConfigError for files, keys, values, subsets, metrics and formats that there are not, and where there are no
-    rows.
+    Raises ConfigError for unknown files, keys, values, subsets, metrics and formats, and where there are no rows.
     """
     if format_ not in FORMATS:
         raise ConfigError(f"--format {format_}: {nearest(format_, FORMATS)}")

@@ -17,8 +17,8 @@ class Frozen(BaseModel):
 
 
 class Chain(Frozen):
-    """Theorem 1, each link at least the next: E[F(α(s))] ≥ F(α_T) ≥ F(max(0, 1 − √(KL_T/2))) ≥ the same with D_T, all
-    in emitted tokens per target pass, or all divided by 1 + γc."""
+    """The links of theorem 1, each at least the next: E[F(α(s))] ≥ F(α_T) ≥ F(max(0, 1 − √(KL_T/2))) ≥ the same with
+    D_T, all in emitted tokens per target pass, or all divided by 1 + γc."""
 
     expected: FiniteFloat
     of_acceptance: FiniteFloat
@@ -26,12 +26,12 @@ class Chain(Frozen):
     of_cross_entropy: FiniteFloat
 
     def divided_by(self, cost: float) -> "Chain":
-        """Tokens per pass as speed-ups, given the cost 1 + γc of a step in target passes."""
+        """Returns tokens per pass as speed-ups, given the cost 1 + γc of a step in target passes."""
         return Chain(**{name: value / cost for name, value in self.model_dump().items()})
 
 
 class Measured(Frozen):
-    """From a run: of processed distributions, on the positions that were drafted."""
+    """Numbers of a run: of processed distributions, on the positions that were drafted."""
 
     acceptance_rate: Metric
     mean_acceptance_length: Metric
@@ -41,7 +41,7 @@ class Measured(Frozen):
 
 
 class Forced(Frozen):
-    """Teacher-forced: raw distributions of both models, on the positions of the reference texts."""
+    """Teacher-forced numbers: raw distributions of both models, on the positions of the reference texts."""
 
     num_positions: int
     cross_entropy: Metric  # D_T
@@ -70,7 +70,7 @@ class GroupNumbers(Frozen):
 
 
 class Spread(Frozen):
-    """How unequal a number is over the groups."""
+    """The inequality of a number over the groups."""
 
     variance: Metric
     max_over_min: Metric
@@ -169,7 +169,7 @@ class Sampling(Part):
 
 
 class Evidence(Part):
-    """What an audit's verdict rests on: prompts of greedy outputs, draws of up to five tokens and their p-value."""
+    """The evidence of an audit: prompts of greedy outputs, draws of up to five tokens and their p-value."""
 
     task: str
     subsets: tuple[str, ...]
@@ -187,12 +187,12 @@ class Evidence(Part):
 
 
 class Shots(Part):
-    """The worked examples before each prompt, and the guard against contamination: that none of them is measured.
+    """The worked examples before each prompt, and the check that none of them is measured.
 
-    `num`: before each prompt; where it is 0 all else is null. `digest`: of the text before the prompts, 12 hex digits;
-    of several subsets that differ "all-" and a digest of theirs. `num_checked`: the measured examples, each of which
-    asks something else than the worked examples before it, and has no answer of 80 characters or more that stands there
-    (else the run is refused); null where questions could not be told apart.
+    `num`: before each prompt; where it is 0 all other fields are null. `digest`: of the text before the prompts, 12 hex
+    digits; of several subsets that differ "all-" and a digest of theirs. `num_checked`: the measured examples, none of
+    which repeats the question of a worked example before it, or has an answer of 80 characters or more that stands
+    there (else the run is refused); null where questions could not be compared.
     """
 
     num: int = Field(ge=0)
@@ -203,7 +203,7 @@ class Shots(Part):
 
 
 class Warning(Part):
-    """What a reader must know before the speed-up is trusted. `text`: one sentence with the figure and what to do."""
+    """A reason to doubt the speed-up. `text`: one sentence with the figure and what to do."""
 
     code: Literal["wide_interval", "few_prompts", "ar_drift", "trained_on_test"]
     text: str
@@ -278,17 +278,17 @@ class Row(Part):
 
     @property
     def examples(self) -> dict[str, int]:
-        """By subset how many examples the row is of: the first ones that its run measured."""
+        """The number of examples by subset: the first ones that the run measured."""
         return self.subsets or {self.subset: self.n}
 
     @property
     def place(self) -> str:
-        """Task, subset and method, by which a message names a row."""
+        """Task, subset and method, as messages name a row."""
         return f"{self.task.partition(':')[0]} {self.subset} {self.method.partition(':')[0]}"
 
     @property
     def key(self) -> str:
-        """What identifies the result: every field but the metrics, the date and the command line; and the judge, and
+        """The identity of the result: every field but the metrics, the date and the command line; and the judge, and
         the worked examples before the prompts."""
         told = {"judge": self.signatures.get("judge_score"), "shots": self.shots.digest}
         also = {name: value for name, value in told.items() if value is not None}
@@ -296,7 +296,7 @@ class Row(Part):
 
 
 def writable(value: Any) -> Any:
-    """A value of a row as JSON can hold it: an infinite number as a word."""
+    """Returns a value as JSON can hold it: an infinite number as a word."""
     if isinstance(value, Mapping):
         return {name: writable(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

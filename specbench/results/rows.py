@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.results.bootstrap import Metric
 from specbench.results.measurement import FILE, REMEDY, MeasuredSubset, Measurement
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
-from specbench.results.quality import JUDGED, Asked, main_metric, signatures
+from specbench.results.quality import JUDGED, ScoringSpec, main_metric, signatures
 from specbench.results.row import ALL, Row, Sampling, Shots
 from specbench.results.verdict import declaration, different, verdict_of_records
 from specbench.results.warnings import warnings_of
@@ -27,18 +27,18 @@ from specbench.tasks.scoring.contract import make_scorer
 NOT_MULTIPLES = ("speedup", "speedup_e2e", "speedup_expected")  # of tokens that are not the target's
 
 
-def asked_of_subset(task: TaskSpec, subset: str) -> Asked:
+def scoring_of_subset(task: TaskSpec, subset: str) -> ScoringSpec:
     """Returns what the answers of a subset are judged by."""
     spec = task.subset(subset)
-    return Asked(make_scorer(spec), spec.language)
+    return ScoringSpec(make_scorer(spec), spec.language)
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What the rows of one command are made of; all of it is in the run's folder.
+    """The parts that the rows of one command are made of; all of them are in the run's folder.
 
-    `identity`: run.json. `judge`: the signature of the judge whose ratings the records have. `asked`: gives what the
-    answers of a task's subset are judged by.
+    `identity`: run.json. `judge`: the signature of the judge whose ratings the records have. `asked`: returns the
+    scoring of a task's subset.
     """
 
     identity: Mapping[str, Any]
@@ -47,7 +47,7 @@ class MeasuredRun:
     measurement: Measurement
     records: Mapping[Key, Record]
     judge: str | None = None
-    asked: Callable[[TaskSpec, str], Asked] = asked_of_subset
+    asked: Callable[[TaskSpec, str], ScoringSpec] = scoring_of_subset
 
     def rows(self) -> list[Row]:
         """Returns every row, methods in the order given, subsets in the task's order, the row over all last.
@@ -143,7 +143,7 @@ class MeasuredRun:
         return {name: Metric() for name in NOT_MULTIPLES} if is_other else {}
 
     def _options(self, method: MethodSpec) -> dict[str, Any]:
-        """What a method is made of: its parts, or the external code with the digest that identifies it."""
+        """Returns the parts of a method, or the external code with the digest that identifies it."""
         if method.decoder is not None:
             return {"decoder": {**method.decoder.model_dump(), "revision": self.identity["code"][method.name]}}
         return method_options(method, self.identity["target"]["name"])
@@ -231,7 +231,7 @@ def shots_of(parts: Sequence[MeasuredSubset]) -> Shots:
 
 
 def _measured_at(records: Sequence[Record]) -> str:
-    """When the last of the records was measured."""
+    """Returns the time at which the last of the records was measured."""
     times = [record.get("measured_at") for record in records]
     try:
         return datetime.fromtimestamp(max(times), UTC).isoformat(timespec="seconds")  # type: ignore[type-var, arg-type]

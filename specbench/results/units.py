@@ -209,7 +209,7 @@ MEANINGS |= SCORES | OF_SCORES
 
 
 def meaning(name: str) -> tuple[str, str] | None:
-    """Unit and meaning of a metric of a row; None for a score of a plug-in."""
+    """Returns unit and meaning of a metric; None for a score of a plug-in."""
     for suffix in ("_ar", "_difference"):
         score = name.removesuffix(suffix)
         if score != name and name not in MEANINGS:

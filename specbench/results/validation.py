@@ -1,4 +1,4 @@
-"""One leaderboard file → what is wrong with it, all of it where that can be told apart, else the first."""
+"""Checks a leaderboard file: its schema and digests, and its rows against the folders of their runs."""
 
 import math
 from collections import Counter
@@ -28,7 +28,7 @@ ReportReader = Callable[[Path, Row], tuple[str, Evidence] | None]
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A field of a row with its value and the one that the run gives. `field` is dotted where it has parts."""
+    """A field of a row with its value and the value that the run gives. `field` is dotted where it has parts."""
 
     field: str
     said: Any
@@ -49,7 +49,8 @@ def _part(text: str, start: int) -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`mismatches`: none where the row is that of its run. `stated`: its fields that nothing was compared with."""
+    """A row beside its run. `mismatches`: empty where they agree. `stated`: the fields that nothing was compared
+    with."""
 
     mismatches: tuple[Mismatch, ...]
     stated: tuple[str, ...]
@@ -97,8 +98,8 @@ def _same(mine: Any, other: Any) -> bool:
 
 
 def audited(row: Row, own: Row) -> str:
-    """The verdict that a row with this evidence may have, its own where nothing speaks against it: a rule that is lossy
-    by design is never called anything else, and outputs that differ are never clean, whatever an audit found."""
+    """Returns the verdict that a row with this evidence may have. A rule that is lossy by design keeps that verdict,
+    and outputs that differ are never lossless, whatever an audit found."""
     if own.verdict == "lossy by design" or (own.verdict in ("near-tie only", "diverged") and row.verdict in CLEAN):
         return own.verdict
     if row.verdict == "lossless" and row.evidence is not None and not _proves(row.evidence):
@@ -107,7 +108,7 @@ def audited(row: Row, own: Row) -> str:
 
 
 def _proves(evidence: Evidence) -> bool:
-    """Whether it holds both halves of what "lossless" takes: greedy outputs, and draws that the test let pass."""
+    """Returns whether the evidence has both halves of "lossless": greedy outputs, and draws that passed the test."""
     passed = evidence.p_value is not None and evidence.p_value >= FAILS_BELOW
     return bool(evidence.num_prompts and evidence.num_draws and passed)
 
@@ -133,8 +134,8 @@ NAMED = 3  # fields of a row in a message
 
 @dataclass(frozen=True)
 class Validity:
-    """`problems`: one line each; none where the file is sound. `stated`: by field in how many rows nothing was compared
-    with it."""
+    """`problems`: one line each; none where the file is sound. `stated`: by field the number of rows in which
+    nothing was compared with it."""
 
     num_rows: int
     num_recomputed: int
@@ -142,7 +143,7 @@ class Validity:
     stated: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        """What was checked of a sound file."""
+        """Returns what was checked of a sound file."""
         rows = f"{self.num_rows} rows"
         if not self.num_recomputed:
             return f"{rows}: their digests are right; nothing was recomputed"
@@ -154,8 +155,9 @@ class Validity:
 def validate(
     file: Path, with_records: bool, folders: Sequence[Path] = (), verdict_in: ReportReader | None = None
 ) -> Validity:
-    """Check schema, digests, duplicates, and that the rows go together; `with_records`: that they are what the folders
-    of their runs give. `folders`: of runs in which rows are looked for that do not say where theirs is."""
+    """Checks schema, digests, duplicates, and that the rows go together. `with_records`: also compares the rows with
+    the folders of their runs. `folders`: runs in which to look for rows that do not name their folder. `verdict_in`:
+    reads an audit's report."""
     try:
         rows = load(file)
         check_together([(f"{file}: rows.{number}", row) for number, row in enumerate(rows)])
@@ -186,7 +188,7 @@ def _problem(found: Comparison) -> str | None:
 
 
 def _run_of(row: Row, file: Path, runs: Runs, folders: Sequence[Path]) -> RecordedRun:
-    """The run that a row names, if it is there; else the given one that has its row."""
+    """Returns the run that a row names, if it exists; else the given run that has the row."""
     place = place_of(row, file)
     if place is not None and place.is_dir():
         return runs.at(place)

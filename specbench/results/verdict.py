@@ -22,8 +22,8 @@ class Evidence(BaseModel):
 class Difference(Evidence):
     """The first token at which a method's greedy output is not AR's.
 
-    `position` counts new tokens from 0; a token is null where the output had ended. `gap` is how far the lower of the
-    two tokens' logits is below the highest of the target's logits there; null where one output had ended.
+    `position`: counts new tokens from 0. A token is None where the output had ended. `gap`: how far the lower of the
+    two tokens' logits is below the highest logit of the target there; None where one output had ended.
     """
 
     prompt: str
@@ -53,12 +53,11 @@ class Greedy(Evidence):
 
 
 class Noise(Evidence):
-    """How much the target's own logits depend on how many tokens one pass scores.
+    """How far the target's own logits depend on the number of tokens that one pass scores.
 
-    `num_changed` counts prompts at which AR, computed with other query lengths, picks another token somewhere.
-    `max_gap_change` is the largest change of a gap between the highest logit and one of the next nine; `tolerance`,
-    the gap of a near-tie, is twice that. `mean_square_change` is E_p[(Δ ln p)²] per position: the noise of a correct
-    method's probabilities.
+    `num_changed`: prompts at which AR, computed with other query lengths, picks another token. `max_gap_change`: the
+    largest change of a gap between the highest logit and one of the next nine. `tolerance`: the gap of a near-tie,
+    twice that. `mean_square_change`: E_p[(Δ ln p)²] per position, the noise of a correct method's probabilities.
     """
 
     num_prompts: int
@@ -79,7 +78,7 @@ class Answer:
 
 
 def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
-    """The first position at which two outputs differ; an output that ends earlier differs where it ends."""
+    """Returns the first position at which two outputs differ; an output that ends earlier differs where it ends."""
     if list(first) == list(second):
         return None
     pairs = zip(first, second, strict=False)
@@ -93,7 +92,7 @@ def different(records: Sequence[Mapping[str, Any]], method: str) -> list[Mapping
 
 
 def declaration(method: MethodSpec) -> bool | None:
-    """Whether a method is declared lossless; null for external code that claims nothing."""
+    """Returns whether a method is declared lossless; None for external code that claims nothing."""
     return method.lossless or (False if method.decoder is None else None)
 
 

@@ -1,4 +1,4 @@
-"""A row's numbers → what a reader must know before its speed-up is trusted, each with its figure and what to do."""
+"""The warnings of a row: reasons to doubt its speed-up, each with its figure and what to do."""
 
 import math
 from collections.abc import Sequence
@@ -18,8 +18,9 @@ TOLERATED = 1.05  # as an interleaved baseline drifts, so does the method: less 
 
 
 def ar_drift(records: Sequence[Record]) -> Metric:
-    """The ratio with its interval; null where a record does not say when it was measured (`measured_at`), and where
-    a third has fewer than MIN_PROMPTS prompts with a timed token."""
+    """Returns the ratio of AR's speed in the last third of the run to that in the first third, with its interval.
+    Null where a record has no `measured_at`, and where a third has fewer than MIN_PROMPTS prompts with a timed
+    token."""
     if any(record.get("measured_at") is None for record in records):
         return Metric()
     ordered = sorted(records, key=lambda record: float(record["measured_at"]))
@@ -36,7 +37,8 @@ def ar_drift(records: Sequence[Record]) -> Metric:
 
 
 def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.ndarray) -> Metric:
-    """All [num_answers] in the order in which they were measured; prompts: 0 to their number."""
+    """Returns that ratio. All arrays [num_answers], in the order in which they were measured; prompts: numbers from
+    0."""
     size = len(seconds) // 3
     thirds = (prompts[:size], prompts[len(seconds) - size :])
     num_prompts = sum(len(set(third.tolist())) for third in thirds)
@@ -54,20 +56,21 @@ def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.nd
 
 
 def has_drifted(ratio: Metric) -> bool:
-    """Whether the whole interval lies beyond what is TOLERATED, to either side."""
+    """Returns whether the whole interval lies beyond TOLERATED, to either side."""
     if ratio.low is None or ratio.high is None:
         return False
     return ratio.low > TOLERATED or ratio.high < 1 / TOLERATED
 
 
 def _scaled(column: Array) -> Array:
-    """Centred, with a width of 1; a column of equal values is 0."""
+    """Returns a column centred and scaled to a width of 1; a column of equal values as 0."""
     width = np.ptp(column)
     return (column - column.mean()) / width if width > 1e-9 * abs(column).max() else np.zeros_like(column)
 
 
 def _last_coefficient(design: Array, values: Array, prompts: np.ndarray) -> tuple[float, float]:
-    """The least squares coefficient of the last column, and its standard error by leaving out each prompt in turn."""
+    """Returns the least squares coefficient of the last column, and its standard error by the jackknife over
+    prompts."""
     num_prompts, num_columns = int(prompts.max()) + 1, design.shape[1]
     products, targets = np.zeros((num_prompts, num_columns, num_columns)), np.zeros((num_prompts, num_columns))
     np.add.at(products, prompts, design[:, :, None] * design[:, None, :])
@@ -83,16 +86,16 @@ WIDE = 1.25  # end ÷ start of an interval that is too wide to tell a method fro
 
 
 def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) -> tuple[Warning, ...]:
-    """The warnings of a row, by what its metrics say. `records`: its own. `num_trained_on`: the measured prompts that
-    its drafter was trained on."""
+    """Returns the warnings of a row. `records`: its own. `num_trained_on`: the measured prompts that its drafter was
+    trained on."""
     num_processes = len({record.get("process") for record in records})
     found = (wide_interval(row), few_prompts(row), drift(row, num_processes), trained_on_test(row, num_trained_on))
     return tuple(each for each in found if each is not None)
 
 
 def wide_interval(row: Row) -> Warning | None:
-    """An interval of the speed-up whose ends are more than WIDE apart. Widths on the log scale fall with the root of
-    the number of prompts, so that (width ÷ wanted width)² as many are needed."""
+    """Warns of a speed-up whose interval ends are more than WIDE apart. Widths on the log scale fall with the root
+    of the number of prompts, so that (width ÷ wanted width)² times as many are needed."""
     speedup = row.metrics.get("speedup", Metric())
     if not speedup.low or not speedup.high or speedup.low < 0 or speedup.high / speedup.low <= WIDE:
         return None
@@ -106,7 +109,7 @@ def wide_interval(row: Row) -> Warning | None:
 
 
 def few_prompts(row: Row) -> Warning | None:
-    """A speed-up of so few prompts that its interval may be too narrow, or that it has none."""
+    """Warns of a speed-up of so few prompts that its interval may be too narrow or absent."""
     if not rests_on_few(row):
         return None
     num, speedup = num_timed(row), row.metrics["speedup"]
@@ -121,8 +124,8 @@ def few_prompts(row: Row) -> Warning | None:
 
 
 def drift(row: Row, num_processes: int) -> Warning | None:
-    """A baseline that was faster or slower in the end. What it does to a speed-up is not known: the method was measured
-    beside it all the time, and may gain or lose by another load or clock. Not of the baseline itself."""
+    """Warns of a baseline whose speed changed during the run. The effect on the speed-up is unknown: the method ran
+    beside it all the time, and may gain or lose by another load or clock. The baseline itself has no such warning."""
     ratio = row.metrics.get("ar_drift", Metric())
     if row.metrics.get("speedup", Metric()).low is None or not has_drifted(ratio):
         return None

@@ -11,7 +11,7 @@ from specbench.results.comparable import conditions
 from specbench.results.comparison_input import of_subsets
 from specbench.results.leaderboard import load
 from specbench.results.paired import RowWithRecords
-from specbench.results.ranking import SPEEDUP, Ranked, grouped, ranked, told_apart
+from specbench.results.ranking import SPEEDUP, Ranked, distinct_names, grouped, ranked
 from specbench.results.row import Row, digest_of
 from specbench.results.runs import Runs
 from specbench.results.units import NULL
@@ -85,7 +85,7 @@ def _entries(sides: Sequence[RowWithRecords]) -> list[Entry]:
     for shared, group in grouped(sides, SPEEDUP).items():
         own = ConditionGroup(hashlib.sha256(shared.encode("utf-8", "surrogatepass")).hexdigest()[:8], len(group))
         order = ranked(group, SPEEDUP)
-        labels = told_apart([each.row for each in order])
+        labels = distinct_names([each.row for each in order])
         found += [
             Entry(digest_of(row.model_dump(mode="json")), each.side, own, each, labels[row.key], id(row) in whole)
             for each in order

@@ -1,4 +1,4 @@
-"""One check: a baseline and a candidate → what has become worse, and what could not be compared."""
+"""`specbench check`: a baseline and a candidate → what has become worse, and what could not be compared."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -26,8 +26,11 @@ Say = Callable[[str], None]
 def check(
     baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = lambda text: None
 ) -> Report:
-    """Read both sides and compare them. `max_regression`: 0.03 lets a speed-up fall by 3 %; `ignore`: conditions that
-    may differ (`pairing.IGNORABLE`). Raises ConfigError for bad input."""
+    """Returns the comparison of both sides. `max_regression`: 0.03 lets a speed-up fall by 3 %. `ignore`: conditions
+    that may differ (`pairing.IGNORABLE`). `say`: is called with the progress.
+
+    Raises ConfigError for bad input.
+    """
     check_ignored(ignore)
     say("reading the runs")
     first, second = read_baseline(baseline), read_candidate(candidate)
@@ -69,14 +72,14 @@ def _noise(pairs: Sequence[Pair]) -> list[str]:
 
 
 def _warnings(pairs: Sequence[Pair]) -> list[str]:
-    """What speaks against the speed-ups of either side, by the rows over all subsets."""
+    """Returns the warnings of the rows over all subsets, on either side."""
     whole = [pair for pair in pairs if pair.candidate.subset == "all"] or pairs
     sides = [side for pair in whole for side in (("baseline", pair.baseline), ("candidate", pair.candidate))]
     return [f"{name} {row.subset}: {text}" for name, row in sides for text in marked_warnings(row).values()]
 
 
 def _reasons(refused: Sequence[Refused]) -> list[str]:
-    """The same reason of several subsets once."""
+    """Returns each reason once, with its subsets."""
     subsets: dict[str, list[str]] = {}
     for each in refused:
         for reason in each.reasons:
@@ -90,7 +93,8 @@ def _nothing_common(baseline: ComparisonInput, candidate: ComparisonInput) -> st
 
 
 def _missing(baseline: ComparisonInput, rows: Sequence[Row]) -> list[str]:
-    """What a baseline run measured and the candidate did not: a gate that lets it pass would guard nothing."""
+    """Returns a problem with the rows of a baseline run that the candidate lacks: without it the gate would pass
+    anything."""
     if baseline.run is None or not rows:
         return []
     return [f"the candidate has no {', '.join(_names(rows))}: measure it, or name RUN:METHOD in --baseline"]
@@ -107,7 +111,7 @@ def _new(rows: Sequence[Row]) -> list[str]:
 
 
 def _names(rows: Iterable[Row]) -> list[str]:
-    """Task and method with their subsets."""
+    """Returns task and method with their subsets."""
     subsets: dict[str, list[str]] = {}
     for row in rows:
         subsets.setdefault(f"{row.task_name} {row.method_name}", []).append(row.subset)

@@ -1,4 +1,5 @@
-"""One method on one task: its counts, which have no noise, and its ratios, which wait for the verdict of the check."""
+"""One method on one task in a check: its counts, which have no noise, and its ratios, which the check judges
+together."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class ByRecords:
 
     @cached_property
     def target(self) -> "Target":
-        """The baseline's target; needs torch, so it is loaded only where outputs differ."""
+        """The baseline's target. It needs torch, so it is loaded only where outputs differ."""
         from specbench.results.recorded_prompts import Target
 
         return Target(self.runs[0])

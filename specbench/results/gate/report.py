@@ -1,4 +1,4 @@
-"""The report in words, for every form that it is shown in."""
+"""The report of a check as text, Markdown and JUnit XML."""
 
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
@@ -16,7 +16,7 @@ MOST = 8  # lines of a kind: the rest is counted
 
 
 def headline(report: Report) -> str:
-    """The verdict and what it counts."""
+    """Returns the verdict with its counts."""
     num_regressions = sum(len(each.regressions) for each in report.compared)
     num_findings = sum(len(each.findings) for each in report.compared)
     if report.verdict == "regressed":
@@ -29,7 +29,7 @@ def headline(report: Report) -> str:
 
 
 def cells(compared: Compared) -> list[str]:
-    """A line of the table, under HEADERS; of several ratios of speed-ups the lowest."""
+    """Returns a line of the table, under HEADERS; of several ratios of speed-ups the lowest."""
     ratios = [f for f in compared.findings if f.what == SPEEDUP and f.ratio is not None and f.ratio.value is not None]
     lowest = min(ratios, key=lambda f: f.ratio.value if f.ratio and f.ratio.value else 0.0, default=None)
     speed, ratio = NULL, NULL
@@ -41,7 +41,7 @@ def cells(compared: Compared) -> list[str]:
 
 
 def sections(report: Report) -> list[tuple[str, list[str]]]:
-    """What is to be said below the table: a heading and its lines, each at most MOST."""
+    """Returns the texts below the table: a heading and its lines, each at most MOST."""
     several = len({each.task for each in report.compared}) > 1
     every = [(each.name if several else each.method, each) for each in report.compared]
     found = {
@@ -54,7 +54,7 @@ def sections(report: Report) -> list[tuple[str, list[str]]]:
 
 
 def grouped(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """The same text of several methods once."""
+    """Returns each text once, with its methods."""
     methods: dict[str, list[str]] = {}
     for method, text in pairs:
         methods.setdefault(text, []).append(method)
@@ -67,7 +67,7 @@ def shortened(lines: Sequence[str]) -> list[str]:
 
 
 def decided(report: Report) -> list[str]:
-    """How the tolerant tier decides."""
+    """Returns how ratios are judged."""
     if not report.num_tolerant:
         return []
     return [
@@ -78,7 +78,7 @@ def decided(report: Report) -> list[str]:
 
 
 def markdown(report: Report) -> str:
-    """A heading, a table, and the reasons as lists."""
+    """Returns a heading, a table, and the reasons as lists."""
     headers = ["task", *(header.replace("\n", " ") for header in HEADERS)]
     rows = [list(map(escaped_markdown, [each.task, *cells(each)])) for each in report.compared]
     lines = [f"### specbench check: {escaped_markdown(headline(report))}", ""]
@@ -91,7 +91,7 @@ def markdown(report: Report) -> str:
 
 
 def screen(report: Report) -> Iterator[Table | str]:
-    """A table for each task, and the reasons."""
+    """Yields a table for each task, then the reasons."""
     yield headline(report)
     for task in dict.fromkeys(each.task for each in report.compared):
         yield _table(task, [each for each in report.compared if each.task == task])

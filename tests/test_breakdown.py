@@ -87,7 +87,7 @@ def test_a_cost_ratio_that_is_not_what_drafting_took_is_told() -> None:
         row("sd", 1.1, 0.74, (0.5, 0.3, 0.05, 0.0, 0.0591), c=c, accepted_tokens_per_step=(10, 40)) for c in (0.2, 0.1)
     )
     text = " ".join(rendered([plain, other]).split())
-    assert "sd: c = 0.100 is of medians, but its draft passes took 0.250 of a target pass on average" in text
+    assert "sd: c = 0.100 is a ratio of medians, but its draft passes took 0.250 target passes on average" in text
     assert "of medians" not in rendered([plain, even]) and "of medians" not in rendered([other])
     little = row("ngram", 1.1, 0.74, (0.01, 0.3, 0.05, 0.0, 0.0591), c=0.001, accepted_tokens_per_step=(10, 40))
     assert "of medians" not in rendered([plain, little])
@@ -100,7 +100,7 @@ def test_the_cost_of_verifying_is_told_where_the_expected_speed_up_leaves_it_out
     seconds = (0.2, 0.8, 0.05, 0.0, 0.05)
     method = row("sd", 0.9, 1.0, seconds, c=0.1, accepted_tokens_per_step=(10, 30), num_draft_tokens=5)
     text = " ".join(rendered([plain, method]).split())
-    assert "1.000 0.100 2.50" in text and "for one pass of ar; with v it is sd 2.00" in text
+    assert "1.000 0.100 2.50" in text and "costs one pass of ar; with v it is sd 2.00" in text
     assert why([plain, method]).endswith("verify takes 73% of its time (τ = 2.00; v = 2.50)")
     cheap = row("sd", 1.2, 1.0, seconds, c=0.1, accepted_tokens_per_step=(10, 90), num_draft_tokens=5)
     assert "with v it is" not in rendered([plain, cheap]) and "with v it is" not in rendered([method])

@@ -179,4 +179,4 @@ def test_its_rows_are_marked_and_ranked_beside_none() -> None:
     order = ranked([RowWithRecords(each) for each in rows], "speedup")
     assert [(each.row.method, each.text) for each in order] == [("sd@1:0", "1"), ("synthetic@1:0", "")]
     assert unranked(rows) == ["not ranked: synthetic: its α is prescribed (0.8), not a drafter's"]
-    assert any("ranked beside no other row: its α is prescribed (0.8)" in line for line in caption(rows[:1]))
+    assert any("not ranked: its α is prescribed (0.8)" in line for line in caption(rows[:1]))

@@ -148,10 +148,11 @@ def with_added(row: Row, other: Row, where: str, refuse: bool = True) -> Row:
     Raises ConfigError where both copies have different ones. Without `refuse` the row's own verdict and the other's
     numbers win.
     """
-    verdicts = sorted((row, other), key=_told, reverse=True)
+    verdicts = sorted((row, other), key=_evidence_strength, reverse=True)
     fairness = row.fairness or other.fairness if refuse else other.fairness or row.fairness
     contradictions = {
-        "verdict": _told(row) == _told(other) and (row.verdict, row.evidence) != (other.verdict, other.evidence),
+        "verdict": _evidence_strength(row) == _evidence_strength(other)
+        and (row.verdict, row.evidence) != (other.verdict, other.evidence),
         "fairness": other.fairness is not None and other.fairness != fairness,
     }
     for name, differ in contradictions.items():
@@ -164,7 +165,7 @@ def with_added(row: Row, other: Row, where: str, refuse: bool = True) -> Row:
     return row.model_copy(update={"verdict": best.verdict, "evidence": best.evidence, "fairness": fairness})
 
 
-def _told(row: Row) -> int:
+def _evidence_strength(row: Row) -> int:
     """Returns how strong the evidence of a verdict is: none, the run's own outputs, an audit, an audit with its
     evidence."""
     if row.evidence is not None or row.verdict in OF_AUDITS:

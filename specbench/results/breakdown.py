@@ -15,7 +15,7 @@ PARTS = {
     "tokenizer": "tokenizer_seconds", "other": "other_seconds",
 }  # fmt: skip
 MILLISECONDS = 1000.0
-SAME = 0.02  # acceptance rates closer than that, and speed-ups by that share, are not told apart in words
+SAME = 0.02  # acceptance rates closer than that, and speed-ups by that share, count as equal
 
 
 def breakdown_table(rows: Sequence[Row]) -> Table:
@@ -96,24 +96,24 @@ def _compared(slow: Row, fast: Row, plain: float | None) -> str:
     mine, other = per_token(slow), per_token(fast)
     more = {part: (mine[part] or 0.0) - (other[part] or 0.0) for part in PARTS}
     part = max(more, key=lambda name: more[name])
-    beside = _hangs_on(part, fast, plain)
+    beside = _explaining_numbers(part, fast, plain)
     numbers = [
         f"{sign} = {value}" if beside.get(sign, value) == value else f"{sign} = {value}, not {beside[sign]}"
-        for sign, value in _hangs_on(part, slow, plain).items()
+        for sign, value in _explaining_numbers(part, slow, plain).items()
     ]
     told = f"{slow.method_name} takes {more[part]:.1f} ms more per token for {part}{_in_brackets(numbers)}"
-    return f"{_said(slow)}, {_said(fast)}: {told}"
+    return f"{_summary(slow)}, {_summary(fast)}: {told}"
 
 
 def _explained(row: Row, plain: float | None) -> str:
     spent = per_token(row)
     part = max(PARTS, key=lambda name: spent[name] or 0.0)
     share = (spent[part] or 0.0) / (spent["all"] or 1.0)
-    numbers = [f"{sign} = {value}" for sign, value in _hangs_on(part, row, plain).items()]
-    return f"{_said(row)}: {part} takes {share:.0%} of its time{_in_brackets(numbers)}"
+    numbers = [f"{sign} = {value}" for sign, value in _explaining_numbers(part, row, plain).items()]
+    return f"{_summary(row)}: {part} takes {share:.0%} of its time{_in_brackets(numbers)}"
 
 
-def _hangs_on(part: str, row: Row, plain: float | None) -> dict[str, str]:
+def _explaining_numbers(part: str, row: Row, plain: float | None) -> dict[str, str]:
     """Returns the numbers that explain a part: of drafting the draft cost, of verifying τ and the verification cost."""
     numbers = {
         "draft": {"c": value_of(row, "cost_ratio")},
@@ -126,7 +126,7 @@ def _in_brackets(numbers: Sequence[str]) -> str:
     return f" ({'; '.join(numbers)})" if numbers else ""
 
 
-def _said(row: Row) -> str:
+def _summary(row: Row) -> str:
     return f"{row.method_name} has α {number_of(row, 'acceptance_rate'):.2f} and {number_of(row, 'speedup'):.2f}×"
 
 
@@ -145,19 +145,19 @@ def _cells(row: Row, plain: float | None) -> list[str]:
 
 
 def _caption(rows: Sequence[Row]) -> list[str]:
-    told = "rule and sampling: rules, draws; tokenizer: cutting texts anew, stop strings; other: Python, caches"
+    parts = "rule and sampling: rules, draws; tokenizer: retokenization, stop strings; other: Python, caches"
     ratio = (
-        "c is of the median passes, and the times are of all: where passes were slow at times, these hold more of it; "
-        "v: the mean verifying pass in mean passes of ar"
+        "draft cost c: median draft pass ÷ median target pass; verification cost v: mean verifying pass ÷ mean pass of "
+        "ar; both in target passes. Times are of all passes: slow passes count in them, and not in c"
     )
     plain = token_pass(rows)
     warnings = [expensive_verification(rows), why(rows), *(skewed_cost(row, plain) for row in rows)]
-    return [told, ratio, *filter(None, warnings)]
+    return [parts, ratio, *filter(None, warnings)]
 
 
-SKEWED = 1.5  # times c that the mean of draft passes may be before that is said
-NEGLIGIBLE = 0.05  # passes of the baseline that a step may take longer for that, and nothing is said
-EXPENSIVE = 1.25  # passes of the baseline that a verifying pass may take before that is said
+SKEWED = 1.5  # a larger mean draft cost ÷ c is reported
+NEGLIGIBLE = 0.05  # passes of the baseline: a smaller effect on a step is not reported
+EXPENSIVE = 1.25  # passes of the baseline: a larger verification cost is reported
 
 
 def token_pass(rows: Sequence[Row]) -> float | None:
@@ -186,7 +186,7 @@ def expensive_verification(rows: Sequence[Row]) -> str | None:
     ]
     if not told:
         return None
-    return f"the expected speed-up takes a verifying pass for one pass of ar; with v it is {', '.join(told)}"
+    return f"the expected speed-up assumes that a verifying pass costs one pass of ar; with v it is {', '.join(told)}"
 
 
 def _expected(row: Row, cost: float) -> float:
@@ -205,8 +205,8 @@ def skewed_cost(row: Row, plain: float | None) -> str | None:
     if mean < SKEWED * cost or row.num_draft_tokens * (mean - cost) < NEGLIGIBLE:
         return None
     return (
-        f"{row.method_name}: c = {cost:.3f} is of medians, but its draft passes took {mean:.3f} of a target pass on "
-        "average: a few took far longer than most (a busy machine?), which the expected speed-up leaves out"
+        f"{row.method_name}: c = {cost:.3f} is a ratio of medians, but its draft passes took {mean:.3f} target passes "
+        "on average: a few took far longer than most (a busy machine?), which the expected speed-up does not include"
     )
 
 

@@ -15,8 +15,10 @@ SYNTHETIC = "synthetic"  # the drafter whose acceptance rate is an option
 def drafter_of(row: Row) -> str:
     """Returns the drafter with its revision, and whether it is the method's own draft model or replaces it."""
     if "routes" in row.options:
-        told = "by the language of the task" if row.options["language"] == "given" else "by the language of the prompt"
-        return f"{told}: {row.drafter}{_own(row)}"
+        chosen = (
+            "by the language of the task" if row.options["language"] == "given" else "by the language of the prompt"
+        )
+        return f"{chosen}: {row.drafter}{_own(row)}"
     return f"{model_name(row.drafter, row.drafter_revision)}{_own(row)}" if row.drafter else drafter_kind(row)
 
 
@@ -72,7 +74,7 @@ def prescribed(row: Row) -> str | None:
 FEW = f"numbers rest on few prompts: less than {SMALL_SAMPLE}"
 FORECAST = ("acceptance_rate", "cost_ratio", "speedup_expected")
 MANY_CUT = 0.1  # a larger share of answers that ended at the limit makes the accuracy one of cut answers
-OWN_OUTPUTS = "by this run's outputs beside AR's"
+OWN_OUTPUTS = "by this run's outputs compared with AR's"
 SOURCES = {
     "greedy equal": "this run's outputs are AR's",
     "lossy by design": "as its rule declares",
@@ -91,7 +93,7 @@ def caption(rows: Sequence[Row]) -> list[str]:
         f"target {model_name(row.target, row.target_revision)}",
         *_code(row),
         f"drafter {drafter_of(row)}, {draft_length(row)}, {lossless}{_options(row)}",
-        *([f"ranked beside no other row: {reason}"] if (reason := prescribed(row)) else []),
+        *([f"not ranked: {reason}"] if (reason := prescribed(row)) else []),
         f"{_by_subset(rows, sampling_of)}; {computed_on(row)}",
         f"verdict: {_by_subset(rows[-1:] if rows[-1].subset == 'all' else rows, verdict_of)}",
         f"data: {row.data_source} ({_locations(places)})",
@@ -245,12 +247,12 @@ def notes(rows: Sequence[Row]) -> list[str]:
         texts = [row.signatures.get(name) for row in parts]
         lines.append(f"{unit_of(name).label}: {_listed(parts, texts) if len({*texts}) > 1 else texts[0]}")
     for name in (JUDGED, "language_share", "repetition_rate"):
-        shown = [pair(row.metrics, name) if _is_said(row, name) else None for row in rows]
+        shown = [pair(row.metrics, name) if _is_reported(row, name) else None for row in rows]
         if any(shown):
             lines.append(f"{unit_of(name).label}, ar → method: {_listed(rows, shown)}")
-    untold = ["cannot be told" if _asks_in_vain(row) else None for row in parts]
-    if any(untold):
-        lines.append(f"language of the answers: {_listed(parts, untold)}")
+    unidentified = ["cannot be identified" if _has_unknown_language(row) else None for row in parts]
+    if any(unidentified):
+        lines.append(f"language of the answers: {_listed(parts, unidentified)}")
     unscored = [_value(row, "num_unscored") for row in rows]
     if any(unscored):
         counts = [f"{count:.0f} answers" if count else None for count in unscored]
@@ -266,7 +268,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     truncated = [_value(row, "share_truncated") for row in rows]
     if any(truncated):
         shares = [f"{share:.0%}" if share else None for share in truncated]
-        lines.append(f"prompts that lost their middle to fit the context: {_listed(rows, shares)}")
+        lines.append(f"prompts shortened in the middle to fit the context: {_listed(rows, shares)}")
     return lines
 
 
@@ -282,7 +284,7 @@ def why_unscored(records: Sequence[Record]) -> str | None:
     return f"not scored: {count} answers, because {' '.join(reason.split())}{other}"
 
 
-def _is_said(row: Row, name: str) -> bool:
+def _is_reported(row: Row, name: str) -> bool:
     """Returns whether a caption reports a metric: of texts without a reference always; of others the language share
     where it is low, and ratings of a judge beside their own score."""
     if name == JUDGED:
@@ -291,7 +293,7 @@ def _is_said(row: Row, name: str) -> bool:
     return name in row.metrics and (row.quality == "loop_free" or low)
 
 
-def _asks_in_vain(row: Row) -> bool:
+def _has_unknown_language(row: Row) -> bool:
     """Returns whether the language of the answers cannot be identified, though a subset asks for one."""
     metric = row.metrics.get("language_share")
     return row.quality == "loop_free" and row.subset != "all" and (metric is None or metric.value is None)

@@ -1,8 +1,7 @@
 """Two rows → what differs between them that must be the same for their numbers to be compared.
 
-The rule is pyperf's: what was measured under other conditions stands in no common table, and whoever tries is told both
-values. Methods are what is compared, so their name, drafter, draft length and options may differ; so may the commit,
-the command and the date.
+As in pyperf, results of other conditions share no table; an error names both values. Methods may differ in name,
+drafter, draft length and options, since they are what is compared. Commit, command and date may differ too.
 """
 
 from collections.abc import Collection, Iterator, Sequence

@@ -181,7 +181,7 @@ def _change_cells(each: Compared, change: Change) -> tuple[str, ...]:
     values = [number(change.first, digits, factor), number(change.second, digits, factor)]
     if change.metric == "speedup":
         values = [marked(value, row) for value, row in zip(values, (each.first, each.second), strict=True)]
-    return label, *values, *_change(change, factor), _said(change)
+    return label, *values, *_change(change, factor), _remark(change)
 
 
 def subsets_table(parts: Sequence[Compared]) -> Table:
@@ -214,7 +214,7 @@ def _change(change: Change, factor: float) -> tuple[str, str]:
     return number(change.change, digits, factor, "+"), interval(change.change, digits, factor, "+")
 
 
-def _said(change: Change) -> str:
+def _remark(change: Change) -> str:
     if change.change.low is None:
         return "no interval"
     words = "" if change.separable else "not separable"

@@ -110,7 +110,7 @@ class Reports(Protocol):
     def report(self, where: str, record: Record, measured: bool) -> None: ...
 
 
-# Of a console and a number of blocks: what is told of them, for as long as they are measured.
+# Takes a console and the number of blocks; reports them while they are measured.
 MakeProgress = Callable[[Console, int], AbstractContextManager[Reports]]
 
 

@@ -270,7 +270,7 @@ def _caption(order: Sequence[Ranked], metric: str) -> list[str]:
         f"{sampling_of(row)}; {computed_on(row)}; {libraries}",
         f"data: {row.data_source}",
         *(f"{name}: {text}" for name, text in computed(row, metric).items()),
-        _ranks_told([each for each in order if prescribed(each.row) is None], metric),
+        _ranking_line([each for each in order if prescribed(each.row) is None], metric),
         *unranked(rows),
         *([FEW] if few else []),
     ]
@@ -282,7 +282,7 @@ def unranked(rows: Sequence[Row]) -> list[str]:
     return [f"not ranked: {'; '.join(sorted(reasons))}"] if reasons else []
 
 
-def _ranks_told(order: Sequence[Ranked], metric: str) -> str:
+def _ranking_line(order: Sequence[Ranked], metric: str) -> str:
     what = "ratio holds 1" if KINDS.get(metric) == "ratio" else "difference holds 0"
     told = f"ranked by {metric}" + (f" ({MEANINGS[metric][0]})" if metric in MEANINGS else "")
     if len(order) < 2:

@@ -149,7 +149,7 @@ def _comparison_caption(rows: Sequence[Row]) -> list[str]:
         *_of_engines(rows),
         *warning_lines(rows, [each.method_name for each in rows]),
         "acceptance rates do not compare across bridges: rank by τ and tok/s",
-        *(f"{each.method_name} ranks with none: {reason}" for each in rows if (reason := prescribed(each))),
+        *(f"{each.method_name} is not ranked: {reason}" for each in rows if (reason := prescribed(each))),
     ]
 
 

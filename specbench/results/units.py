@@ -129,7 +129,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "rule_seconds": ("s, total", "of these, rules and draws of tokens, on the device; null in records without it"),
     "tokenizer_seconds": (
         "s, total",
-        "of these, bridges that cut texts anew and the search for stop strings; as above",
+        "of these, bridges that tokenize texts again and the search for stop strings; as above",
     ),
     "other_seconds": ("s, total", "of these, the rest: Python, caches, transfers; overhead − rule − tokenizer"),
     "overhead_share": ("share", "overhead ÷ decode seconds"),
@@ -165,7 +165,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "divergence_bound": ("nats", "accepted tokens × threshold, mean over answers, as published in arXiv:2502.20704"),
     "mean_divergence": ("nats", "the fuzzy rule's divergence per judged token (tv: no unit)"),
     "num_unscored": ("answers", "no score, and in no mean: the row has no reference, or could not be judged"),
-    "share_truncated": ("share", "prompts that were longer than the models' context and lost their middle"),
+    "share_truncated": ("share", "prompts that were longer than the models' context and were shortened in the middle"),
     "share_cut_by_length": ("share", "answers that ended at max_new_tokens"),
     "share_cut_by_context": ("share", "answers that ended at the models' context"),
 }

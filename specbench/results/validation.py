@@ -31,14 +31,14 @@ class Mismatch:
     """A field of a row with its value and the value that the run gives. `field` is dotted where it has parts."""
 
     field: str
-    said: Any
-    found: Any
+    in_row: Any
+    in_run: Any
 
     def __str__(self) -> str:
-        said, found = repr(self.said), repr(self.found)
-        same = next((at for at, (mine, other) in enumerate(zip(said, found, strict=False)) if mine != other), 0)
-        start = max(0, same - 20) if max(len(said), len(found)) > SHOWN else 0
-        return f"{self.field} = {_part(said, start)}, but its run gives {_part(found, start)}"
+        in_row, in_run = repr(self.in_row), repr(self.in_run)
+        same = next((at for at, (mine, other) in enumerate(zip(in_row, in_run, strict=False)) if mine != other), 0)
+        start = max(0, same - 20) if max(len(in_row), len(in_run)) > SHOWN else 0
+        return f"{self.field} = {_part(in_row, start)}, but its run gives {_part(in_run, start)}"
 
 
 def _part(text: str, start: int) -> str:
@@ -195,5 +195,5 @@ def _run_of(row: Row, file: Path, runs: Runs, folders: Sequence[Path]) -> Record
     for folder in folders:
         if any(known.key == row.key for known in runs.at(folder).rows):
             return runs.at(folder)
-    told = f"its run is not at {place}" if place is not None else "it does not say where its run is"
+    told = f"its run is not at {place}" if place is not None else "it does not name the folder of its run"
     raise ConfigError(f"{told}: name the folder with --run")

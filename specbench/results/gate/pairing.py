@@ -118,7 +118,7 @@ def pair_rows(
         nearest_pair, *others = sorted((Pair(other, row) for other in same), key=distance)
         least = differing(nearest_pair.baseline, row, ignore, by_rows)
         if least:
-            refused.append(Refused(row, tuple(map(told, least))))
+            refused.append(Refused(row, tuple(map(in_words, least))))
         elif others and distance(others[0]) == distance(nearest_pair):
             refused.append(Refused(row, (tied(nearest_pair.baseline, others[0].baseline),)))
         else:
@@ -155,7 +155,7 @@ def _bridge(row: Row) -> Any:
     return row.options.get("bridge")
 
 
-def told(difference: Difference) -> str:
+def in_words(difference: Difference) -> str:
     return f"{difference.field}: {difference.first} in the baseline, {difference.second} in the candidate"
 
 
@@ -200,18 +200,18 @@ class Control:
             return
         low, high = ratio.low or ratio.value, ratio.high or ratio.value
         ends = "" if ratio.low is None else f" [{low:.3f}, {high:.3f}]"
-        told = f"{ratio.value:.3f} times its speed in the baseline{ends}"
+        speed = f"{ratio.value:.3f} times its speed in the baseline{ends}"
         if not self.other_device:
             self.loads[task] = max(1.0, 1 / low) ** EXCESS
             if max(ratio.value, 1 / ratio.value) > DRIFTED:
-                self.drifted[task] = f"{BASELINE} itself ran at {told}, so that speed-ups do not compare: {REMEDY}"
+                self.drifted[task] = f"{BASELINE} itself ran at {speed}, so that speed-ups do not compare: {REMEDY}"
                 return
         same = low <= 1 <= high if ratio.low is not None else 1 / SAME < ratio.value < SAME
         if same:
-            self.notes.append(f"{task}: {BASELINE} itself ran at {told}: no difference")
+            self.notes.append(f"{task}: {BASELINE} itself ran at {speed}: no difference")
             return
         by = f"{100 * abs(1 - ratio.value):.1f} % {'slower' if ratio.value < 1 else 'faster'}"
         self.notes.append(
-            f"{task}: {BASELINE} itself is {by} ({told}): another load or clock, or a change of what {BASELINE} and "
+            f"{task}: {BASELINE} itself is {by} ({speed}): another load or clock, or a change of what {BASELINE} and "
             "the methods share, such as the loop, which no speed-up shows"
         )

@@ -12,7 +12,7 @@ from scipy import stats
 from specbench.core.registry import SCORERS
 from specbench.results.log_ratios import expanded
 from specbench.results.metrics import summarize
-from specbench.results.quality import Corpus, ScoringSpec, corpus_metrics, main_metric, signatures, stratified
+from specbench.results.quality import CorpusStatistics, ScoringSpec, corpus_metrics, main_metric, signatures, stratified
 from specbench.results.units import meaning, unit_of
 from specbench.running.blocks import judged
 from specbench.tasks.scoring.contract import Score
@@ -240,7 +240,9 @@ def test_intervals_of_many_small_subsets_are_as_wide_as_each_asks_for():
     assert stratified(np.array([1, 1e-9]), np.array([5, 500])) == pytest.approx(expanded(5), abs=1e-4)
     assert stratified(np.zeros(3), np.array([5, 5, 5])) == 0.95
     scores = np.random.default_rng(0).normal(30, 10, (10, 5, 2))
-    metric = corpus_metrics([Corpus(each, np.zeros((5, 2)), lambda sums: sums[0] / 5) for each in scores], seed=0)[0]
+    metric = corpus_metrics(
+        [CorpusStatistics(each, np.zeros((5, 2)), lambda sums: sums[0] / 5) for each in scores], seed=0
+    )[0]
     errors = scores[:, :, 0].var(axis=1, ddof=1) / 5  # the squared standard error of each subset's mean
     freedom = errors.sum() ** 2 / (errors**2 / 4).sum()
     half = stats.t.ppf(0.975, freedom) * errors.sum() ** 0.5 / 10

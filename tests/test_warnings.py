@@ -16,8 +16,8 @@ from specbench.results.bootstrap import Metric
 from specbench.results.gate.check import check
 from specbench.results.leaderboard import load, write
 from specbench.results.ranking import Numbered, tables
-from specbench.results.row import Row, Warning
-from specbench.results.runs import Runs
+from specbench.results.row import Row, RowWarning
+from specbench.results.runs import RecordedRuns
 from specbench.results.tables import comparison_table, overview_table, run_table
 from specbench.results.validation import validate
 from specbench.results.warnings import WIDE, warnings_of
@@ -80,7 +80,10 @@ def test_a_drift_names_the_ratio_and_a_resumed_run() -> None:
     assert codes(measured(ar_drift=Metric(value=0.8, low=0.6, high=1.0))) == []
 
 
-DOUBTS = (Warning(code="wide_interval", text="too wide: measure more"), Warning(code="few_prompts", text="too few"))
+DOUBTS = (
+    RowWarning(code="wide_interval", text="too wide: measure more"),
+    RowWarning(code="few_prompts", text="too few"),
+)
 
 
 def shown(*found: Table) -> str:
@@ -96,7 +99,7 @@ TABLES: dict[str, Callable[[Row], list[Table]]] = {
     "run": lambda each: [run_table([each])],
     "methods": lambda each: [comparison_table([each])],
     "tasks": lambda each: [overview_table([[each]])],
-    "leaderboard": lambda each: tables([Numbered("1", Runs().with_records(each, Path("board.json")))]),
+    "leaderboard": lambda each: tables([Numbered("1", RecordedRuns().with_records(each, Path("board.json")))]),
 }
 
 

@@ -21,7 +21,7 @@ VERSIONS = ("torch", "transformers")  # those that decide about speed
 
 
 @dataclass(frozen=True)
-class Difference:
+class FieldDifference:
     """A field with its two values. `field` is dotted where only a part of it differs: `sampling.temperature`."""
 
     field: str
@@ -32,14 +32,14 @@ class Difference:
         return f"{self.field}: {self.first} ≠ {self.second}"
 
 
-def conditions_that_differ(first: Row, second: Row, ignore: Collection[str] = ()) -> list[Difference]:
+def conditions_that_differ(first: Row, second: Row, ignore: Collection[str] = ()) -> list[FieldDifference]:
     """Returns the conditions that must match and differ, in the order of FIELDS; none where the rows may be compared.
 
     `ignore`: fields that may differ, by their name (`versions`) or that of a part (`versions.torch`).
     """
     mine, other = conditions(first), conditions(second)
     names = [name for name in mine if name in other and not {name, name.partition(".")[0]} & set(ignore)]
-    return [Difference(name, mine[name], other[name]) for name in names if mine[name] != other[name]]
+    return [FieldDifference(name, mine[name], other[name]) for name in names if mine[name] != other[name]]
 
 
 def conditions(row: Row) -> dict[str, Any]:

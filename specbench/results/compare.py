@@ -8,11 +8,11 @@ from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import FEW, rests_on_few
-from specbench.results.comparable import Difference, conditions_that_differ
+from specbench.results.comparable import FieldDifference, conditions_that_differ
 from specbench.results.comparison_input import ComparisonInput, leaves
-from specbench.results.paired import KINDS, Change, Pairs, pair_up
+from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import RESULT_FIELDS, Row
-from specbench.results.runs import Runs
+from specbench.results.runs import RecordedRuns
 from specbench.results.tables import marked, warning_lines
 from specbench.results.units import NULL, interval, number, unit_of
 
@@ -21,7 +21,7 @@ OUTCOMES = RESULT_FIELDS - {"command"}  # what is no part of a configuration
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedSubset:
     """A task and subset. `changes`: of each metric that both sides have. `num_paired`: prompts with records on both
     sides; 0 where records cannot be read."""
 
@@ -30,9 +30,9 @@ class Compared:
     first: Row
     second: Row
     num_paired: int
-    changes: tuple[Change, ...]
+    changes: tuple[MetricChange, ...]
 
-    def change(self, metric: str) -> Change | None:
+    def change(self, metric: str) -> MetricChange | None:
         return next((each for each in self.changes if each.metric == metric), None)
 
 
@@ -43,9 +43,9 @@ class Comparison:
 
     first: str
     second: str
-    hindrances: tuple[Difference, ...]
-    differing: tuple[Difference, ...]
-    compared: tuple[Compared, ...]
+    hindrances: tuple[FieldDifference, ...]
+    differing: tuple[FieldDifference, ...]
+    compared: tuple[ComparedSubset, ...]
     unread: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Comparison:
 def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     """Compare the rows of the tasks and subsets that both have. Raises ConfigError where there are none, and where both
     are the same row."""
-    runs, mine, other = Runs(), first.by_group(), second.by_group()
+    runs, mine, other = RecordedRuns(), first.by_group(), second.by_group()
     places = [place for place in mine if place in other]
     if not places:
         told = [", ".join(f"{task} {subset}" for task, subset in list(side)[:4]) for side in (mine, other)]
@@ -88,7 +88,7 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     found = []
     for place in places:
         pairs = pair_up(runs.with_records(mine[place], first.file), runs.with_records(other[place], second.file))
-        found.append(Compared(*place, mine[place], other[place], pairs.num_prompts, changes(pairs)))
+        found.append(ComparedSubset(*place, mine[place], other[place], pairs.num_prompts, changes(pairs)))
     hindrances = unique(each for place in places for each in conditions_that_differ(mine[place], other[place]))
     known = {each.field for each in hindrances}
     rest = unique(each for place in places for each in configuration(mine[place], other[place]))
@@ -102,7 +102,7 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     )
 
 
-def changes(pairs: Pairs) -> tuple[Change, ...]:
+def changes(pairs: Pairs) -> tuple[MetricChange, ...]:
     """Returns the changes of speed, acceptance and score, where both sides have a value."""
     quality = pairs.first.row.quality
     names = [*KINDS, *([quality] if quality is not None and quality == pairs.second.row.quality else [])]
@@ -110,7 +110,7 @@ def changes(pairs: Pairs) -> tuple[Change, ...]:
     return tuple(each for each in made if each.first.value is not None and each.second.value is not None)
 
 
-def configuration(first: Row, second: Row) -> list[Difference]:
+def configuration(first: Row, second: Row) -> list[FieldDifference]:
     """Returns every field that differs, without the fields of the outcome."""
     mine, other = (
         {name: value for name, value in leaves(row).items() if name.partition(".")[0] not in OUTCOMES}
@@ -118,13 +118,13 @@ def configuration(first: Row, second: Row) -> list[Difference]:
     )
     names = dict.fromkeys([*mine, *other])
     return [
-        Difference(name, mine.get(name, ABSENT), other.get(name, ABSENT))
+        FieldDifference(name, mine.get(name, ABSENT), other.get(name, ABSENT))
         for name in names
         if mine.get(name, ABSENT) != other.get(name, ABSENT)
     ]
 
 
-def unique(found: Any) -> list[Difference]:
+def unique(found: Any) -> list[FieldDifference]:
     """Returns each field once: rows of several subsets mostly differ in the same fields."""
     return list({each.field: each for each in found}.values())
 
@@ -149,7 +149,7 @@ def tables(comparison: Comparison) -> list[Table]:
     ]
 
 
-def _alone(each: Compared, compared: Sequence[Compared]) -> bool:
+def _alone(each: ComparedSubset, compared: Sequence[ComparedSubset]) -> bool:
     return not any(other.task == each.task and other.subset != each.subset for other in compared)
 
 
@@ -168,7 +168,7 @@ def configuration_table(comparison: Comparison) -> Table:
     return Table("what differs in the configuration", columns, rows, caption)
 
 
-def changes_table(each: Compared) -> Table:
+def changes_table(each: ComparedSubset) -> Table:
     """A line for each metric of a task and subset."""
     figures = numbers("first", "second", "change", "95 % interval")
     caption = [*_caption(each), *warning_lines([each.first, each.second], ["first", "second"])]
@@ -176,7 +176,7 @@ def changes_table(each: Compared) -> Table:
     return Table(f"{each.task} · {each.subset}", (*words("metric", folds=False), *figures, *words("")), rows, caption)
 
 
-def _change_cells(each: Compared, change: Change) -> tuple[str, ...]:
+def _change_cells(each: ComparedSubset, change: MetricChange) -> tuple[str, ...]:
     label, digits, factor = _unit(change.metric)
     values = [number(change.first, digits, factor), number(change.second, digits, factor)]
     if change.metric == "speedup":
@@ -184,7 +184,7 @@ def _change_cells(each: Compared, change: Change) -> tuple[str, ...]:
     return label, *values, *_change(change, factor), _remark(change)
 
 
-def subsets_table(parts: Sequence[Compared]) -> Table:
+def subsets_table(parts: Sequence[ComparedSubset]) -> Table:
     """A line for each subset."""
     several = len({each.task for each in parts}) > 1
     figures = (f"{LABELS[name][0]}: change\n95 % interval" for name in IN_SUBSETS)
@@ -195,7 +195,7 @@ def subsets_table(parts: Sequence[Compared]) -> Table:
     return Table("by subset", columns, rows, caption)
 
 
-def _subset_cells(each: Compared) -> list[str]:
+def _subset_cells(each: ComparedSubset) -> list[str]:
     changes = [each.change(name) for name in IN_SUBSETS]
     speedup = changes[0]
     pair = NULL if speedup is None else f"{number(speedup.first, 2)} → {number(speedup.second, 2)}"
@@ -203,18 +203,18 @@ def _subset_cells(each: Compared) -> list[str]:
     return [str(each.num_paired or NULL), pair, *cells]
 
 
-def _rest_on_few(each: Compared) -> bool:
+def _rest_on_few(each: ComparedSubset) -> bool:
     return rests_on_few(each.first) or rests_on_few(each.second)
 
 
-def _change(change: Change, factor: float) -> tuple[str, str]:
+def _change(change: MetricChange, factor: float) -> tuple[str, str]:
     if change.kind == "ratio":
         return f"× {number(change.change, 3)}", interval(change.change, 3)
     digits = 3 if factor == 1 else 1
     return number(change.change, digits, factor, "+"), interval(change.change, digits, factor, "+")
 
 
-def _remark(change: Change) -> str:
+def _remark(change: MetricChange) -> str:
     if change.change.low is None:
         return "no interval"
     words = "" if change.separable else "not separable"
@@ -228,7 +228,7 @@ def _unit(metric: str) -> tuple[str, int, float]:
     return unit.label, unit.digits, unit.factor
 
 
-def _caption(each: Compared) -> list[str]:
+def _caption(each: ComparedSubset) -> list[str]:
     if not each.num_paired:
         few = [FEW] if _rest_on_few(each) else []
         return [*few, f"not paired: {', '.join(sorted({c.unpaired for c in each.changes if c.unpaired}))}"]

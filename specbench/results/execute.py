@@ -115,7 +115,7 @@ MakeProgress = Callable[[Console, int], AbstractContextManager[Reports]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """The rows of a run and the places of their files."""
 
     rows: Sequence[Row]
@@ -143,7 +143,7 @@ def execute(
     console: Console,
     load_pair: Callable[[RunSpec], Models] | None = None,
     make_progress: MakeProgress = RunProgress,
-) -> Outcome:
+) -> RunOutcome:
     """Measure the blocks without a record, and write the rows. Progress goes to `console`. `load_pair`: returns the
     models, some of which may be loaded already."""
     spec = run_spec(request)
@@ -172,7 +172,7 @@ def execute(
         say(console, reason)
     if request.leaderboard is not None:
         add_rows(request.leaderboard, rows, folder.path)
-    outcome = Outcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
+    outcome = RunOutcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
     if request.plot is not None:
         draw(outcome.tables(), request.plot)
     return outcome

@@ -8,7 +8,15 @@ from typing import Any
 import torch
 
 from specbench.decoding.drafters.model import ScoringModel
-from specbench.results.verdict import Answer, Difference, Greedy, Noise, declaration, different, first_difference
+from specbench.results.verdict import (
+    BaselineAnswer,
+    Greedy,
+    Noise,
+    TokenDifference,
+    declaration,
+    different,
+    first_difference,
+)
 from specbench.specs.method import MethodSpec
 
 DecodeText = Callable[[Sequence[int]], str]
@@ -16,7 +24,7 @@ DecodeText = Callable[[Sequence[int]], str]
 
 def compare(
     target: ScoringModel,
-    answers: Sequence[Answer],
+    answers: Sequence[BaselineAnswer],
     outputs: Sequence[list[int]],
     tolerance: float,
     decode_text: DecodeText,
@@ -40,8 +48,8 @@ def compare(
 
 
 def difference(
-    target: ScoringModel, answer: Answer, output: list[int], tolerance: float, decode_text: DecodeText
-) -> Difference | None:
+    target: ScoringModel, answer: BaselineAnswer, output: list[int], tolerance: float, decode_text: DecodeText
+) -> TokenDifference | None:
     """Returns the first difference of an output. It is a near-tie iff the logits of both tokens are within
     `tolerance` of the highest."""
     position = first_difference(answer.token_ids, output)
@@ -53,7 +61,7 @@ def difference(
     if len(chosen) == 2:
         gap = logit_gap(target, [*answer.prompt_ids, *answer.token_ids[:position]], chosen)
     ar_token, method_token = (None if token is None else decode_text([token]) for token in tokens)
-    return Difference(
+    return TokenDifference(
         prompt=answer.name, position=position, ar_token=ar_token, method_token=method_token, gap=gap,
         near_tie=gap is not None and gap <= tolerance,
     )  # fmt: skip
@@ -78,7 +86,7 @@ NUM_TOP = 10
 
 
 @torch.inference_mode()
-def measure_noise(target: ScoringModel, answers: Sequence[Answer], max_query_length: int) -> Noise:
+def measure_noise(target: ScoringModel, answers: Sequence[BaselineAnswer], max_query_length: int) -> Noise:
     """Measures the noise of the target's logits along AR's answers: one token per pass against 2 …
     `max_query_length` tokens per pass and all in one pass. The model keeps only its last sequence."""
     largest, smallest_step, squares, num_positions, num_changed = 0.0, 0.0, 0.0, 0, 0
@@ -98,7 +106,7 @@ def measure_noise(target: ScoringModel, answers: Sequence[Answer], max_query_len
     )  # fmt: skip
 
 
-def forced(target: ScoringModel, answer: Answer, query_lengths: Iterable[int]) -> torch.Tensor:
+def forced(target: ScoringModel, answer: BaselineAnswer, query_lengths: Iterable[int]) -> torch.Tensor:
     """Returns the logits before each token of the answer, [num_tokens, vocab], with the last 1, 2, … tokens scored
     again."""
     target.reset()
@@ -110,7 +118,7 @@ def forced(target: ScoringModel, answer: Answer, query_lengths: Iterable[int]) -
     return torch.stack(rows)
 
 
-def whole(target: ScoringModel, answer: Answer) -> torch.Tensor:
+def whole(target: ScoringModel, answer: BaselineAnswer) -> torch.Tensor:
     """Returns the same logits from one pass over all tokens."""
     target.reset()
     return target.score([*answer.prompt_ids, *answer.token_ids[:-1]], len(answer.token_ids)).clone()
@@ -149,10 +157,12 @@ def ties_of_records(
     if not found:
         return None
     answers = [
-        Answer(f"{record['subset']} {record['id']}", prompt_ids(record), record["methods"]["ar"]["token_ids"])
+        BaselineAnswer(f"{record['subset']} {record['id']}", prompt_ids(record), record["methods"]["ar"]["token_ids"])
         for record in found
     ]
     outputs = [record["methods"][method.name]["token_ids"] for record in found]
-    measured = [Answer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]]
+    measured = [
+        BaselineAnswer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]
+    ]
     noise = measure_noise(target, measured, method.most_draft_tokens + 1)
     return len(found), compare(target, answers, outputs, noise.tolerance, str).num_near_ties, noise.tolerance

@@ -20,13 +20,13 @@ FILE = "measurements.json"
 REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
 
 
-class Noted(BaseModel):
+class MeasurementPart(BaseModel):
     """A part of the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class MeasuredSubset(Noted):
+class MeasuredSubset(MeasurementPart):
     """How many examples of a subset were measured, and the sources of its data and worked examples."""
 
     task: str
@@ -38,7 +38,7 @@ class MeasuredSubset(Noted):
     worked: Worked
 
 
-class Ties(Noted):
+class Ties(MeasurementPart):
     """How many greedy answers of a method are not AR's, and at how many of these the target is undecided: both
     logits are within `tolerance` of the highest (`specbench.results.greedy`)."""
 
@@ -50,7 +50,7 @@ class Ties(Noted):
     tolerance: FiniteFloat
 
 
-class Measurement(Noted):
+class Measurement(MeasurementPart):
     """What one command measured. `request`: its settings. `chat`: whether prompts went through the chat template.
 
     `other_vocabulary`: the methods whose drafter decodes alone in tokens that are not the target's. `trained_on`: by
@@ -71,7 +71,7 @@ class Measurement(Noted):
         return [part for part in self.subsets if part.task == task]
 
 
-class _File(Noted):
+class _File(MeasurementPart):
     measurements: tuple[Measurement, ...]
 
 

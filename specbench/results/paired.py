@@ -108,7 +108,7 @@ OVER_AR = ("speedup", "speedup_e2e")  # of AR itself they are exactly 1
 
 
 @dataclass(frozen=True)
-class Change:
+class MetricChange:
     """A metric of both sides, and the second's ÷ the first's (or minus it). `unpaired`: why the change is not
     paired."""
 
@@ -133,7 +133,7 @@ class Change:
         low, high = self.change.low, self.change.high
         return low is not None and high is not None and not low <= NEUTRAL[self.kind] <= high
 
-    def widened(self, by: float) -> "Change":
+    def widened(self, by: float) -> "MetricChange":
         """Returns the change with both ends `by` times as far from the value; of a ratio on the log scale."""
         make = widened_ratio if self.kind == "ratio" else widened
         return replace(self, change=make(self.change, by))
@@ -175,15 +175,15 @@ class Pairs:
     second: RowWithRecords
     records: tuple[Sequence[Record], Sequence[Record]]
 
-    def change(self, metric: str) -> Change:
+    def change(self, metric: str) -> MetricChange:
         """Returns the change of a metric; paired where the metric has a paired form and both sides have records."""
         kind = KINDS.get(metric, "difference")
         first, second = (own(side.row, metric) for side in (self.first, self.second))
         make, reason = _PAIRED.get(metric), self._unpaired(metric)
         if reason is None:
-            return Change(metric, kind, first, second, make(self) if make is not None else _score(self, metric))
+            return MetricChange(metric, kind, first, second, make(self) if make is not None else _score(self, metric))
         join = unpaired_ratio if kind == "ratio" else unpaired
-        return Change(metric, kind, first, second, join(first, second), reason)
+        return MetricChange(metric, kind, first, second, join(first, second), reason)
 
     def _unpaired(self, metric: str) -> str | None:
         """Returns why a metric cannot be compared prompt by prompt; None where it can."""

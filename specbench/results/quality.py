@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CorpusStatistics:
     """The answers of one subset. `own`, `baseline`: sums of statistics [num_prompts, num_statistics] of the method
     and of AR. `score`: returns the corpus score of such sums over prompts."""
 
@@ -39,7 +39,7 @@ def corpus_of(
     numbers: NDArray[np.int64],
     own: Sequence[Generation],
     baseline: Sequence[Generation],
-) -> Corpus | None:
+) -> CorpusStatistics | None:
     """Returns the statistics of the metric `name` by prompt, of the answers that have them on both sides; None
     without any. `numbers`: the prompt of each answer."""
     sides = [[g.get("statistics", {}).get(name) for g in side] for side in (own, baseline)]
@@ -47,7 +47,7 @@ def corpus_of(
     if not kept:
         return None
     summed = [_summed(numbers[kept], np.array([side[place] for place in kept], dtype=np.float64)) for side in sides]
-    return Corpus(summed[0], summed[1], lambda sums: scorer.corpus(name, sums))
+    return CorpusStatistics(summed[0], summed[1], lambda sums: scorer.corpus(name, sums))
 
 
 def _summed(numbers: NDArray[np.int64], statistics: Array) -> Array:
@@ -58,7 +58,7 @@ def _summed(numbers: NDArray[np.int64], statistics: Array) -> Array:
     return sums
 
 
-def corpus_metrics(parts: Sequence[Corpus], seed: int) -> tuple[Metric, Metric, Metric]:
+def corpus_metrics(parts: Sequence[CorpusStatistics], seed: int) -> tuple[Metric, Metric, Metric]:
     """Returns the score of the method, of AR, and their difference; of several subsets the mean of their scores.
 
     Intervals: the prompts of each subset are resampled, method and AR together, and the scores computed from the new
@@ -80,7 +80,7 @@ def corpus_metrics(parts: Sequence[Corpus], seed: int) -> tuple[Metric, Metric, 
     )
 
 
-def _resampled(part: Corpus, generator: np.random.Generator) -> tuple[Array, Array]:
+def _resampled(part: CorpusStatistics, generator: np.random.Generator) -> tuple[Array, Array]:
     """Returns the scores of the method and of AR in every resample: [NUM_RESAMPLES] each."""
     num_prompts = len(part.own)
     counts = generator.multinomial(num_prompts, np.full(num_prompts, 1 / num_prompts), size=NUM_RESAMPLES)

@@ -27,9 +27,9 @@ from specbench.results.comparable import conditions
 from specbench.results.comparison_input import filtered, leaves, of_subsets
 from specbench.results.leaderboard import load
 from specbench.results.log_ratios import TAILS, Array
-from specbench.results.paired import KINDS, Change, RowWithRecords, own, pair_up
+from specbench.results.paired import KINDS, MetricChange, RowWithRecords, own, pair_up
 from specbench.results.row import Row
-from specbench.results.runs import Runs
+from specbench.results.runs import RecordedRuns
 from specbench.results.tables import acceptance_cells, speed_cells, warning_lines
 from specbench.results.units import MEANINGS, number, short
 
@@ -141,7 +141,7 @@ def widening(num_pairs: int, num_prompts: int) -> float:
     return float(special.stdtrit(freedom, 1 - tail) / special.stdtrit(freedom, TAILS[1]))
 
 
-def _ranked(place: int, side: RowWithRecords, changes: dict[tuple[int, int], Change], total: int) -> Ranked:
+def _ranked(place: int, side: RowWithRecords, changes: dict[tuple[int, int], MetricChange], total: int) -> Ranked:
     better = sum(changes[other, place].separable for other in range(place))
     worse = sum(changes[place, other].separable for other in range(place + 1, total))
     own = [change for pair, change in changes.items() if place in pair]
@@ -321,7 +321,7 @@ def show(
         )
     chosen = of_subsets(filtered(rows, filters), subsets)
     check_metric(chosen, metric)
-    runs, keys = Runs(), {(row.key, row.created) for row in chosen}
+    runs, keys = RecordedRuns(), {(row.key, row.created) for row in chosen}
     shown = [Numbered(name, runs.with_records(row, file))
              for key, (row, file, name) in places.items() if key in keys]  # fmt: skip
     legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if len(files) > 1 else []

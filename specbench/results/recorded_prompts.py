@@ -12,7 +12,7 @@ from specbench.models.loading import load_model
 from specbench.results.greedy import NUM_NOISE_ANSWERS, NUM_NOISE_TOKENS, difference, measure_noise
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
-from specbench.results.verdict import Answer, Difference
+from specbench.results.verdict import BaselineAnswer, TokenDifference
 from specbench.running.blocks import prompt_digest
 from specbench.running.prompts import Budget, record_prompts, truncated
 from specbench.running.records import Key, Record, record_key, with_the_same_history
@@ -24,7 +24,7 @@ Group = tuple[str, str]  # task and subset
 
 
 @dataclass
-class Loader:
+class ModelLoader:
     """Loads each model of a run once, by name and revision, in the dtype and on the device of the target."""
 
     device: str
@@ -142,11 +142,11 @@ class Target:
 
     def __init__(self, run: RecordedRun) -> None:
         self.run = run
-        self.loader = Loader("auto", run.rows[0].dtype)
+        self.loader = ModelLoader("auto", run.rows[0].dtype)
 
     def differences(
         self, row: Row, keys: Sequence[Key], candidate: Mapping[Key, Record], method: str, max_query_length: int
-    ) -> list[Difference]:
+    ) -> list[TokenDifference]:
         """Returns the first difference of each output of a row. Near-ties are those within the measured noise of the
         target.
 
@@ -161,12 +161,16 @@ class Target:
         others = [self.loader.load(name) for name in budgets]
         prompts = prompts_of(self.run, {place: row}, {place: chosen}, target, others)
         answers = [
-            Answer(str(self.run.records[key]["id"]), list(prompts[key].prompt_ids), _ids(self.run.records, key, method))
+            BaselineAnswer(
+                str(self.run.records[key]["id"]), list(prompts[key].prompt_ids), _ids(self.run.records, key, method)
+            )
             for key in chosen
         ]
         if not answers:
             return []
-        measured = [Answer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]]
+        measured = [
+            BaselineAnswer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]
+        ]
         tolerance = measure_noise(target, measured, max_query_length).tolerance
         found = [
             difference(target, answer, _ids(candidate, key, method), tolerance, str)

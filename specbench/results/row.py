@@ -30,7 +30,7 @@ class Chain(Frozen):
         return Chain(**{name: value / cost for name, value in self.model_dump().items()})
 
 
-class Measured(Frozen):
+class MeasuredNumbers(Frozen):
     """Numbers of a run: of processed distributions, on the positions that were drafted."""
 
     acceptance_rate: Metric
@@ -40,7 +40,7 @@ class Measured(Frozen):
     adjusted_acceptance: Metric | None = None  # α·BLEU, 0 … 100 (figure 7)
 
 
-class Forced(Frozen):
+class ForcedNumbers(Frozen):
     """Teacher-forced numbers: raw distributions of both models, on the positions of the reference texts."""
 
     num_positions: int
@@ -63,13 +63,13 @@ class GroupNumbers(Frozen):
     subset: str
     language: str | None
     num_prompts: int
-    measured: Measured | None = None
-    forced: Forced | None = None
+    measured: MeasuredNumbers | None = None
+    forced: ForcedNumbers | None = None
     representation_rank: int | None = None  # as representation.Share; the languages that it never wrote are last
     representation_share: float | None = None
 
 
-class Spread(Frozen):
+class GroupSpread(Frozen):
     """The inequality of a number over the groups."""
 
     variance: Metric
@@ -97,7 +97,7 @@ class Family(Frozen):
     unfairness: Metric | None = None
     lowest: str | None = None
     excluded: dict[str, float] = Field(default_factory=dict)  # of every group that is teacher-forced, as in `Forced`
-    spreads: dict[str, Spread]  # of acceptance_rate, speedup (measured), forced_acceptance_rate, forced_speedup
+    spreads: dict[str, GroupSpread]  # of acceptance_rate, speedup (measured), forced_acceptance_rate, forced_speedup
     correlations: Correlations
 
 
@@ -154,13 +154,13 @@ RESULT_FIELDS = frozenset(
 )  # fmt: skip
 
 
-class Part(BaseModel):
+class RowPart(BaseModel):
     """A part of a row."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Sampling(Part):
+class RowSampling(RowPart):
     """How both models' logits become probabilities; temperature 0 is greedy."""
 
     temperature: FiniteFloat
@@ -168,7 +168,7 @@ class Sampling(Part):
     top_p: FiniteFloat | None = None
 
 
-class Evidence(Part):
+class Evidence(RowPart):
     """The evidence of an audit: prompts of greedy outputs, draws of up to five tokens and their p-value."""
 
     task: str
@@ -186,7 +186,7 @@ class Evidence(Part):
         return self
 
 
-class Shots(Part):
+class RowShots(RowPart):
     """The worked examples before each prompt, and the check that none of them is measured.
 
     `num`: before each prompt; where it is 0 all other fields are null. `digest`: of the text before the prompts, 12 hex
@@ -202,14 +202,14 @@ class Shots(Part):
     num_checked: int | None = Field(default=None, ge=0)
 
 
-class Warning(Part):
+class RowWarning(RowPart):
     """A reason to doubt the speed-up. `text`: one sentence with the figure and what to do."""
 
     code: Literal["wide_interval", "few_prompts", "ar_drift", "trained_on_test"]
     text: str
 
 
-class Row(Part):
+class Row(RowPart):
     """One method on one subset (or on "all"), paired to AR in the same process. Times in seconds, rates in tokens/s."""
 
     format: Literal[1] = FORMAT
@@ -223,7 +223,7 @@ class Row(Part):
     target_revision: str | None
     drafter: str | None
     drafter_revision: str | None
-    sampling: Sampling
+    sampling: RowSampling
     dtype: str
     device: str
     attention: str
@@ -249,8 +249,8 @@ class Row(Part):
     signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough
     intervals: Intervals = INTERVALS  # how those of the metrics were computed
     fairness: GroupNumbers | Family | None = None  # of `specbench fairness`: of a subset, or in "all" of all subsets
-    shots: Shots = Shots(num=0)
-    warnings: tuple[Warning, ...] = ()
+    shots: RowShots = RowShots(num=0)
+    warnings: tuple[RowWarning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
     accepted_tokens_per_step: tuple[NonNegativeInt, ...] | None = None
     metrics: dict[str, Metric]

@@ -15,7 +15,7 @@ from specbench.results.bootstrap import Metric
 from specbench.results.measurement import FILE, REMEDY, MeasuredSubset, Measurement
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.quality import JUDGED, ScoringSpec, main_metric, signatures
-from specbench.results.row import ALL, Row, Sampling, Shots
+from specbench.results.row import ALL, Row, RowSampling, RowShots
 from specbench.results.verdict import declaration, different, verdict_of_records
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_the_same_history
@@ -174,10 +174,10 @@ class MeasuredRun:
         return len({(record["subset"], record["example"]) for record in first if record["prompt"] in trained})
 
 
-def sampling_of(task: TaskSpec, subset: str) -> Sampling:
+def sampling_of(task: TaskSpec, subset: str) -> RowSampling:
     """Returns how the tokens of a subset are drawn."""
     generation = task.subset(subset).generation
-    return Sampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p)
+    return RowSampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p)
 
 
 def method_options(method: MethodSpec, target: str) -> dict[str, Any]:
@@ -215,13 +215,13 @@ def revision_of(revisions: Mapping[str, str | None]) -> str | None:
     return f"all-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def shots_of(parts: Sequence[MeasuredSubset]) -> Shots:
+def shots_of(parts: Sequence[MeasuredSubset]) -> RowShots:
     """Returns the worked examples of subsets: the most before a prompt of any, and of several subsets a digest of them
     all."""
     used = [part.worked for part in parts if part.worked.num]
     if not used:
-        return Shots(num=0)
-    return Shots(
+        return RowShots(num=0)
+    return RowShots(
         num=max(worked.num for worked in used),
         source=used[0].source,
         location=", ".join(dict.fromkeys(f"{worked.location}" for worked in used)),

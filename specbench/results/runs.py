@@ -170,7 +170,7 @@ def finished_run(path: Path) -> RecordedRun:
 
 
 @dataclass
-class Runs:
+class RecordedRuns:
     """The folders of runs, each read once. `problems`: by folder why its records are not used."""
 
     opened: dict[Path, RecordedRun] = field(default_factory=dict)

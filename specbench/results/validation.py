@@ -11,7 +11,7 @@ from specbench.core.errors import ConfigError
 from specbench.results.comparable import check_together
 from specbench.results.leaderboard import load
 from specbench.results.row import STATED, Evidence, Row
-from specbench.results.runs import RecordedRun, Runs, place_of
+from specbench.results.runs import RecordedRun, RecordedRuns, place_of
 from specbench.results.verdict import FAILS_BELOW
 
 ROUNDING = 1e-12  # relative: sums of another machine's processor
@@ -48,7 +48,7 @@ def _part(text: str, start: int) -> str:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RowCheck:
     """A row beside its run. `mismatches`: empty where they agree. `stated`: the fields that nothing was compared
     with."""
 
@@ -56,7 +56,7 @@ class Comparison:
     stated: tuple[str, ...]
 
 
-def compare_with_run(row: Row, run: RecordedRun, file: Path, verdict_in: ReportReader | None = None) -> Comparison:
+def compare_with_run(row: Row, run: RecordedRun, file: Path, verdict_in: ReportReader | None = None) -> RowCheck:
     """Compare a row of a file with its run. `verdict_in`: reads an audit's report; without it an audit's verdict
     is only stated. Raises ConfigError where the row cannot be recomputed."""
     own = run.row_like(row)
@@ -71,7 +71,7 @@ def compare_with_run(row: Row, run: RecordedRun, file: Path, verdict_in: ReportR
         else:
             found += _of_report(row, own, report, verdict_in)
             stated = [OF_REPORT, *stated]
-    return Comparison(tuple(found), tuple(stated))
+    return RowCheck(tuple(found), tuple(stated))
 
 
 def _differing(row: Row, own: Row) -> Iterator[Mismatch]:
@@ -165,7 +165,7 @@ def validate(
         return Validity(0, 0, (str(error),))
     if not with_records:
         return Validity(len(rows), 0, ())
-    runs, problems, stated = Runs(), [], Counter[str]()
+    runs, problems, stated = RecordedRuns(), [], Counter[str]()
     for number, row in enumerate(rows):
         try:
             found = compare_with_run(row, _run_of(row, file, runs, folders), file, verdict_in)
@@ -179,7 +179,7 @@ def validate(
     return Validity(len(rows), len(rows) - len(problems), tuple(problems), stated)
 
 
-def _problem(found: Comparison) -> str | None:
+def _problem(found: RowCheck) -> str | None:
     wrong = found.mismatches
     if not wrong:
         return None
@@ -187,7 +187,7 @@ def _problem(found: Comparison) -> str | None:
     return f"{'; '.join(map(str, wrong[:NAMED]))}{more}: the row is not that of its run: add its run again"
 
 
-def _run_of(row: Row, file: Path, runs: Runs, folders: Sequence[Path]) -> RecordedRun:
+def _run_of(row: Row, file: Path, runs: RecordedRuns, folders: Sequence[Path]) -> RecordedRun:
     """Returns the run that a row names, if it exists; else the given run that has the row."""
     place = place_of(row, file)
     if place is not None and place.is_dir():

@@ -13,13 +13,13 @@ FALSE_ALARM = 1e-3  # the distribution test of a correct method fails with a sma
 FAILS_BELOW = FALSE_ALARM / 2  # its p-value is an approximation: this leaves room
 
 
-class Evidence(BaseModel):
+class AuditPart(BaseModel):
     """Base of the parts of an audit's report."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Difference(Evidence):
+class TokenDifference(AuditPart):
     """The first token at which a method's greedy output is not AR's.
 
     `position`: counts new tokens from 0. A token is None where the output had ended. `gap`: how far the lower of the
@@ -34,7 +34,7 @@ class Difference(Evidence):
     near_tie: bool
 
 
-class Greedy(Evidence):
+class Greedy(AuditPart):
     """A method's greedy outputs against AR's. `example` is the first difference that is no near-tie, else the first.
 
     `num_judged` counts the draft tokens that the target judged on the way; null for a decoder that does not count.
@@ -45,14 +45,14 @@ class Greedy(Evidence):
     num_near_ties: int
     num_judged: int | None
     median_position: float | None  # of the first differences
-    example: Difference | None
+    example: TokenDifference | None
 
     @property
     def num_diverged(self) -> int:
         return self.num_prompts - self.num_equal - self.num_near_ties
 
 
-class Noise(Evidence):
+class Noise(AuditPart):
     """How far the target's own logits depend on the number of tokens that one pass scores.
 
     `num_changed`: prompts at which AR, computed with other query lengths, picks another token. `max_gap_change`: the
@@ -69,7 +69,7 @@ class Noise(Evidence):
 
 
 @dataclass(frozen=True)
-class Answer:
+class BaselineAnswer:
     """A prompt of the audit and AR's greedy output for it."""
 
     name: str

@@ -10,7 +10,7 @@ from specbench.results.acceptance import timed_tokens
 from specbench.results.bootstrap import SMALL_SAMPLE, Metric
 from specbench.results.captions import num_timed, rests_on_few
 from specbench.results.log_ratios import TAILS, Array
-from specbench.results.row import Row, Warning
+from specbench.results.row import Row, RowWarning
 from specbench.running.records import Record
 
 MIN_PROMPTS = SMALL_SAMPLE // 3  # in each third: of fewer, one slow prompt is a drift
@@ -85,7 +85,7 @@ def _last_coefficient(design: Array, values: Array, prompts: np.ndarray) -> tupl
 WIDE = 1.25  # end ÷ start of an interval that is too wide to tell a method from one a quarter faster
 
 
-def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) -> tuple[Warning, ...]:
+def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) -> tuple[RowWarning, ...]:
     """Returns the warnings of a row. `records`: its own. `num_trained_on`: the measured prompts that its drafter was
     trained on."""
     num_processes = len({record.get("process") for record in records})
@@ -93,7 +93,7 @@ def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) ->
     return tuple(each for each in found if each is not None)
 
 
-def wide_interval(row: Row) -> Warning | None:
+def wide_interval(row: Row) -> RowWarning | None:
     """Warns of a speed-up whose interval ends are more than WIDE apart. Widths on the log scale fall with the root
     of the number of prompts, so that (width ÷ wanted width)² times as many are needed."""
     speedup = row.metrics.get("speedup", Metric())
@@ -105,10 +105,10 @@ def wide_interval(row: Row) -> Warning | None:
         f"the speed-up's interval is wide, {speedup.low:.2f} to {speedup.high:.2f} (× {ratio:.2f}): for × {WIDE} "
         f"measure about {needed} prompts instead of {prompts}, or on a quieter machine"
     )
-    return Warning(code="wide_interval", text=text)
+    return RowWarning(code="wide_interval", text=text)
 
 
-def few_prompts(row: Row) -> Warning | None:
+def few_prompts(row: Row) -> RowWarning | None:
     """Warns of a speed-up of so few prompts that its interval may be too narrow or absent."""
     if not rests_on_few(row):
         return None
@@ -120,10 +120,10 @@ def few_prompts(row: Row) -> Warning | None:
         else f"the speed-up's interval rests on {prompts} and may be too narrow"
     )
     text = f"{told}: measure {SMALL_SAMPLE} or more"
-    return Warning(code="few_prompts", text=text)
+    return RowWarning(code="few_prompts", text=text)
 
 
-def drift(row: Row, num_processes: int) -> Warning | None:
+def drift(row: Row, num_processes: int) -> RowWarning | None:
     """Warns of a baseline whose speed changed during the run. The effect on the speed-up is unknown: the method ran
     beside it all the time, and may gain or lose by another load or clock. The baseline itself has no such warning."""
     ratio = row.metrics.get("ar_drift", Metric())
@@ -135,14 +135,14 @@ def drift(row: Row, num_processes: int) -> Warning | None:
         f"third of the run{resumed} so load or clock changed: measure again, into another folder, in one go, with "
         "nothing beside it"
     )
-    return Warning(code="ar_drift", text=text)
+    return RowWarning(code="ar_drift", text=text)
 
 
-def trained_on_test(row: Row, num_prompts: int) -> Warning | None:
+def trained_on_test(row: Row, num_prompts: int) -> RowWarning | None:
     if not num_prompts:
         return None
     text = (
         f"the drafter was trained on {num_prompts} of the {row.n} measured prompts, by its training.json, so it may "
         "know them better than others: measure prompts that it was not trained on, or train it on others"
     )
-    return Warning(code="trained_on_test", text=text)
+    return RowWarning(code="trained_on_test", text=text)

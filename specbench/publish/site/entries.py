@@ -13,7 +13,7 @@ from specbench.results.leaderboard import load
 from specbench.results.paired import RowWithRecords
 from specbench.results.ranking import SPEEDUP, Ranked, distinct_names, grouped, ranked
 from specbench.results.row import Row, digest_of
-from specbench.results.runs import Runs
+from specbench.results.runs import RecordedRuns
 from specbench.results.units import NULL
 
 
@@ -67,7 +67,7 @@ class Entries:
 def read(files: Sequence[Path]) -> Entries:
     """Returns the rows of files; a row of several files is there once. Raises ConfigError for files that are no
     leaderboards, and where there are no rows."""
-    runs, sides = Runs(), {}
+    runs, sides = RecordedRuns(), {}
     for file in files:
         for row in load(file):
             if (row.key, row.created) not in sides:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from specbench.results.comparison_input import ComparisonInput
-from specbench.results.gate.findings import Compared, Report
+from specbench.results.gate.findings import CheckReport, MethodFindings
 from specbench.results.gate.methods import ByRecords, ByRows
 from specbench.results.gate.pairing import (
-    Control,
     Pair,
     Refused,
+    SpeedControl,
     changes,
     check_ignored,
     pair_rows,
@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 def check(
     baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = lambda text: None
-) -> Report:
+) -> CheckReport:
     """Returns the comparison of both sides. `max_regression`: 0.03 lets a speed-up fall by 3 %. `ignore`: conditions
     that may differ (`pairing.IGNORABLE`). `say`: is called with the progress.
 
@@ -35,14 +35,16 @@ def check(
     say("reading the runs")
     first, second = read_baseline(baseline), read_candidate(candidate)
     if first.run and second.run and (first.rows, first.run.records) == (second.rows, second.run.records):
-        return Report(baseline, candidate, max_regression, 0, 1.0, (), (), (), identical=True)
+        return CheckReport(baseline, candidate, max_regression, 0, 1.0, (), (), (), identical=True)
     pairs, refused, new, missing = pair_rows(first, second, ignore)
-    control = Control(other_device="device" in ignore)
+    control = SpeedControl(other_device="device" in ignore)
     by = ByRecords(first.run, second.run, control, say) if first.run and second.run else ByRows(control)
     compared, pending = [], []
     for task, method in dict.fromkeys((row.task_name, row.method_name) for row in second.rows):
         mine = [pair for pair in pairs if _is_of(pair.candidate, task, method)]
-        each = Compared(task, method, problems=_reasons([r for r in refused if _is_of(r.candidate, task, method)]))
+        each = MethodFindings(
+            task, method, problems=_reasons([r for r in refused if _is_of(r.candidate, task, method)])
+        )
         if mine:
             say(f"comparing {each.name}")
             each.notes += [f"changed: {change}" for change in dict.fromkeys(c for pair in mine for c in changes(pair))]
@@ -53,7 +55,7 @@ def check(
     num_tolerant, factor = judge_all(pending, control, max_regression, paired=first.run is not None)
     problems = [*([] if compared else [_nothing_common(first, second)]), *_missing(first, missing)]
     notes = [*control.notes, *_new(new if compared else []), *_other_rows(first, missing)]
-    return Report(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
+    return CheckReport(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
                   tuple(notes))  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def cells(baseline: Mapping[str, float | None], candidate: Mapping[str, float | 
 
 
 @dataclass(frozen=True)
-class Outputs:
+class ComparedOutputs:
     """The keys of records with equal outputs, and of those whose outputs differ first. Later turns after a
     difference have other prompts, and are in neither."""
 
@@ -80,9 +80,9 @@ class Outputs:
     different: list[Key]
 
 
-def compare_outputs(pairs: Pairs) -> Outputs:
+def compare_outputs(pairs: Pairs) -> ComparedOutputs:
     """Returns which answers of the method are equal on both sides."""
-    found, parted = Outputs([], []), set[Key]()
+    found, parted = ComparedOutputs([], []), set[Key]()
     both = {record_key(first): (first, second) for first, second in zip(*pairs.records, strict=True)}
     for key in sorted(both):  # the turns of an example in their order
         first, second = both[key]

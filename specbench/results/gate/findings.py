@@ -6,7 +6,7 @@ from typing import Literal
 
 from specbench.results.bootstrap import Metric
 from specbench.results.gate.pairing import Pair
-from specbench.results.verdict import Difference
+from specbench.results.verdict import TokenDifference
 
 Verdict = Literal["identical", "fine", "regressed", "cannot compare"]
 EXIT_CODES: dict[Verdict, int] = {"identical": 0, "fine": 0, "regressed": 1, "cannot compare": 2}
@@ -34,7 +34,7 @@ class Finding:
 
 
 @dataclass
-class Compared:
+class MethodFindings:
     """A method on a task. `problems`: why a required comparison was not possible. `not_compared`: values that one
     side lacks. `cells`: the numbers over all subsets, for the table."""
 
@@ -62,7 +62,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """The whole check. `widening`: the factor of the intervals of ratios, for `num_tolerant` of them at once.
     `identical`: both sides hold the same rows and the same records."""
 
@@ -71,7 +71,7 @@ class Report:
     max_regression: float
     num_tolerant: int
     widening: float
-    compared: tuple[Compared, ...]
+    compared: tuple[MethodFindings, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
     identical: bool = False
@@ -104,7 +104,7 @@ def verdict_finding(pair: Pair) -> list[Finding]:
     return [Finding("verdict", pair.candidate.subset, before, now, regressed=True)]
 
 
-def output_finding(subset: str, num_equal: int, num_different: int, found: Sequence[Difference] | None) -> Finding:
+def output_finding(subset: str, num_equal: int, num_different: int, found: Sequence[TokenDifference] | None) -> Finding:
     """Returns the finding on outputs. `found`: the differences of a lossless method in a greedy run; None where
     outputs may differ."""
     before = f"of {num_equal + num_different}"
@@ -125,7 +125,7 @@ def changed_finding(subset: str, what: str, num_changed: int, num_equal: int, fi
     return Finding(what, subset, before, now, regressed=True, detail=first)
 
 
-def _first(serious: Sequence[Difference]) -> str:
+def _first(serious: Sequence[TokenDifference]) -> str:
     """Returns the first difference that is no near-tie."""
     if not serious:
         return ""

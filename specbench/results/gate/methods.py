@@ -10,7 +10,7 @@ from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
 from specbench.results.gate.counts import (
     IN_ROWS,
-    Outputs,
+    ComparedOutputs,
     cells,
     changed_with_equal_tokens,
     compare_counts,
@@ -19,13 +19,13 @@ from specbench.results.gate.counts import (
     counts_of_row,
 )
 from specbench.results.gate.counts import LENGTH as ROW_LENGTH
-from specbench.results.gate.findings import OUTPUTS, Compared, changed_finding, output_finding, verdict_finding
-from specbench.results.gate.pairing import BASELINE, Control, Pair, records_of_row, rounding
+from specbench.results.gate.findings import OUTPUTS, MethodFindings, changed_finding, output_finding, verdict_finding
+from specbench.results.gate.pairing import BASELINE, Pair, SpeedControl, records_of_row, rounding
 from specbench.results.gate.speed import LENGTH, SPEEDUP, Pending, joined, lengths, speed_of_baseline, speedups
 from specbench.results.paired import Pairs, RowWithRecords, joined_pairs, unpaired_ratio
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
-from specbench.results.verdict import Difference
+from specbench.results.verdict import TokenDifference
 from specbench.running.records import record_key
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SubsetPair:
 
     rows: Pair
     records: Pairs
-    outputs: Outputs
+    outputs: ComparedOutputs
 
     @property
     def subset(self) -> str:
@@ -65,7 +65,7 @@ class SubsetPair:
 class ByRecords:
     """Compares the records of two runs, prompt by prompt."""
 
-    def __init__(self, baseline: RecordedRun, candidate: RecordedRun, control: Control, say: Say) -> None:
+    def __init__(self, baseline: RecordedRun, candidate: RecordedRun, control: SpeedControl, say: Say) -> None:
         self.runs, self.control, self.say = (baseline, candidate), control, say
 
     @cached_property
@@ -75,7 +75,7 @@ class ByRecords:
 
         return Target(self.runs[0])
 
-    def compare(self, compared: Compared, pairs: Sequence[Pair]) -> list[Pending]:
+    def compare(self, compared: MethodFindings, pairs: Sequence[Pair]) -> list[Pending]:
         """Put findings into `compared`; returns the ratios that wait for their verdict."""
         has_whole = any(pair.candidate.subset == ALL for pair in pairs)
         parts = [part for pair in pairs if pair.candidate.subset != ALL for part in self._part(compared, pair)]
@@ -91,7 +91,7 @@ class ByRecords:
         groups = {ALL: parts} if has_whole and len(parts) > 1 else {part.subset: [part] for part in parts}
         return [pending for subset, group in groups.items() for pending in _ratios(compared, subset, group)]
 
-    def _part(self, compared: Compared, pair: Pair) -> list[SubsetPair]:
+    def _part(self, compared: MethodFindings, pair: Pair) -> list[SubsetPair]:
         """Returns the pair with its records; nothing, and a problem, where the two sides have read other prompts."""
         sides = [_with_records(run, row) for run, row in zip(self.runs, (pair.baseline, pair.candidate), strict=True)]
         before, now = ({record_key(record): record for record in side.records} for side in sides)
@@ -112,7 +112,7 @@ class ByRecords:
         records = Pairs(sides[0], sides[1], (list(before.values()), [now[key] for key in before]))
         return [SubsetPair(pair, records, compare_outputs(records))]
 
-    def _compare_part(self, compared: Compared, part: SubsetPair) -> None:
+    def _compare_part(self, compared: MethodFindings, part: SubsetPair) -> None:
         """Put the findings on the outputs of a subset and on their counts into `compared`."""
         equal, num_equal, num_different = part.equal(), len(part.outputs.equal), len(part.outputs.different)
         compared.findings += verdict_finding(part.rows)
@@ -137,7 +137,7 @@ class ByRecords:
         now, before = map(counts_of, equal.generations())
         compared.findings += compare_counts(part.subset, before, now, detail)
 
-    def _differences(self, compared: Compared, part: SubsetPair) -> list[Difference]:
+    def _differences(self, compared: MethodFindings, part: SubsetPair) -> list[TokenDifference]:
         """Returns the first difference of each output that is not the baseline's, scored by the target."""
         keys = part.outputs.different
         self.say(f"asking the target about {len(keys)} outputs of {compared.name} {part.subset}")
@@ -153,7 +153,7 @@ def _with_records(run: RecordedRun, row: Row) -> RowWithRecords:
     return RowWithRecords(row, records_of_row(row, run.records), method)
 
 
-def _ratios(compared: Compared, subset: str, parts: Sequence[SubsetPair]) -> list[Pending]:
+def _ratios(compared: MethodFindings, subset: str, parts: Sequence[SubsetPair]) -> list[Pending]:
     """Returns the ratios of the speed-ups, and of τ where outputs or their rounding may differ."""
     records, row = joined_pairs([part.records for part in parts]), parts[0].rows.candidate
     had, has = (
@@ -183,10 +183,10 @@ def _share_equal(parts: Sequence[SubsetPair]) -> str:
 class ByRows:
     """Compares rows with the rows of a leaderboard file, which has no records."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: SpeedControl) -> None:
         self.control = control
 
-    def compare(self, compared: Compared, pairs: Sequence[Pair]) -> list[Pending]:
+    def compare(self, compared: MethodFindings, pairs: Sequence[Pair]) -> list[Pending]:
         """Put findings into `compared`; returns the ratios that wait for their verdict."""
         whole = [pair for pair in pairs if pair.candidate.subset == ALL]
         parts = [pair for pair in pairs if pair.candidate.subset != ALL] or whole
@@ -213,7 +213,7 @@ class ByRows:
         ]  # fmt: skip
 
 
-def _ratio_of_rows(compared: Compared, what: str, metric: str, pair: Pair) -> list[Pending]:
+def _ratio_of_rows(compared: MethodFindings, what: str, metric: str, pair: Pair) -> list[Pending]:
     """Returns the ratio of a metric of two rows, with the interval that their own intervals give (`Pairs.change`)."""
     change = Pairs(RowWithRecords(pair.baseline), RowWithRecords(pair.candidate), ((), ())).change(metric)
     values = change.first, change.second

@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.bootstrap import Metric
-from specbench.results.comparable import Difference, conditions_that_differ
+from specbench.results.comparable import FieldDifference, conditions_that_differ
 from specbench.results.comparison_input import ComparisonInput, read_path
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun, split_detail
@@ -135,7 +135,7 @@ def tied(first: Row, second: Row) -> str:
     )
 
 
-def differing(baseline: Row, candidate: Row, ignore: Collection[str], by_rows: bool) -> list[Difference]:
+def differing(baseline: Row, candidate: Row, ignore: Collection[str], by_rows: bool) -> list[FieldDifference]:
     """Returns the fields that must be the same and differ: the conditions, the number of draft tokens, and the
     bridge. With other values of these acceptance and draft passes do not compare. `by_rows`: the intervals of rows
     are compared too."""
@@ -143,19 +143,19 @@ def differing(baseline: Row, candidate: Row, ignore: Collection[str], by_rows: b
     return [*conditions_that_differ(baseline, candidate, {*ignore, *unused}), *_of_method(baseline, candidate)]
 
 
-def _of_method(baseline: Row, candidate: Row) -> Iterable[Difference]:
+def _of_method(baseline: Row, candidate: Row) -> Iterable[FieldDifference]:
     if baseline.num_draft_tokens != candidate.num_draft_tokens:
-        yield Difference("num_draft_tokens", baseline.num_draft_tokens, candidate.num_draft_tokens)
+        yield FieldDifference("num_draft_tokens", baseline.num_draft_tokens, candidate.num_draft_tokens)
     first, second = (_bridge(row) for row in (baseline, candidate))
     if first != second:
-        yield Difference("options.bridge", first, second)
+        yield FieldDifference("options.bridge", first, second)
 
 
 def _bridge(row: Row) -> Any:
     return row.options.get("bridge")
 
 
-def in_words(difference: Difference) -> str:
+def in_words(difference: FieldDifference) -> str:
     return f"{difference.field}: {difference.first} in the baseline, {difference.second} in the candidate"
 
 
@@ -181,7 +181,7 @@ REMEDY = "measure both on the same machine, one after the other, with nothing be
 
 
 @dataclass
-class Control:
+class SpeedControl:
     """AR's speed on both sides, which shows a change of load or clock.
 
     `other_device`: the devices may differ, so that AR's speed shows nothing. `drifted`: by task why speed-ups are not

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from specbench.results.bootstrap import Metric, Prompts, ratio
-from specbench.results.gate.findings import Compared, Finding
-from specbench.results.gate.pairing import REMEDY, Control
+from specbench.results.gate.findings import Finding, MethodFindings
+from specbench.results.gate.pairing import REMEDY, SpeedControl
 from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS
 from specbench.results.paired import Pairs, length_columns, widened_ratio
 
@@ -177,7 +177,7 @@ def _detail(ratio: Metric, max_regression: float, paired: bool, load: float) -> 
 class Pending:
     """A ratio of a method in one subset or in all, not judged yet."""
 
-    of: Compared
+    of: MethodFindings
     what: str
     subset: str
     measured: MeasuredRatio
@@ -212,7 +212,7 @@ class Pending:
 
 
 def judge_all(
-    pending: Sequence[Pending], control: Control, max_regression: float, paired: bool = True
+    pending: Sequence[Pending], control: SpeedControl, max_regression: float, paired: bool = True
 ) -> tuple[int, float]:
     """Judge all ratios of a check; returns how many have an interval, and the factor that widens these. Where AR has
     drifted, the speed-ups of the task are a problem of their methods."""

@@ -36,8 +36,8 @@ from specbench.models.causal_lm import ModelPair
 from specbench.results.captions import verdict_of
 from specbench.results.greedy import measure_noise, ties_of_records
 from specbench.results.leaderboard import load
-from specbench.results.row import Sampling as Sampled
-from specbench.results.verdict import Answer, GreedyEvidence, declaration, records_that_differ, verdict_of_records
+from specbench.results.row import RowSampling as Sampled
+from specbench.results.verdict import BaselineAnswer, Greedy, declaration, different, verdict_of_records
 from specbench.specs.catalogue import load_method
 from tests.test_leaderboard import row
 from tests.toys import TableModel
@@ -338,7 +338,7 @@ def test_measured_noise_is_forgiven_and_no_more(target: TableModel) -> None:
 
 
 def test_prompts_of_the_draws_are_cut_where_much_is_undecided(target: TableModel, draft: TableModel) -> None:
-    answers = [Answer("p", [0, 1], [2, 3, 1, 2, 3, 1, 4]), Answer("q", [3, 3], [3, 3, 3, 3])]
+    answers = [BaselineAnswer("p", [0, 1], [2, 3, 1, 2, 3, 1, 4]), BaselineAnswer("q", [3, 3], [3, 3, 3, 3])]
     chosen = choose_prompts(target, draft, answers, PLAIN, 1, 4)
     assert len(chosen) == 1 and chosen[0].repeats  # a place where the coming pair has occurred before
     every = choose_prompts(target, None, answers, PLAIN, 3, 4)
@@ -351,7 +351,7 @@ def test_prompts_of_the_draws_are_cut_where_much_is_undecided(target: TableModel
 def test_noise_of_a_real_model(embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int]]]) -> None:
     ids = embedded_prompts["en"][0]
     tokens = Toy(embedded_pair.target, NoDrafter(), rejection, GREEDY).generate(ids, STOP, 0).token_ids  # type: ignore[arg-type]
-    noise = measure_noise(embedded_pair.target, [Answer("en", ids, tokens)], 6)
+    noise = measure_noise(embedded_pair.target, [BaselineAnswer("en", ids, tokens)], 6)
     assert noise.num_positions == 24 and noise.num_changed == 0
     assert 1e-7 < noise.max_gap_change < 1e-3 and noise.tolerance >= 2 * noise.max_gap_change
 
@@ -375,7 +375,7 @@ def test_verdicts_from_records(target: TableModel) -> None:
         spec = sd if method == "sd" else load_method(method)
         ties = ties_of_records(records, spec, model, lambda _: [0, 1]) if greedy else None
         num_different, num_near_ties, _ = ties or (0, 0, 0.0)
-        assert declaration(spec) is False or not greedy or num_different == len(records_that_differ(records, spec.name))
+        assert declaration(spec) is False or not greedy or num_different == len(different(records, spec.name))
         return verdict_of_records(
             spec, greedy=greedy, num_records=len(records), num_different=num_different, num_near_ties=num_near_ties
         )
@@ -494,9 +494,7 @@ def test_a_method_that_does_not_fit_is_an_error_when_named(call: Specbench) -> N
 def test_rows_of_another_dtype_engine_or_model_keep_their_verdict() -> None:
     """Rounding decides where outputs part, so an audit in one dtype says nothing of another."""
     own = row(drafter_revision="a", verdict="not audited")
-    greedy = GreedyEvidence(
-        num_prompts=8, num_equal=8, num_near_ties=0, num_judged=9, median_position=None, example=None
-    )
+    greedy = Greedy(num_prompts=8, num_equal=8, num_near_ties=0, num_judged=9, median_position=None, example=None)
     draws = DrawTest(
         num_draws=600, num_tokens=3000, p_value=0.25, p_by_token=[], mean_log_p=-1.0, expected_log_p=-1.0,
         standard_error=0.1, num_drafted=1, num_accepted=1, num_recovered=0, num_bonus=0, example=None,

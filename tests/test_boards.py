@@ -19,9 +19,8 @@ from specbench.publish.suite.spec import SuiteSpec
 from specbench.publish.suite.tables import boards_table, pair_table, published_tables
 from specbench.publish.suite.workers import Event, Job, JobFinished, WorkerReady, WorkerSettings
 from specbench.results.bootstrap import Metric
-from specbench.results.group_numbers import Correlations, Family
 from specbench.results.leaderboard import load, write
-from specbench.results.row import Row
+from specbench.results.row import Correlations, Family, Row
 from specbench.specs.run_options import RunOptions
 from tests.test_leaderboard import FIELDS
 

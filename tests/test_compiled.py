@@ -27,7 +27,7 @@ from specbench.models.graphs import Graphs, Kind
 from specbench.models.loading import compile_passes, load_model
 from specbench.results.comparable import conditions_that_differ
 from specbench.results.leaderboard import load
-from specbench.results.verdict import LogitNoise
+from specbench.results.verdict import Noise
 from specbench.running import runner
 from specbench.running.blocks import Block
 from specbench.running.compose import compose
@@ -355,9 +355,7 @@ def test_a_machine_without_a_compiler_is_told(tiny_pair: tuple[str, str], monkey
     assert "mps" in str(compilable.no_compiler("mps"))
 
 
-NOISE = LogitNoise(
-    num_prompts=1, num_positions=1, num_changed=0, max_gap_change=0.0, tolerance=1e-4, mean_square_change=0.0
-)
+NOISE = Noise(num_prompts=1, num_positions=1, num_changed=0, max_gap_change=0.0, tolerance=1e-4, mean_square_change=0.0)
 
 
 def test_capacities_are_few() -> None:

@@ -41,11 +41,10 @@ from specbench.analysis.fairness_numbers import (
 from specbench.analysis.fairness_report import compare_drafters
 from specbench.analysis.group_statistics import estimate, max_over_min, ratios, spearman, variance
 from specbench.analysis.representation import Representation
-from specbench.analysis.representation import ranked_languages as shares_of
-from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.group_numbers import BoundChain, GroupNumbers
+from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.log_ratios import NUM_RESAMPLES
-from specbench.results.shares import SHARE
+from specbench.results.ranking import ranked as shares_of
+from specbench.results.row import Chain, GroupNumbers
 from specbench.specs.catalogue import load_task
 from specbench.tasks.scoring.contract import make_scorer
 from specbench.training.divergence import unfairness
@@ -173,7 +172,7 @@ def test_a_rate_of_another_family_breaks_the_bounds():
     with pytest.raises(BoundViolation, match=r"toy: theorem 2 .* = 0\.4000.* > r_p = 0\.0000"):
         check_fitness("toy", 1.0, certain[4], certain[5])
     with pytest.raises(BoundViolation, match="of_kl < of_cross_entropy"):
-        check_bounds("toy", BoundChain(expected=3, of_acceptance=2, of_kl=1, of_cross_entropy=1.1))
+        check_bounds("toy", Chain(expected=3, of_acceptance=2, of_kl=1, of_cross_entropy=1.1))
 
 
 def test_the_interval_of_unfairness_covers_it_and_plain_percentiles_do_not():

@@ -31,8 +31,8 @@ from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.entry import load, takes_sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.results.greedy import DecodeText, compare_outputs, measure_noise
-from specbench.results.verdict import Answer, GreedyEvidence, LogitNoise, declaration
+from specbench.results.greedy import DecodeText, compare, measure_noise
+from specbench.results.verdict import BaselineAnswer, Greedy, Noise, declaration
 from specbench.running.compose import compose, stream_seed
 from specbench.running.models import Models, parts
 from specbench.specs.method import MethodSpec
@@ -90,7 +90,9 @@ def audit_methods(
     ar = subjects[0]
     assert ar.greedy is not None
     say("ar: noise floor")
-    answers = [Answer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids) for each in prompts]
+    answers = [
+        BaselineAnswer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids) for each in prompts
+    ]
     noise = measure_noise(bench.target, answers, max(subject.num_draft_tokens for subject in subjects) + 1)
     greedy = {}
     for subject in subjects:
@@ -115,10 +117,10 @@ def audit_methods(
 def compare_greedy(
     subject: AuditedMethod,
     prompts: Sequence[AuditPrompt],
-    answers: Sequence[Answer],
-    noise: LogitNoise,
+    answers: Sequence[BaselineAnswer],
+    noise: Noise,
     bench: AuditConditions,
-) -> GreedyEvidence | None:
+) -> Greedy | None:
     """Returns the greedy evidence of one method; None where it could not be run."""
     if subject.greedy is None:
         return None
@@ -130,14 +132,14 @@ def compare_greedy(
     counts = all(generation.external is None for generation in made)
     num_judged = sum(step.num_judged for generation in made for step in generation.steps) if counts else None
     outputs = [generation.token_ids for generation in made]
-    return compare_outputs(bench.target, answers, outputs, noise.tolerance, bench.decode_text, num_judged)
+    return compare(bench.target, answers, outputs, noise.tolerance, bench.decode_text, num_judged)
 
 
 def judge_draws(
     subjects: Sequence[AuditedMethod],
     cuts: Sequence[Cut],
     stop: StopRules,
-    noise: LogitNoise,
+    noise: Noise,
     bench: AuditConditions,
     say: Progress,
 ) -> dict[str, DrawTest]:
@@ -193,7 +195,7 @@ def tested_draws(
 
 
 def reasons_for_doubt(
-    subject: AuditedMethod, greedy: GreedyEvidence | None, control: ControlTest | None, judged: Mapping[str, DrawTest]
+    subject: AuditedMethod, greedy: Greedy | None, control: ControlTest | None, judged: Mapping[str, DrawTest]
 ) -> str | None:
     """Returns why a part of the evidence that passes proves nothing; None where both parts prove something, or were not
     tried."""

@@ -14,7 +14,7 @@ from specbench.core.table import Column, Table, numbers, words
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row
 from specbench.results.units import NULL
-from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, AuditPart, GreedyEvidence, LogitNoise
+from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, AuditPart, Greedy, Noise
 
 if TYPE_CHECKING:
     pass
@@ -78,11 +78,11 @@ class MethodVerdict(AuditPart):
     verdict: VerdictName
     declared_lossless: bool | None  # null: external code that claims nothing
     reason: str | None = None
-    greedy: GreedyEvidence | None = None
+    greedy: Greedy | None = None
     distribution: DrawTest | None = None
 
 
-def greedy_verdict(declared_lossless: bool | None, greedy: GreedyEvidence | None) -> VerdictName:
+def greedy_verdict(declared_lossless: bool | None, greedy: Greedy | None) -> VerdictName:
     """Returns the verdict of the greedy outputs alone; without any, nothing speaks against a method."""
     if declared_lossless is False:
         return "lossy by design"
@@ -94,7 +94,7 @@ def greedy_verdict(declared_lossless: bool | None, greedy: GreedyEvidence | None
 def decide(
     method: str,
     declared_lossless: bool | None,
-    greedy: GreedyEvidence | None,
+    greedy: Greedy | None,
     distribution: DrawTest | None,
     doubt: str | None = None,
     note: str | None = None,
@@ -126,7 +126,7 @@ def decide(
 class AuditFindings(AuditPart):
     """The verdicts, and the evidence that all of them share. `prompts` names those of the draws, up to the cut."""
 
-    noise: LogitNoise
+    noise: Noise
     prompts: list[str]
     control: ControlTest | None
     verdicts: list[MethodVerdict]

@@ -10,8 +10,7 @@ import numpy as np
 from specbench.analysis.replay import KEY, RecordedGeneration, ReplayedStep, ReplaySetting, replay, windows
 from specbench.analysis.trials import TrialRun
 from specbench.core.errors import ConfigError
-from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.shares import SHARE
+from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.running.plan import Cell
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, record_key, step_sum
 from specbench.specs.method import MethodSpec

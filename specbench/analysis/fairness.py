@@ -14,10 +14,9 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM, shortest_context
-from specbench.results.group_numbers import Family, GroupNumbers
 from specbench.results.leaderboard import load, set_fairness
-from specbench.results.recorded_prompts import Loader, prompts_of, tasks_of
-from specbench.results.row import Row
+from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
+from specbench.results.row import Family, GroupNumbers, Row
 from specbench.results.runs import RecordedRun
 from specbench.tasks.scoring.language import known
 
@@ -108,7 +107,7 @@ def fairness_answer(request: FairnessRequest, say: Say = lambda text: None) -> F
     row = chosen[0][0].rows[0]
     set_threads(request.threads, row.target.startswith(EMBEDDED))
     say("loading models")
-    loader = Loader(request.device, request.dtype)
+    loader = ModelLoader(request.device, request.dtype)
     target = loader.load(row.target, row.target_revision)
     entries = make_entries(chosen, request.drafters, loader)
     models = [model for entry in entries for model in entry.models]

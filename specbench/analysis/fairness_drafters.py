@@ -19,7 +19,7 @@ from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.ngram import NgramModel
-from specbench.results.recorded_prompts import Loader
+from specbench.results.recorded_prompts import ModelLoader
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.running.records import Key, Record
@@ -251,7 +251,7 @@ class DrafterEntry:
 
 
 def make_entries(
-    chosen: Sequence[tuple[RecordedRun, Sequence[str]]], others: Sequence[str], loader: Loader
+    chosen: Sequence[tuple[RecordedRun, Sequence[str]]], others: Sequence[str], loader: ModelLoader
 ) -> list[DrafterEntry]:
     """Returns the drafters of the runs' methods, then `others` by name, each with its label (`labels`).
 
@@ -289,7 +289,7 @@ def labels(chosen: Sequence[tuple[RecordedRun, Sequence[str]]]) -> dict[tuple[Pa
     return {pair: label(*pair) for pair in pairs}
 
 
-def _measured_entry(label: str, run: RecordedRun, method: str, target: CausalLM, loader: Loader) -> DrafterEntry:
+def _measured_entry(label: str, run: RecordedRun, method: str, target: CausalLM, loader: ModelLoader) -> DrafterEntry:
     found: dict[str, Forecaster] = {}
     models: list[CausalLM] = []
     problems = []
@@ -305,7 +305,7 @@ def _measured_entry(label: str, run: RecordedRun, method: str, target: CausalLM,
 
 
 def _forecaster(
-    drafter: Drafting, target: CausalLM, loader: Loader
+    drafter: Drafting, target: CausalLM, loader: ModelLoader
 ) -> tuple[Forecaster | None, CausalLM | None, str | None]:
     """Returns the distributions of a drafter, the model that was loaded for them, and the reason where there are
     none."""

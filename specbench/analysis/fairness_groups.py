@@ -21,9 +21,8 @@ from specbench.analysis.fairness_numbers import bound_chain, check_bounds, check
 from specbench.analysis.group_statistics import Array, estimate, max_over_min, ratios, spearman, variance
 from specbench.analysis.representation import Representation
 from specbench.results.acceptance import timed_tokens
-from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.group_numbers import Correlations, Family, ForcedGroup, GroupNumbers, GroupSpread, MeasuredGroup
-from specbench.results.shares import SHARE, Bounds
+from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
+from specbench.results.row import Correlations, Family, ForcedNumbers, GroupNumbers, GroupSpread, MeasuredNumbers
 from specbench.results.units import PERCENT
 from specbench.running.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum
 from specbench.tasks.scoring.contract import Scorer
@@ -115,7 +114,7 @@ def speedups(sums: Sequence[Array]) -> Array:
     return ratios(sums, TOKENS, SECONDS) / ratios(sums, AR_TOKENS, AR_SECONDS)
 
 
-def measured_numbers(group: Columns, scorer: Scorer | None, seed: int) -> MeasuredGroup:
+def measured_numbers(group: Columns, scorer: Scorer | None, seed: int) -> MeasuredNumbers:
     """Returns the measured numbers of a group; `scorer`: that of its answers."""
     bleu, adjusted = None, None
     if group.bleu is not None and scorer is not None:
@@ -124,7 +123,7 @@ def measured_numbers(group: Columns, scorer: Scorer | None, seed: int) -> Measur
         adjusted = estimate(
             [both], lambda sums: ratios(sums, 0, 1)[..., 0] * corpus_bleu(sums[0][:, 2:], scorer), seed, *PERCENT
         )
-    return MeasuredGroup(
+    return MeasuredNumbers(
         acceptance_rate=as_in_a_row(group, RATES, RATED, seed=seed, bounds=SHARE),
         mean_acceptance_length=as_in_a_row(group, EMITTED_TOKENS, STEPS, seed=seed),
         speedup=as_in_a_row(group, TOKENS, SECONDS, AR_TOKENS, AR_SECONDS, seed=seed),
@@ -140,7 +139,7 @@ def corpus_bleu(sums: Array, scorer: Scorer) -> Array:
 
 def forced_group(
     where: str, group: Columns, num_draft_tokens: int, cost: float | None, seed: int
-) -> ForcedGroup | None:
+) -> ForcedNumbers | None:
     """Returns the teacher-forced numbers of a group; None where it has no position. `cost`: 1 + γc, None for an unknown
     c.
 
@@ -157,7 +156,7 @@ def forced_group(
     def mean(column: int, bounds: Bounds = (0.0, np.inf)) -> Metric:
         return ratio(group, column, POSITIONS, seed, bounds=bounds)
 
-    return ForcedGroup(
+    return ForcedNumbers(
         num_positions=int(totals[POSITIONS]),
         cross_entropy=mean(CROSS_ENTROPY),
         kl=mean(KL),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
-from specbench.results.group_numbers import BoundChain, Family, Frozen, GroupNumbers
+from specbench.results.row import Chain, Family, Frozen, GroupNumbers
 
 TOLERANCE = 1e-9  # sums of float64 numbers
 
@@ -27,15 +27,13 @@ def tokens_per_pass(rate: NDArray[np.float64], num_draft_tokens: int) -> NDArray
     return np.asarray(np.sum([rate**k for k in range(num_draft_tokens + 1)], axis=0))
 
 
-def bound_chain(
-    expected: float, acceptance: float, kl: float, cross_entropy: float, num_draft_tokens: int
-) -> BoundChain:
+def bound_chain(expected: float, acceptance: float, kl: float, cross_entropy: float, num_draft_tokens: int) -> Chain:
     """The links of theorem 1 from the means over positions: E[F(α(s))], α_T, KL_T and D_T (nats)."""
 
     def at(rate: float) -> float:
         return float(tokens_per_pass(np.asarray(rate, dtype=np.float64), num_draft_tokens))
 
-    return BoundChain(expected=expected, of_acceptance=at(acceptance), of_kl=at(pinsker(kl)),
+    return Chain(expected=expected, of_acceptance=at(acceptance), of_kl=at(pinsker(kl)),
                  of_cross_entropy=at(pinsker(cross_entropy)))  # fmt: skip
 
 
@@ -44,7 +42,7 @@ def pinsker(divergence: float) -> float:
     return max(0.0, 1.0 - math.sqrt(divergence / 2))
 
 
-def check_bounds(where: str, links: BoundChain) -> None:
+def check_bounds(where: str, links: Chain) -> None:
     """Raise BoundViolation, with the numbers, where theorem 1 does not hold."""
     values = list(links.model_dump().items())
     for (upper, high), (lower, low) in pairwise(values):

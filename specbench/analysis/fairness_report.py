@@ -26,12 +26,10 @@ from specbench.analysis.fairness_numbers import DrafterComparison, DrafterReport
 from specbench.analysis.fairness_runs import Common
 from specbench.analysis.group_statistics import Array, estimate, max_over_min, variance
 from specbench.analysis.representation import Representation
-from specbench.results.bootstrap import Prompts
+from specbench.results.bootstrap import Bounds, Prompts
 from specbench.results.captions import draft_length
-from specbench.results.group_numbers import GroupNumbers
-from specbench.results.row import Row
-from specbench.results.shares import Bounds
-from specbench.results.speed import times
+from specbench.results.metrics import times
+from specbench.results.row import GroupNumbers, Row
 from specbench.running.records import Key, Record
 from specbench.specs.task import TaskSpec
 from specbench.tasks.scoring.contract import make_scorer

@@ -11,8 +11,8 @@ from specbench.analysis.fairness_drafters import MARK, TINY, exclusion_notes, ma
 from specbench.analysis.fairness_numbers import DrafterComparison, DrafterReport, FairnessReport, NumberChange, pinsker
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import Metric
-from specbench.results.group_numbers import Family, ForcedGroup, GroupNumbers, GroupSpread, MeasuredGroup
 from specbench.results.plots import reach, save_picture
+from specbench.results.row import Family, ForcedNumbers, GroupNumbers, GroupSpread, MeasuredNumbers
 from specbench.results.units import NULL, number, with_interval
 
 COLUMNS = {
@@ -109,7 +109,7 @@ def forced_table(drafter: DrafterReport, report: FairnessReport) -> Table:
     return Table(f"{drafter.label}: teacher-forced", columns, rows, forced_caption(drafter, report))
 
 
-def forced_cells(found: ForcedGroup, is_speedup: bool) -> list[str]:
+def forced_cells(found: ForcedNumbers, is_speedup: bool) -> list[str]:
     links = found.speedup if is_speedup and found.speedup else found.tokens_per_pass
     fitness = (1 - (metric.value or 0.0) for metric in (found.draft_misfit, found.target_misfit))
     return [
@@ -154,7 +154,7 @@ def measured_table(drafter: DrafterReport) -> Table:
     return Table(f"{drafter.label}: measured", columns, rows, measured_caption(drafter))
 
 
-def _measured_cells(found: MeasuredGroup, has_bleu: bool) -> list[str]:
+def _measured_cells(found: MeasuredNumbers, has_bleu: bool) -> list[str]:
     cells = [
         with_interval(found.acceptance_rate, 3), number(found.mean_acceptance_length, 2),
         with_interval(found.speedup, 2),

@@ -39,7 +39,7 @@ from specbench.models.loading import load_model
 from specbench.results.bootstrap import MIN_PROMPTS
 from specbench.results.environment import environment
 from specbench.results.log_ratios import NUM_RESAMPLES, TAILS, Array
-from specbench.results.row import Warning
+from specbench.results.row import RowWarning
 from specbench.results.warnings import WIDE
 from specbench.running.models import engine_of, warn_of
 from specbench.running.requirements import num_compilations
@@ -99,7 +99,7 @@ def clause(said: str, subject: str, ratio: Ratio) -> str:
     return f"{subject} is undecided (rounds differ too much: {ratio.span})"
 
 
-def wide_intervals(report: LimitReport) -> list[Warning]:
+def wide_intervals(report: LimitReport) -> list[RowWarning]:
     """Returns a warning for each figure of the verdict whose interval is wide."""
     length = report.step.num_draft_tokens + 1
     figures = {
@@ -109,7 +109,7 @@ def wide_intervals(report: LimitReport) -> list[Warning]:
         "what a draft pass costs": report.cost_ratio,
     }
     return [
-        Warning(code="wide_interval", text=(
+        RowWarning(code="wide_interval", text=(
             f"the interval of {name} is wide, {ratio.span} (× {ratio.width:.2f}): measure with nothing beside it, "
             "or give more --repeats"
         ))

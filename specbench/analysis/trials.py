@@ -16,12 +16,11 @@ from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM
 from specbench.results.adding import add_rows
 from specbench.results.bootstrap import Metric
-from specbench.results.environment import environment
+from specbench.results.environment import check_takes, environment
 from specbench.results.execute import measure_into
-from specbench.results.machine import check_takes
 from specbench.results.metrics import metrics_of
 from specbench.results.plots import check_plot
-from specbench.results.quality import Asked, asked_of, main_metric
+from specbench.results.quality import ScoringSpec, main_metric, scoring_by_subset
 from specbench.results.row import Row
 from specbench.running import run_folder as naming
 from specbench.running.calibration import Loaded, without_calibration
@@ -54,11 +53,11 @@ class TrialRun:
     @property
     def quality(self) -> str | None:
         """Returns the main score of all subsets; None where they have none in common."""
-        return main_metric(asked_of(self.cells))
+        return main_metric(scoring_by_subset(self.cells))
 
     def metrics(self, name: str) -> dict[str, Metric]:
         """Returns every metric of one method over all subsets."""
-        return metrics_of(self.records, self.method(name), self.seed, asked_of(self.cells))
+        return metrics_of(self.records, self.method(name), self.seed, scoring_by_subset(self.cells))
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Trials:
     @cached_property
     def quality(self) -> str | None:
         """Returns the main score of all subsets; None where they have none in common."""
-        return main_metric({subset: Asked(make_scorer(task.subset(subset))) for task, subset, _ in self.loaded})
+        return main_metric({subset: ScoringSpec(make_scorer(task.subset(subset))) for task, subset, _ in self.loaded})
 
     @cached_property
     def conditions(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ Panel = Callable[[Any], None]  # draws into the axes of a picture
 
 
 def check_plot(path: Path) -> None:
-    """Raises ConfigError where no picture can be drawn into a file of this name; called before anything is measured."""
+    """Raise ConfigError where no picture can be drawn into a file of this name; called before anything is measured."""
     figure = pyplot().figure()
     kinds = figure.canvas.get_supported_filetypes()
     pyplot().close(figure)

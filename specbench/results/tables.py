@@ -148,8 +148,8 @@ def _comparison_caption(rows: Sequence[Row]) -> list[str]:
         *([FEW] if any(map(rests_on_few, rows)) else []),
         *_of_engines(rows),
         *warning_lines(rows, [each.method_name for each in rows]),
-        "acceptance rates do not compare across bridges: rank by τ and tok/s",
-        *(f"{each.method_name} ranks with none: {reason}" for each in rows if (reason := prescribed(each))),
+        "acceptance rates do not compare across bridges: rank by τ and tok/s; c: draft cost in target passes",
+        *(f"{each.method_name} is not ranked: {reason}" for each in rows if (reason := prescribed(each))),
     ]
 
 

@@ -13,7 +13,7 @@ from specbench.results.adding import add_runs, merge_files
 from specbench.results.leaderboard import load, set_verdicts
 from specbench.results.row import COMPUTED, DIGEST, NOTED, STATED, Row, sealed
 from specbench.results.validation import OF_REPORT, Validity, audited, validate
-from specbench.results.verdict import GreedyEvidence, LogitNoise
+from specbench.results.verdict import Greedy, Noise
 from tests.test_fairness import run_into
 
 FORGED = yaml.safe_load((Path(__file__).parent / "forged_rows.yaml").read_text(encoding="utf-8"))
@@ -95,14 +95,12 @@ def test_every_field_of_a_row_is_forged_and_comes_from_one_source(board: Path) -
 
 def report_of(row: Row, p_value: float) -> AuditReport:
     """The report of an audit that found a row's method lossless, by its greedy outputs and draws with this p-value."""
-    greedy = GreedyEvidence(
-        num_prompts=8, num_equal=8, num_near_ties=0, num_judged=9, median_position=None, example=None
-    )
+    greedy = Greedy(num_prompts=8, num_equal=8, num_near_ties=0, num_judged=9, median_position=None, example=None)
     draws = DrawTest(
         num_draws=600, num_tokens=3000, p_value=p_value, p_by_token=[], mean_log_p=-1.0, expected_log_p=-1.0,
         standard_error=0.1, num_drafted=1, num_accepted=1, num_recovered=0, num_bonus=0, example=None,
     )  # fmt: skip
-    noise = LogitNoise(
+    noise = Noise(
         num_prompts=4, num_positions=9, num_changed=0, max_gap_change=0, tolerance=0, mean_square_change=0
     )  # fmt: skip
     verdict = MethodVerdict(

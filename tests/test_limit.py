@@ -301,7 +301,7 @@ def test_everything_is_measured_in_every_round() -> None:
     models = [tiny.causal_lm(seed=seed) for seed in range(2)]
     points = Points(16, (8, 32), (1, 2, 6))
     rounds: list[None] = []
-    found = measure(*models, gauges(), points, repeats=2, seed=0, told=lambda: rounds.append(None))
+    found = measure(*models, gauges(), points, repeats=2, seed=0, progress=lambda: rounds.append(None))
     assert len(rounds) == 3  # one to warm up
     for timings in (found.target, found.drafter):
         counts = {point: len(values) for point, values in timings.passes.items()}

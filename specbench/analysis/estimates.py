@@ -88,7 +88,7 @@ class Estimate:
     num_steps: int
     num_exact: int
     metrics: Mapping[str, Metric]
-    walks: Sequence[Sequence[ReplayedStep]]  # by record
+    replays: Sequence[Sequence[ReplayedStep]]  # by record
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -126,13 +126,13 @@ class Recording:
     def estimate(self, threshold: float, num_draft_tokens: int) -> Estimate:
         """Returns an estimate of the method at another threshold and at most the recorded draft length."""
         setting = ReplaySetting(threshold, num_draft_tokens, self.inclusive)
-        walks = [replay(generation, setting) for generation in self.generations]
+        replays = [replay(generation, setting) for generation in self.generations]
         baseline = [record["methods"]["ar"] for record in self.records]
         prompts = Prompts.of(list(self.records), self.seed)
-        steps = [step for each in walks for step in each]
+        steps = [step for each in replays for step in each]
         return Estimate(
             threshold, num_draft_tokens, len(steps), sum(step.exact for step in steps),
-            _metrics(prompts, walks, [self.seconds(each) for each in walks], baseline), walks,
+            _metrics(prompts, replays, [self.seconds(each) for each in replays], baseline), replays,
         )  # fmt: skip
 
     def seconds(self, steps: Sequence[ReplayedStep]) -> float:
@@ -155,17 +155,20 @@ def recorded(record: Record, method: MethodSpec, cell: Cell) -> RecordedGenerati
 
 
 def _metrics(
-    prompts: Prompts, walks: Sequence[Sequence[ReplayedStep]], seconds: Sequence[float], baseline: Sequence[Generation]
+    prompts: Prompts,
+    replays: Sequence[Sequence[ReplayedStep]],
+    seconds: Sequence[float],
+    baseline: Sequence[Generation],
 ) -> dict[str, Metric]:
     drafted, judged, accepted, emitted = (
-        [total(steps, f"num_{count}") for steps in walks] for count in ("drafted", "judged", "accepted", "emitted")
+        [total(steps, f"num_{count}") for steps in replays] for count in ("drafted", "judged", "accepted", "emitted")
     )
     speeds = emitted, seconds, [step_sum(g, EMITTED) for g in baseline], [g["decode_seconds"] for g in baseline]
     return {
         "acceptance_rate": prompts.mean([a / j if j else None for a, j in zip(accepted, judged, strict=True)], SHARE),
         "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)], SHARE),
-        "mean_acceptance_length": prompts.ratio(emitted, [len(steps) for steps in walks]),
-        "accepted_length": prompts.ratio(accepted, [len(steps) for steps in walks]),
+        "mean_acceptance_length": prompts.ratio(emitted, [len(steps) for steps in replays]),
+        "accepted_length": prompts.ratio(accepted, [len(steps) for steps in replays]),
         "drafter_share": prompts.ratio(accepted, [e + 1 for e in emitted], bounds=SHARE),
         "tokens_per_second": prompts.ratio(speeds[0], speeds[1]),
         "speedup": prompts.ratio(*speeds),
@@ -212,7 +215,9 @@ def shown_metrics(metrics: Mapping[str, Metric], quality: str | None) -> dict[st
 def check_of(recording: Recording, estimate: Estimate, run: TrialRun, method: str) -> EstimateCheck:
     """Returns the check of an estimate by a run of the same prompts."""
     real = {record_key(record): record["methods"][method] for record in run.records}
-    pairs = [(steps, real[record_key(record)]) for record, steps in zip(recording.records, estimate.walks, strict=True)]
+    pairs = [
+        (steps, real[record_key(record)]) for record, steps in zip(recording.records, estimate.replays, strict=True)
+    ]
     found = errors(recording, pairs, busier=_ar_seconds(recording.records) / _ar_seconds(run.records))
     num_confirmed = sum(agreeing(steps, generation) for steps, generation in pairs)
     return EstimateCheck(estimate, run, run.metrics(method), found, num_confirmed)
@@ -225,10 +230,10 @@ def errors(recording: Recording, pairs: Sequence[ReplayedPair], busier: float) -
     `busier`: seconds per AR token while recording ÷ those of the real run; it has no interval of its own.
     """
     prompts = Prompts.of(list(recording.records), recording.seed)
-    walked, real = [total(steps, "num_emitted") for steps, _ in pairs], [step_sum(g, EMITTED) for _, g in pairs]
-    tokens_per_step = prompts.ratio(walked, [len(s) for s, _ in pairs], real, [len(g["steps"]) for _, g in pairs])
+    replayed, real = [total(steps, "num_emitted") for steps, _ in pairs], [step_sum(g, EMITTED) for _, g in pairs]
+    tokens_per_step = prompts.ratio(replayed, [len(s) for s, _ in pairs], real, [len(g["steps"]) for _, g in pairs])
     seconds = [recording.seconds(steps) / busier for steps, _ in pairs]
-    speed = prompts.ratio(walked, seconds, real, [g["decode_seconds"] for _, g in pairs])
+    speed = prompts.ratio(replayed, seconds, real, [g["decode_seconds"] for _, g in pairs])
     return {"mean_acceptance_length": _minus_one(tokens_per_step), "speedup": _minus_one(speed)}
 
 
@@ -240,9 +245,9 @@ def agreeing(steps: Sequence[ReplayedStep], generation: Generation) -> int:
     """
     pairs = zip(steps, generation["steps"], strict=False)
     return sum(
-        walked.exact and (walked.num_judged, walked.num_accepted, walked.num_emitted)
+        replayed.exact and (replayed.num_judged, replayed.num_accepted, replayed.num_emitted)
         == (real[JUDGED], real[ACCEPTED], real[EMITTED])
-        for walked, real in pairs
+        for replayed, real in pairs
     )  # fmt: skip
 
 

@@ -110,7 +110,7 @@ def wide_intervals(report: LimitReport) -> list[RowWarning]:
     }
     return [
         RowWarning(code="wide_interval", text=(
-            f"the interval of {name} is wide, {ratio.span} (× {ratio.width:.2f}): measure with nothing beside it, "
+            f"the interval of {name} is wide, {ratio.span} (× {ratio.width:.2f}): run nothing else on the machine, "
             "or give more --repeats"
         ))
         for name, ratio in figures.items()
@@ -215,7 +215,7 @@ def as_measured(costs: Costs[Array]) -> Costs[float]:
     return Costs(float(costs.cost_ratio[0]), {length: float(cost[0]) for length, cost in costs.verifying.items()})
 
 
-Told = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 Models = tuple[CausalLM, CausalLM]
@@ -236,51 +236,59 @@ class LimitOptions(Spec):
     drafter_revision: str | None = None
 
 
-def limits(asked: LimitOptions, told: Told) -> LimitReport:
-    """Load both models and measure them. `told` is called with the progress. Raises ConfigError for models that cannot
-    be loaded, and for a context that does not fit into them."""
-    told(f"loading {asked.target} and {asked.drafter}")
+def limits(options: LimitOptions, progress: Progress) -> LimitReport:
+    """Load both models and measure them. `progress` is called with lines of text. Raises ConfigError for models that
+    cannot be loaded, and for a context that does not fit into them."""
+    progress(f"loading {options.target} and {options.drafter}")
     target = load_model(
-        asked.target, revision=asked.target_revision, dtype=asked.dtype, device=asked.device, engine=asked.engine
+        options.target,
+        revision=options.target_revision,
+        dtype=options.dtype,
+        device=options.device,
+        engine=options.engine,
     )
-    dtype = target.dtype if asked.dtype == "auto" else asked.dtype
+    dtype = target.dtype if options.dtype == "auto" else options.dtype
     drafter = load_model(
-        asked.drafter, revision=asked.drafter_revision, dtype=dtype, device=asked.device, engine=target.engine
+        options.drafter, revision=options.drafter_revision, dtype=dtype, device=options.device, engine=target.engine
     )
     if target.why_eager is not None:
         warn_of(target, "neither model is, and these are the limits of --engine eager")
     elif drafter.why_eager is not None:
         warn_of(drafter, "its passes are eager beside compiled ones of the target")
-    return limits_of(target, drafter, asked, told)
+    return limits_of(target, drafter, options, progress)
 
 
-def limits_of(target: CausalLM, drafter: CausalLM, asked: LimitOptions, told: Told = lambda line: None) -> LimitReport:
+def limits_of(
+    target: CausalLM, drafter: CausalLM, options: LimitOptions, progress: Progress = lambda line: None
+) -> LimitReport:
     """Measure two loaded models."""
     models = (target, drafter)
-    points = points_for(models, asked.context)
+    points = points_for(models, options.context)
     works = [work_of(model) for model in models]
     gauges = [gauge_of(*each, points) for each in zip(models, works, strict=True)]
     is_compiled = any(model.compiled is not None for model in models)
-    parts = [measured_part(models, gauges, part, asked, told) for part in (points.parts() if is_compiled else [points])]
+    parts = [
+        measured_part(models, gauges, part, options, progress) for part in (points.parts() if is_compiled else [points])
+    ]
     capacities = (parts[0].target.capacity, parts[0].drafter.capacity)
     first, second = (
         (described_model(model, capacity), work)
         for model, capacity, work in zip(models, capacities, works, strict=True)
     )
     conditions = environment(str(target.device), target.dtype, target.attention, engine_of(target, [drafter]))
-    return conclude(first, second, parts, points, environment=conditions, seed=asked.seed, repeats=asked.repeats)
+    return conclude(first, second, parts, points, environment=conditions, seed=options.seed, repeats=options.repeats)
 
 
 def measured_part(
-    models: Models, gauges: Sequence[Gauge], part: Points, asked: LimitOptions, told: Told
+    models: Models, gauges: Sequence[Gauge], part: Points, options: LimitOptions, progress: Progress
 ) -> PairTimings:
     """Returns the timings of rounds whose passes were compiled before."""
     for model in models:
         if model.compiled is not None:
-            model.compiled.reserve(part.most_tokens, part.query_lengths, prompts=part.decodes, told=told)
+            model.compiled.reserve(part.most_tokens, part.query_lengths, prompts=part.decodes, told=progress)
     before = num_compilations()
-    rounds = rounds_told(part, asked.repeats, told)
-    found = measure(*models, gauges, part, repeats=asked.repeats, seed=asked.seed, told=rounds)
+    rounds = report_rounds(part, options.repeats, progress)
+    found = measure(*models, gauges, part, repeats=options.repeats, seed=options.seed, progress=rounds)
     if number := num_compilations() - before:
         raise ConfigError(
             f"--engine compiled: {number} passes were compiled while others were measured, so their seconds say "
@@ -302,13 +310,13 @@ def described_model(model: CausalLM, capacity: int | None) -> ModelConditions:
     )
 
 
-def rounds_told(part: Points, repeats: int, told: Told) -> Callable[[], None]:
+def report_rounds(part: Points, repeats: int, progress: Progress) -> Callable[[], None]:
     """Returns a function that reports each round."""
     numbers = count()
 
-    def round_told() -> None:
+    def report_round() -> None:
         number = next(numbers)
         said = f"round {number} of {repeats} is done" if number else "warmed up"
-        told(f"behind {part.context} tokens: {said}")
+        progress(f"behind {part.context} tokens: {said}")
 
-    return round_told
+    return report_round

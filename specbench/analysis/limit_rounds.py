@@ -238,10 +238,10 @@ class Sweeps:
 
 def measure(
     target: CausalLM, drafter: CausalLM, gauges: Sequence[Gauge], points: Points, *,
-    repeats: int, seed: int, told: Callable[[], None] = lambda: None,
+    repeats: int, seed: int, progress: Callable[[], None] = lambda: None,
 ) -> PairTimings:  # fmt: skip
     """After one unmeasured round, `repeats` rounds: each has every point of both models, the rates of both gauges,
-    and one generation of each model and of the pair, in an order that alternates. `told` is called after each."""
+    and one generation of each model and of the pair, in an order that alternates. `progress` is called after each."""
     chance = random.Random(seed)
     models = (target, drafter)
     texts = [[chance.randrange(model.vocab_size) for _ in range(points.most_tokens)] for model in models]
@@ -259,7 +259,7 @@ def measure(
                 time_decoding(model, ids[: points.context], timings)
         if points.decodes:
             time_steps(target, drafting, texts[0][: points.context], into.steps)
-        told()
+        progress()
     return found
 
 

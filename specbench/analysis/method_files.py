@@ -1,4 +1,4 @@
-"""Tuned methods as YAML files: what was chosen, and in comments how it was found."""
+"""Tuned methods as YAML files, with comments that say how each was found."""
 
 import hashlib
 import re

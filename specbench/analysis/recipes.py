@@ -132,7 +132,7 @@ def at_temperature(spec: RunSpec, temperature: float) -> RunSpec:
 
 
 def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[TemperaturePoint]:
-    """Every temperature measured beside AR at the same one, each in its own folder."""
+    """Measure every temperature with AR at the same one, each in its own folder."""
     points = []
     for place, temperature in enumerate(temperatures, start=1):
         say(trials.console, f"[{place}/{len(temperatures)}] temperature = {temperature:g}")

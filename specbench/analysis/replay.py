@@ -14,7 +14,7 @@ from specbench.decoding.verification import Rule
 from specbench.running.compose import Decoder
 from specbench.running.records import ACCEPTED, EMITTED, Generation, Record, RecordFile
 
-KEY = "drafted"  # of a generation in the records, beside `steps` and `positions`
+KEY = "drafted"  # key of a generation in the records, next to `steps` and `positions`
 
 
 class KeepingRule:
@@ -164,7 +164,7 @@ class _Replayer:
         self.owners = [index for index, w in enumerate(recorded.windows) for _ in range(w.num_accepted + 1)]
         # What stands for the place behind a window that was accepted whole: the drafter's next token is not recorded.
         self.after_accepted = [d for w in recorded.windows for d in w.divergence[1 : w.num_accepted + 1]]
-        self.replays = recorded.greedy_target and recorded.greedy_drafts
+        self.is_reproducible = recorded.greedy_target and recorded.greedy_drafts
         self.exact = recorded.greedy_drafts or setting.num_draft_tokens == recorded.num_draft_tokens
         self.ended = recorded.num_tokens <= 1
         self.position = 1
@@ -186,7 +186,7 @@ class _Replayer:
         if not self.ended:
             self.emit_own()
             num_emitted += 1
-        if not self.replays and not (begins_as_recorded and accepted == recorded_step.num_accepted):
+        if not self.is_reproducible and not (begins_as_recorded and accepted == recorded_step.num_accepted):
             self.exact = False
         assert num_emitted == self.position - start
         return ReplayedStep(num_drafted, accepted + int(rejected and num_emitted > accepted), accepted, num_emitted,

@@ -1,6 +1,6 @@
 """The languages that a drafter knows: those of the texts that it writes on an empty prompt, ranked.
 
-arXiv:2510.02128, section 8.2: the rank by the share of K such texts is beside the acceptance rates of the languages.
+arXiv:2510.02128, section 8.2: the rank by the share of K such texts is compared with the acceptance rates.
 There K is 100,000, the prompt is a space, and NLTK's classifier of languages identifies them. K and the prompt can be
 given; languages are identified by lingua, because NLTK's classifier (TextCat) needs a corpus that has to be downloaded.
 """

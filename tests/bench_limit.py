@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from specbench.analysis.limit.measuring import Asked, limits_of
-from specbench.analysis.limit.report import Costs, LimitReport
-from specbench.analysis.limit.tables import tables
+from specbench.analysis.limit import LimitOptions, limits_of
+from specbench.analysis.limit_report import Costs, LimitReport
+from specbench.analysis.limit_tables import tables
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
@@ -32,7 +32,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import DTYPES, choose_device
 from specbench.results import bootstrap
-from specbench.results.speed import expected_speedup
+from specbench.results.metrics import expected_speedup
 from specbench.running.compose import compose
 from specbench.running.requirements import num_compilations
 from specbench.specs.catalogue import load_method
@@ -188,7 +188,7 @@ def main(
     target, drafter = (random_model(shape, dtype, device, engine, seed) for seed, shape in enumerate(shapes))
     console = Console(width=120)
     words = {"target": target.name, "drafter": drafter.name, "dtype": dtype, "device": device, "engine": engine}
-    report = limits_of(target, drafter, build(Asked, {**words, "context": context, "repeats": repeats}))
+    report = limits_of(target, drafter, build(LimitOptions, {**words, "context": context, "repeats": repeats}))
     for table in [*tables(report), bounds_table(report)]:
         console.print(table)
     setting = Setting(context, num_tokens, num_prompts, num_draft_tokens)

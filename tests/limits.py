@@ -1,9 +1,9 @@
 """A report of `specbench limit` on a pair whose every figure is known."""
 
-from specbench.analysis.limit.conclusions import conclude
-from specbench.analysis.limit.report import Described, LimitReport
-from specbench.analysis.limit.timings import Measured, Points, Steps, Timings
-from specbench.analysis.limit.work import Rates, Work
+from specbench.analysis.limit import conclude
+from specbench.analysis.limit_report import LimitReport, ModelConditions
+from specbench.analysis.limit_rounds import ModelTimings, PairTimings, Points, StepTimings
+from specbench.analysis.limit_work import Rates, Work
 
 WORK = {
     "target": Work(weight_bytes=7_100_000, matmul_weights=1_000),
@@ -15,11 +15,13 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
-def known_timings(single: float, longer: float, per_token: float, rates: list[Rates]) -> Timings:
+def known_timings(single: float, longer: float, per_token: float, rates: list[Rates]) -> ModelTimings:
     """Passes over 1 and 6 tokens behind 256, and one token behind 64, once a round; every other round the pass over 6
     takes half as long or twice as long."""
     num_rounds = len(rates)
-    timings = Timings(per_token=[per_token] * num_rounds, outside_passes=[per_token - single] * num_rounds, rates=rates)
+    timings = ModelTimings(
+        per_token=[per_token] * num_rounds, outside_passes=[per_token - single] * num_rounds, rates=rates
+    )
     factors = [(1.0, 0.5, 2.0)[number % 3] for number in range(num_rounds)]
     timings.passes = {
         (1, 64): [single] * num_rounds, (1, 256): [single] * num_rounds, (6, 256): [longer * each for each in factors],
@@ -31,13 +33,16 @@ def known_report(num_rounds: int = 3, rates: list[Rates] | None = None) -> Limit
     """A target that reads 7.1 MB where 1 GB/s are copied, and decodes a token in 10 ms; a drafter that multiplies a
     million weights at 1 GFLOP/s and drafts a token in 4 ms, and decodes alone in 2.5 ms."""
     rates = rates or [Rates(1e9, 2e9, 1e9)] * num_rounds
-    measured = Measured(
+    measured = PairTimings(
         target=known_timings(0.008, 0.00864, 0.010, rates),
         drafter=known_timings(0.0024, 0.003, 0.0025, rates),
-        steps=Steps([0.004] * num_rounds, [0.030] * num_rounds, [0.0015] * num_rounds),
+        steps=StepTimings([0.004] * num_rounds, [0.030] * num_rounds, [0.0015] * num_rounds),
     )
     subjects = [
-        (Described(name=f"org/{role}", revision="0123456", dtype="float32", attention="sdpa", capacity=None), work)
+        (
+            ModelConditions(name=f"org/{role}", revision="0123456", dtype="float32", attention="sdpa", capacity=None),
+            work,
+        )
         for role, work in WORK.items()
     ]
     points = Points(256, (64,), (1, 6))

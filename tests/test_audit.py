@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.analysis.audit.distribution import (
+from specbench.analysis.audit_distribution import (
     NUM_TOKENS,
     accept_everything,
     choose_prompts,
@@ -21,11 +21,8 @@ from specbench.analysis.audit.distribution import (
     exact_rows,
     judge,
 )
-from specbench.analysis.audit.greedy import measure_noise, ties_of_records
-from specbench.analysis.audit.methods import Bench, Findings, Prompt, Subject, audit
-from specbench.analysis.audit.outputs import Answer, different
-from specbench.analysis.audit.request import Audit, Identity
-from specbench.analysis.audit.verdict import Distribution, Greedy, Verdict, declaration, verdict_of_records
+from specbench.analysis.audit_methods import AuditConditions, AuditedMethod, AuditPrompt, audit_methods
+from specbench.analysis.audit_report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
 from specbench.decoding.drafters.model import ModelDrafter
@@ -38,8 +35,10 @@ from specbench.decoding.sampling import Distributions, Sampling, draw
 from specbench.decoding.verification import Rule, exact_match, fuzzy_rule, leading, rejection, rule
 from specbench.models.causal_lm import ModelPair
 from specbench.results.captions import verdict_of
+from specbench.results.greedy import measure_noise, ties_of_records
 from specbench.results.leaderboard import load
-from specbench.results.row import Sampling as Sampled
+from specbench.results.row import RowSampling as Sampled
+from specbench.results.verdict import BaselineAnswer, Greedy, declaration, different, verdict_of_records
 from specbench.specs.catalogue import load_method
 from tests.test_leaderboard import row
 from tests.toys import TableModel
@@ -67,25 +66,31 @@ class Toy:
         )  # fmt: skip
 
 
-def subject(name: str, target: TableModel, draft: TableModel | None, rule: Rule, lossless: bool = True) -> Subject:
+def subject(
+    name: str, target: TableModel, draft: TableModel | None, rule: Rule, lossless: bool = True
+) -> AuditedMethod:
     made = [
         Toy(target, NoDrafter() if draft is None else ModelDrafter(draft, sampling), rule, sampling)
         for sampling in (GREEDY, PLAIN)
     ]
-    return Subject(name, lossless, 0 if draft is None else GAMMA, *made)
+    return AuditedMethod(name, lossless, 0 if draft is None else GAMMA, *made)
 
 
 def audited(
-    target: TableModel, draft: TableModel, *others: Subject, num_draws: int = 400, say: Callable[[str], None] = str
-) -> Findings:
+    target: TableModel,
+    draft: TableModel,
+    *others: AuditedMethod,
+    num_draws: int = 400,
+    say: Callable[[str], None] = str,
+) -> AuditFindings:
     """AR and the others on three prompts; the control accepts every draft of `draft`."""
-    prompts = [Prompt(f"p{i}", [i, 1, 2], STOP) for i in range(3)]
+    prompts = [AuditPrompt(f"p{i}", [i, 1, 2], STOP) for i in range(3)]
     control = Toy(target, ModelDrafter(draft, PLAIN), accept_everything, PLAIN)
-    bench = Bench(target, str, draft, ("every draft accepted", control), PLAIN, num_draws, seed=0)
-    return audit([subject("ar", target, None, rejection), *others], prompts, bench, say)
+    bench = AuditConditions(target, str, draft, ("every draft accepted", control), PLAIN, num_draws, seed=0)
+    return audit_methods([subject("ar", target, None, rejection), *others], prompts, bench, say)
 
 
-def verdict(findings: Findings, method: str) -> Verdict:
+def verdict(findings: AuditFindings, method: str) -> MethodVerdict:
     return next(each for each in findings.verdicts if each.method == method)
 
 
@@ -159,7 +164,7 @@ def test_rules_that_are_wrong_only_in_draws_diverge(
 
 def test_a_wrong_first_token_is_found(target: TableModel, draft: TableModel) -> None:
     hot = Toy(target, NoDrafter(), rejection, Sampling(3.0))
-    findings = audited(target, draft, Subject("hot", True, 0, Toy(target, NoDrafter(), rejection, GREEDY), hot))
+    findings = audited(target, draft, AuditedMethod("hot", True, 0, Toy(target, NoDrafter(), rejection, GREEDY), hot))
     found = verdict(findings, "hot")
     assert found.verdict == "diverged" and found.distribution is not None
     assert found.distribution.p_by_token[0] is not None and found.distribution.p_by_token[0] < 1e-3
@@ -223,7 +228,7 @@ def test_an_output_that_ends_early_diverges(target: TableModel, draft: TableMode
             made = Toy(target, NoDrafter(), rejection, GREEDY).generate(prompt_ids, stop, seed)
             return replace(made, token_ids=made.token_ids[:7])
 
-    found = verdict(audited(target, draft, Subject("short", True, 0, Short(), None), num_draws=0), "short")
+    found = verdict(audited(target, draft, AuditedMethod("short", True, 0, Short(), None), num_draws=0), "short")
     assert found.verdict == "diverged" and found.greedy is not None and found.greedy.example is not None
     assert found.greedy.example.position == 7
     assert found.greedy.example.method_token is None and found.greedy.example.gap is None
@@ -259,7 +264,7 @@ def test_a_method_that_refuses_is_not_run(target: TableModel, draft: TableModel)
         def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
             raise ConfigError("more than 3 draft passes")
 
-    found = verdict(audited(target, draft, Subject("capped", True, GAMMA, Refuses(), Refuses())), "capped")
+    found = verdict(audited(target, draft, AuditedMethod("capped", True, GAMMA, Refuses(), Refuses())), "capped")
     assert found.verdict == "not run" and found.reason is not None and "more than 3 draft passes" in found.reason
 
 
@@ -275,7 +280,7 @@ def test_a_decoder_without_steps_is_audited_too(target: TableModel, draft: Table
             return replace(made, steps=[], external=ExternalCounts(num_first_tokens=0, num_target_passes=None))
 
     toys = [Foreign(Toy(target, ModelDrafter(draft, s), rejection, s)) for s in (GREEDY, PLAIN)]
-    found = verdict(audited(target, draft, Subject("foreign", True, GAMMA, *toys)), "foreign")
+    found = verdict(audited(target, draft, AuditedMethod("foreign", True, GAMMA, *toys)), "foreign")
     assert found.verdict == "lossless" and found.distribution is not None
     assert found.distribution.num_accepted is None and found.greedy is not None and found.greedy.num_judged is None
 
@@ -334,7 +339,7 @@ def test_measured_noise_is_forgiven_and_no_more(target: TableModel) -> None:
 
 
 def test_prompts_of_the_draws_are_cut_where_much_is_undecided(target: TableModel, draft: TableModel) -> None:
-    answers = [Answer("p", [0, 1], [2, 3, 1, 2, 3, 1, 4]), Answer("q", [3, 3], [3, 3, 3, 3])]
+    answers = [BaselineAnswer("p", [0, 1], [2, 3, 1, 2, 3, 1, 4]), BaselineAnswer("q", [3, 3], [3, 3, 3, 3])]
     chosen = choose_prompts(target, draft, answers, PLAIN, 1, 4)
     assert len(chosen) == 1 and chosen[0].repeats  # a place where the coming pair has occurred before
     every = choose_prompts(target, None, answers, PLAIN, 3, 4)
@@ -347,7 +352,7 @@ def test_prompts_of_the_draws_are_cut_where_much_is_undecided(target: TableModel
 def test_noise_of_a_real_model(embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int]]]) -> None:
     ids = embedded_prompts["en"][0]
     tokens = Toy(embedded_pair.target, NoDrafter(), rejection, GREEDY).generate(ids, STOP, 0).token_ids  # type: ignore[arg-type]
-    noise = measure_noise(embedded_pair.target, [Answer("en", ids, tokens)], 6)
+    noise = measure_noise(embedded_pair.target, [BaselineAnswer("en", ids, tokens)], 6)
     assert noise.num_positions == 24 and noise.num_changed == 0
     assert 1e-7 < noise.max_gap_change < 1e-3 and noise.tolerance >= 2 * noise.max_gap_change
 
@@ -495,14 +500,16 @@ def test_rows_of_another_dtype_engine_or_model_keep_their_verdict() -> None:
     """Rounding decides where outputs part, so an audit in one dtype says nothing of another."""
     own = row(drafter_revision="a", verdict="not audited")
     greedy = Greedy(num_prompts=8, num_equal=8, num_near_ties=0, num_judged=9, median_position=None, example=None)
-    draws = Distribution(
+    draws = DrawTest(
         num_draws=600, num_tokens=3000, p_value=0.25, p_by_token=[], mean_log_p=-1.0, expected_log_p=-1.0,
         standard_error=0.1, num_drafted=1, num_accepted=1, num_recovered=0, num_bonus=0, example=None,
     )  # fmt: skip
-    verdict = Verdict(method="fsd", verdict="lossless", declared_lossless=True, greedy=greedy)
-    report = Audit.model_construct(
+    verdict = MethodVerdict(method="fsd", verdict="lossless", declared_lossless=True, greedy=greedy)
+    report = AuditReport.model_construct(
         target=own.target, target_revision=own.target_revision, dtype="float32", engine="eager",
-        identities={"fsd": Identity(method=own.method, drafter=own.drafter, drafter_revision="a", engine="eager")},
+        identities={
+            "fsd": AuditedIdentity(method=own.method, drafter=own.drafter, drafter_revision="a", engine="eager"),
+        },
         verdicts=[verdict.model_copy(update={"distribution": draws})], task="mgsm", subsets=["en", "ja"],
         temperature=1.0, top_k=None, top_p=None,
     )  # fmt: skip
@@ -539,11 +546,11 @@ def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench, tiny_pair: 
     code, _, err = specbench("run", "--task", "mgsm", "--method", "sd,fsd,pld", *common, "--leaderboard", "board.json")
     assert code == 0, err
     before = {"ar": "greedy equal", "sd": "greedy equal", "fsd": "lossy by design", "pld": "greedy equal"}
-    assert {row.method.partition("@")[0]: row.verdict for row in load("board.json")} == before
+    assert {row.method_name: row.verdict for row in load("board.json")} == before
     code, _, err = specbench("audit", "--method", "sd,fsd", *common, "--draws", "90", "--leaderboard", "board.json")
     assert code == 0, err
     assert "3 rows got a verdict" in err
-    found = {row.method.partition("@")[0]: row.verdict for row in load("board.json")}
+    found = {row.method_name: row.verdict for row in load("board.json")}
     assert found == {"ar": "lossless", "sd": "lossless", "fsd": "lossy by design", "pld": "greedy equal"}
     code, _, err = specbench("audit", "--method", "sd", *common, "--draws", "0", "--leaderboard", "board.json")
     assert code == 0 and "0 rows got a verdict" in err, "nothing was decided, so nothing is overwritten"

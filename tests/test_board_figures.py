@@ -3,10 +3,9 @@
 import pytest
 
 from specbench.cli.train import NUM_STEPS
-from specbench.publish.boards.catalogue import board_names, load_board
-from specbench.publish.boards.cells import cells_of
-from specbench.publish.boards.spec import BoardSpec, FigureGroup, FigureTable
-from specbench.publish.measurement import Asked
+from specbench.publish.suite.cells import board_names, cells_of, load_suite
+from specbench.publish.suite.figures import FigureGroup, PublishedTable
+from specbench.publish.suite.spec import SuiteSpec
 from specbench.running.checked import run_spec
 
 NUM_FIGURES = {
@@ -16,10 +15,10 @@ NUM_FIGURES = {
     "p3": {"1": 6 * 12 - 6, "3": 4, "5": 11, "6": 6, "7": 4},
     "p4": {"1": 35 * 4, "2": 25 * 4, "5": 14, "6": 90 * 4, "7": 90 * 4, "8": 8, "9": 12, "10": 109, "11": 5},
 }
-BOARDS = {name: load_board(name) for name in NUM_FIGURES}
+BOARDS = {name: load_suite(name) for name in NUM_FIGURES}
 
 
-def table(board: str, number: str) -> FigureTable:
+def table(board: str, number: str) -> PublishedTable:
     return next(each for each in BOARDS[board].published if each.number == number)
 
 
@@ -28,12 +27,12 @@ def values(group: FigureGroup) -> dict[str, list[float | None]]:
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.name)
-def test_every_cell_of_the_tables_is_there(board: BoardSpec) -> None:
-    assert {each.number: len(each.places()) for each in board.published} == NUM_FIGURES[board.name]
+def test_every_cell_of_the_tables_is_there(board: SuiteSpec) -> None:
+    assert {each.number: len(each.references()) for each in board.published} == NUM_FIGURES[board.name]
     for each in board.published:
         assert each.hardware and each.differs
-        for place in each.places():  # what has a metric of ours has a run and a method to measure it with
-            assert each.elsewhere or not place.metric or not place.method or place.run
+        for place in each.references():  # what has a metric of ours has a run and a method to measure it with
+            assert each.elsewhere or not place.metric or not place.method or place.task
 
 
 def test_p0_has_the_figures_of_its_text() -> None:
@@ -85,18 +84,18 @@ def test_p3_prints_the_mean_of_its_languages_and_repeats_itself() -> None:
 
 
 def test_p2_drafts_greedily_and_p3_times_the_whole_call() -> None:
-    sd = run_spec(cells_of(BOARDS["p2"], "llama3.1", Asked())[0].measurement.request()).methods[2]
+    sd = run_spec(cells_of(BOARDS["p2"], pair="llama3.1")[0].request).methods[2]
     assert sd.name == "sd" and sd.drafter.options["temperature"] == 0 and sd.lossless
-    metrics = {each.number: {place.metric for place in each.places()} for each in BOARDS["p3"].published}
+    metrics = {each.number: {place.metric for place in each.references()} for each in BOARDS["p3"].published}
     assert all(metrics[number] == {"speedup_e2e"} for number in ("1", "3", "7"))
     assert metrics["6"] == {"speedup_e2e", "mean_acceptance_length"}
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.name)
-def test_a_figure_that_ours_stands_beside_names_its_models(board: BoardSpec) -> None:
+def test_a_figure_that_ours_stands_beside_names_its_models(board: SuiteSpec) -> None:
     """Else the number of any pair would stand beside it. What s-CDF changes is a mean over pairs."""
     for each in board.published:
-        for place in each.places():
+        for place in each.references():
             if place.method and place.metric and each.number != "§8.3":
                 assert place.pair or place.target, each.number
 
@@ -150,7 +149,7 @@ def test_p4_joins_no_token_in_more_ways_than_lemma_3_1_allows() -> None:
 def test_p4_measures_a_method_on_a_pair_only_where_the_paper_has_it() -> None:
     board = BOARDS["p4"]
     for number in ("1", "2", "6", "7"):
-        for place in table("p4", number).places():
+        for place in table("p4", number).references():
             if place.pair is not None and "codellama-7b" not in place.pair:
                 assert board.pairs[place.pair].methods.get(str(place.method), "measured") is not None
                 assert board.pairs[place.pair].target == place.target
@@ -167,10 +166,10 @@ def test_p0_says_how_its_representation_and_its_updates_are_read() -> None:
 @pytest.mark.parametrize("name", board_names())
 def test_every_cell_of_every_pair_can_be_asked_for(name: str) -> None:
     """Tasks, subsets, overrides and drafters fit each other; nothing is loaded."""
-    board = load_board(name)
-    cells = [cell for pair in board.pairs for cell in cells_of(board, pair, Asked())]
+    board = load_suite(name)
+    cells = cells_of(board)
     assert {cell.pair_name for cell in cells} == board.pairs.keys()
-    assert {cell.run_name for cell in cells} == board.runs.keys()
+    assert {cell.task.called for cell in cells} == {task.called for task in board.tasks}
     for cell in cells[:20] if name == "p4" else cells:
-        spec = run_spec(cell.measurement.request())
+        spec = run_spec(cell.request)
         assert [method.name for method in spec.methods] == ["ar", *cell.methods]

@@ -10,13 +10,13 @@ import sys
 
 import pytest
 
-from specbench.analysis.fairness.numbers import Correlations, Family
+from specbench.analysis.audit_report import verdict_in_report
 from specbench.core.errors import ConfigError
 from specbench.results.adding import add_runs, merge_files
 from specbench.results.bootstrap import INTERVALS, Metric
-from specbench.results.comparable import Difference, conditions, conditions_that_differ
+from specbench.results.comparable import FieldDifference, conditions, conditions_that_differ
 from specbench.results.leaderboard import BoardFile, load, schema, set_verdicts, write
-from specbench.results.row import FORMAT, Evidence, Row, Sampling, Shots, sealed
+from specbench.results.row import FORMAT, Correlations, Evidence, Family, Row, RowSampling, RowShots, sealed
 from specbench.results.runs import RecordedRun
 from specbench.results.validation import compare_with_run, validate
 from tests.test_fairness import run_into
@@ -93,9 +93,11 @@ def test_a_row_over_all_is_recomputed_from_its_own_subsets(tmp_path):
     """The folder's last command was of others."""
     run_into(tmp_path / "run", "pld", subsets=("en", "sw"), limit=2, leaderboard=tmp_path / "board.json")
     run_into(tmp_path / "run", "pld", subsets=("bn", "de"), limit=2)
-    assert validate(tmp_path / "board.json", with_records=True).problems == ()
+    assert validate(tmp_path / "board.json", with_records=True, verdict_in=verdict_in_report).problems == ()
     write(tmp_path / "board.json", [each for each in load(tmp_path / "board.json") if each.subset == "all"])
-    assert validate(tmp_path / "board.json", with_records=True).problems == (), "also without the rows of its subsets"
+    assert validate(tmp_path / "board.json", with_records=True, verdict_in=verdict_in_report).problems == (), (
+        "also without the rows of its subsets"
+    )
 
 
 def test_a_run_json_that_is_not_whole_is_one_problem_of_each_row(folder, tmp_path):
@@ -116,9 +118,9 @@ def test_what_the_run_noted_of_its_command_is_compared(folder, tmp_path):
     parts = [{**part, "source": "hub", "revision": "a" * 40} for part in measurement["subsets"]]
     path.write_text(json.dumps({"measurements": [{**measurement, "subsets": parts, "chat": True}]}))
     edited(board, lambda each: each.update(data_source="hub", data_revision="a" * 40, chat=True))
-    assert validate(board, with_records=True).problems == ()
+    assert validate(board, with_records=True, verdict_in=verdict_in_report).problems == ()
     path.write_text(json.dumps(notes))
-    problems = validate(board, with_records=True).problems
+    problems = validate(board, with_records=True, verdict_in=verdict_in_report).problems
     assert len(problems) == 12 and all("data_source = 'hub'" in each and "chat = True" in each for each in problems)
 
 
@@ -184,14 +186,14 @@ def test_a_row_that_is_not_that_of_its_records_is_refused_even_with_a_new_digest
     with pytest.raises(ConfigError, match=r"rows\.0 \(mgsm@\d+ en ar@1\): digest = .* edited by hand"):
         load(board)
     edited(board, lambda each: None)
-    found = validate(board, with_records=True)
+    found = validate(board, with_records=True, verdict_in=verdict_in_report)
     assert len(found.problems) == 12 and all(field.strip() in problem for problem in found.problems)
 
 
 def test_a_verdict_that_only_an_audit_gives_needs_its_evidence(folder):
     """And a lossy rule, or outputs that differ, leave none of it."""
     run = RecordedRun(folder)
-    named = {each.method.partition("@")[0]: each for each in run.rows if each.subset == "en"}
+    named = {each.method_name: each for each in run.rows if each.subset == "en"}
     half = (
         EVIDENCE.model_copy(update=part) for part in ({"num_prompts": None}, {"num_draws": None}, {"p_value": 1e-9})
     )
@@ -209,8 +211,8 @@ def test_a_verdict_that_only_an_audit_gives_needs_its_evidence(folder):
 
 def test_rows_without_a_place_are_looked_for_in_the_folders_that_are_named(folder, board, tmp_path):
     edited(board, lambda each: each.update(run="gone"))
-    assert "its run is not at" in validate(board, with_records=True).problems[0]
-    assert validate(board, with_records=True, folders=[folder]).problems == ()
+    assert "its run is not at" in validate(board, with_records=True, verdict_in=verdict_in_report).problems[0]
+    assert validate(board, with_records=True, verdict_in=verdict_in_report, folders=[folder]).problems == ()
     (tmp_path / "moved").mkdir()
     merge_files([board], tmp_path / "moved" / "board.json")
     assert load(tmp_path / "moved" / "board.json")[0].run == "../gone"
@@ -279,7 +281,7 @@ def test_every_field_that_a_run_tells_is_compared_with_it(folder):
         "attention": "eager", "versions": {"torch": "9"}, "engine": "compiled",
         "num_draft_tokens": 9, "lossless": False, "quality": "bleu",
         "signatures": {"bleu": "x"}, "intervals": INTERVALS.model_copy(update={"level": 0.5}), "options": {},
-        "sampling": Sampling(temperature=1.0), "language": "xx", "accepted_lengths": (1, 2, 3),
+        "sampling": RowSampling(temperature=1.0), "language": "xx", "accepted_tokens_per_step": (1, 2, 3),
     }  # fmt: skip
     for field, value in edits.items():
         found = mismatches(honest.model_copy(update={field: value}), run)
@@ -396,7 +398,7 @@ def test_what_must_match_is_told_with_both_values_and_may_be_ignored():
     assert [each.field for each in found] == [
         "sampling.temperature", "dtype", "versions.torch", "intervals.level",
     ]  # fmt: skip
-    assert found[0] == Difference("sampling.temperature", 0.0, 0.5) and str(found[1]) == "dtype: float32 ≠ float16"
+    assert found[0] == FieldDifference("sampling.temperature", 0.0, 0.5) and str(found[1]) == "dtype: float32 ≠ float16"
     assert conditions_that_differ(first, other, ignore=("sampling", "versions.torch", "intervals", "dtype")) == []
     assert conditions_that_differ(row(signatures={"bleu": "a"}), row(signatures={"chrf": "b"})) == []
     assert conditions_that_differ(row(signatures={"bleu": "a"}), row(signatures={"bleu": "b"}))
@@ -405,7 +407,7 @@ def test_what_must_match_is_told_with_both_values_and_may_be_ignored():
 
 
 def test_other_worked_examples_are_other_conditions_and_another_result():
-    shots = [Shots(num=2, source="local", location="dev", digest=each, num_checked=16) for each in "ab"]
+    shots = [RowShots(num=2, source="local", location="dev", digest=each, num_checked=16) for each in "ab"]
     first, second = (row(shots=each) for each in shots)
     assert [each.field for each in conditions_that_differ(first, second)] == ["shots.digest"]
     assert [each.field for each in conditions_that_differ(first, row())] == [
@@ -486,7 +488,7 @@ def test_a_file_is_read_once_before_a_run(specbench, folder, tmp_path, monkeypat
     """And once more when its rows are put into it."""
     add_runs([folder], tmp_path / "board.json")
     read, loaded = [], []
-    monkeypatch.setattr("specbench.results.machine.load", lambda path: read.append(path) or load(path))
+    monkeypatch.setattr("specbench.results.environment.load", lambda path: read.append(path) or load(path))
     monkeypatch.setattr("specbench.running.models.load_model", lambda *_, **__: loaded.append(len(read)) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         specbench("run", "--task", "mgsm", "--method", "sd", "--threads", "1", "--leaderboard", "board.json")

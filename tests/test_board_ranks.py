@@ -11,13 +11,11 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import locked
 from specbench.results.adding import add_runs
 from specbench.results.bootstrap import Metric, interval
-from specbench.results.compare import compare
-from specbench.results.compare_tables import subsets_table
+from specbench.results.compare import compare, subsets_table
+from specbench.results.comparison_input import read_input
 from specbench.results.leaderboard import load, write
-from specbench.results.named import read_side
-from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, Side, pair_up
-from specbench.results.ranked_tables import Numbered, show, tables
-from specbench.results.ranks import less_is_better, ranked, widening
+from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, RowWithRecords, pair_up
+from specbench.results.ranking import Numbered, less_is_better, ranked, show, tables, widening
 from specbench.results.runs import RecordedRun
 from specbench.specs.catalogue import load_method
 from tests.test_fairness import run_into
@@ -34,7 +32,7 @@ def folder(tmp_path_factory):
 
 def side(folder, method, subset="all"):
     run = RecordedRun(folder)
-    return run.side(next(r for r in run.rows if (r.method.partition("@")[0], r.subset) == (method, subset)))
+    return run.with_records(next(r for r in run.rows if (r.method_name, r.subset) == (method, subset)))
 
 
 def test_changes_are_those_of_the_rows_numbers(folder):
@@ -61,9 +59,9 @@ def test_the_same_side_twice_is_not_separable_and_scores_are_paired(folder):
 def test_pairs_are_of_the_same_prompts_only(folder):
     first, second = side(folder, "sd"), side(folder, "ngram")
     changed = [{**record, "prompt": "other"} if record["subset"] == "sw" else record for record in second.records]
-    pairs = pair_up(first, Side(second.row, changed[1:], second.method, second.asked))
+    pairs = pair_up(first, RowWithRecords(second.row, changed[1:], second.method, second.asked))
     assert pairs.num_prompts == 4 and {record["subset"] for record in pairs.records[0]} == {"en"}
-    assert not pair_up(first, Side(second.row)).change("speedup").paired
+    assert not pair_up(first, RowWithRecords(second.row)).change("speedup").paired
 
 
 def test_pairing_cancels_what_makes_a_prompt_fast_for_both():
@@ -101,7 +99,7 @@ def equal_sides(rng, num_methods, num_prompts):
         for number, count in enumerate(tokens.tolist())
     ]  # fmt: skip
     rows = [row(method=f"{m.name}@1:0", n=num_prompts, metrics={"speedup": Metric(value=2.0)}) for m in methods]
-    return [Side(each, records, method, {}) for each, method in zip(rows, methods, strict=True)]
+    return [RowWithRecords(each, records, method, {}) for each, method in zip(rows, methods, strict=True)]
 
 
 def test_of_tables_of_equal_methods_few_claim_that_two_are_separable():
@@ -113,11 +111,11 @@ def test_of_tables_of_equal_methods_few_claim_that_two_are_separable():
     assert widening(1, 30) == 1 and 1.5 < widening(28, 1000) < widening(28, 30) < widening(28, 10)
 
 
-def test_the_ar_of_a_table_is_exactly_1_and_a_row_without_interval_is_told_apart():
-    ar = Side(row(method="ar@1:0", metrics={"speedup": Metric(value=1.0)}))
-    sides = [ar, *(Side(each) for each in rows_of((2.7, 2.9)))]
+def test_the_ar_of_a_table_is_exactly_1_and_a_row_without_interval_is_distinct_names():
+    ar = RowWithRecords(row(method="ar@1:0", metrics={"speedup": Metric(value=1.0)}))
+    sides = [ar, *(RowWithRecords(each) for each in rows_of((2.7, 2.9)))]
     assert [each.text for each in ranked(sides, "speedup")] == ["1", "2"]
-    unknown = Side(row(method="few@1:0", metrics={"speedup": Metric(value=2.0)}))
+    unknown = RowWithRecords(row(method="few@1:0", metrics={"speedup": Metric(value=2.0)}))
     found = ranked([*sides, unknown], "speedup")
     assert [(each.text, each.unknown) for each in found] == [("1–2", 1), ("1–3", 2), ("2–3", 1)]
     change = pair_up(unknown, ar).change("speedup")
@@ -133,7 +131,7 @@ def test_scores_that_were_computed_in_two_ways_share_no_table(tmp_path):
     ]
     write(tmp_path / "a.json", made)
     shown = show([tmp_path / "a.json"], "bleu", [], [])
-    assert [table.row_count for table in shown] == [1, 2] and "bleu: tok:zh" in text_of(shown)
+    assert [len(table.rows) for table in shown] == [1, 2] and "bleu: tok:zh" in text_of(shown)
 
 
 def test_it_is_said_why_rows_are_not_paired(folder):
@@ -141,8 +139,8 @@ def test_it_is_said_why_rows_are_not_paired(folder):
     changed = [{**record, "prompt": "other"} for record in second.records]
     assert pair_up(first, second).change("speedup").unpaired is None
     assert pair_up(first, second).change("ttft_seconds").unpaired == NO_FORM
-    assert pair_up(first, Side(second.row)).change("speedup").unpaired == NO_RECORDS
-    others = Side(second.row, changed, second.method, second.asked)
+    assert pair_up(first, RowWithRecords(second.row)).change("speedup").unpaired == NO_RECORDS
+    others = RowWithRecords(second.row, changed, second.method, second.asked)
     assert pair_up(first, others).change("speedup").unpaired == OTHER_PROMPTS
     words = " ".join(text_of(tables([Numbered("0", first), Numbered("1", second)], "speedup_e2e")).split())
     assert NO_FORM in words and NO_RECORDS not in words
@@ -155,13 +153,13 @@ def test_readers_do_not_keep_each_other_out_and_a_writer_is_told_of_once(folder,
         assert "not paired" not in text_of(show([tmp_path / "board.json"], "speedup", [], []))
     with locked(folder / ".lock", wait=False):
         words = " ".join(text_of(show([tmp_path / "board.json"], "speedup", [], [])).split())
-        found = compare(read_side(f"{folder}:sd"), read_side(f"{folder}:ngram"))
+        found = compare(read_input(f"{folder}:sd"), read_input(f"{folder}:ngram"))
     assert words.count("another process") == 1 and "not paired, 3 rows" in words
     assert len(found.unread) == 1 and found.as_json()["unread"] == list(found.unread)
 
 
 def test_subsets_of_few_prompts_are_said(folder):
-    found = compare(read_side(f"{folder}:sd"), read_side(f"{folder}:ngram"))
+    found = compare(read_input(f"{folder}:sd"), read_input(f"{folder}:ngram"))
     assert "less than 30 in en, sw" in text_of([subsets_table([c for c in found.compared if c.subset != "all"])])
 
 
@@ -174,13 +172,13 @@ def rows_of(*intervals):
 
 
 def test_ranks_overlap_where_intervals_do():
-    sides = [Side(each) for each in rows_of((1.0, 1.2), (2.0, 2.2), (1.1, 1.3), (3.0, 3.1))]
-    found = ranked([*sides, Side(row(method="none@1:0", metrics={}))], "speedup")
+    sides = [RowWithRecords(each) for each in rows_of((1.0, 1.2), (2.0, 2.2), (1.1, 1.3), (3.0, 3.1))]
+    found = ranked([*sides, RowWithRecords(row(method="none@1:0", metrics={}))], "speedup")
     assert [(each.row.method[:2], each.text) for each in found] == [
         ("m3", "1"), ("m1", "2"), ("m2", "3–4"), ("m0", "3–4"), ("no", ""),
     ]  # fmt: skip
     assert not any(each.paired for each in found[:4])
-    unknown = [Side(row(method=f"{n}@1:0", metrics={"ttft_seconds": Metric(value=n)})) for n in (2, 1)]
+    unknown = [RowWithRecords(row(method=f"{n}@1:0", metrics={"ttft_seconds": Metric(value=n)})) for n in (2, 1)]
     assert [(each.row.method, each.text) for each in ranked(unknown, "ttft_seconds")] == [
         ("1@1:0", "1–2"), ("2@1:0", "1–2"),
     ]  # fmt: skip
@@ -202,11 +200,11 @@ def test_rows_of_other_conditions_have_tables_of_their_own(tmp_path):
     write(tmp_path / "a.json", [*rows_of((1.0, 1.2), (2.0, 2.2)), *others])
     write(tmp_path / "b.json", rows_of((1.0, 1.2))[:1])
     shown = show([tmp_path / "a.json", tmp_path / "b.json"], "speedup", [], [])
-    assert len(shown) == 5 and [table.row_count for table in shown[:3]] == [2, 1, 1]
+    assert len(shown) == 5 and [len(table.rows) for table in shown[:3]] == [2, 1, 1]
     text = " ".join(text_of(shown).split())
     assert "not all are paired (records are not at hand)" in text and "1:1" in text and f"2: {tmp_path}" in text
     assert len(show([tmp_path / "a.json"], "speedup", ["sampling.temperature=1.0"], [])) == 1
-    assert show([tmp_path / "a.json"], "speedup", ["method=m1"], ["ja"])[0].row_count == 1
+    assert len(show([tmp_path / "a.json"], "speedup", ["method=m1"], ["ja"])[0].rows) == 1
 
 
 def test_several_rows_of_a_method_say_what_they_differ_in(tmp_path):
@@ -240,13 +238,13 @@ def test_compare_two_runs_and_two_rows_of_a_file(folder, tmp_path):
     write(
         again / "leaderboard.json", [r.model_copy(update={"created": "2030"}) for r in load(again / "leaderboard.json")]
     )
-    found = compare(read_side(f"{folder}:sd"), read_side(f"{again}:sd"))
+    found = compare(read_input(f"{folder}:sd"), read_input(f"{again}:sd"))
     assert not found.hindrances and not found.differing and {each.num_paired for each in found.compared} == {5, 10}
     lengths = [each.change("mean_acceptance_length").change for each in found.compared]
     assert all((each.value, each.low, each.high) == (1, 1, 1) for each in lengths), "the same tokens, twice"
     add_runs([folder], tmp_path / "board.json")
-    numbers = {(r.method.partition("@")[0], r.subset): n for n, r in enumerate(load(tmp_path / "board.json"))}
-    sides = [read_side(f"{tmp_path}/board.json:{numbers[method, 'sw']}") for method in ("sd", "ngram")]
+    numbers = {(r.method_name, r.subset): n for n, r in enumerate(load(tmp_path / "board.json"))}
+    sides = [read_input(f"{tmp_path}/board.json:{numbers[method, 'sw']}") for method in ("sd", "ngram")]
     one = compare(*sides)
     assert [each.subset for each in one.compared] == ["sw"] and one.compared[0].num_paired == 5
 
@@ -254,7 +252,7 @@ def test_compare_two_runs_and_two_rows_of_a_file(folder, tmp_path):
 def test_what_must_match_and_does_not_comes_first(tmp_path):
     write(tmp_path / "a.json", [row()])
     write(tmp_path / "b.json", [row(device="GPU", dtype="float16", num_draft_tokens=7)])
-    found = compare(read_side(str(tmp_path / "a.json")), read_side(str(tmp_path / "b.json")))
+    found = compare(read_input(str(tmp_path / "a.json")), read_input(str(tmp_path / "b.json")))
     assert [each.field for each in found.hindrances] == ["dtype", "device"]
     assert [each.field for each in found.differing] == ["num_draft_tokens"] and not found.compared[0].num_paired
     assert not found.as_json()["comparable"]
@@ -278,7 +276,7 @@ def test_mistakes_of_compare_are_one_line(tmp_path, monkeypatch, text):
     write("c.json", [row(), row(dtype="float16")])
     write("d.json", [row(subset="xx")])
     with pytest.raises(ConfigError, match=MISTAKES[text]):
-        compare(read_side("a.json:m1"), read_side(text))
+        compare(read_input("a.json:m1"), read_input(text))
 
 
 def test_of_costs_less_is_better() -> None:

@@ -1,7 +1,7 @@
 """Boards: what their files may say, how cells are run and resumed, and ours beside published figures."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,20 +10,18 @@ import pytest
 import yaml
 from rich.console import Console
 
-from specbench.analysis.fairness.numbers import Correlations, Family
 from specbench.core.errors import ConfigError
-from specbench.publish.boards.catalogue import board_names, load_board
-from specbench.publish.boards.cells import cells_of
-from specbench.publish.boards.comparison import as_records
-from specbench.publish.boards.measured import Measured, cell_of_row, measured_pairs, outdated
-from specbench.publish.boards.published import published_tables
-from specbench.publish.boards.run import run_cells
-from specbench.publish.boards.spec import Figure, Place
-from specbench.publish.boards.tables import boards_table, own_table
-from specbench.publish.measurement import Asked
+from specbench.publish.suite.cells import board_names, cells_of, load_suite
+from specbench.publish.suite.figures import Figure, FigureReference
+from specbench.publish.suite.measured import PairRows, as_records, measured_pairs, outdated
+from specbench.publish.suite.process import ModelCache, attempt, ready
+from specbench.publish.suite.spec import SuiteSpec
+from specbench.publish.suite.tables import boards_table, pair_table, published_tables
+from specbench.publish.suite.workers import Event, Job, JobFinished, WorkerReady, WorkerSettings
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load, write
-from specbench.results.row import Row
+from specbench.results.row import Correlations, Family, Row
+from specbench.specs.run_options import RunOptions
 from tests.test_leaderboard import FIELDS
 
 PUBLISHED = {
@@ -31,7 +29,7 @@ PUBLISHED = {
     "title": "Rates",
     "hardware": "1 * A100",
     "differs": ["everything"],
-    "run": "good",
+    "task": "good",
     "columns": [
         {"label": "α", "metric": "acceptance_rate", "scale": 100},
         {"label": "tok/s", "metric": "tokens_per_second"},
@@ -51,11 +49,12 @@ BOARD: dict[str, Any] = {
     "version": 1,
     "title": "A board of a test",
     "pairs": {"tiny": {"target": "org/target", "drafter": "org/drafter"}, "other": {"target": "org/other"}},
-    "conditions": {"limit": 1, "set": ["generation.max_new_tokens=6"]},
-    "runs": {
-        "good": {"task": "mgsm", "methods": ["sd"], "subsets": ["en"], "fairness": True},
-        "bad": {"task": "mgsm", "methods": ["ngram"], "subsets": ["en"]},
-    },
+    "limit": 1,
+    "set": ["generation.max_new_tokens=6"],
+    "tasks": [
+        {"name": "good", "task": "mgsm", "methods": ["sd"], "subsets": ["en"], "fairness": True},
+        {"name": "bad", "task": "mgsm", "methods": ["ngram"], "subsets": ["en"]},
+    ],
     "columns": ["acceptance_rate", "speedup", "quality"],
     "published": [PUBLISHED],
 }
@@ -69,9 +68,11 @@ def written(folder: Path, **changes: Any) -> Path:
 
 def test_the_built_in_boards_load_and_demo_measures_every_kind_of_method() -> None:
     assert board_names() == ["demo", "p0", "p1", "p2", "p3", "p4"]
-    demo = load_board("demo")
-    assert {"mgsm", "wmt", "humaneval", "story"} <= demo.runs.keys()
-    assert all(set(run.methods) == {"sd", "fsd", "slem", "tli", "ngram", "pld", "scdf"} for run in demo.runs.values())
+    demo = load_suite("demo")
+    assert {"mgsm", "wmt", "humaneval", "story"} <= {task.called for task in demo.tasks}
+    assert all(
+        set(demo.methods_of(task)) == {"sd", "fsd", "slem", "tli", "ngram", "pld", "scdf"} for task in demo.tasks
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,21 +81,24 @@ def test_the_built_in_boards_load_and_demo_measures_every_kind_of_method() -> No
         ({"colums": []}, ["unknown key 'colums'", "columns"]),
         ({"columns": ["speed"]}, ["columns", "'speed'", "specbench list metrics"]),
         ({"pairs": {"tiny": {"methods": {"sdd": "sd"}}}}, ["pairs.tiny.methods", "'sdd'", "did you mean 'sd'"]),
-        ({"pairs": {"tiny": {"runs": ["goood"]}}}, ["pairs.tiny.runs", "did you mean 'good'"]),
-        ({"runs": {**BOARD["runs"], "x": {"task": "mgms", "methods": ["sd"]}}}, ["runs.x", "mgms", "mgsm"]),
-        ({"runs": {**BOARD["runs"], "x": {"task": "mgsm", "methods": ["sd"], "subsets": ["xx"]}}}, ["runs.x", "'xx'"]),
-        ({"runs": {**BOARD["runs"], "x": {"task": "mgsm", "methods": ["medusa"]}}}, ["runs.x", "medusa"]),
-        ({"published": [PUBLISHED, PUBLISHED]}, ["table '1' is there twice"]),
-        ({"published": [{**PUBLISHED, "run": "goof"}]}, ["table 1", "'goof'", "did you mean 'good'"]),
+        ({"pairs": {"tiny": {"tasks": ["goood"]}}}, ["pairs.tiny.tasks", "did you mean 'good'"]),
+        ({"tasks": [*BOARD["tasks"], {"task": "mgms", "methods": ["sd"]}]}, ["tasks.2", "mgms", "mgsm"]),
+        ({"tasks": [*BOARD["tasks"], {"task": "mgsm", "methods": ["sd"], "subsets": ["xx"]}]}, ["tasks.2", "'xx'"]),
+        ({"tasks": [*BOARD["tasks"], "mgsm"]}, ["tasks.2", "'mgsm' has no methods"]),
+        ({"tasks": [*BOARD["tasks"], {"task": "mgsm", "methods": ["medusa"]}]}, ["methods", "medusa"]),
+        ({"published": [PUBLISHED, PUBLISHED]}, ["table '1' is given twice"]),
+        ({"seeds": [0, 1]}, ["published", "one temperature and one seed"]),
+        ({"published": [{**PUBLISHED, "task": "goof"}]}, ["table 1", "'goof'", "did you mean 'good'"]),
         ({"published": [{**PUBLISHED, "columns": PUBLISHED["columns"][:2]}]}, ["row 'AR'", "= 3", "2 columns"]),
         ({"name": "other"}, ["name = 'other'", "'mine'"]),
-        ({"pairs": {**BOARD["pairs"], "x": {"methods": {"sd": None, "ngram": None}}}}, ["pairs.x.methods", "all are"]),
+        ({"pairs": {**BOARD["pairs"], "x": {"methods": {"sd": None, "ngram": None}}}},
+         ["pairs.x.methods", "nothing is left"]),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_one_clear_error(tmp_path: Path, changes: dict[str, Any], parts: list[str]) -> None:
     path = written(tmp_path, **changes)
     with pytest.raises(ConfigError) as error:
-        load_board(str(path))
+        load_suite(str(path))
     assert "mine.yaml" in str(error.value)
     for part in parts:
         assert part in str(error.value)
@@ -109,32 +113,36 @@ def test_a_figure_keeps_what_is_printed_and_refuses_the_rest() -> None:
 
 
 def test_the_innermost_place_counts() -> None:
-    outer = Place(pair="tiny", metric="speedup", subset="en")
-    assert outer.within(Place(subset="de", method="sd")) == Place(
+    outer = FigureReference(pair="tiny", metric="speedup", subset="en")
+    assert outer.within(FigureReference(subset="de", method="sd")) == FigureReference(
         pair="tiny", metric="speedup", subset="de", method="sd"
     )
 
 
 def test_a_cell_asks_for_what_the_board_says_and_the_command_line_wins(tmp_path: Path) -> None:
     pairs = {"tiny": {"target": "org/t", "methods": {"sd": "fsd"}, "subsets": {"good": ["de"]}, "limit": 3}}
-    board = load_board(str(written(tmp_path, pairs=pairs, published=[])))
-    good, bad = cells_of(board, "tiny", Asked(tmp_path))
-    assert (
-        good.measurement.request().subsets == ("de",)
-        and good.measurement.request().methods == ("fsd",)
-        and good.limit == 3
-    )
-    assert good.folder == tmp_path / "boards" / "mine" / "tiny" / "good" and bad.run_name == "bad"
-    assert good.measurement.command == (
+    board = load_suite(str(written(tmp_path, pairs=pairs, published=[])))
+    good, bad = cells_of(board, runs=tmp_path)
+    assert good.request.options.subsets == ("de",) and good.request.methods == ("fsd",) and good.limit == 3
+    assert good.folder == tmp_path / "suites" / "mine" / "tiny" / "good" / "s0" and bad.task.called == "bad"
+    assert good.request.command == (
         "specbench run --task mgsm --method fsd --subset de --target org/t --limit 3 "
         f"--set generation.max_new_tokens=6 --output {good.folder}"
     )
-    assert cells_of(board, "tiny", Asked(tmp_path, limit=2))[0].measurement.request().options["limit"] == 2
+    assert cells_of(board, RunOptions(limit=2))[0].request.options.limit == 2
+    assert cells_of(board, RunOptions(engine="compiled"))[0].request.options.engine == "compiled"
+    assert cells_of(board, only=["bad"]) == cells_of(board)[1:]
     without = {"tiny": {"methods": {"ngram": None}}}
-    assert [cell.run_name for cell in cells_of(load_board(str(written(tmp_path, pairs=without, published=[]))),
-                                               "tiny", Asked())] == ["good"]  # fmt: skip
+    cells = cells_of(load_suite(str(written(tmp_path, pairs=without, published=[]))))
+    assert [cell.task.called for cell in cells] == ["good"]
     with pytest.raises(ConfigError, match="no such pair: did you mean 'tiny'"):
-        cells_of(board, "tinny", Asked())
+        cells_of(board, pair="tinny")
+
+
+def pair_rows(board: SuiteSpec, pair: str, rows: list[Row]) -> PairRows:
+    """The rows of the first task of a pair."""
+    cells = cells_of(board, pair=pair)
+    return PairRows(board, pair, [(cell, rows if number == 0 else []) for number, cell in enumerate(cells)])
 
 
 def row(method: str, subset: str = "en", **metrics: float) -> Row:
@@ -143,7 +151,7 @@ def row(method: str, subset: str = "en", **metrics: float) -> Row:
 
 
 def test_ours_stands_beside_figures_of_its_own_pair_in_their_unit(tmp_path: Path) -> None:
-    board = load_board(str(written(tmp_path)))
+    board = load_suite(str(written(tmp_path)))
     family = Family(groups=("en",), unfairness=Metric(value=0.3), spreads={}, correlations=Correlations())
     rows = [
         row("sd", "all", acceptance_rate=0.5, tokens_per_second=12, accuracy=0.75),
@@ -151,32 +159,32 @@ def test_ours_stands_beside_figures_of_its_own_pair_in_their_unit(tmp_path: Path
         row("ngram", tokens_per_second=9).model_copy(update={"fairness": family}),
         row("ar", tokens_per_second=8),
     ]
-    found = Measured(board, "tiny", {"good": rows})
-    sd = Place(run="good", method="sd", pair="tiny", metric="acceptance_rate", scale=100)
-    assert found.ours(sd) == 50 and found.ours(sd.within(Place(subset="en"))) == pytest.approx(70)
-    assert found.ours(sd.within(Place(metric="quality"))) == 75
-    assert found.ours(sd.within(Place(subset="de"))) is None
-    assert found.ours(sd.within(Place(pair="other"))) is None
-    anyone = Place(run="good", method="ar", metric="tokens_per_second")
-    assert found.ours(anyone.within(Place(target="org/target"))) == 8
-    assert found.ours(anyone.within(Place(target="org/other"))) is None
-    rate = Place(run="good", method="sd", metric="tokens_per_second")
-    assert found.ours(rate.within(Place(minus="ar"))) == 4
-    assert found.ours(rate.within(Place(change_from="ar"))) == pytest.approx(50)
-    assert found.ours(rate.within(Place(method="ngram", metric="fairness.unfairness"))) == 0.3
-    assert found.ours(rate.within(Place(metric="fairness.unfairness"))) is None
+    found = pair_rows(board, "tiny", rows)
+    sd = FigureReference(task="good", method="sd", pair="tiny", metric="acceptance_rate", scale=100)
+    assert found.ours(sd) == 50 and found.ours(sd.within(FigureReference(subset="en"))) == pytest.approx(70)
+    assert found.ours(sd.within(FigureReference(metric="quality"))) == 75
+    assert found.ours(sd.within(FigureReference(subset="de"))) is None
+    assert found.ours(sd.within(FigureReference(pair="other"))) is None
+    anyone = FigureReference(task="good", method="ar", metric="tokens_per_second")
+    assert found.ours(anyone.within(FigureReference(target="org/target"))) == 8
+    assert found.ours(anyone.within(FigureReference(target="org/other"))) is None
+    rate = FigureReference(task="good", method="sd", metric="tokens_per_second")
+    assert found.ours(rate.within(FigureReference(minus="ar"))) == 4
+    assert found.ours(rate.within(FigureReference(change_from="ar"))) == pytest.approx(50)
+    assert found.ours(rate.within(FigureReference(method="ngram", metric="fairness.unfairness"))) == 0.3
+    assert found.ours(rate.within(FigureReference(metric="fairness.unfairness"))) is None
 
 
 def test_the_embedded_family_stands_beside_every_pair(tmp_path: Path) -> None:
     pairs = {**BOARD["pairs"], "embedded": {"methods": {"sd": "fsd"}}}
-    board = load_board(str(written(tmp_path, pairs=pairs)))
-    found = Measured(board, "embedded", {"good": [row("fsd", acceptance_rate=0.25)]})
-    assert found.ours(Place(run="good", method="sd", pair="other", metric="acceptance_rate")) == 0.25
+    board = load_suite(str(written(tmp_path, pairs=pairs)))
+    found = pair_rows(board, "embedded", [row("fsd", acceptance_rate=0.25)])
+    assert found.ours(FigureReference(task="good", method="sd", pair="other", metric="acceptance_rate")) == 0.25
 
 
 def test_a_measured_vicuna_stands_beside_no_figure_of_gemma_or_llama() -> None:
     rows = [row("pretrain-finetune", subset, speedup_e2e=value) for subset, value in (("all", 1.4), ("zh-en", 1.5))]
-    found = as_records(Measured(load_board("p3"), "vicuna-7b", {"wmt-t0": rows}))
+    found = as_records(pair_rows(load_suite("p3"), "vicuna-7b", rows))
     assert {(each["table"], each["row"], each["column"]): each["ours"] for each in found if each["ours"]} == {
         ("1", "SpS, pretrain-and-finetune", "T = 0.0 Zh→En"): 1.5,
         ("1", "SpS, pretrain-and-finetune", "T = 0.0 Avg"): 1.4,
@@ -184,9 +192,9 @@ def test_a_measured_vicuna_stands_beside_no_figure_of_gemma_or_llama() -> None:
 
 
 def test_what_was_never_measured_is_said(tmp_path: Path) -> None:
-    board = load_board(str(written(tmp_path)))
+    board = load_suite(str(written(tmp_path)))
     console = Console(width=100, file=StringIO())
-    for part in published_tables(Measured(board, "tiny", {"good": [row("sd", tokens_per_second=41)]})):
+    for part in published_tables(pair_rows(board, "tiny", [row("sd", tokens_per_second=41)])):
         console.print(part)
     assert isinstance(console.file, StringIO)
     printed = console.file.getvalue()
@@ -196,16 +204,10 @@ def test_what_was_never_measured_is_said(tmp_path: Path) -> None:
     assert "published on: 1 * A100" in printed and "- everything" in printed
 
 
-def test_the_row_of_a_committed_leaderboard_is_of_the_cell_that_its_command_names() -> None:
-    command = "specbench run --task mgsm --method sd --output runs/boards/mine/tiny/good"
-    assert cell_of_row(row("sd").model_copy(update={"command": command})) == ("mine", "tiny", "good")
-    assert cell_of_row(row("sd")) is None
-
-
 def test_rows_beside_the_board_are_shown_where_no_folder_has_any(tmp_path: Path) -> None:
-    path = written(tmp_path, runs={**BOARD["runs"], "twin": {"task": "mgsm", "methods": ["sd", "pld"]}})
-    cell = cells_of(load_board(str(path)), "tiny", Asked())[0]
-    names = dict(sorted((method.partition("@")[0], (task, method)) for task, method in cell.measurement.names()))
+    path = written(tmp_path, tasks=[*BOARD["tasks"], {"name": "twin", "task": "mgsm", "methods": ["sd", "pld"]}])
+    cell = cells_of(load_suite(str(path)))[0]
+    names = dict(sorted((method.partition("@")[0], (task, method)) for task, method in cell.row_names()))
     ar, sd = (
         row(name).model_copy(update={"task": names[name][0], "method": names[name][1], "drafter": drafter})
         for name, drafter in (("ar", None), ("sd", "org/drafter"))
@@ -214,20 +216,22 @@ def test_rows_beside_the_board_are_shown_where_no_folder_has_any(tmp_path: Path)
     old = sd.model_copy(update={"task": "mgsm@1:older"})
     write(path.with_suffix(".json"), [ar, sd, other, old])
     (found,) = measured_pairs(str(path), "tiny", None)
-    assert found.rows == {"good": [ar, sd], "bad": [ar], "twin": [ar, sd]}
-    assert not any(measured_pairs(str(path), "other", None)[0].rows.values())
+    rows = {cell.task.called: rows for cell, rows in found.cells}
+    assert rows == {"good": [ar, sd], "bad": [ar], "twin": [ar, sd]}
+    assert not measured_pairs(str(path), "other", None)[0].measured
 
 
 def test_a_board_of_few_prompts_and_of_older_methods_says_so(tmp_path: Path) -> None:
-    cell = cells_of(load_board(str(written(tmp_path))), "tiny", Asked(tmp_path))[0]
-    names = sorted(cell.measurement.names())
-    own = [row("sd").model_copy(update={"task": task, "method": method, "command": cell.measurement.command})
+    cell = cells_of(load_suite(str(written(tmp_path))), runs=tmp_path)[0]
+    names = sorted(cell.row_names())
+    own = [row("sd").model_copy(update={"task": task, "method": method, "request": cell.request.settings()})
            for task, method in names]  # fmt: skip
     assert outdated(cell, own) is None and outdated(cell, []) is None
     assert "other versions" in str(outdated(cell, [own[0].model_copy(update={"method": "sd@0:old"})]))
     speed = Metric(value=2, low=1, high=3)
-    found = Measured(cell.board, "tiny", {"good": [own[1].model_copy(update={"metrics": {"speedup": speed}})]})
-    assert "less than 30 in good" in str(own_table(found).caption)
+    found = pair_rows(cell.suite, "tiny", [own[1].model_copy(update={"metrics": {"speedup": speed}})])
+    assert any("less than 30 in good" in line for line in pair_table(found).caption)
+    assert "not measured: bad" in pair_table(found).caption
 
 
 def test_a_board_of_which_nothing_is_measured_says_how_to_measure_it(
@@ -240,40 +244,50 @@ def test_a_board_of_which_nothing_is_measured_says_how_to_measure_it(
 
 
 def test_the_list_says_what_of_a_paper_is_published() -> None:
-    found = list(boards_table().columns[-1].cells)
-    assert any("§" in str(cell) and "table §" not in str(cell) for cell in found)
-    assert any("table 1" in str(cell) for cell in found)
+    found = [row[-1] for row in boards_table().rows]
+    assert any("§" in cell and "table §" not in cell for cell in found) and any("table 1" in cell for cell in found)
 
 
-def test_any_failure_is_the_cells_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> None:
-        raise RuntimeError("the model\nbroke")
+class InProcess:
+    """A worker in the process of the tests, which imports nothing again."""
 
-    monkeypatch.setattr("specbench.publish.boards.run.execute", broken)
-    cells = cells_of(load_board(str(written(tmp_path))), "tiny", Asked(tmp_path))
-    outcomes = run_cells(cells, None, Console(quiet=True))
-    assert [outcome.failure for outcome in outcomes] == ["RuntimeError: the model broke"] * 2
+    name = "the test's process"
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.settings = settings
+
+    def open(self) -> WorkerReady:
+        return ready(self.settings)
+
+    def events(self, job: Job) -> Iterator[Event]:
+        sent: list[Event] = []
+        failure, is_sound = attempt(job, ModelCache(), sent.append)
+        yield from [*sent, JobFinished(failure, is_last=not is_sound)]
+
+    def close(self) -> None: ...
 
 
 def test_a_board_is_run_resumed_and_shown(
-    specbench: Callable[..., tuple[int, str, str]], tiny_pair: tuple[str, str], tmp_path: Path
-) -> None:
+    specbench: Callable[..., tuple[int, str, str]], tiny_pair: tuple[str, str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("specbench.publish.suite.run.MeasuringProcess", InProcess)
     pairs = {"tiny": {"target": tiny_pair[0], "drafter": tiny_pair[1]}, "other": {"target": "org/other"}}
     board = str(written(tmp_path, pairs=pairs))
     asked = ("board", "run", board, "--pair", "tiny", "--data", "sample", "--leaderboard", "all.json")
     code, out, err = specbench(*asked)
-    assert code == 1 and "failed: " in err and "drafter.path" in err
-    assert out.index("measured") < out.index("FAILED")
+    assert code == 1 and "FAILED: " in err and "drafter.path" in err
+    assert "1 of 2 cells FAILED" in out and "tiny · bad · s0: " in out and "specbench run --task mgsm" in out
     rows = load("all.json")
     assert {row.method.partition("@")[0] for row in rows} == {"ar", "sd"} and all(row.n == 1 for row in rows)
-    assert {row.run for row in rows} == {"runs/boards/mine/tiny/good"}
-    records = tmp_path / "runs" / "boards" / "mine" / "tiny" / "good" / "records.jsonl"
+    assert {row.run for row in rows} == {"runs/suites/mine/tiny/good/s0"}
+    records = tmp_path / "runs" / "suites" / "mine" / "tiny" / "good" / "s0" / "records.jsonl"
     before = records.read_bytes()
 
-    code, out, _ = specbench(*asked, "--only", "good")
-    assert code == 0 and "measured already" in out and records.read_bytes() == before
-    code, out, _ = specbench(*asked, "--only", "good", "--limit", "2")
-    assert code == 0 and "measured already" not in out
+    code, out, err = specbench(*asked, "--only", "good")
+    assert code == 0 and "1 cell, 1 measured already" in err and records.read_bytes() == before
+    code, out, err = specbench(*asked, "--only", "good", "--limit", "2")
+    assert code == 0 and "1 cell, 0 measured already" in err
     assert records.read_bytes().startswith(before) and len(records.read_bytes().splitlines()) == 2
 
     code, out, _ = specbench("board", "show", board, "--json")
@@ -285,7 +299,7 @@ def test_a_board_is_run_resumed_and_shown(
     assert found["of another pair", "α"]["ours"] is None and found["Medusa", "α"]["ours"] is None
     code, out, _ = specbench("board", "show", board)
     assert code == 0 and "not measured" in out and "A pair" in out
-    assert "measured with --data sample, --limit 2; the board now asks for --data –, --limit 1" in " ".join(out.split())
+    assert "measured with --data sample, --limit 2; the suite now asks for --data –, --limit 1" in " ".join(out.split())
 
     write("other.json", [each.model_copy(update={"device": "GPU"}) for each in rows])
     code, _, err = specbench(*asked[:-1], "other.json", "--limit", "3")

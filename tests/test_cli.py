@@ -57,7 +57,7 @@ def test_run_prints_tables_and_writes_rows(
         assert part in out
     written = load(board)
     assert [row.subset for row in written] == ["en", "ja", "all"] * 4
-    assert {row.method.partition("@")[0] for row in written} == {"ar", "sd", "fsd", "draft-only"}
+    assert {row.method_name for row in written} == {"ar", "sd", "fsd", "draft-only"}
     assert {row.run for row in written} == {"out"}
     assert load(tmp_path / "out" / "leaderboard.json") == [row.model_copy(update={"run": None}) for row in written]
     told = {name: m.get("decoded_by") for r in records(tmp_path / "out") for name, m in r["methods"].items()}
@@ -195,7 +195,7 @@ def test_memory_that_runs_out_is_one_line(
     def failing(*given: Any) -> None:
         raise error
 
-    monkeypatch.setattr("specbench.analysis.audit.request.run_audit", failing)
+    monkeypatch.setattr("specbench.analysis.audit.run_audit", failing)
     code, _, err = specbench("audit", "--method", "sd")
     assert code == 2 and err.startswith("error: out of memory: use a smaller model")
     error.args = ("another",)

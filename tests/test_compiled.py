@@ -14,8 +14,7 @@ import pytest
 import torch
 from torch._inductor.exc import InvalidCxxCompiler
 
-from specbench.analysis.audit import methods as subjects
-from specbench.analysis.audit.verdict import Noise
+from specbench.analysis import audit_methods as subjects
 from specbench.core.errors import ConfigError
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
@@ -28,6 +27,7 @@ from specbench.models.graphs import Graphs, Kind
 from specbench.models.loading import compile_passes, load_model
 from specbench.results.comparable import conditions_that_differ
 from specbench.results.leaderboard import load
+from specbench.results.verdict import Noise
 from specbench.running import runner
 from specbench.running.blocks import Block
 from specbench.running.compose import compose
@@ -404,7 +404,7 @@ def test_a_drafter_that_cannot_be_compiled_is_eager_and_its_rows_say_so(
     (line,) = [line for line in said.splitlines() if line.startswith("warning: ")]
     assert re.search(r"model '.*mamba' cannot be compiled \(.* keep a state .*\): .*rows of sd say", line)
     assert "compiled target, eager drafter: sd; compare no row" in printed
-    rows = {row.method.partition("@")[0]: row for row in load(tmp_path / "here" / "leaderboard.json")}
+    rows = {row.method_name: row for row in load(tmp_path / "here" / "leaderboard.json")}
     assert {name: row.engine for name, row in rows.items()} == {
         "ar": "compiled", "sd": "compiled target", "pld": "compiled"
     }  # fmt: skip
@@ -485,7 +485,7 @@ def test_an_audit_makes_the_passes_of_a_run_and_stands_beside_the_eager_engine(
     of_a_run, _ = set(passes), passes.clear()
     with monkeypatch.context() as patch:
         patch.setattr(
-            "specbench.analysis.audit.methods.measure_noise", lambda *given: NOISE
+            "specbench.analysis.audit_methods.measure_noise", lambda *given: NOISE
         )  # which reads whole texts at once
         code, printed, said = specbench("audit", *asked, "--draws", "0")
     assert code == 0, said

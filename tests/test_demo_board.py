@@ -6,26 +6,24 @@ import pytest
 
 from specbench.embedded.family import source_of
 from specbench.models.checkpoints import identified
-from specbench.publish.boards.catalogue import load_board
-from specbench.publish.boards.cells import Cell, cells_of
-from specbench.publish.boards.measured import cell_of_row
-from specbench.publish.measurement import Asked
+from specbench.publish.suite.cells import SuiteCell, cells_of, load_suite
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
-from specbench.results.runs import Runs, place_of
+from specbench.results.runs import RecordedRuns, place_of
 from specbench.results.validation import compare_with_run, validate
+from specbench.specs.run_options import RunOptions
 
 FILE = Path(__file__).resolve().parents[1] / "leaderboards" / "demo.json"
-CELLS = cells_of(load_board("demo"), "embedded", Asked(allow_code_execution=True))
+CELLS = cells_of(load_suite("demo"), RunOptions(allow_code_execution=True))
 AGAIN = "measure the board again: specbench board run demo --pair embedded --allow-code-execution"
 
 
-def rows_of(cell: Cell) -> list[Row]:
-    return [row for row in load(FILE) if cell_of_row(row) == cell.place]
+def rows_of(cell: SuiteCell) -> list[Row]:
+    return [row for row in load(FILE) if row.run == f"demo/{cell.task.called}"]
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.run_name)
-def test_every_run_of_the_board_is_measured_as_it_is_today(cell: Cell) -> None:
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.task.called)
+def test_every_run_of_the_board_is_measured_as_it_is_today(cell: SuiteCell) -> None:
     rows = rows_of(cell)
     assert cell.is_measured(rows), AGAIN
     for name, revision in {(row.target, row.target_revision) for row in rows}:
@@ -38,11 +36,11 @@ def test_the_file_is_whole() -> None:
 
 
 def test_its_rows_are_what_the_records_beside_it_give() -> None:
-    rows, runs = load(FILE), Runs()
+    rows, runs = load(FILE), RecordedRuns()
     chosen = [row for row in rows if row.task.startswith(("csqa@", "humaneval@"))]
     assert len(chosen) == 16
     for row in chosen:
         folder = place_of(row, FILE)
         assert folder is not None and not compare_with_run(row, runs.at(folder), FILE).mismatches, row.place
-    changed = chosen[1].model_copy(update={"accepted_lengths": (1,)})
+    changed = chosen[1].model_copy(update={"accepted_tokens_per_step": (1,)})
     assert compare_with_run(changed, runs.at(place_of(changed, FILE) or FILE), FILE).mismatches

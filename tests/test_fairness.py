@@ -9,12 +9,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.analysis.fairness.entries import Entry, labels
-from specbench.analysis.fairness.forced import LEAST, notes
-from specbench.analysis.fairness.numbers import BoundViolation, Family, GroupNumbers
-from specbench.analysis.fairness.request import Request, answer
-from specbench.analysis.fairness.runs import Run, method_name, read_run
-from specbench.analysis.fairness.tables import (
+from specbench.analysis.fairness import FairnessRequest, fairness_answer
+from specbench.analysis.fairness_drafters import LEAST, DrafterEntry, exclusion_notes, labels
+from specbench.analysis.fairness_numbers import BoundViolation
+from specbench.analysis.fairness_runs import read_run, within
+from specbench.analysis.fairness_tables import (
     comparison_table,
     forced_caption,
     forced_cells,
@@ -24,13 +23,14 @@ from specbench.analysis.fairness.tables import (
     overview_cell,
     unfairness_cell,
 )
-from specbench.analysis.fairness.texts import within
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.results.execute import execute
 from specbench.results.leaderboard import load
-from specbench.results.row import DIGEST, digest_of
+from specbench.results.row import DIGEST, Family, GroupNumbers, digest_of
+from specbench.results.runs import RecordedRun
 from specbench.running.request import Request as RunRequest
+from specbench.specs.run_options import RunOptions
 from specbench.training.passes import Sample
 from tests.test_leaderboard import row as leaderboard_row
 
@@ -39,9 +39,10 @@ NAMES = ("en", "de", "sw")
 
 def run_into(folder, methods="sd,ngram", subsets=NAMES, drafter=None, limit=5, task="mgsm", leaderboard=None):
     request = RunRequest(
-        tasks=[task], methods=methods.split(","), subsets=list(subsets), drafter=drafter, target=None, threads=1,
-        overrides=["generation.max_new_tokens=12"], output=folder, leaderboard=leaderboard, plot=None,
-        command=f"specbench run --task {task}", options={"limit": limit},
+        tasks=[task], methods=methods.split(","), command=f"specbench run --task {task}", output=folder,
+        leaderboard=leaderboard,
+        options=RunOptions(subsets=tuple(subsets), drafter=drafter, threads=1, limit=limit,
+                           overrides=("generation.max_new_tokens=12",)),
     )  # fmt: skip
     return execute(request, Console(quiet=True))
 
@@ -70,8 +71,8 @@ def worse(tmp_path_factory, folder):
 
 
 def asked(*runs, **options):
-    return answer(Request(**{"runs": [str(run) for run in runs], "before": None, "after": None, "drafters": (),
-                             "reference": "continuation", "samples": 0, **options}))  # fmt: skip
+    given = {"before": None, "after": None, "drafters": (), "reference": "continuation", "samples": 0, **options}
+    return fairness_answer(FairnessRequest([str(run) for run in runs], **given))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def found(folder):
 
 
 def test_measured_numbers_are_those_of_the_run(found, folder):
-    rows = {(method_name(row), row.subset): row.metrics for row in load(folder / "leaderboard.json")}
+    rows = {(row.method_name, row.subset): row.metrics for row in load(folder / "leaderboard.json")}
     for drafter in found.report.drafters:
         for name, group in drafter.groups.items():
             row = rows[drafter.method, name]
@@ -128,7 +129,7 @@ def test_the_forced_numbers_are_those_of_single_passes(found, folder):
 
 def test_a_measured_rate_in_the_place_of_the_forced_one_breaks_theorem_2(found):
     """Control: the check must fail on numbers of the other family."""
-    from specbench.analysis.fairness.numbers import check_fitness
+    from specbench.analysis.fairness_numbers import check_fitness
 
     broken = 0
     for group in found.report.drafters[0].groups.values():
@@ -142,7 +143,7 @@ def test_a_measured_rate_in_the_place_of_the_forced_one_breaks_theorem_2(found):
 
 
 def test_a_violation_ends_the_command_with_its_numbers(specbench, folder, monkeypatch):
-    from specbench.analysis.fairness import forced as forced_module
+    from specbench.analysis import fairness_drafters as forced_module
 
     def wrong(*arguments):
         numbers = real(*arguments)
@@ -174,7 +175,7 @@ def test_numbers_reach_the_leaderboard_and_can_be_read_again(specbench, folder, 
     assert code == 0 and f"{board}: 8 rows got fairness numbers\n" in err
     report = json.loads(out)
     assert report["drafters"][0]["prompt_represented"].endswith(" ")
-    by_place = {(method_name(row), row.subset): row.fairness for row in load(board)}
+    by_place = {(row.method_name, row.subset): row.fairness for row in load(board)}
     assert by_place["ngram", "all"].excluded["en"] == by_place["ngram", "en"].forced.excluded > 0
     assert isinstance(by_place["sd", "sw"], GroupNumbers) and isinstance(by_place["ngram", "all"], Family)
     assert by_place["ar", "sw"] is None
@@ -204,9 +205,11 @@ def test_divergences_that_count_excluded_tokens_are_marked(found, folder):
         marks = [cell.endswith("*") for cell in (d, kl, *overview, unfairness_cell(drafter.family))]
         assert marks == [is_marked, is_marked, False, is_marked, False, is_marked] and "*" not in alpha
         assert ("* counts tokens" in forced_caption(drafter, found.report)) is is_marked
-    assert notes({"sd": sd.family.excluded}) == []
-    assert notes({"a": {"en": 0.034, "de": 0.0}, "b": {"en": 0.0}})[1:] == ["a excludes 3.4 % in en"]
-    assert notes({"a": {str(n): 0.01 * n for n in range(1, 21)}})[1:] == ["a excludes 1 % to 20 % in 20 groups"]
+    assert exclusion_notes({"sd": sd.family.excluded}) == []
+    assert exclusion_notes({"a": {"en": 0.034, "de": 0.0}, "b": {"en": 0.0}})[1:] == ["a excludes 3.4 % in en"]
+    assert exclusion_notes({"a": {str(n): 0.01 * n for n in range(1, 21)}})[1:] == [
+        "a excludes 1 % to 20 % in 20 groups"
+    ]
     change = asked(before=f"{folder}:sd", after=f"{folder}:ngram").report.comparison
     assert (change.excluded_before, change.excluded_after) == (sd.family.excluded, ngram.family.excluded)
     table = comparison_table(change)
@@ -286,7 +289,9 @@ def of_routes(lengths):
     """A drafter of a run in which all groups take both routes, with γ of each as its rows tell them."""
     options = {"routes": {route: {} if own is None else {"num_draft_tokens": own} for route, own in lengths.items()}}
     row = leaderboard_row(method="mine@1:abc", num_draft_tokens=8, options=options | {"taken": list(lengths)})
-    return Entry("mine", Run(Path("a-run"), (row,), {}, {}), "mine", {})
+    run = RecordedRun(Path("a-run"))
+    vars(run)["rows"] = [row]
+    return DrafterEntry("mine", run, "mine", {})
 
 
 def test_every_route_has_the_draft_length_that_its_rows_tell():

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from specbench.analysis.fairness import groups as c
-from specbench.analysis.fairness.family import family_of
-from specbench.analysis.fairness.forced import (
+from specbench.analysis import fairness_groups as c
+from specbench.analysis.fairness_drafters import (
     ACCEPTANCE,
     CROSS_ENTROPY,
     EXCLUDED,
@@ -21,24 +20,31 @@ from specbench.analysis.fairness.forced import (
     batches,
     position_numbers,
 )
-from specbench.analysis.fairness.groups import WIDTH, Columns, columns_of, forced, forced_sums, measured, ranked
-from specbench.analysis.fairness.numbers import (
+from specbench.analysis.fairness_groups import (
+    WIDTH,
+    Columns,
+    columns_of,
+    family_of,
+    forced_group,
+    forced_sums,
+    measured_numbers,
+    with_rank,
+)
+from specbench.analysis.fairness_numbers import (
     BoundViolation,
-    Chain,
-    GroupNumbers,
-    chain,
-    check_chain,
+    bound_chain,
+    check_bounds,
     check_fitness,
     pinsker,
     tokens_per_pass,
 )
-from specbench.analysis.fairness.report import compare
-from specbench.analysis.fairness.spread import estimate, max_over_min, ratios, spearman, variance
+from specbench.analysis.fairness_report import compare_drafters
+from specbench.analysis.group_statistics import estimate, max_over_min, ratios, spearman, variance
 from specbench.analysis.representation import Representation
-from specbench.analysis.representation import ranked as shares_of
-from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.log_ratios import NUM_RESAMPLES
-from specbench.results.shares import SHARE
+from specbench.results.ranking import ranked as shares_of
+from specbench.results.row import Chain, GroupNumbers
 from specbench.specs.catalogue import load_task
 from specbench.tasks.scoring.contract import make_scorer
 from specbench.training.passes import Batch, Sample, unfairness
@@ -78,7 +84,7 @@ def test_every_number_of_a_position():
 
 def test_chunks_change_nothing(monkeypatch):
     whole = numbers()
-    monkeypatch.setattr("specbench.analysis.fairness.forced.CHUNK", 1)
+    monkeypatch.setattr("specbench.analysis.fairness_drafters.CHUNK", 1)
     assert (numbers() == whole).all()
 
 
@@ -89,7 +95,7 @@ def test_a_token_that_the_drafter_excludes_counts_as_the_smallest_float32():
 
 
 def test_the_numbers_of_a_group_and_its_bounds():
-    found = forced("sd, en", group([numbers()]), 2, cost=1.5, seed=0)
+    found = forced_group("sd, en", group([numbers()]), 2, cost=1.5, seed=0)
     kl = (D - math.log(2)) / 2
     assert found.num_positions == 2
     assert found.cross_entropy.value == pytest.approx((D + math.log(2)) / 2)
@@ -106,12 +112,12 @@ def test_the_numbers_of_a_group_and_its_bounds():
 
 
 def test_without_a_cost_ratio_there_are_bounds_in_tokens_but_no_speedup():
-    found = forced("sd, en", group([numbers()]), 2, cost=None, seed=0)
+    found = forced_group("sd, en", group([numbers()]), 2, cost=None, seed=0)
     assert found.speedup is None and found.speedup_expected == Metric() and found.tokens_per_pass.expected > 2
 
 
 def test_a_group_without_positions_has_nothing():
-    assert forced("sd, en", Columns(np.zeros((3, WIDTH))), 2, 1.0, 0) is None
+    assert forced_group("sd, en", Columns(np.zeros((3, WIDTH))), 2, 1.0, 0) is None
 
 
 def test_the_formulas_of_spread():
@@ -145,7 +151,9 @@ def test_the_theorems_hold_on_any_distributions(data, vocab_size, num_positions,
     rows = st.lists(row.map(lambda logits: [0.0, *logits]), min_size=num_positions, max_size=num_positions)
     tokens = data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=num_positions, max_size=num_positions))
     found = position_numbers(torch.tensor(data.draw(rows)), torch.tensor(data.draw(rows)), torch.tensor(tokens)).numpy()
-    made = forced("any", group([found], num_draft_tokens), num_draft_tokens, 1.2, 0)  # raises where one does not hold
+    made = forced_group(
+        "any", group([found], num_draft_tokens), num_draft_tokens, 1.2, 0
+    )  # raises where one does not hold
     assert made.cross_entropy.value >= made.kl.value >= 0
     assert made.acceptance_rate.value == pytest.approx(1 - made.tv.value, abs=1e-9)
 
@@ -153,15 +161,17 @@ def test_the_theorems_hold_on_any_distributions(data, vocab_size, num_positions,
 def test_a_rate_of_another_family_breaks_the_bounds():
     """Greedy decoding accepts every token of two models with the same best token; α_T is another number."""
     found = numbers([[0.6, 0.4]], [[0.9, 0.1]], [0])
-    check_chain("toy", forced("toy", group([found]), 2, 1.0, 0).tokens_per_pass)
+    check_bounds("toy", forced_group("toy", group([found]), 2, 1.0, 0).tokens_per_pass)
     with pytest.raises(BoundViolation, match=r"toy: theorem 1 .* expected < of_acceptance .* of_acceptance = 3\.0000"):
-        check_chain("toy", chain(float(tokens_per_pass(found[:, ACCEPTANCE], 2).mean()), 1.0, *found[0, [1, 0]], 2))
+        check_bounds(
+            "toy", bound_chain(float(tokens_per_pass(found[:, ACCEPTANCE], 2).mean()), 1.0, *found[0, [1, 0]], 2)
+        )
     certain = numbers([[1 - 1e-7, 1e-7]], [[0.6, 0.4]], [0])[0]
     check_fitness("toy", certain[ACCEPTANCE], certain[4], certain[5])
     with pytest.raises(BoundViolation, match=r"toy: theorem 2 .* = 0\.4000.* > r_p = 0\.0000"):
         check_fitness("toy", 1.0, certain[4], certain[5])
     with pytest.raises(BoundViolation, match="of_kl < of_cross_entropy"):
-        check_chain("toy", Chain(expected=3, of_acceptance=2, of_kl=1, of_cross_entropy=1.1))
+        check_bounds("toy", Chain(expected=3, of_acceptance=2, of_kl=1, of_cross_entropy=1.1))
 
 
 def test_the_interval_of_unfairness_covers_it_and_plain_percentiles_do_not():
@@ -203,7 +213,7 @@ def test_a_number_of_one_group_has_the_interval_of_the_leaderboard():
     random = np.random.default_rng(0)
     rows = [[random.random(), 1, 9, random.integers(2, 5), 20, 1 + random.random(), 20, 3] for _ in range(20)]
     group_of_20 = group([numbers()] * 20, measured=rows)
-    found, columns = measured(group_of_20, None, seed=3), np.array(rows, dtype=float).T
+    found, columns = measured_numbers(group_of_20, None, seed=3), np.array(rows, dtype=float).T
     prompts = Prompts(np.arange(20), 3)
     assert found.acceptance_rate == prompts.ratio(*columns[:2], bounds=SHARE)
     assert found.mean_acceptance_length == prompts.ratio(*columns[2:4])
@@ -261,7 +271,7 @@ def test_what_is_not_known_of_every_group_is_left_out():
 
 def test_a_change_of_drafter_by_hand():
     sides = toy_family([1.0, 2.0, 4.0]), toy_family([1.0, 2.0, 2.0], rates=(0.9, 0.8, 0.8))
-    found = compare(("before", "after"), sides, (np.array([1.5] * 3), np.array([1.5] * 3)), seed=0)
+    found = compare_drafters(("before", "after"), sides, (np.array([1.5] * 3), np.array([1.5] * 3)), seed=0)
     change = found.family["unfairness"]
     assert (change.before.value, change.after.value) == (pytest.approx(10 / 3), pytest.approx(2 / 3))
     assert change.difference.value == pytest.approx(-8 / 3) and change.percent.value == pytest.approx(-80)
@@ -279,7 +289,7 @@ def test_the_intervals_of_a_change_stay_where_the_numbers_can_be():
         for found in groups.values():
             for over, under in ((c.RATES, c.RATED), (ACCEPTANCE, c.POSITIONS)):
                 found.sums[:, over], found.sums[:, under] = rates * weights, weights
-    found = compare(("low", "high"), (low, high), (None, None), seed=0)
+    found = compare_drafters(("low", "high"), (low, high), (None, None), seed=0)
     for name in ("acceptance_rate", "forced_acceptance_rate"):
         change = found.groups["en"][name]
         assert change.before.low == 0 < change.before.value and change.after.high == 1 > change.after.value
@@ -291,14 +301,14 @@ def test_the_intervals_of_a_change_stay_where_the_numbers_can_be():
 def test_ranks_of_languages_and_those_never_written_last():
     found = Representation(model="m", revision=None, prompt="", num_texts=4, num_unknown=0, max_new_tokens=8,
                            temperature=1.0, seed=0, languages=shares_of(["en", "en", "de", "en"]))  # fmt: skip
-    ranks = {name: ranked(plain(name), found) for name in ("en", "de", "sw")}
+    ranks = {name: with_rank(plain(name), found) for name in ("en", "de", "sw")}
     assert [each.representation_rank for each in ranks.values()] == [1, 2, 3]
     assert [each.representation_share for each in ranks.values()] == [0.75, 0.25, 0.0]
     assert [(s.language, s.rank) for s in shares_of(["de", "en", "en", "de", "fr", "es", "ja", "ja", "ja"])] == [
         ("ja", 1), ("de", 2), ("en", 2), ("es", 4), ("fr", 4)
     ]  # fmt: skip
     no_language = plain("x").model_copy(update={"language": None})
-    assert ranked(no_language, found) == no_language
+    assert with_rank(no_language, found) == no_language
 
 
 def test_acceptance_times_bleu():
@@ -306,12 +316,12 @@ def test_acceptance_times_bleu():
     scorer = make_scorer(load_task("wmt").subset("de-en"))
     right, half = (scorer(answer, text).statistics["bleu"] for answer in (text, "the cat sat on a mat now"))
     group = toy_family([1.0, 2.0, 4.0])["de"]
-    perfect = measured(Columns(group.sums, np.array([right] * 6)), scorer, seed=0)
+    perfect = measured_numbers(Columns(group.sums, np.array([right] * 6)), scorer, seed=0)
     assert (perfect.bleu.value, perfect.adjusted_acceptance.value) == (pytest.approx(100), pytest.approx(80))
-    mixed = measured(Columns(group.sums, np.array([right] * 3 + [half] * 3)), scorer, seed=0)
+    mixed = measured_numbers(Columns(group.sums, np.array([right] * 3 + [half] * 3)), scorer, seed=0)
     assert mixed.adjusted_acceptance.value == pytest.approx(0.8 * mixed.bleu.value)
     assert mixed.adjusted_acceptance.low < mixed.adjusted_acceptance.value <= mixed.adjusted_acceptance.high < 100
-    assert measured(group, None, seed=0).bleu is None
+    assert measured_numbers(group, None, seed=0).bleu is None
 
 
 def test_repeats_of_a_prompt_are_one_prompt():
@@ -353,7 +363,7 @@ def test_an_ngram_model_forecasts_its_relative_frequencies():
 
 
 def test_batches_hold_every_text_once_and_no_more_than_fits(monkeypatch):
-    monkeypatch.setattr("specbench.analysis.fairness.forced.MAX_LOGITS", 120)
+    monkeypatch.setattr("specbench.analysis.fairness_drafters.MAX_LOGITS", 120)
     found = batches(TEXTS, vocab_size=10)
     assert sorted(number for batch in found for number in batch) == [0, 1, 2]
     assert all(len(b) == 1 or len(b) * max(len(TEXTS[n].ids) for n in b) * 10 <= 120 for b in found)

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -17,15 +18,14 @@ import yaml
 from rich.console import Console
 from scipy import stats
 
-from specbench.analysis.audit.verdict import Difference
 from specbench.core.errors import ConfigError
 from specbench.models import timing
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.differences import unpaired_ratio, widened_ratio
+from specbench.results.comparison_input import ComparisonInput
 from specbench.results.execute import execute
 from specbench.results.gate.check import check
-from specbench.results.gate.findings import Compared, output_finding
-from specbench.results.gate.pairing import Side, pair_rows
+from specbench.results.gate.findings import MethodFindings, output_finding
+from specbench.results.gate.pairing import pair_rows
 from specbench.results.gate.report import junit, markdown
 from specbench.results.gate.speed import (
     LENGTH,
@@ -40,8 +40,11 @@ from specbench.results.gate.speed import (
     widening,
 )
 from specbench.results.leaderboard import load, write
-from specbench.results.row import Sampling
+from specbench.results.paired import unpaired_ratio, widened_ratio
+from specbench.results.row import RowSampling
+from specbench.results.verdict import TokenDifference
 from specbench.running.request import Request
+from specbench.specs.run_options import RunOptions
 from tests import tiny
 from tests.show_gate.simulated import CLOCKS, shares
 
@@ -94,10 +97,12 @@ def run(tmp_path_factory, models, patch):
         patch.setattr(timing, "time", clock)
         path = tmp_path_factory.mktemp("runs") / name
         request = Request(
-            tasks=["mgsm"], methods=["sd", "fsd"], subsets=["en", "sw"], target=str(models / target),
-            drafter=str(models / drafter), threads=1, output=path, leaderboard=None, plot=None,
-            overrides=["generation.max_new_tokens=10", *overrides], command="specbench run --task mgsm",
-            options={"limit": limit, "data": "sample", "device": "cpu", "repeats": repeats},
+            tasks=["mgsm"], methods=["sd", "fsd"], command="specbench run --task mgsm", output=path,
+            options=RunOptions(
+                subsets=("en", "sw"), target=str(models / target), drafter=str(models / drafter),
+                data="sample", limit=limit, repeats=repeats, device="cpu", threads=1,
+                overrides=("generation.max_new_tokens=10", *overrides),
+            ),
         )  # fmt: skip
         execute(request, Console(quiet=True))
         return path
@@ -233,7 +238,7 @@ def test_a_rule_that_is_wrong_is_caught_by_its_outputs(base, tmp_path):
 
 def test_other_draws_are_no_regression(base, tmp_path):
     """Of a run that samples, other tokens are compared by what their passes are worth."""
-    before = edited(base, tmp_path / "before", sampling=Sampling(temperature=1.0))
+    before = edited(base, tmp_path / "before", sampling=RowSampling(temperature=1.0))
     now = with_records(before, tmp_path / "now", with_another_token)
     report = check(str(before), str(now), 0.03)
     sd = next(each for each in report.compared if each.method == "sd")
@@ -271,7 +276,7 @@ def test_of_rows_too_counts_have_noise_where_rounding_may_differ(base, tmp_path)
 
 
 def test_near_ties_are_no_regression():
-    tie = Difference(prompt="1", position=2, ar_token="a", method_token="b", gap=1e-6, near_tie=True)
+    tie = TokenDifference(prompt="1", position=2, ar_token="a", method_token="b", gap=1e-6, near_tie=True)
     serious = tie.model_copy(update={"near_tie": False, "gap": 1.0})
     excused, wrong = output_finding("en", 8, 1, [tie]), output_finding("en", 8, 2, [tie, serious])
     assert not excused.regressed and excused.candidate == "8 equal, 1 near-ties"
@@ -379,7 +384,7 @@ def test_a_speed_up_that_fell_with_the_speed_of_ar_has_no_verdict(base, tmp_path
     ],
 )
 def test_what_has_no_interval_never_passes(num_prompts, ratio, what, verdict):
-    compared = Compared("mgsm", "sd")
+    compared = MethodFindings("mgsm", "sd")
     values = (Metric(value=2.0), Metric(value=2.0))
     Pending(compared, what, "all", joined(values, ratio, num_prompts)).judge(1.0, 0.03, paired=True)
     assert compared.verdict == verdict
@@ -397,12 +402,12 @@ def test_of_several_rows_of_a_file_the_nearest_is_compared(base):
     row = next(row for row in load(base / "leaderboard.json") if row.method.startswith("sd@"))
     retrained = row.model_copy(update={"drafter_revision": "r1", "created": "2026-01-01"})
     older = row.model_copy(update={"versions": {**row.versions, "torch": "1.0"}, "created": "2026-01-02"})
-    candidate = Side("run", (row,), None)
+    candidate = ComparisonInput("run", Path("run"), (row,))
     for others in ((retrained, older, row), (row, older, retrained)):
-        pairs, *_ = pair_rows(Side("file", others, None), candidate, ["versions"])
+        pairs, *_ = pair_rows(ComparisonInput("file", Path("file"), others), candidate, ["versions"])
         assert [pair.baseline for pair in pairs] == [row]
     third = row.model_copy(update={"drafter_revision": "r2", "created": "2026-01-03"})
-    pairs, refused, *_ = pair_rows(Side("file", (retrained, older, third), None), candidate, [])
+    pairs, refused, *_ = pair_rows(ComparisonInput("file", Path("file"), (retrained, older, third)), candidate, [])
     (reason,) = refused[0].reasons
     assert not pairs and "2026-01-01 and 2026-01-03 (drafter_revision r1 → r2): take one of the two out" in reason
 
@@ -415,6 +420,9 @@ def test_what_the_candidate_left_out_is_a_problem(base, tmp_path):
     copy = with_records(base, tmp_path / "less", without_fsd)
     rows = load(copy / "leaderboard.json")
     write(copy / "leaderboard.json", [row for row in rows if not row.method.startswith("fsd@")])
+    specs = json.loads((copy / "specs.json").read_text(encoding="utf-8"))
+    specs["methods"] = [method for method in specs["methods"] if method["name"] != "fsd"]
+    (copy / "specs.json").write_text(json.dumps(specs), encoding="utf-8")
     report = check(str(base), str(copy), 0.03)
     assert report.exit_code == 2 and "the candidate has no mgsm fsd (en, sw)" in said(report)
     assert check(f"{base}:sd", str(copy), 0.03).exit_code == 0
@@ -523,11 +531,11 @@ def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_ou
     records = [{"task": "t", "subset": "s", "example": number} for number in range(MIN_PROMPTS + 1)]
     prompts = Prompts.of(records, seed=0)
     before, now = [answer(2)] * (MIN_PROMPTS + 1), [*[answer(1)] * MIN_PROMPTS, answer(0)]
-    found = lengths(before, now, prompts)
+    found = lengths(SimpleNamespace(generations=lambda: (now, before), prompts=prompts))
     assert found.num_prompts == MIN_PROMPTS and [each.value for each in found.values] == [3.0, 3.0]
     assert found.ratio(1.0) == Metric(value=1.0, low=1.0, high=1.0)
-    none = lengths(before, [answer(0)] * (MIN_PROMPTS + 1), prompts)
-    compared = Compared("mgsm", "sd")
+    none = lengths(SimpleNamespace(generations=lambda: ([answer(0)] * (MIN_PROMPTS + 1), before), prompts=prompts))
+    compared = MethodFindings("mgsm", "sd")
     Pending(compared, LENGTH, "all", none).judge(1.0, 0.03, paired=True)
     assert none.num_prompts == 0 and compared.verdict == "cannot compare"
 

@@ -10,16 +10,27 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.analysis.limit.conclusions import Draws, model_limit, verdict, warnings
-from specbench.analysis.limit.decoding import TimedDrafter, time_steps
-from specbench.analysis.limit.measuring import TURNS, Asked, Sweeps, limits_of, measure, time_passes
-from specbench.analysis.limit.report import Costs, Described, LimitReport, Ratio, best
-from specbench.analysis.limit.tables import tables
-from specbench.analysis.limit.timings import COMPILED_LENGTHS, NUM_DRAFT_TOKENS, Points, Steps, Timings, points_for
-from specbench.analysis.limit.work import LEAST_BYTES, AttentionLayer, Gauge, Rates, Work, work_of
+from specbench.analysis.limit import Draws, LimitOptions, limits_of, model_limit, verdict, wide_intervals
+from specbench.analysis.limit_report import Costs, LimitReport, ModelConditions, Ratio, best
+from specbench.analysis.limit_rounds import (
+    COMPILED_LENGTHS,
+    NUM_DRAFT_TOKENS,
+    TURNS,
+    ModelTimings,
+    Points,
+    StepTimings,
+    Sweeps,
+    TimedDrafter,
+    measure,
+    points_for,
+    time_passes,
+    time_steps,
+)
+from specbench.analysis.limit_tables import tables
+from specbench.analysis.limit_work import LEAST_BYTES, AttentionLayer, Gauge, Rates, Work, work_of
 from specbench.core.errors import ConfigError
 from specbench.models.timing import Clock, PassLog
-from specbench.results.speed import expected_speedup
+from specbench.results.metrics import expected_speedup
 from tests import tiny
 from tests.limits import known_report, known_timings
 
@@ -27,7 +38,7 @@ FLOAT = 4  # bytes
 # Of tiny.network("llama"): 4 layers, width 32, 4 heads of 8 and 2 of keys and values, MLP of 48, 257 tokens.
 LAYER = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48
 HEAD, NORMS = 257 * 32, 9 * 32
-ASKED = Asked(target="t", drafter="d", context=16, repeats=1)
+ASKED = LimitOptions(target="t", drafter="d", context=16, repeats=1)
 
 
 def test_the_work_of_a_pass_is_that_counted_by_hand() -> None:
@@ -129,7 +140,7 @@ def test_a_slow_round_of_the_machine_slows_its_bound_and_its_decoding_alike() ->
     timings = known_timings(0.008, 0.009, 0.010, rates)
     timings.per_token = [0.010 / speed for speed in speeds]
     work = Work(weight_bytes=7_100_000, matmul_weights=1_000)
-    model = Described(name="target", revision=None, dtype="float32", attention="sdpa", capacity=None)
+    model = ModelConditions(name="target", revision=None, dtype="float32", attention="sdpa", capacity=None)
     share = model_limit((model, work), [timings], 256, Draws(5, 0)).share_of_bound
     assert (share.low, share.value, share.high) == pytest.approx((0.71, 0.71, 0.71))
 
@@ -175,11 +186,11 @@ def test_an_interval_between_the_two_widths_is_a_figure_with_a_warning() -> None
     costs = {**report.verification_cost, 6: Ratio(value=1.08, low=0.9, high=1.8)}
     report = report.model_copy(update={"verification_cost": costs})
     assert "verification of 6 tokens costs 1.08 [0.90, 1.80] single passes" in verdict(report)
-    [warning] = warnings(report)
+    [warning] = wide_intervals(report)
     assert "0.90 to 1.80 (× 2.00)" in warning.text
 
 
-def test_a_speedup_that_is_not_told_apart_from_1_is_marked() -> None:
+def test_a_speedup_that_is_not_distinct_names_from_1_is_marked() -> None:
     """At α = 0.4 the best of 1 token is 1.4 ÷ (0.3 + 1.016), with v(2) from 0.908 to 1.232; none is drafted at 0.3."""
     cells = [line.split() for line in printed(known_report(9)).splitlines() if line.strip()]
     lines = {first: others for first, *others in cells}
@@ -257,7 +268,7 @@ def test_ratios_hold_on_a_machine_that_is_away_half_of_the_time() -> None:
     order: list[tuple[str, int]] = []
     target = Scripted("t", {1: 0.007, 6: 0.0084}, order, away=0.01)
     drafter = Scripted("d", {1: 0.0004, 6: 0.0004}, order, away=0.01).beside(target)
-    measured, points = (Timings(), Timings()), Points(16, (), (1, 6))
+    measured, points = (ModelTimings(), ModelTimings()), Points(16, (), (1, 6))
     for number in range(9):
         sides = [(target, [0] * 30, measured[0]), (drafter, [0] * 30, measured[1])]
         time_passes(sides[:: 1 if number % 2 else -1], points, backwards=number % 2 == 1)
@@ -290,7 +301,7 @@ def test_everything_is_measured_in_every_round() -> None:
     models = [tiny.causal_lm(seed=seed) for seed in range(2)]
     points = Points(16, (8, 32), (1, 2, 6))
     rounds: list[None] = []
-    found = measure(*models, gauges(), points, repeats=2, seed=0, told=lambda: rounds.append(None))
+    found = measure(*models, gauges(), points, repeats=2, seed=0, progress=lambda: rounds.append(None))
     assert len(rounds) == 3  # one to warm up
     for timings in (found.target, found.drafter):
         counts = {point: len(values) for point, values in timings.passes.items()}
@@ -311,7 +322,7 @@ def test_drafting_is_timed_as_a_whole_by_draft_token(defers: bool, num_extra: in
     target, drafter = tiny.causal_lm(vocab_size=257 + num_extra), tiny.causal_lm(seed=1)
     drafter.defers = defers
     drafter.passes.clock = TickingClock(drafter.device)
-    timed, steps = TimedDrafter(drafter, target), Steps()
+    timed, steps = TimedDrafter(drafter, target), StepTimings()
     time_steps(target, timed, list(range(20)), steps)
     ticks = 4 * NUM_DRAFT_TOKENS + 1  # two for a pass, two for a draw, one at the end
     assert steps.per_draft_token == [ticks / NUM_DRAFT_TOKENS]
@@ -353,7 +364,7 @@ def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
 
 def test_what_is_compiled_while_it_is_measured_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = count()
-    monkeypatch.setattr("specbench.analysis.limit.measuring.num_compilations", lambda: next(numbers))
+    monkeypatch.setattr("specbench.analysis.limit.num_compilations", lambda: next(numbers))
     with pytest.raises(ConfigError, match="1 passes were compiled while others were measured"):
         limits_of(tiny.causal_lm(num_hidden_layers=1), tiny.causal_lm(num_hidden_layers=1), ASKED)
 
@@ -380,7 +391,7 @@ def test_rates_are_rates() -> None:
 
 def test_rates_are_bytes_and_operations_by_the_seconds_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every call takes 1/4 s: a MiB copied is read and written, half of it each; a MiB summed is read."""
-    monkeypatch.setattr("specbench.analysis.limit.work.Repeated.seconds", lambda self: 0.25)
+    monkeypatch.setattr("specbench.analysis.limit_work.Repeated.seconds", lambda self: 0.25)
     gauge = gauges()[0]
     assert gauge.rates() == Rates(4.0 * LEAST_BYTES, 4.0 * LEAST_BYTES, 4.0 * 2 * 512**3)
 

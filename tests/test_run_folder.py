@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from specbench.core.errors import ConfigError
+from specbench.core.resumable_folder import flatten
 from specbench.running.records import Key
-from specbench.running.run_folder import RunFolder, flatten
+from specbench.running.run_folder import RunFolder
 from tests.test_records import whole
 
 IDENTITY = {"seed": 0, "methods": {"sd": "sd@1:abc"}, "environment": {"versions": ["a", "b"]}}
@@ -94,7 +95,7 @@ def test_a_folder_in_use_is_refused_and_free_again_after(tmp_path: Path) -> None
     folder = RunFolder(tmp_path, IDENTITY)
     with folder.open(METHODS), pytest.raises(ConfigError) as caught:
         open_and_close(RunFolder(tmp_path, IDENTITY))
-    assert str(caught.value).startswith(f"{tmp_path}: another process measures into it or reads it; wait for it, or")
+    assert str(caught.value).startswith(f"--output {tmp_path}: another process works in it: wait for it, or choose")
     with pytest.raises(KeyboardInterrupt), folder.open(METHODS):
         raise KeyboardInterrupt
     assert open_and_close(folder) == []

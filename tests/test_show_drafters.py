@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specbench.analysis.fairness.numbers import Change
+from specbench.analysis.fairness_numbers import NumberChange
 from specbench.embedded.family import read_manifest
 from specbench.results.bootstrap import Metric
 from tests.show_drafters.cells import interval, number, table
@@ -21,9 +21,9 @@ def column(rate: float, num_prompts: int = 40) -> np.ndarray:
     return np.array([rate * noise, np.ones(num_prompts)])
 
 
-def change(before: float, after: float, low: float, high: float) -> Change:
+def change(before: float, after: float, low: float, high: float) -> NumberChange:
     difference = Metric(value=after - before, low=low, high=high)
-    return Change(before=Metric(value=before), after=Metric(value=after), difference=difference, percent=Metric())
+    return NumberChange(before=Metric(value=before), after=Metric(value=after), difference=difference, percent=Metric())
 
 
 def test_a_slope_is_that_of_least_squares() -> None:
@@ -44,7 +44,7 @@ def test_a_gain_is_of_the_same_prompts() -> None:
     assert combined([column(0.8), column(0.5)], np.array([1.0, -1.0])).value == pytest.approx(0.3)
 
 
-def comparison(*groups: str, excluded: float = 0.0, **family: Change) -> Any:
+def comparison(*groups: str, excluded: float = 0.0, **family: NumberChange) -> Any:
     forced = SimpleNamespace(excluded=excluded)
     drafter = SimpleNamespace(groups={group: SimpleNamespace(forced=forced) for group in groups})
     named = {key.replace("__", "."): value for key, value in family.items()}

@@ -17,20 +17,29 @@ from pydantic import ValidationError
 
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
-from specbench.publish.site.build import MARK, build, lock_of
+from specbench.core.resumable_folder import lock_of
+from specbench.publish.site.build import MARK, build, compared_tables
+from specbench.publish.site.charts import (
+    LABELS,
+    WIDTH,
+    Histogram,
+    bars_of,
+    columns_of,
+    histogram_of,
+    place_labels,
+    scale,
+)
 from specbench.publish.site.entries import read
-from specbench.publish.site.geometry import placed, scale
 from specbench.publish.site.index import COLUMNS, signed
-from specbench.publish.site.pictures import LABELS, WIDTH, Histogram, bars_of, columns_of, histogram_of
-from specbench.publish.site.plane import front, planes, predicted
-from specbench.publish.site.published import published
+from specbench.publish.site.quality_speed_plot import front, prediction_plot, quality_speed_plots
 from specbench.publish.site.row_page import breakdown_of, facts
-from specbench.results import ranks
+from specbench.publish.suite.cells import cells_of, load_suite
+from specbench.results import ranking as ranks
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import verdict_of
 from specbench.results.leaderboard import load, write
-from specbench.results.paired import Side
-from specbench.results.ranks import ranked
+from specbench.results.paired import RowWithRecords
+from specbench.results.ranking import ranked
 from specbench.results.row import Evidence, Row, digest_of
 from tests.site_rows import HOSTILE, hostile_row, many_rows, metrics, some_rows
 from tests.test_fairness import run_into
@@ -174,7 +183,7 @@ def test_a_row_page_says_all_that_the_row_says(made):
         assert name in said
     whole = 1000 / chosen.metrics["tokens_per_second"].value
     assert f"{whole:.3f} " in said and f"{whole * 2.5 / 3.25:.3f} " in said, "milliseconds per token, and of verifying"
-    assert "Not known: the row does not hold it" in said
+    assert "Unknown: the row does not have it" in said
     assert all(f">{subset}<" in text for subset in ("en", "ja", "sw", "all"))
 
 
@@ -203,13 +212,13 @@ def test_ranks_are_those_of_show(made, tmp_path):
     write(tmp_path / "board.json", rows)
     entries = read([tmp_path / "board.json"])
     for group in entries.whole():
-        expected = [each.text for each in ranked([Side(entry.row) for entry in group], "speedup")]
+        expected = [each.text for each in ranked([RowWithRecords(entry.row) for entry in group], "speedup")]
         assert [entry.rank.text for entry in group] == expected and group[0].group.size == len(group) == 5
     assert {entry.label for entry in group} == {"ar", "sd", *(f"fsd threshold={each}" for each in (0.1, 0.3, 0.5))}
 
 
 def test_many_rows_are_ranked_as_few_are(monkeypatch):
-    sides = [Side(each) for each in many_rows(320) if each.subset == "all" and each.seed == 3]
+    sides = [RowWithRecords(each) for each in many_rows(320) if each.subset == "all" and each.seed == 3]
     for metric in ("speedup", "acceptance_rate", "mean_acceptance_length"):
         paired = ranked(sides, metric)
         monkeypatch.setattr(ranks, "MOST_PAIRED", 5)
@@ -229,19 +238,19 @@ def test_planes_of_sweeps_and_predictions(made, tmp_path):
     _, rows = made
     write(tmp_path / "board.json", rows)
     entries = read([tmp_path / "board.json"])
-    found = planes(entries)
-    assert [plane.title for plane in found] == ["task0", "task1"]
-    for plane in found:
-        (sweep,) = plane.sweeps
-        swept = {p.name: (p.x, p.y) for p in plane.points if "T = " in p.name}
+    found = quality_speed_plots(entries)
+    assert [plot.title for plot in found] == ["task0", "task1"]
+    for plot in found:
+        (sweep,) = plot.sweeps
+        swept = {p.name: (p.x, p.y) for p in plot.points if "T = " in p.name}
         assert list(sweep) == [swept[f"fsd T = {threshold}"] for threshold in (0.1, 0.3, 0.5)]
-        assert [(p.x, p.y) for p in sorted(plane.best, key=lambda p: p.x)] == list(plane.front)
-        assert plane.one == plane.x(1.0)
-    points = predicted(entries)
+        assert [(p.x, p.y) for p in sorted(plot.best, key=lambda p: p.x)] == list(plot.front)
+        assert plot.one == plot.x(1.0)
+    points = prediction_plot(entries)
     assert points is not None and len(points.points) == 8 and points.num_reached == 6
 
 
-def test_pictures_of_one_task_are_told_apart_by_what_differs(tmp_path):
+def test_pictures_of_one_task_are_distinct_names_by_what_differs(tmp_path):
     same = {"quality": "accuracy", "n": 40, "subset": "all", "metrics": metrics(random.Random(0))}
     rows = [
         row(**same, method=f"m{method}@1:0", task="mgsm@1:0", seed=seed, sampling={"temperature": temperature})
@@ -249,12 +258,14 @@ def test_pictures_of_one_task_are_told_apart_by_what_differs(tmp_path):
     ]  # fmt: skip
     alone = [row(**same, method=f"m{method}@1:0", task="csqa@1:0") for method in range(2)]
     write(tmp_path / "board.json", [*rows, *alone])
-    titles = [plane.title for plane in planes(read([tmp_path / "board.json"]))]
+    titles = [plot.title for plot in quality_speed_plots(read([tmp_path / "board.json"]))]
     expected = [f"mgsm, temperature {temperature}, seed {seed}" for seed in (0, 1) for temperature in ("0", "0.5")]
     assert sorted(titles) == sorted([*expected, "csqa"])
     build([tmp_path / "board.json"], tmp_path / "site", "x")
-    assert "mgsm, temperature 0.5, seed 1: the same numbers" in (tmp_path / "site" / "plane.html").read_text("utf-8")
-    predictions = predicted(read([tmp_path / "board.json"]))
+    assert "mgsm, temperature 0.5, seed 1: the same numbers" in (tmp_path / "site" / "quality_speed.html").read_text(
+        "utf-8"
+    )
+    predictions = prediction_plot(read([tmp_path / "board.json"]))
     assert predictions is not None and len({point.name for point in predictions.points}) == 10
 
 
@@ -266,10 +277,10 @@ def test_the_front_is_a_staircase_and_options_that_are_no_mapping_are_no_sweep(t
         for (number, (speedup, score)), options in zip(enumerate(values), (None, "word", {}, []), strict=True)
     ]  # fmt: skip
     write(tmp_path / "board.json", rows)
-    (plane,) = planes(read([tmp_path / "board.json"]))
-    first, second, third = plane.front
-    assert plane.steps == [first, (first[0], second[1]), second, (second[0], third[1]), third]
-    assert plane.sweeps == () and first[1] < second[1] < third[1], "downwards, as y grows in a picture"
+    (plot,) = quality_speed_plots(read([tmp_path / "board.json"]))
+    first, second, third = plot.front
+    assert plot.steps == [first, (first[0], second[1]), second, (second[0], third[1]), third]
+    assert plot.sweeps == () and first[1] < second[1] < third[1], "downwards, as y grows in a picture"
 
 
 def test_a_prescribed_acceptance_rate_is_in_no_picture(tmp_path):
@@ -281,9 +292,9 @@ def test_a_prescribed_acceptance_rate_is_in_no_picture(tmp_path):
     ]  # fmt: skip
     write(tmp_path / "board.json", rows)
     entries = read([tmp_path / "board.json"])
-    (plane,), points = planes(entries), predicted(entries)
+    (plot,), points = quality_speed_plots(entries), prediction_plot(entries)
     assert len(entries.all) == 3 and points is not None
-    assert [point.entry.row.method for point in plane.best] == ["m1@1:0"]
+    assert [point.entry.row.method for point in plot.best] == ["m1@1:0"]
     assert sorted(point.entry.row.method for point in points.points) == ["m0@1:0", "m1@1:0"]
 
 
@@ -291,8 +302,8 @@ def test_a_prescribed_acceptance_rate_is_in_no_picture(tmp_path):
 def test_axes_of_equal_shares_hold_no_share_that_cannot_be(tmp_path, score, low, high):
     found = {"speedup": Metric(value=1.5), "accuracy": Metric(value=score, low=score, high=score)}
     write(tmp_path / "board.json", [row(method=f"m{each}@1:0", quality="accuracy", metrics=found) for each in range(2)])
-    (plane,) = planes(read([tmp_path / "board.json"]))
-    assert (plane.y.low, plane.y.high) == (low, high) and len(plane.y.ticks) >= 2
+    (plot,) = quality_speed_plots(read([tmp_path / "board.json"]))
+    assert (plot.y.low, plot.y.high) == (low, high) and len(plot.y.ticks) >= 2
 
 
 def test_bars_end_where_the_scale_has_the_speed_ups(tmp_path):
@@ -363,7 +374,7 @@ def test_a_row_of_impossible_size_has_a_page(tmp_path):
     write(tmp_path / "board.json", [row(method=f"m{each}@1:0", metrics=found) for each in range(2)])
     build([tmp_path / "board.json"], tmp_path / "site", "x")
     with pytest.raises(ValidationError):
-        Row.model_validate(row().model_dump() | {"accepted_lengths": (1, -1)})
+        Row.model_validate(row().model_dump() | {"accepted_tokens_per_step": (1, -1)})
 
 
 def test_scales_are_round_and_hold_all_values():
@@ -377,7 +388,7 @@ def test_scales_are_round_and_hold_all_values():
 
 def test_names_of_points_cover_neither_points_nor_each_other():
     points = [(100 + 3 * number, 100.0, f"name {number}") for number in range(30)]
-    found = [label for label in placed(points, (0, 0, 600, 300)) if label is not None]
+    found = [label for label in place_labels(points, (0, 0, 600, 300)) if label is not None]
     assert 4 <= len(found) < 30
     places = {(label.x, label.y) for label in found}
     assert len(places) == len(found)
@@ -401,10 +412,10 @@ def test_parts_of_the_overhead_take_its_place():
     assert breakdown_of(row(metrics={}), "x") is None
 
 
-def test_accepted_lengths_are_those_of_the_records(tmp_path):
+def test_accepted_tokens_per_step_are_those_of_the_records(tmp_path):
     run_into(tmp_path / "run", "sd,draft-only", subsets=("en",))
     entries = read([tmp_path / "run" / "leaderboard.json"])
-    found = {entry.row.method.partition("@")[0]: histogram_of(entry.side) for entry in entries.all}
+    found = {entry.row.method_name: histogram_of(entry.side) for entry in entries.all}
     records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
     steps = [step for record in records for step in record["methods"]["sd"]["steps"]]
     assert sum(found["sd"].counts) == len(steps)
@@ -489,30 +500,30 @@ def test_a_site_that_cannot_be_put_in_place_leaves_the_earlier_one(board, tmp_pa
             raise OSError(28, "No space left on device")
         rename(source, target)
 
-    monkeypatch.setattr("specbench.publish.site.build.os.rename", failing)
+    monkeypatch.setattr("specbench.core.resumable_folder.os.rename", failing)
     with pytest.raises(ConfigError, match="No space left on device; an earlier site is as it was"):
         build([board], tmp_path / "site", "y")
     assert "<title>Results – x</title>" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
 
 
 def test_published_figures_stand_beside_rows_of_their_board(tmp_path):
-    command = "specbench run --task low_resource_mt --method sd --output runs/boards/p1/embedded/translation"
+    (cell, *_) = cells_of(load_suite("p1"), pair="embedded")
+    request = json.loads(json.dumps(cell.request.settings()))
     rates = {"acceptance_rate": Metric(value=0.5), "speedup": Metric(value=2.0)}
     same = {"task": "low_resource_mt@1:0", "method": "sd@1:0", "subset": "all", "language": None, "metrics": rates}
-    of_board = row(**same, target="embedded:target", command=command)
-    others = [
-        row(command="specbench run --output 'unbalanced"),
-        row(command=command.replace("/p1/", "/nobody/"), seed=5),
-    ]
+    of_board = row(**same, target="embedded:target", request={**request, "limit": 2, "threads": 4})
+    others = [row(**same), row(**same, request={**request, "method": "sd"}, seed=5)]
     write(tmp_path / "board.json", [of_board, *others])
-    found = published(read([tmp_path / "board.json"]))
-    assert {table.title for table in found} == {"p1, §4: embedded"}
-    lines = [line for table in found for line in table.lines]
-    assert lines and all(float(line.ours) in (0.5, 50.0) for line in lines)
-    for line in lines:
-        assert float(line.ratio) == pytest.approx(float(line.ours) / float(line.published.split()[0]), abs=0.006)
+    (found,) = compared_tables(read([tmp_path / "board.json"]))
+    assert (found.suite, found.pair, found.table.called) == ("p1", "embedded", "§4")
+    assert found.lines and all(line.ours == 0.5 for line in found.lines)
+    for line in found.lines:
+        assert line.ratio == line.ours / line.published.value
+    build([tmp_path / "board.json"], tmp_path / "site", "x")
+    page = " ".join(Page((tmp_path / "site" / "published.html").read_text("utf-8")).texts)
+    assert "p1, §4: embedded" in page and "α of judged" in page and " 0.5 " in page
     write(tmp_path / "board.json", others)
-    assert published(read([tmp_path / "board.json"])) == []
+    assert list(compared_tables(read([tmp_path / "board.json"]))) == []
 
 
 def test_what_nothing_compares_is_shown_as_stated():

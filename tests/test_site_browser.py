@@ -11,7 +11,7 @@ from tests.site_rows import hostile_row, many_rows, some_rows
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
-PAGES = ("index.html", "plane.html", "predicted.html", "published.html")
+PAGES = ("index.html", "quality_speed.html", "predicted.html", "published.html")
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ def test_a_phone_scrolls_tables_and_not_pages(browser, site):
     for address in addresses:
         watched.open(f"{site}/{address}")
         assert page.evaluate("document.documentElement.scrollWidth") <= 375, address
-        pictures = page.locator("svg.plane")
+        pictures = page.locator("svg.plot")
         assert all(pictures.nth(place).bounding_box()["width"] <= 375 for place in range(pictures.count())), address
         assert page.evaluate(
             """[...document.querySelectorAll(".scroll")]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from specbench.analysis.vocab.compare import task_prompts
+from specbench.analysis.vocab import task_prompts
 from specbench.core.errors import ConfigError
 from specbench.running import plan as subsets
 from specbench.running.plan import with_files

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,23 @@ import yaml
 from rich.console import Console
 
 from specbench.core.errors import ConfigError
-from specbench.publish.boards.catalogue import load_board
-from specbench.publish.boards.cells import cells_of as board_cells
-from specbench.publish.measurement import Asked
-from specbench.publish.suite.cells import cells_of, load_suite
-from specbench.publish.suite.forecast import Evidence, Forecast, Planned, planned, records_in, shown
-from specbench.publish.suite.process import MeasuringProcess
-from specbench.publish.suite.run import line_of, run_suite, unknown
-from specbench.publish.suite.workers import Crew, Event, Finished, Job, Lost, Opening, Ready, Said
+from specbench.publish.suite.cells import SuiteCell, cells_of, load_suite
+from specbench.publish.suite.forecast import Forecast, MeasuredTimes, PlannedCell, duration, make_forecast, records_in
+from specbench.publish.suite.process import MeasuringProcess, attempt
+from specbench.publish.suite.run import job_of, line_of, run_suite, unknown
+from specbench.publish.suite.workers import (
+    Event,
+    Job,
+    JobFinished,
+    LogLine,
+    WorkerLost,
+    WorkerPool,
+    WorkerReady,
+    WorkerSettings,
+)
 from specbench.results.leaderboard import load, write
 from specbench.running.request import Request
+from specbench.specs.run_options import RunOptions
 from tests.processes import started
 from tests.test_leaderboard import row
 
@@ -41,6 +49,10 @@ SUITE: dict[str, Any] = {
 
 ONE: dict[str, Any] = {"tasks": [{"task": "mgsm", "subsets": ["en"]}], "methods": ["sd"], "pairs": {"a": None},
                        "temperatures": ..., "seeds": ..., "exclude": ...}  # fmt: skip
+
+
+def cells_in(path: Path, runs: Path) -> list[SuiteCell]:
+    return cells_of(load_suite(str(path)), runs=runs)
 
 
 def written(folder: Path, **changes: Any) -> Path:
@@ -79,7 +91,7 @@ def written(folder: Path, **changes: Any) -> Path:
 )  # fmt: skip
 def test_a_wrong_file_is_one_clear_error(tmp_path: Path, changes: dict[str, Any], parts: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
-        load_suite(written(tmp_path, **{"exclude": ..., **changes}))
+        load_suite(str(written(tmp_path, **{"exclude": ..., **changes})))
     for part in ["mine.yaml", *parts]:
         assert part in str(error.value)
 
@@ -92,43 +104,41 @@ def test_validate_knows_suites(specbench: Callable[..., tuple[int, str, str]], t
 
 
 def test_the_grid_without_what_is_excluded_pair_by_pair(tmp_path: Path) -> None:
-    cells = cells_of(load_suite(written(tmp_path)), Asked(tmp_path))
+    cells = cells_in(written(tmp_path), tmp_path)
     assert [(cell.name, cell.methods) for cell in cells] == [
         *((f"embedded · {task} · {setting}", ("sd", "fsd"))
           for task in ("mgsm", "csqa") for setting in ("t0-s0", "t0.7-s0", "t0.7-s1")),
         *((f"other · mgsm · {setting}", ("sd",)) for setting in ("t0-s0", "t0.7-s0", "t0.7-s1")),
     ]  # fmt: skip
-    assert cells[-1].measurement.command == (
+    assert cells[-1].request.command == (
         "specbench run --task mgsm --method sd --subset en --target org/target --drafter org/drafter --limit 3 "
         "--seed 1 --dtype bfloat16 --set generation.max_new_tokens=8 --set generation.temperature=0.7 --output "
         f"{tmp_path}/suites/mine/other/mgsm/t0.7-s1"
     )
-    assert cells_of(load_suite(written(tmp_path)), Asked(limit=1))[0].measurement.options["limit"] == 1
+    assert cells_of(load_suite(str(written(tmp_path))), RunOptions(limit=1))[0].request.options.limit == 1
 
 
 def test_rows_are_those_of_a_command_that_says_the_same(tmp_path: Path) -> None:
-    """In whatever words, into whatever folder; those of another engine, or number of threads, are not."""
-    (cell,) = cells_of(load_suite(written(tmp_path, **ONE)), Asked(tmp_path))
-    measurement, own = cell.measurement, "specbench run --task mgsm --method sd --subset en --limit 3 "
-    same = own + "--output ../elsewhere --set generation.max_new_tokens=8"
-    for command, is_measured in ((measurement.command, True), (same, True), (f"{same} --threads 1", True),
-                                 (f"{same} --threads 2", False), (f"{same} --engine compiled", False),
-                                 (same.replace("max_new_tokens=8", "max_new_tokens=9"), False)):  # fmt: skip
-        rows = [row(task=task, method=method, command=command) for task, method in measurement.names()]
-        assert measurement.is_measured(rows) is is_measured, command
-    compiled = written(tmp_path, **{**ONE, "pairs": {"a": {"engine": "compiled"}}})
-    (cell,) = cells_of(load_suite(compiled), Asked(tmp_path))
-    assert "--engine compiled" in cell.measurement.command and cell.measurement.options["engine"] == "compiled"
-    board = load_board("demo")
-    (cell, *_) = board_cells(board, next(iter(board.pairs)), Asked(tmp_path, engine="compiled"))
-    assert "--engine compiled" in cell.measurement.command
+    """Into whatever folder; those of another engine, or number of threads, are not."""
+    (cell,) = cells_in(written(tmp_path, **ONE), tmp_path)
+    own = cell.request.options
+    for options, is_measured in (
+        (own, True), (replace(own, threads=1), True), (replace(own, threads=2), False),
+        (replace(own, engine="compiled"), False), (replace(own, overrides=("generation.max_new_tokens=9",)), False),
+        (replace(own, subsets=None), False), (replace(own, limit=2), False),
+    ):  # fmt: skip
+        asked = json.loads(json.dumps(replace(cell.request, options=options, output=Path("elsewhere")).settings()))
+        rows = [row(task=task, method=method, request=asked) for task, method in cell.row_names()]
+        assert cell.is_measured(rows) is is_measured, options
+    (cell,) = cells_in(written(tmp_path, **{**ONE, "pairs": {"a": {"engine": "compiled"}}}), tmp_path)
+    assert "--engine compiled" in cell.request.command and cell.request.options.engine == "compiled"
 
 
 def test_a_leaderboard_that_cannot_take_what_is_measured_is_one_error(tmp_path: Path) -> None:
-    (cell,) = cells_of(load_suite(written(tmp_path, **ONE)), Asked(tmp_path))
+    (cell,) = cells_in(written(tmp_path, **ONE), tmp_path)
     cell.folder.mkdir(parents=True)
     write(cell.folder / "leaderboard.json", [row()])
-    forecast, console = Forecast([Planned(cell, ("ar", "sd"), ((1, 8),), is_measured=True)]), Console(quiet=True)
+    forecast, console = Forecast([PlannedCell(cell, ("ar", "sd"), ((1, 8),), is_measured=True)]), Console(quiet=True)
     board = tmp_path / "board.json"
     write(board, [row(device="Other", subset="sw")])
     with pytest.raises(ConfigError, match=r"device = Some CPU, 1 thread, but .*Other"):
@@ -137,7 +147,8 @@ def test_a_leaderboard_that_cannot_take_what_is_measured_is_one_error(tmp_path: 
     with pytest.raises(ConfigError, match="not valid JSON"):
         run_suite(forecast, [], board, console)
     board.unlink()
-    assert [outcome.failure for outcome in run_suite(forecast, [], board, console).outcomes] == [None]
+    result = run_suite(forecast, [], board, console)
+    assert not result.failures and [own for own, _ in result.rows] == [cell]
 
 
 def test_a_dry_run_says_what_would_fail(specbench: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
@@ -148,23 +159,21 @@ def test_a_dry_run_says_what_would_fail(specbench: Callable[..., tuple[int, str,
     lines = [line for line in out.splitlines() if line.startswith("would fail here: ")]
     (line,) = lines
     assert "absent · mgsm · s0 and 1 more: model folder './nowhere' does not exist" in line
-    assert planned(cells_of(load_suite(path), Asked(tmp_path))).plan[-1].methods == ("ar",)
+    assert make_forecast(cells_in(path, tmp_path)).plan[-1].methods == ("ar",)
 
 
 def test_an_estimate_that_is_unknown_says_why(tmp_path: Path) -> None:
-    (cell,) = cells_of(load_suite(written(tmp_path, **ONE)), Asked(tmp_path))
-    forecast = Forecast([Planned(cell, ("ar", "sd"), ((1, 8),), is_measured=False)])
+    (cell,) = cells_in(written(tmp_path, **ONE), tmp_path)
+    forecast = Forecast([PlannedCell(cell, ("ar", "sd"), ((1, 8),), is_measured=False)])
     assert unknown(forecast, [0]) == []
     assert "one example alone" in line_of(forecast.total(1), forecast, 1, has_tried=False)
     assert "could be measured" in line_of(forecast.total(1), forecast, 1, has_tried=True)
 
 
 def test_without_temperatures_tasks_keep_their_own(tmp_path: Path) -> None:
-    (cell,) = cells_of(
-        load_suite(written(tmp_path, temperatures=..., seeds=..., exclude=..., tasks=["csqa"], pairs={"a": None})),
-        Asked(),
-    )
-    assert cell.name == "a · csqa · s0" and "temperature" not in cell.measurement.command
+    suite = written(tmp_path, temperatures=..., seeds=..., exclude=..., tasks=["csqa"], pairs={"a": None})
+    (cell,) = cells_in(suite, tmp_path)
+    assert cell.name == "a · csqa · s0" and "generation.temperature" not in cell.request.command
 
 
 def generation(tokens: int, seconds: float, first: float = 0.5) -> dict[str, Any]:
@@ -172,8 +181,8 @@ def generation(tokens: int, seconds: float, first: float = 0.5) -> dict[str, Any
 
 
 def test_an_estimate_is_what_is_left_at_the_speeds_that_were_measured(tmp_path: Path) -> None:
-    cells = cells_of(load_suite(written(tmp_path, seeds=[0], exclude=...)), Asked(tmp_path))
-    plan = [Planned(cell, ("ar", "sd"), ((6, 101),), is_measured=number == 7) for number, cell in enumerate(cells)]
+    cells = cells_in(written(tmp_path, seeds=[0], exclude=...), tmp_path)
+    plan = [PlannedCell(cell, ("ar", "sd"), ((6, 101),), is_measured=number == 7) for number, cell in enumerate(cells)]
     forecast = Forecast(plan)
     assert forecast.of(plan[0]) is None and forecast.total(1).unknown == 7
     assert unknown(forecast, range(7)) == [6, 4, 2, 0]  # one of each pair and task, the first pair's last
@@ -190,28 +199,26 @@ def test_an_estimate_is_what_is_left_at_the_speeds_that_were_measured(tmp_path: 
     assert total.seconds == pytest.approx(60 + 2 * 3 + 21 * about) and total.unknown == 3
     assert forecast.total(2).seconds == pytest.approx((2 * 60 + 6 + 21 * about) / 2)
     assert forecast.total(100).seconds == pytest.approx((4 * 60 + 6 + 21 * about) / 7)
-    assert Evidence().seconds(["ar"]) is None
-    assert forecast.evidence[plan[0].group].seconds(["ar", "sd", "new"]) == pytest.approx(1.5 * about)
+    assert MeasuredTimes().seconds(["ar"]) is None
+    assert forecast.measured[plan[0].group].seconds(["ar", "sd", "new"]) == pytest.approx(1.5 * about)
 
 
 def test_seconds_are_shown_as_one_says_them() -> None:
-    assert [shown(seconds) for seconds in (9.6, 99, 700, 7300)] == ["10 s", "99 s", "12 min", "2 h 2 min"]
+    assert [duration(seconds) for seconds in (9.6, 99, 700, 7300)] == ["10 s", "99 s", "12 min", "2 h 2 min"]
 
 
 def test_examples_are_counted_without_a_model_and_records_are_found(tmp_path: Path) -> None:
-    cells = cells_of(
-        load_suite(written(tmp_path, tasks=["mt_bench", "mgsm"], exclude=[{"pair": "other"}])), Asked(tmp_path)
-    )
+    cells = cells_in(written(tmp_path, tasks=["mt_bench", "mgsm"], exclude=[{"pair": "other"}]), tmp_path)
     cells[0].folder.mkdir(parents=True)
     record = json.dumps({"methods": {"ar": generation(3, 1.0)}})
     (cells[0].folder / "records.jsonl").write_text(f"{record}\n{record[:20]}", encoding="utf-8")
     assert len(list(records_in(cells[0].folder))) == 1
-    plan = planned(cells).plan
+    plan = make_forecast(cells).plan
     assert plan[0].num_blocks == 8 * 3 * 2 and plan[0].num_left == 47  # eight categories, two turns
     assert plan[-1].num_blocks == 11 * 3 and plan[-1].subsets == ((3, 8),) * 11
 
 
-READY = Ready("host", 1, "cpu", {}, None)
+READY = WorkerReady("host", 1, "cpu", {}, None)
 
 
 class Fake:
@@ -220,48 +227,59 @@ class Fake:
     def __init__(self, name: str, *script: list[Event], opens: int = 9) -> None:
         self.name, self.script, self.opens, self.num_opened = name, list(script), opens, 0
 
-    def open(self) -> Ready | Lost:
+    def open(self) -> WorkerReady | WorkerLost:
         self.num_opened += 1
-        return READY if self.num_opened <= self.opens else Lost("no room")
+        return READY if self.num_opened <= self.opens else WorkerLost("no room")
 
     def events(self, job: Job) -> Iterator[Event]:
-        yield from self.script.pop(0) if self.script else [Said("at work"), Finished(None)]
+        yield from self.script.pop(0) if self.script else [LogLine("at work"), JobFinished(None)]
 
     def close(self) -> None:
         pass
 
 
 def job() -> Job:
-    return Job(Request([], [], None, [], None, None, None, Path("x"), None, None, "", {}))
+    return Job(Request([], [], RunOptions(), "", output=Path("x")))
 
 
 def ran(workers: list[Fake], num_jobs: int, max_losses: int = 2) -> list[tuple[int, str | None]]:
     ended: list[tuple[int, str | None]] = []
-    with Crew(workers, lambda ready: None, lambda *event: None) as crew:
-        crew.run([job()] * num_jobs, max_losses, lambda number, event: ended.append((number, event.failure)))
+    with WorkerPool(workers, lambda ready: None, lambda *event: None) as pool:
+        pool.run([job()] * num_jobs, max_losses, lambda number, event: ended.append((number, event.failure)))
     return ended
 
 
 def test_a_lost_workers_job_goes_back_into_the_queue() -> None:
-    first = Fake("a", [Said("begun"), Lost("killed")])
-    assert sorted(ran([first, Fake("b")], 3)) == [(0, None), (1, None), (2, None)]
-    assert first.num_opened == 2
+    workers = [Fake(name, [LogLine("begun"), WorkerLost("killed")]) for name in "ab"]
+    assert sorted(ran(workers, 3, max_losses=3)) == [(0, None), (1, None), (2, None)]
+    assert 3 <= sum(worker.num_opened for worker in workers) <= 4
 
 
 def test_a_job_that_costs_several_workers_is_given_up_and_stops_no_other() -> None:
-    assert ran([Fake("a", [Lost("killed")], [Finished(None)], [Lost("killed")])], 2) == [
+    assert ran([Fake("a", [WorkerLost("killed")], [JobFinished(None)], [WorkerLost("killed")])], 2) == [
         (1, None), (0, "its worker was lost 2 times: killed")
     ]  # fmt: skip
 
 
 def test_a_process_that_failed_badly_is_started_anew() -> None:
-    worker = Fake("a", [Finished("broken", is_last=True)])
+    worker = Fake("a", [JobFinished("broken", is_last=True)])
     assert ran([worker], 2) == [(0, "broken"), (1, None)] and worker.num_opened == 2
 
 
 def test_where_no_worker_is_left_nothing_waits() -> None:
     with pytest.raises(ConfigError, match="no worker is left: no room"):
-        ran([Fake("a", [Lost("killed")], opens=1)], 2)
+        ran([Fake("a", [WorkerLost("killed")], opens=1)], 2)
+
+
+def test_any_error_is_the_failure_of_its_cell_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error that is no mistake of the user, the process is started anew."""
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("the model\nbroke")
+
+    (cell,) = cells_in(written(tmp_path, **ONE), tmp_path)
+    monkeypatch.setattr("specbench.results.execute.execute", broken)
+    assert attempt(job_of(cell, 1), None, lambda event: None) == ("RuntimeError: the model broke", False)
 
 
 CRASHING = """
@@ -293,7 +311,7 @@ def test_failures_are_the_cells_own_and_the_same_command_goes_on(
     assert "  specbench run --task mgsm --method crash.yaml --subset en --limit 1 --threads 1 --set" in out
     assert "estimated time" in err and "[3/3] good · mgsm · t0-s0: measured in" in err
     folder = tmp_path / "runs" / "suites" / "mine"
-    assert {row.method.partition("@")[0] for row in load(folder / "leaderboard.json")} == {"ar", "sd"}
+    assert {row.method_name for row in load(folder / "leaderboard.json")} == {"ar", "sd"}
 
     before = (folder / "good" / "mgsm" / "t0-s0" / "records.jsonl").read_bytes()
     path = written(tmp_path, pairs={"good": None}, methods=["sd"], temperatures=[0], seeds=[0], limit=1, exclude=...,
@@ -350,5 +368,5 @@ def alive(pid: int) -> bool:
 
 def test_a_process_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specbench.publish.suite.process.PROGRAM", "raise OSError('no disk')")
-    event = MeasuringProcess(Opening("cpu", 1)).open()
-    assert event == Lost("its process ended with exit code 1: OSError: no disk")
+    event = MeasuringProcess(WorkerSettings("cpu", 1)).open()
+    assert event == WorkerLost("its process ended with exit code 1: OSError: no disk")

@@ -18,11 +18,19 @@ import yaml
 
 from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
-from specbench.publish.suite import cluster
-from specbench.publish.suite import cluster as host
 from specbench.publish.suite import process as measuring
-from specbench.publish.suite.tables import Watch
-from specbench.publish.suite.workers import Begun, Event, Finished, Machines, Opening, Ready, Recorded, Said
+from specbench.publish.suite import ray_workers
+from specbench.publish.suite.progress import SuiteProgress
+from specbench.publish.suite.workers import (
+    BlockRecorded,
+    Event,
+    JobFinished,
+    JobStarted,
+    LogLine,
+    MachineCheck,
+    WorkerReady,
+    WorkerSettings,
+)
 from specbench.results.environment import commit, environment
 from specbench.results.leaderboard import load, write
 from tests.test_leaderboard import row
@@ -48,19 +56,19 @@ def test_a_killed_workers_cell_goes_to_another_with_its_records(
     path.write_text(yaml.safe_dump(SUITE), encoding="utf-8")
     pids: dict[str, int] = {}
     told: list[tuple[str, str]] = []  # worker and what it tells, from the second phase on
-    tell = Watch.tell
+    tell = SuiteProgress.tell
 
-    def tell_and_kill(self: Watch, worker: str, job: int | None, event: Event) -> None:
+    def tell_and_kill(self: SuiteProgress, worker: str, job: int | None, event: Event) -> None:
         tell(self, worker, job, event)
-        if isinstance(event, Ready):
+        if isinstance(event, WorkerReady):
             pids[worker] = event.pid
-        if isinstance(event, Recorded) and event.measured and not self._first_only:
+        if isinstance(event, BlockRecorded) and event.measured and not self._first_only:
             told.append((worker, str(event.record["example"])))
             if len(told) == 1:  # the next example is being measured
                 actor = int(Path(f"/proc/{pids[worker]}/stat").read_text().rpartition(")")[2].split()[1])
                 os.kill(actor, signal.SIGKILL)
 
-    monkeypatch.setattr(Watch, "tell", tell_and_kill)
+    monkeypatch.setattr(SuiteProgress, "tell", tell_and_kill)
     code, out, err = specbench("suite", str(path), "--ray", "local", "--workers", "2")
     assert code == 0, err
     killed = told[0][0]
@@ -75,7 +83,7 @@ def test_a_killed_workers_cell_goes_to_another_with_its_records(
         assert Counter(json.loads(line)["example"] for line in lines) == Counter(range(4))
     rows = load(folder / "leaderboard.json")
     assert all(each.device.endswith(", one of 2 workers") for each in rows)
-    assert Counter((row.seed, row.method.partition("@")[0], row.n) for row in rows) == Counter(
+    assert Counter((row.seed, row.method_name, row.n) for row in rows) == Counter(
         {(seed, method, 4): 1 for seed in (0, 1) for method in ("ar", "sd")}
     )
     assert "ray" not in err.replace(str(tmp_path), "").replace("--ray", "").lower()
@@ -84,14 +92,23 @@ def test_a_killed_workers_cell_goes_to_another_with_its_records(
 
 
 def test_gpus_are_one_for_each_worker_and_cpus_are_never_shared() -> None:
-    assert cluster.shares({"CPU": 8, "GPU": 4}, Opening("auto", None)) == ({"num_gpus": 1, "num_cpus": 0}, 4)
-    assert cluster.shares({"CPU": 8, "GPU": 4}, Opening("cpu", 3)) == ({"num_cpus": 3}, 2)
+    assert ray_workers.worker_needs({"CPU": 8, "GPU": 4}, WorkerSettings("auto", None)) == (
+        {"num_gpus": 1, "num_cpus": 0},
+        4,
+    )
+    assert ray_workers.worker_needs({"CPU": 8, "GPU": 4}, WorkerSettings("cpu", 3)) == ({"num_cpus": 3}, 2)
     with pytest.raises(ConfigError, match="--threads"):
-        cluster.shares({"CPU": 8}, Opening("auto", None))
-    assert cluster.chosen(None, {"num_gpus": 1}, 4, 9) == 4 and cluster.chosen(None, {"num_gpus": 1}, 4, 2) == 2
-    assert cluster.chosen(None, {"num_cpus": 1}, 8, 9) == 1 and cluster.chosen(2, {"num_cpus": 1}, 8, 9) == 2
+        ray_workers.worker_needs({"CPU": 8}, WorkerSettings("auto", None))
+    assert (
+        ray_workers.number_of_workers(None, {"num_gpus": 1}, 4, 9) == 4
+        and ray_workers.number_of_workers(None, {"num_gpus": 1}, 4, 2) == 2
+    )
+    assert (
+        ray_workers.number_of_workers(None, {"num_cpus": 1}, 8, 9) == 1
+        and ray_workers.number_of_workers(2, {"num_cpus": 1}, 8, 9) == 2
+    )
     with pytest.raises(ConfigError, match="--workers 3: the cluster has 3 CPUs for 2 workers: give 1 to 2"):
-        cluster.chosen(3, {"num_cpus": 3}, 2, 9)
+        ray_workers.number_of_workers(3, {"num_cpus": 3}, 2, 9)
 
 
 def test_without_ray_one_line_says_what_to_install(
@@ -102,23 +119,23 @@ def test_without_ray_one_line_says_what_to_install(
     code, _, err = specbench("suite", "shared.yaml", "--ray", "local")
     assert code == 2 and "pip install 'specbench[ray]'" in err
     for address, problem in {"127.0.0.1:1": "cannot be reached", "auto": "is no HOST:PORT", "head": "is no HOST:PORT",
-                             "ray://10.0.0.1:10001": "nor does a client's ray://"}.items():  # fmt: skip
+                             "ray://10.0.0.1:10001": "and a ray:// client"}.items():  # fmt: skip
         with pytest.raises(ConfigError, match=f"--ray {address}: .*{problem}"):
-            cluster.connect(None, address)
+            ray_workers.connect(None, address)
     code, _, err = specbench("suite", "shared.yaml", "--workers", "2")
     assert code == 2 and "--workers 2" in err and "--ray local" in err
 
 
 def test_machines_that_differ_are_refused(tmp_path: Path) -> None:
     here = environment("cpu", "", "")
-    first = Ready("a", 1, "H100", here["versions"], here["commit"])
-    machines = Machines(tmp_path / "none.json")
+    first = WorkerReady("a", 1, "H100", here["versions"], here["commit"])
+    machines = MachineCheck(tmp_path / "none.json")
     machines.accept(first)
-    assert machines.crowded() is None and machines.num_sharing() == 1
+    assert machines.sharing_warning() is None and machines.num_sharing() == 1
     for other, text in (
-        (Ready("b", 1, "A100", first.versions, first.commit), "H100 on a and A100 on b"),
-        (Ready("b", 1, "H100", {**first.versions, "torch": "1.0"}, first.commit), "version of torch = 1.0"),
-        (Ready("b", 1, "H100", first.versions, "abc"), "commit of specbench = abc"),
+        (WorkerReady("b", 1, "A100", first.versions, first.commit), "H100 on a and A100 on b"),
+        (WorkerReady("b", 1, "H100", {**first.versions, "torch": "1.0"}, first.commit), "version of torch = 1.0"),
+        (WorkerReady("b", 1, "H100", first.versions, "abc"), "commit of specbench = abc"),
     ):
         with pytest.raises(ConfigError, match=text):
             machines.accept(other)
@@ -128,14 +145,14 @@ def test_workers_that_share_cpus_are_other_machines_to_a_leaderboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions = {name: environment("cpu", "", "")["versions"].get(name) for name in ("torch", "transformers")}
-    ready = Ready("a", 1, "Some CPU, 1 thread", environment("cpu", "", "")["versions"], commit(PACKAGE.parent))
+    ready = WorkerReady("a", 1, "Some CPU, 1 thread", environment("cpu", "", "")["versions"], commit(PACKAGE.parent))
     for device, num_workers, goes in (("Some CPU, 1 thread", 1, True), ("Some CPU, 1 thread", 2, False),
                                       ("Some CPU, 1 thread, one of 2 workers", 2, True)):  # fmt: skip
         write(tmp_path / "board.json", [row(device=device, versions=versions)])
-        machines = Machines(tmp_path / "board.json")
+        machines = MachineCheck(tmp_path / "board.json")
         for _ in range(num_workers):
             machines.accept(ready)
-        assert (machines.crowded() is not None) == (num_workers > 1)
+        assert (machines.sharing_warning() is not None) == (num_workers > 1)
         with nullcontext() if goes else pytest.raises(ConfigError, match="one of 2 workers"):
             machines.check_leaderboard()
     monkeypatch.setattr("specbench.core.threads._num_sharing", 2)
@@ -147,10 +164,10 @@ def test_a_ray_that_does_not_start_here_is_not_told_to_be_local() -> None:
         raise RuntimeError("The current node timed out during startup\n\nparagraphs")
 
     with pytest.raises(ConfigError, match=r"did not start here \(The current node timed out during startup\)") as error:
-        cluster.connect(SimpleNamespace(init=init), "local")
+        ray_workers.connect(SimpleNamespace(init=init), "local")
     assert "give `local`" not in str(error.value)
     died = RuntimeError("The actor died because of an error raised in its creation task, x\n\nKeyError: the cause\n")
-    assert cluster.first_line(died) == "KeyError: the cause"
+    assert ray_workers.first_line(died) == "KeyError: the cause"
 
 
 def test_records_that_cannot_be_kept_end_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,17 +175,17 @@ def test_records_that_cannot_be_kept_end_the_worker(tmp_path: Path, monkeypatch:
     from tests.test_suite import job
 
     killed = []
-    event = Recorded({"task": "t", "subset": "s", "example": 0, "repeat": 0}, True)
+    event = BlockRecorded({"task": "t", "subset": "s", "example": 0, "repeat": 0}, True)
     ray = SimpleNamespace(
         get=lambda reference: event, kill=killed.append, exceptions=SimpleNamespace(RayError=KeyError)
     )
     actor = SimpleNamespace(measure=SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: [1, 2])))
-    worker = cluster.RayWorker(ray, "a", Opening("cpu", 1), {}, actor)
+    worker = ray_workers.RayWorker(ray, "a", WorkerSettings("cpu", 1), {}, actor)
 
     def full(self: Any, record: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cluster.RecordFile, "append", full)
+    monkeypatch.setattr(ray_workers.RecordFile, "append", full)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OSError, match="No space"):
         list(worker.events(job()))
@@ -186,7 +203,7 @@ def test_a_scratch_folder_goes_with_who_asks(tmp_path: Path, monkeypatch: pytest
     for scratch in (tmp_path / "scratch", None):
         (tmp_path / "scratch" / "cell").mkdir(parents=True)
         with pytest.raises(Ended):
-            measuring.take(BytesIO(), queue.SimpleQueue(), scratch)
+            measuring.receive_jobs(BytesIO(), queue.SimpleQueue(), scratch)
         assert (tmp_path / "scratch").exists() == (scratch is None)
 
 
@@ -194,19 +211,19 @@ def test_what_a_host_tells_speaks_of_the_asking_machines_folder(tmp_path: Path) 
     from tests.test_suite import job
 
     class Process:
-        def __init__(self, opening: Opening) -> None: ...
+        def __init__(self, settings: WorkerSettings) -> None: ...
 
         def events(self, job: Any) -> Any:
             assert (job.folder / "run.json").read_bytes() == b"{}"
-            yield Said(f"measuring into {job.folder}")
-            yield Begun(1)
-            yield Finished(f"{job.folder}: broken")
+            yield LogLine(f"measuring into {job.folder}")
+            yield JobStarted(1)
+            yield JobFinished(f"{job.folder}: broken")
 
     monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr(host, "MeasuringProcess", Process)
-    there = host.Host(Opening("cpu", 1))
+    monkeypatch.setattr(ray_workers, "MeasuringProcess", Process)
+    there = ray_workers.Host(WorkerSettings("cpu", 1))
     said, planned, finished = there.measure(job(), {"run.json": b"{}"})
     assert not there._scratch.exists()
     monkeypatch.undo()
-    assert said == Said("measuring into x") and planned == Begun(1, {"run.json": b"{}"})
-    assert finished == Finished("x: broken")
+    assert said == LogLine("measuring into x") and planned == JobStarted(1, {"run.json": b"{}"})
+    assert finished == JobFinished("x: broken")

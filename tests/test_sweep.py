@@ -11,10 +11,9 @@ import pytest
 import torch
 import yaml
 
-from specbench.analysis.tuning.estimates import StepCosts, agreeing
-from specbench.analysis.tuning.evidence import KEY, KeepingRule, keeping, windows
-from specbench.analysis.tuning.sweep import at, spread, swept_values
-from specbench.analysis.tuning.walk import Recorded, Setting, walk
+from specbench.analysis.estimates import StepCosts, agreeing
+from specbench.analysis.replay import KEY, KeepingRule, RecordedGeneration, ReplaySetting, keeping, replay, windows
+from specbench.analysis.sweep import at, spread, swept_values
 from specbench.cli.tune import sweep
 from specbench.core.errors import ConfigError
 from specbench.core.resources import builtin_dir
@@ -52,7 +51,7 @@ def as_record(generation: Any) -> dict[str, Any]:
 @cache
 def decode_toys(
     seed: int, threshold: float, length: int, target_sampling: Sampling, draft_sampling: Sampling
-) -> tuple[dict[str, Any], Recorded]:
+) -> tuple[dict[str, Any], RecordedGeneration]:
     """One generation at a setting, and what a recording of it would know."""
     target, drafter = toy_pair(seed)
     rule = KeepingRule(fuzzy_rule(divergence="js", threshold=threshold))
@@ -63,7 +62,7 @@ def decode_toys(
     made = as_record(generation)
     kept = windows({**made, KEY: rule.take(len(made["steps"]))})
     greedy = target_sampling.greedy, draft_sampling.greedy
-    return made, Recorded(kept, len(made["token_ids"]), MOST, EOS, length, *greedy)
+    return made, RecordedGeneration(kept, len(made["token_ids"]), MOST, EOS, length, *greedy)
 
 
 @pytest.mark.filterwarnings("ignore:js never exceeds")
@@ -76,7 +75,7 @@ def test_the_exact_steps_are_those_of_real_runs(samplings: tuple[Sampling, Sampl
             for threshold in THRESHOLDS:
                 real, _ = decode_toys(seed, threshold, length, *samplings)
                 for recorded in recordings:
-                    steps = walk(recorded, Setting(threshold, length))
+                    steps = replay(recorded, ReplaySetting(threshold, length))
                     exact = [step for step in steps if step.exact]
                     assert steps[: len(exact)] == exact, "exact steps come first"
                     assert agreeing(steps, real) == len(exact)
@@ -91,7 +90,7 @@ def test_at_its_own_setting_the_walk_is_the_recorded_run(samplings: tuple[Sampli
     for seed in range(6):
         for threshold in THRESHOLDS:
             real, recorded = decode_toys(seed, threshold, LONGEST, *samplings)
-            steps = walk(recorded, Setting(threshold, LONGEST))
+            steps = replay(recorded, ReplaySetting(threshold, LONGEST))
             assert all(step.exact for step in steps)
             counts = [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in steps]
             assert counts == real["steps"]
@@ -103,7 +102,7 @@ def test_wrong_evidence_is_found_out() -> None:
     for seed in range(24):
         real, recorded = decode_toys(seed, 0.1, LONGEST, GREEDY, GREEDY)
         wrong = [replace(w, divergence=tuple(0.2 - d for d in w.divergence)) for w in recorded.windows]
-        steps = walk(replace(recorded, windows=wrong), Setting(0.1, LONGEST))
+        steps = replay(replace(recorded, windows=wrong), ReplaySetting(0.1, LONGEST))
         num_wrong += agreeing(steps, real) < sum(step.exact for step in steps)
     assert num_wrong > 6
 
@@ -117,7 +116,7 @@ def test_all_of_the_same_text_is_exact_whatever_the_steps() -> None:
         for threshold in (0.02, 0.05):
             real, other = decode_toys(seed, threshold, LONGEST, GREEDY, GREEDY)
             if real["token_ids"] == decode_toys(seed, 0.0, LONGEST, GREEDY, GREEDY)[0]["token_ids"]:
-                steps = walk(recorded, Setting(threshold, LONGEST))
+                steps = replay(recorded, ReplaySetting(threshold, LONGEST))
                 assert all(step.exact for step in steps) and len(steps) == len(other.windows)
                 longer += len(steps) < len(recorded.windows)
     assert longer > 3
@@ -129,24 +128,24 @@ def test_the_first_step_accepts_more_at_larger_thresholds_and_longer_drafts() ->
         if not recorded.windows:  # the first token ended it
             continue
         for length in (1, 3, LONGEST):
-            accepted = [walk(recorded, Setting(t, length))[0].num_accepted for t in THRESHOLDS]
+            accepted = [replay(recorded, ReplaySetting(t, length))[0].num_accepted for t in THRESHOLDS]
             assert accepted == sorted(accepted)
         for threshold in THRESHOLDS:
-            accepted = [walk(recorded, Setting(threshold, n))[0].num_accepted for n in range(1, LONGEST + 1)]
+            accepted = [replay(recorded, ReplaySetting(threshold, n))[0].num_accepted for n in range(1, LONGEST + 1)]
             assert accepted == sorted(accepted)
 
 
 def test_sampled_drafts_of_another_length_are_never_exact() -> None:
     _, recorded = decode_toys(0, 0.05, LONGEST, WARM, WARM)
-    assert not any(step.exact for step in walk(recorded, Setting(0.05, 3)))
+    assert not any(step.exact for step in replay(recorded, ReplaySetting(0.05, 3)))
     with pytest.raises(ValueError, match="recorded with 6 draft tokens, asked 7"):
-        walk(recorded, Setting(0.05, 7))
+        replay(recorded, ReplaySetting(0.05, 7))
 
 
 def test_the_comparison_is_that_of_the_rule() -> None:
     """In float32, and at the threshold itself only where the rule takes it."""
     at_it = float(torch.tensor(0.3))
-    assert not Setting(0.3, 1).accepts(at_it) and Setting(0.3, 1, inclusive=True).accepts(at_it)
+    assert not ReplaySetting(0.3, 1).accepts(at_it) and ReplaySetting(0.3, 1, inclusive=True).accepts(at_it)
 
 
 def test_estimates_come_near_real_runs_of_the_embedded_pair(
@@ -155,7 +154,9 @@ def test_estimates_come_near_real_runs_of_the_embedded_pair(
     base = load_method("fsd")
     prompts = embedded_prompts["en"][:4]
 
-    def measure(threshold: float, length: int, keep: bool = False) -> tuple[list[dict[str, Any]], list[Recorded]]:
+    def measure(
+        threshold: float, length: int, keep: bool = False
+    ) -> tuple[list[dict[str, Any]], list[RecordedGeneration]]:
         decoder = compose(at(base, threshold, length), embedded_pair, GREEDY)
         decoder = keeping(decoder) if keep else decoder
         records, kept = [], []
@@ -165,13 +166,15 @@ def test_estimates_come_near_real_runs_of_the_embedded_pair(
             records.append(record)
             if isinstance(decoder.rule, KeepingRule):
                 made = windows({**record, KEY: decoder.rule.take(len(record["steps"]))})
-                kept.append(Recorded(made, len(record["token_ids"]), 80, stop.eos_token_ids, length, True, True))
+                kept.append(
+                    RecordedGeneration(made, len(record["token_ids"]), 80, stop.eos_token_ids, length, True, True)
+                )
         return records, kept
 
     _, recorded = measure(0.1, 10, keep=True)
     taus = []
     for threshold in (0.1, 0.3, 0.6):
-        walks = [walk(each, Setting(threshold, 5)) for each in recorded]
+        walks = [replay(each, ReplaySetting(threshold, 5)) for each in recorded]
         real, _ = measure(threshold, 5)
         for steps, record in zip(walks, real, strict=True):
             assert agreeing(steps, record) == sum(step.exact for step in steps)
@@ -228,8 +231,8 @@ def call(
 
     def run(method: str, **options: Any) -> tuple[str, str]:
         sweep(
-            task="mgsm", method=method, target=tiny_pair[0], drafter=tiny_pair[1], data=".", subset="en",
-            **{"set_": ["generation.max_new_tokens=24"], **options},
+            task="mgsm", method=method, target=tiny_pair[0], drafter=tiny_pair[1], data=".", subsets="en",
+            **{"overrides": ["generation.max_new_tokens=24"], **options},
         )  # fmt: skip
         captured = capsys.readouterr()
         return captured.out, captured.err

@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from specbench.analysis.representation import Share
-from specbench.analysis.tuning.recipes import TEMPERATURES, Order, adjusted_acceptance, check, checked, joint, ordered
+from specbench.analysis.recipes import (
+    TEMPERATURES,
+    LanguageOrder,
+    adjusted_acceptance,
+    check_languages,
+    checked_temperatures,
+    joint,
+    ordered,
+)
+from specbench.analysis.representation import LanguageShare
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load
@@ -98,10 +106,10 @@ def test_bleu_is_that_of_all_answers_together() -> None:
 
 
 def test_the_temperatures() -> None:
-    assert checked(None) == list(TEMPERATURES) and checked("1, 0.5,0") == [0.0, 0.5, 1.0]
+    assert checked_temperatures(None) == list(TEMPERATURES) and checked_temperatures("1, 0.5,0") == [0.0, 0.5, 1.0]
     for values in ("warm", "-1", "0,1000", "true", ""):
         with pytest.raises(ConfigError, match=r"^--values"):
-            checked(values)
+            checked_temperatures(values)
     spec: Any = SimpleNamespace(methods=(load_method("ar"), load_method("fsd")))
     spec.model_copy = lambda update: update
     [_, method] = joint(spec)["methods"]  # type: ignore[index]
@@ -113,8 +121,8 @@ def row(subset: str, language: str | None, rate: float, speedup: float) -> Any:
     return SimpleNamespace(subset=subset, language=language, metrics=metrics)
 
 
-def share(rank: int, language: str, part: float) -> Share:
-    return Share(rank=rank, language=language, num_texts=int(100 * part), share=part, low=0.0, high=1.0)
+def share(rank: int, language: str, part: float) -> LanguageShare:
+    return LanguageShare(rank=rank, language=language, num_texts=int(100 * part), share=part, low=0.0, high=1.0)
 
 
 def test_languages_stand_as_the_drafter_knows_them() -> None:
@@ -125,13 +133,13 @@ def test_languages_stand_as_the_drafter_knows_them() -> None:
     assert [(each.subset, None if part is None else (part.rank, part.share)) for each, part in found] == [
         ("en", (1, 0.7)), ("de", (2, 0.2)), ("sw", (4, 0.0)), ("x-demo", None)
     ]  # fmt: skip
-    order = Order(None, None, found)  # type: ignore[arg-type]
+    order = LanguageOrder(None, None, found)  # type: ignore[arg-type]
     assert order.correlation("acceptance_rate") == pytest.approx(1.0)
     assert order.correlation("speedup") == pytest.approx(-0.5)  # ranks 2, 1, 3 beside 3, 2, 1
     for few in (found[:2], []):
-        assert Order(None, None, few).correlation("speedup") is None  # type: ignore[arg-type]
+        assert LanguageOrder(None, None, few).correlation("speedup") is None  # type: ignore[arg-type]
     equal = [(each, part and part.model_copy(update={"share": 0.5})) for each, part in found]
-    assert Order(None, None, equal).correlation("speedup") is None  # type: ignore[arg-type]
+    assert LanguageOrder(None, None, equal).correlation("speedup") is None  # type: ignore[arg-type]
 
 
 def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:
@@ -170,4 +178,4 @@ def test_a_method_without_one_draft_model_has_no_order() -> None:
     for name in ("ngram", "pld", "routed"):
         spec: Any = SimpleNamespace(methods=(load_method("ar"), load_method(name)))
         with pytest.raises(ConfigError, match=f"--method {name}: drafts without a model or with several"):
-            check(spec)
+            check_languages(spec)

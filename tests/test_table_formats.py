@@ -3,13 +3,13 @@
 import re
 
 import pytest
+from rich.console import Console
 
+from specbench.core.table import Table, escaped_latex, escaped_markdown, numbers, words
 from specbench.results.bootstrap import Metric
-from specbench.results.formats import escaped as markdown_escaped
-from specbench.results.formats import escaped_latex, latex, markdown
 from specbench.results.leaderboard import write
-from specbench.results.paired import Side
-from specbench.results.ranked_tables import Numbered, tables
+from specbench.results.paired import RowWithRecords
+from specbench.results.ranking import Numbered, tables
 from tests.test_leaderboard import row
 
 
@@ -18,7 +18,7 @@ def ranked_table(*intervals, **changes):
         row(method=f"m{number}@1:0", metrics={"speedup": Metric(value=(low + high) / 2, low=low, high=high)}, **changes)
         for number, (low, high) in enumerate(intervals)
     ]
-    (found,) = tables([Numbered(str(number), Side(each)) for number, each in enumerate(rows)])
+    (found,) = tables([Numbered(str(number), RowWithRecords(each)) for number, each in enumerate(rows)])
     return found
 
 
@@ -31,7 +31,7 @@ def parsed(text: str) -> list[list[str]]:
 
 
 def test_latex_has_as_many_columns_as_it_says():
-    text = latex(ranked_table((2.0, 2.2), (1.0, 1.2)))
+    text = Table.latex(ranked_table((2.0, 2.2), (1.0, 1.2)))
     columns = re.search(r"\\begin{tabular}{([lr]+)}", text)[1]
     cells = parsed(text)
     assert len(cells) == 3 and {len(line) for line in cells} == {len(columns)} and "row" not in cells[0]
@@ -43,12 +43,12 @@ def test_latex_has_as_many_columns_as_it_says():
 
 
 def test_the_name_of_a_task_is_no_beginning_of_a_sentence():
-    assert "\\caption{mgsm@1 " in latex(ranked_table((2.0, 2.2), (1.0, 1.2)))
+    assert "\\caption{mgsm@1 " in Table.latex(ranked_table((2.0, 2.2), (1.0, 1.2)))
 
 
-@pytest.mark.parametrize("make", [latex, markdown])
+@pytest.mark.parametrize("make", [Table.latex, Table.markdown])
 def test_the_best_is_bold_only_where_it_is_separable(make):
-    bold = {latex: r"\textbf{2.10 [2.00, 2.20]}", markdown: r"**2.10 \[2.00, 2.20]**"}[make]
+    bold = {Table.latex: r"\textbf{2.10 [2.00, 2.20]}", Table.markdown: r"**2.10 \[2.00, 2.20]**"}[make]
     assert bold in make(ranked_table((2.0, 2.2), (1.0, 1.2)))
     for others in ([(1.9, 2.1)], []):  # one that overlaps; none at all
         text = make(ranked_table((2.0, 2.2), *others))
@@ -57,17 +57,34 @@ def test_the_best_is_bold_only_where_it_is_separable(make):
 
 def test_texts_of_users_are_no_commands():
     hostile = r"\input{/etc/passwd} 50% & $x_1^2$ #1 ~ | `<b>` [a] *b*"
-    text = latex(ranked_table((1.0, 1.2), verdict=hostile, device=hostile))
+    text = Table.latex(ranked_table((1.0, 1.2), verdict=hostile, device=hostile))
     assert r"\input" not in text and len({len(line) for line in parsed(text)}) == 1
     assert not re.search(r"(?<!\\)[%#_]", text.replace("% needs", "", 1).replace(r"95 \%", ""))
     assert (
         escaped_latex(r"a_b\{}") == r"a\_b\textbackslash{}\{\}"
         and escaped_latex("α ≤ 1 – 2") == r"$\alpha$ $\leq$ 1 -- 2"
     )
-    made = markdown(ranked_table((1.0, 1.2), verdict=hostile + "\nnew | line"))
+    made = Table.markdown(ranked_table((1.0, 1.2), verdict=hostile + "\nnew | line"))
     lines = [line for line in made.splitlines() if line.startswith("|")]
     assert len({len(re.split(r"(?<!\\)\|", line)) for line in lines}) == 1 and len(lines) == 3
-    assert markdown_escaped("*a*_b_ <i>") == r"\*a\*\_b\_ \<i>"
+    assert escaped_markdown("*a*_b_ <i>") == r"\*a\*\_b\_ \<i>"
+
+
+def test_sections_and_headings_are_rows_of_every_format():
+    rows = [["group"], ["a", "1"], [], ["b", "2"]]
+    table = Table("title", (*words("name"), *numbers("n")), rows)
+    assert len(parsed(table.latex())) == 4
+    assert [line for line in table.markdown().splitlines() if line.startswith("|")] == [
+        "| name | n |", "| --- | --: |", "| group |  |", "| a | 1 |", "| b | 2 |"
+    ]  # fmt: skip
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(table)
+    assert [line.split() for line in capture.get().splitlines() if line.strip()][-3:] == [
+        ["group"],
+        ["a", "1"],
+        ["b", "2"],
+    ]
 
 
 def test_show_prints_each_format(specbench, tmp_path):

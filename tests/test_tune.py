@@ -11,15 +11,16 @@ import pytest
 import yaml
 from rich.console import Console
 
-from specbench.analysis.tuning import tune as decisions
-from specbench.analysis.tuning import tune as tuner
-from specbench.analysis.tuning.calibration import choose_slice, described, prompt_digest, without_calibration
-from specbench.analysis.tuning.tune import Tuner, lossless, named
-from specbench.analysis.tuning.tune import tune as tune_with
+from specbench.analysis import tune as tuner
+from specbench.analysis.tune import Tuner, lossless, named
+from specbench.analysis.tune import tune as tune_with
+from specbench.analysis.tuning_runs import choose_slice, described
 from specbench.cli.run import run
 from specbench.cli.tune import tune
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
+from specbench.running.blocks import prompt_digest
+from specbench.running.calibration import without_calibration
 from specbench.specs.catalogue import load_file, load_method, load_task
 from specbench.specs.method import CalibrationSpec, MethodSpec
 from specbench.tasks.examples import Example, TaskData
@@ -79,7 +80,7 @@ def made_up(
     def estimate(threshold: float, length: int) -> Any:
         return SimpleNamespace(metrics={"draft_efficiency": Metric(value=share(threshold) + bias)})
 
-    monkeypatch.setattr(tuner, "record", lambda *_: (None, SimpleNamespace(estimate=estimate)))
+    monkeypatch.setattr(tuner, "recorded_run", lambda *_: (None, SimpleNamespace(estimate=estimate)))
     return trials, Tuner(trials)  # type: ignore[arg-type]
 
 
@@ -140,26 +141,26 @@ def test_without_a_gap_there_is_nothing_to_trade(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_smaller_decisions() -> None:
-    assert decisions.fastest({5: 10.0, 10: 12.0, 15: 12.0}) == 10
-    assert decisions.nearest({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.64) == 0.2
-    assert decisions.candidates({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.1) == [0.1, 0.2]
-    assert decisions.candidates({0.1: 0.5, 0.2: 0.6, 0.3: 0.7, 0.4: 0.8}, 0.7) == [0.2, 0.3, 0.4]
-    assert decisions.allowed_quality(0.9, 0.8) == pytest.approx(0.88), "the paper's own example"
-    assert decisions.within([(0.1, 0.9), (0.2, 0.8), (0.3, 0.95)], 0.88) == [0.1], "up to the first that falls"
-    assert decisions.thresholds_up_to("js", 0.1, 0.3) == [0.4, 0.5, 0.6]
-    assert decisions.thresholds_up_to("kl", 0.1)[-1] == 1.0 and len(decisions.thresholds_up_to("kl", 0.1)) == 10
+    assert tuner.fastest({5: 10.0, 10: 12.0, 15: 12.0}) == 10
+    assert tuner.nearest_threshold({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.64) == 0.2
+    assert tuner.candidates({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.1) == [0.1, 0.2]
+    assert tuner.candidates({0.1: 0.5, 0.2: 0.6, 0.3: 0.7, 0.4: 0.8}, 0.7) == [0.2, 0.3, 0.4]
+    assert tuner.allowed_quality(0.9, 0.8) == pytest.approx(0.88), "the paper's own example"
+    assert tuner.within([(0.1, 0.9), (0.2, 0.8), (0.3, 0.95)], 0.88) == [0.1], "up to the first that falls"
+    assert tuner.thresholds_up_to("js", 0.1, 0.3) == [0.4, 0.5, 0.6]
+    assert tuner.thresholds_up_to("kl", 0.1)[-1] == 1.0 and len(tuner.thresholds_up_to("kl", 0.1)) == 10
 
 
 def test_a_slice_is_blind_when_its_interval_is_wider_than_the_fall() -> None:
     narrow, wide = Metric(value=0, low=-0.02, high=0.02), Metric(value=0, low=-0.2, high=0.1)
-    assert not decisions.is_blind(narrow, gap=0.5, num_prompts=100) and decisions.is_blind(wide, 0.5, 100)
-    assert decisions.is_blind(Metric(value=0, low=0, high=0), 0.5, 8), "eight answers as AR's exclude little"
-    assert decisions.is_blind(Metric(value=0), 0.5, 100), "no interval"
-    assert not decisions.is_blind(Metric(value=0, low=0, high=0), 0.5, 80)
+    assert not tuner.is_blind(narrow, gap=0.5, num_prompts=100) and tuner.is_blind(wide, 0.5, 100)
+    assert tuner.is_blind(Metric(value=0, low=0, high=0), 0.5, 8), "eight answers as AR's exclude little"
+    assert tuner.is_blind(Metric(value=0), 0.5, 100), "no interval"
+    assert not tuner.is_blind(Metric(value=0, low=0, high=0), 0.5, 80)
     seen = Metric(value=-0.08, low=-0.12, high=-0.03)
-    assert not decisions.is_blind(seen, 0.75, 20), "an interval with a width already says what it excludes"
+    assert not tuner.is_blind(seen, 0.75, 20), "an interval with a width already says what it excludes"
     beyond = Metric(value=-0.35, low=-0.5, high=-0.21)
-    assert not decisions.is_blind(beyond, 0.9, 48), "wide, and yet surely more than a fifth of the gap"
+    assert not tuner.is_blind(beyond, 0.9, 48), "wide, and yet surely more than a fifth of the gap"
 
 
 def test_the_rejection_twin_of_a_fuzzy_method_keeps_drafter_and_bridge() -> None:
@@ -202,8 +203,8 @@ def test_what_was_tuned_on_is_left_out() -> None:
     tuned: Any = SimpleNamespace(calibration=described(chosen))
     turned = [(task, subset, replace(each, examples=each.examples[::-1])) for task, subset, each in data]
     left = without_calibration(turned, [load_method("sd"), tuned])
-    used = {prompt_digest(example) for _, _, each in chosen for example in each.examples}
-    kept = {prompt_digest(example) for _, _, each in left for example in each.examples}
+    used = {prompt_digest(example, turn=0) for _, _, each in chosen for example in each.examples}
+    kept = {prompt_digest(example, turn=0) for _, _, each in left for example in each.examples}
     assert len(used) == 15 and len(kept) == 45 and not used & kept
     assert without_calibration(data, [load_method("sd")]) == data
     other: Any = SimpleNamespace(calibration=described(chosen).model_copy(update={"task": "gsm8k"}))
@@ -224,8 +225,8 @@ def call(
     (tmp_path / "mgsm_en.tsv").write_text("\n".join(rows), encoding="utf-8")
 
     def run_it(method: str, **options: Any) -> tuple[str, str]:
-        given = {"task": "mgsm", "target": tiny_pair[0], "drafter": tiny_pair[1], "data": ".", "subset": "en"}
-        tune(method=method, **{**given, "set_": ["generation.max_new_tokens=16"], **options})
+        given = {"task": "mgsm", "target": tiny_pair[0], "drafter": tiny_pair[1], "data": ".", "subsets": "en"}
+        tune(method=method, **{**given, "overrides": ["generation.max_new_tokens=16"], **options})
         captured = capsys.readouterr()
         return captured.out, captured.err
 
@@ -256,8 +257,8 @@ def test_a_lossless_method_is_tuned_in_its_length_and_its_file_runs(
     assert "all 5 examples are measured already" in err
     assert json.loads(out)["files"] == ["my-sd.yaml"]
 
-    run("mgsm", "my-sd.yaml", target=tiny_pair[0], drafter=tiny_pair[1], data=".", subset="en", limit=6,
-        set_=["generation.max_new_tokens=8"], output="out")  # fmt: skip
+    run(task="mgsm", method="my-sd.yaml", target=tiny_pair[0], drafter=tiny_pair[1], data=".", subsets="en", limit=6,
+        overrides=["generation.max_new_tokens=8"], output="out")  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -284,4 +285,4 @@ def test_a_fuzzy_method_needs_a_scorer(call: Callable[..., tuple[str, str]], tmp
         "name: plain\nversion: 1\ntitle: Plain\nprompt: '{{ row.question }}'\ngeneration: {max_new_tokens: 8}\n"
     )
     with pytest.raises(ConfigError, match="--task plain: has no scorer"):
-        call("fsd", task="plain.yaml", subset=None)
+        call("fsd", task="plain.yaml", subsets=None)

@@ -15,12 +15,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
-from specbench.analysis.vocab import acceptance as accepted
-from specbench.analysis.vocab.acceptance import Fit
-from specbench.analysis.vocab.compare import load_tokenizer, task_prompts
-from specbench.analysis.vocab.decompositions import count, decompositions, summary
-from specbench.analysis.vocab.overlap import injectivity, overlap, text_overlap
-from specbench.analysis.vocab.report import Side, VocabReport, make_report
+from specbench.analysis import vocab_acceptance as accepted
+from specbench.analysis.vocab import NamedTokenizer, VocabReport, load_tokenizer, make_report, task_prompts
+from specbench.analysis.vocab_acceptance import MethodFit
+from specbench.analysis.vocab_overlap import (
+    count,
+    decompositions,
+    injectivity,
+    summary,
+    text_overlap,
+    vocabulary_overlap,
+)
 from specbench.cli.analyses import vocab
 from specbench.core.errors import ConfigError
 from specbench.decoding.proposal import FOREIGN, PointMass, Proposal
@@ -31,8 +36,8 @@ from tests import tiny
 from tests import tokenizers_made_here as made
 
 
-def side(tokenizer: PreTrainedTokenizerFast, name: str = "here") -> Side:
-    return Side(name=name, tokenizer=tokenizer, vocabulary=Vocabulary(tokenizer))
+def side(tokenizer: PreTrainedTokenizerFast, name: str = "here") -> NamedTokenizer:
+    return NamedTokenizer(name=name, tokenizer=tokenizer, vocabulary=Vocabulary(tokenizer))
 
 
 def report_on(target: PreTrainedTokenizerFast, drafter: PreTrainedTokenizerFast) -> VocabReport:
@@ -44,7 +49,7 @@ def report_on(target: PreTrainedTokenizerFast, drafter: PreTrainedTokenizerFast)
 
 def test_overlap_is_counted_by_bytes_whatever_the_spelling() -> None:
     target, drafter = Vocabulary(made.byte_bpe()), Vocabulary(made.sentencepiece())
-    found = overlap(target, drafter)
+    found = vocabulary_overlap(target, drafter)
     assert found.target_size == len(made.byte_bpe()) and found.drafter_size == len(made.sentencepiece())
     assert found.target_plain == found.target_size - 1  # all but the end of a text
     assert b" day" in target.id_of and b" day" in drafter.id_of  # "Ġday" and "▁day"
@@ -209,8 +214,8 @@ def model(tokenizer: PreTrainedTokenizerFast, seed: int) -> CausalLM:
     return CausalLM(network, tokenizer, f"tiny-{seed}", None)
 
 
-def fits(*names: str) -> list[Fit]:
-    return [Fit(method=name, runs=True, verdict="fits", reason="") for name in names]
+def fits(*names: str) -> list[MethodFit]:
+    return [MethodFit(method=name, runs=True, verdict="fits", reason="") for name in names]
 
 
 def values(models: ModelPair, *names: str, seed: int = 0) -> dict[str, float]:
@@ -243,7 +248,7 @@ def test_intersection_accepts_at_least_as_much_as_union() -> None:
 def test_the_value_of_sd_is_the_mean_overlap_of_the_two_models() -> None:
     models = ModelPair(model(made.bytes_only(), 0), model(made.bytes_only(), 1))
     assert models.drafter is not None
-    reference = accepted.Reference(models.target, made.TEXTS[:6], 0)
+    reference = accepted.SampledPositions(models.target, made.TEXTS[:6], 0)
     overlaps = []
     for prompt_ids, new_ids in zip(reference.prompts, reference.continued, strict=True):
         ids = (prompt_ids + new_ids)[:-1]
@@ -266,7 +271,7 @@ def test_the_value_of_a_token_bridge_is_that_of_the_models_whatever_is_drawn(see
     bias = torch.zeros(head.out_features)
     bias[ends] = 5.0  # so that ends are drawn often
     models.drafter.model.lm_head.bias = torch.nn.Parameter(bias)
-    reference = accepted.Reference(models.target, made.TEXTS[:6], seed)
+    reference = accepted.SampledPositions(models.target, made.TEXTS[:6], seed)
     chances, given_no_end = [], []
     for prompt_ids, new_ids in zip(reference.prompts, reference.continued, strict=True):
         ids = (prompt_ids + new_ids)[:-1]
@@ -311,7 +316,7 @@ def test_single_drafts_give_the_formulas_of_the_paper_on_average() -> None:
 
 def test_a_method_that_cannot_run_says_so_and_the_others_go_on(few_tokens: None) -> None:
     models = ModelPair(model(made.byte_bpe(), 0), model(made.other_byte_bpe(), 1))
-    asked = [Fit(method="sd", runs=False, verdict="cannot run", reason=""), *fits("tli")]
+    asked = [MethodFit(method="sd", runs=False, verdict="cannot run", reason=""), *fits("tli")]
     found = accepted.expected_acceptance(models, asked, made.TEXTS[:6])
     assert found[0].value.value is None and found[0].problem == "undefined for different vocabularies"
     assert found[1].value.low is not None and found[1].value.low < (found[1].value.value or 0.0)

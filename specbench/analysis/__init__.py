@@ -1,1 +1,1 @@
-"""Audit, vocabularies, hardware limits, tuning, fairness."""
+"""Analyses of methods and models: audit, fairness, limit, sweep and tune, vocab, languages."""

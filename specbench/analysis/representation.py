@@ -1,6 +1,6 @@
-"""How well a drafter knows each language: the languages of texts that it writes on an empty prompt, ranked.
+"""The languages that a drafter knows: those of the texts that it writes on an empty prompt, ranked.
 
-arXiv:2510.02128, section 8.2: the rank by the share of K such texts is beside the acceptance rates of the languages.
+arXiv:2510.02128, section 8.2: the rank by the share of K such texts is compared with the acceptance rates.
 There K is 100,000, the prompt is a space, and NLTK's classifier of languages identifies them. K and the prompt can be
 given; languages are identified by lingua, because NLTK's classifier (TextCat) needs a corpus that has to be downloaded.
 """
@@ -9,12 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
-from rich import box
-from rich.table import Table
-from rich.text import Text
 from scipy import stats
 
 from specbench.core.errors import ConfigError
+from specbench.core.table import Table, numbers
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
@@ -25,7 +23,7 @@ BATCH = 64
 CONFIDENCE = 0.95
 
 
-class Share(BaseModel):
+class LanguageShare(BaseModel):
     """One language: its rank from 1, how many of the texts are in it, their share with its 95 % interval. Languages of
     as many texts have the same rank, the one behind all that have more (1, 2, 2, 4)."""
 
@@ -40,8 +38,8 @@ class Share(BaseModel):
 
 
 class Representation(BaseModel):
-    """What a model writes on an empty prompt, or on one that was given. `num_unknown`: texts without words, or between
-    two languages."""
+    """The languages of texts that a model writes on an empty prompt, or on a given one. `num_unknown`: texts without
+    words, or between two languages."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -53,7 +51,7 @@ class Representation(BaseModel):
     max_new_tokens: int
     temperature: float
     seed: int
-    languages: list[Share]
+    languages: list[LanguageShare]
 
 
 def representation(
@@ -77,28 +75,31 @@ def representation(
     return Representation(
         model=model.name, revision=model.revision, prompt=model.tokenizer.decode(prompt_ids), num_texts=num_texts,
         num_unknown=found.count(None), max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
-        languages=ranked(found),
+        languages=ranked_languages(found),
     )  # fmt: skip
 
 
-def ranked(found: Sequence[str | None]) -> list[Share]:
-    """The languages from most to least texts; those of as many texts, which have one rank, by their code."""
+def ranked_languages(found: Sequence[str | None]) -> list[LanguageShare]:
+    """Returns the languages from most to fewest texts; languages with equally many share a rank, in order of their
+    codes."""
     counts = Counter(language for language in found if language is not None)
     shares = []
     for language, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])):
         rank = 1 + sum(other > count for other in counts.values())
         bounds = stats.binomtest(count, len(found)).proportion_ci(CONFIDENCE, method="wilson")
         shares.append(
-            Share(rank=rank, language=language, num_texts=count, share=count / len(found),
+            LanguageShare(rank=rank, language=language, num_texts=count, share=count / len(found),
                   low=float(bounds.low), high=float(bounds.high))
         )  # fmt: skip
     return shares
 
 
 def prompt_tokens(model: CausalLM, prompt: str) -> list[int]:
-    """The tokens of a prompt, with those that the tokenizer puts before any text. Where that is none: the token that
-    begins a text, else the one that ends it, which stands between the documents that models are trained on. Raises
-    ConfigError where there is none of them."""
+    """Returns the tokens of a prompt, with those that the tokenizer puts before any text.
+
+    Where there are none: the token that begins a text, else the one that ends it, which separates documents in training
+    data. Raises ConfigError for a model that has neither.
+    """
     ids = model.encode_prompt(prompt, chat=False)
     special = (model.tokenizer.bos_token_id, model.tokenizer.eos_token_id)
     start = ids or [token for token in special if token is not None][:1]
@@ -110,8 +111,10 @@ def prompt_tokens(model: CausalLM, prompt: str) -> list[int]:
 def sample(
     model: CausalLM, prompt_ids: Sequence[int], num_texts: int, max_new_tokens: int, temperature: float, seed: int
 ) -> list[list[int]]:
-    """The tokens of texts drawn from the whole distribution at a temperature above 0, each up to its end token, which
-    is left out. Every text has a random stream of its own: more texts begin with the same ones."""
+    """Returns the tokens of texts drawn from the whole distribution at a temperature above 0, without their end tokens.
+
+    Every text has a random stream of its own, so that a larger sample begins with the same texts.
+    """
     generator = Generator.of(model, Sampling(temperature), max_new_tokens)
     jobs = [GenerationJob(tuple(prompt_ids), stream_seed(seed, "text", number)) for number in range(num_texts)]
     drawn = generator.continue_all(jobs, BATCH)
@@ -119,19 +122,16 @@ def sample(
 
 
 def representation_table(found: Representation) -> Table:
-    """A line per language, the best represented first."""
+    """Returns a table with a line per language, the best represented first."""
     caption = (
         f"{found.num_texts} texts of up to {found.max_new_tokens} tokens at temperature {found.temperature:g} behind "
         f"{found.prompt!r}, seed {found.seed}; language by lingua, {found.num_unknown} in none. Short and garbled "
         "texts are often taken for another language."
     )
-    table = Table(
-        title=Text(f"languages of {found.model}"), caption=Text(caption), caption_justify="left",
-        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
-    for header in ("rank", "language", "texts", "share %\n95 % interval"):
-        table.add_column(header, justify="right")
-    for share in found.languages:
-        percent = f"{100 * share.share:.2f} [{100 * share.low:.2f}, {100 * share.high:.2f}]"
-        table.add_row(*map(Text, (str(share.rank), share.language, str(share.num_texts), percent)))
-    return table
+    rows = [
+        [str(share.rank), share.language, str(share.num_texts),
+         f"{100 * share.share:.2f} [{100 * share.low:.2f}, {100 * share.high:.2f}]"]
+        for share in found.languages
+    ]  # fmt: skip
+    columns = numbers("rank", "language", "texts", "share %\n95 % interval")
+    return Table(f"languages of {found.model}", columns, rows, [caption])

@@ -1,13 +1,14 @@
-"""`specbench fairness`."""
+"""`specbench audit`, `fairness`, `languages`, `limit` and `vocab`."""
 
 from typing import Annotated, Any
 
 import typer
 
 from specbench.cli import arguments
-from specbench.cli.arguments import flag, path, split
+from specbench.cli.arguments import command_line, flag, path, split, takes_run_options
 from specbench.core.console import saying, stderr, stdout
 from specbench.core.errors import ConfigError
+from specbench.specs.run_options import RunOptions
 
 RUNS = "Folders of runs, each as RUN or RUN:METHOD; all methods that draft when no METHOD is given."
 
@@ -47,41 +48,41 @@ def fairness(
 
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
-    from specbench.analysis.fairness.request import Request, answer, check
+    from specbench.analysis.fairness import FairnessRequest, check_request, fairness_answer
 
-    request = Request(
+    request = FairnessRequest(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
         samples=samples, prompt=prompt, tasks=split(task or ""), subsets=split(subset or ""), data=data, seed=seed,
         dtype=dtype, device=device, threads=threads,
     )  # fmt: skip
-    check(request)
+    check_request(request)
     picture, board = path("--plot", plot), path("--leaderboard", leaderboard)
     if picture is not None:
         from specbench.results.plots import check_plot
 
         check_plot(picture)
     if board is not None:
-        from specbench.analysis.fairness.rows import check_rows
+        from specbench.analysis.fairness import check_rows
 
         check_rows(board)
     with stderr.status("reading the runs") as status:
-        found = answer(request, status.update)
+        found = fairness_answer(request, status.update)
     show(found, as_json)
     if picture is not None:
-        from specbench.analysis.fairness.picture import draw
+        from specbench.analysis.fairness_tables import draw_fairness
 
-        draw(found.report, picture)
+        draw_fairness(found.report, picture)
         stderr.print(f"picture: {picture}", soft_wrap=True)
     if board is not None:
-        from specbench.analysis.fairness.rows import absent, add_to
+        from specbench.analysis.fairness import absent, add_to
 
         told = [f"{add_to(board, found)} rows got fairness numbers", absent(board, found)]
         stderr.print(f"{board}: {'; '.join(filter(None, told))}", soft_wrap=True)
 
 
 def show(found: Any, as_json: bool) -> None:
-    """The report on stdout."""
-    from specbench.analysis.fairness.tables import tables
+    """Print the report on stdout."""
+    from specbench.analysis.fairness_tables import tables
 
     if as_json:
         stdout.out(found.report.model_dump_json(indent=2))
@@ -98,7 +99,7 @@ def languages(
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of a text, at most.")] = 64,
     temperature: Annotated[float, typer.Option(help="Temperature of the sampling, above 0.")] = 1.0,
     also: Annotated[
-        str | None, typer.Option(help="Codes of languages beside the common ones, separated by commas.")
+        str | None, typer.Option(help="Codes of languages besides the common ones, separated by commas.")
     ] = None,
     seed: arguments.Seed = 0,
     dtype: arguments.Dtype = "auto",
@@ -150,20 +151,19 @@ def limit(
     output: Annotated[str | None, typer.Option(help="JSON file that the report is written into.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
-    """What the hardware allows a pair of models, beside what is measured: bounds, pass times, c, best draft lengths.
+    """Compare a pair of models with the bounds of the hardware: pass times, draft cost c, best draft lengths.
 
     Bare passes over 1 to 64 tokens (compiled: fewer), at several contexts, and the decode loop are timed in turn.
 
-    So are copies, sums and matrix products.
+    Copies, sums and matrix products are timed too.
 
     Bounds: bytes of weights and cache that a pass must read ÷ the bandwidth of copies;
 
     operations of a pass ÷ the rate of matrix products.
     """
-    from specbench.analysis.limit.measuring import Asked, limits
-    from specbench.analysis.limit.picture import draw
-    from specbench.analysis.limit.report import check_output, write
-    from specbench.analysis.limit.tables import tables
+    from specbench.analysis.limit import LimitOptions, limits
+    from specbench.analysis.limit_report import check_output, write
+    from specbench.analysis.limit_tables import draw_limit, tables
     from specbench.core.resources import EMBEDDED
     from specbench.core.threads import set_threads
     from specbench.results.plots import check_plot
@@ -175,7 +175,7 @@ def limit(
         check_output("--plot", picture)
     if file is not None:
         check_output("--output", file)
-    asked = build(Asked, {
+    asked = build(LimitOptions, {
         "target": target, "drafter": drafter, "target_revision": target_revision, "drafter_revision": drafter_revision,
         "context": context, "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "engine": engine,
     })  # fmt: skip
@@ -187,12 +187,12 @@ def limit(
     else:
         for table in tables(report):
             stdout.print(table)
-    told = stderr if as_json else stdout  # which holds nothing but the JSON
+    told = stderr if as_json else stdout  # with --json stdout holds nothing but the JSON
     if file is not None:
         write(file, report)
         told.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)
     if picture is not None:
-        draw(report, picture)
+        draw_limit(report, picture)
         told.print(f"picture: {picture}", soft_wrap=True, markup=False, highlight=False)
 
 
@@ -216,18 +216,72 @@ def vocab(
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
-    from specbench.analysis.vocab.compare import Comparison, compare
-    from specbench.analysis.vocab.tables import parts
+    from specbench.analysis.vocab import VocabOptions, parts, vocab_report
 
-    asked = Comparison(
+    asked = VocabOptions(
         target=target, drafter=drafter, target_revision=target_revision, drafter_revision=drafter_revision, task=task,
         subsets=split(subset) if subset is not None else None, limit=limit, data=data, acceptance=acceptance,
         seed=seed, dtype=dtype, device=device,
     )  # fmt: skip
     with stderr.status(f"comparing the vocabularies of {target} and {drafter}"):
-        report = compare(asked, stderr)
+        report = vocab_report(asked, stderr)
     if as_json:
         stdout.out(report.model_dump_json(indent=2))
         return
     for part in parts(report):
         stdout.print(part)
+
+
+@takes_run_options(
+    without=("subsets_per_task", "repeats", "allow_code_execution"),
+    limit="Examples per subset; when absent, as many as make 8 prompts.",
+)
+def audit(
+    method: Annotated[str, typer.Option(help="Method names or YAML files, separated by commas; or all.")],
+    task: Annotated[str, typer.Option(help="Task name or YAML file that the prompts are from.")] = "mgsm",
+    *,
+    options: RunOptions,
+    draws: Annotated[int, typer.Option(help="Draws of each method for the distribution test; 0 leaves it out.")] = 600,
+    temperature: Annotated[float, typer.Option(help="Temperature of the draws.")] = 1.0,
+    output: Annotated[str | None, typer.Option(help="File that the report is written to, as JSON.")] = None,
+    leaderboard: Annotated[
+        str | None, typer.Option(help="Leaderboard JSON whose rows of these methods and models get the verdict.")
+    ] = None,
+    as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of a table.")] = False,
+) -> None:
+    """Test whether methods are lossless on a pair of models; exit code 1 if one that is declared lossless is not."""
+    from specbench.analysis.audit import run_audit
+    from specbench.analysis.audit_report import audit_table, check_place, paragraphs, write_report
+    from specbench.results.adding import relative
+    from specbench.results.leaderboard import check_writable, load, set_verdicts
+    from specbench.running.request import Request
+
+    tasks = split(task)
+    if len(tasks) != 1:
+        raise ConfigError(f"--task {task}: an audit takes its prompts from one task: name one")
+    request = Request(tasks, split(method), options, command_line())
+    file = path("--output", output)
+    if file is not None:
+        check_place(file)
+    board = path("--leaderboard", leaderboard)
+    if board is not None:  # one that cannot take the verdicts is reported before anything is tried
+        load(board)
+        check_writable(board)
+    with saying("loading") as say:
+        report = run_audit(request, draws, temperature, say, stderr)
+    text = report.model_dump_json(indent=2)
+    if file is not None:
+        write_report(file, text)
+    if as_json:
+        stdout.out(text)
+    else:
+        stdout.print(audit_table(report))
+        for paragraph in paragraphs(report):
+            stdout.print(paragraph)
+    if board is not None:
+        kept = None if file is None else relative(file, board)
+        stderr.print(f"{board}: {set_verdicts(board, report.with_place(kept))} rows got a verdict", soft_wrap=True)
+        if kept is None:
+            stderr.print("the evidence names no report, so that validate says 'stated': give --output to keep one")
+    if not report.as_declared:
+        raise typer.Exit(1)

@@ -1,13 +1,18 @@
-"""What several commands take and parse in the same way."""
+"""The options that several commands have in common, and how they are parsed."""
 
-from collections.abc import Callable, Sequence
+import inspect
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from specbench.core.errors import ConfigError
+from specbench.specs.run_options import RunOptions
 
 Subset = Annotated[
     str | None, typer.Option(help="Subsets (languages), separated by commas; all that have data when absent.")
@@ -18,6 +23,7 @@ TargetRevision = Annotated[str | None, typer.Option(help="Hub revision of the ta
 DrafterRevision = Annotated[str | None, typer.Option(help="Hub revision of the drafter.")]
 Data = Annotated[str | None, typer.Option(help="hub, sample, or a folder or file of rows.")]
 Limit = Annotated[int | None, typer.Option(help="Examples per subset.")]
+SubsetsPerTask = Annotated[int | None, typer.Option(help="The first N subsets of each task.")]
 Repeats = Annotated[int, typer.Option(help="Times that every example is measured.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a key: verification.threshold=0.3")]
 Seed = Annotated[int, typer.Option(help="Seed of every random stream.")]
@@ -35,10 +41,76 @@ Engine = Annotated[
 Chat = Annotated[str, typer.Option(help="Chat template: auto, always or never.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")]
 
+flag = partial(typer.Option, metavar="")  # an option without a value: the help shows none
+
+AllowCodeExecution = Annotated[
+    bool, flag("--allow-code-execution", help="Run the programs that the models write, to score them.")
+]
+RUN_OPTIONS: Mapping[str, Any] = {  # by field of RunOptions, in the order of the help
+    "subsets": Subset, "subsets_per_task": SubsetsPerTask, "target": Target, "drafter": Drafter,
+    "target_revision": TargetRevision, "drafter_revision": DrafterRevision, "data": Data, "limit": Limit,
+    "repeats": Repeats, "overrides": Overrides, "seed": Seed, "dtype": Dtype, "device": Device, "engine": Engine,
+    "chat": Chat, "threads": Threads, "allow_code_execution": AllowCodeExecution,
+}  # fmt: skip
+
 LARGEST, LARGEST_SEED = 10**9, 2**63 - 1
 LONGEST_NAME = 255  # bytes of a file's name, on all usual file systems
 
-flag = partial(typer.Option, metavar="")  # an option that is there or not: without a value in the help
+
+def takes_run_options(
+    only: Sequence[str] = tuple(RUN_OPTIONS), without: Sequence[str] = (), **helps: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns a decorator of commands: in place of its parameter `options` a command gets the options of a run.
+
+    The command is called with a RunOptions made of them. `only`, `without`: fields of RunOptions; the others keep their
+    defaults. `helps`: by field, the help where it differs from the one of `specbench run`.
+    """
+    names = [name for name in RUN_OPTIONS if name in only and name not in without]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        options = [_parameter(name, helps.get(name)) for name in names]
+        signature = inspect.signature(function, eval_str=True)
+        parameters = [
+            each for own in signature.parameters.values() for each in (options if own.name == "options" else [own])
+        ]
+
+        @wraps(function)
+        def call(**given: Any) -> Any:
+            values = {name: given.pop(name) for name in names if name in given}
+            return function(**given, options=_run_options(values))
+
+        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {each.name: each.annotation for each in parameters}
+        return call
+
+    return decorate
+
+
+def _parameter(name: str, help_text: str | None) -> inspect.Parameter:
+    annotation = RUN_OPTIONS[name]
+    kind, declared = get_args(annotation)
+    declared = copy(declared)
+    declared.help = help_text or declared.help
+    if name == "subsets":
+        declared.param_decls = ("--subset",)
+    default = None if name == "overrides" else RunOptions.__dataclass_fields__[name].default
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
+    )
+
+
+def _run_options(values: dict[str, Any]) -> RunOptions:
+    subsets, overrides = values.get("subsets"), values.get("overrides")
+    changed = {
+        "subsets": None if subsets is None else tuple(split(subsets)),
+        "overrides": tuple(overrides or ()),
+    }
+    return RunOptions(**values | changed)
+
+
+def command_line() -> str:
+    """Returns the command that was given, as a shell takes it."""
+    return shlex.join(["specbench", *sys.argv[1:]])
 
 
 def split(names: str) -> list[str]:

@@ -53,7 +53,7 @@ def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or s
     for file in files:
         try:
             if is_suite(file):
-                stdout.print(f"ok: {file} (suite {load_suite(file).name})", soft_wrap=True)
+                stdout.print(f"ok: {file} (suite {load_suite(str(file)).name})", soft_wrap=True)
                 continue
             spec = load_file(file)
             check_code(file, spec)

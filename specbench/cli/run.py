@@ -1,39 +1,21 @@
 """`specbench run`."""
 
 import json
-import shlex
-import sys
 from typing import Annotated
 
 import typer
 
-from specbench.cli import arguments
-from specbench.cli.arguments import flag, path, split
+from specbench.cli.arguments import command_line, flag, path, split, takes_run_options
 from specbench.core.console import stderr, stdout
+from specbench.specs.run_options import RunOptions
 
 
+@takes_run_options()
 def run(
     task: Annotated[str, typer.Option(help="Task names or YAML files, separated by commas; or all.")],
     method: Annotated[str, typer.Option(help="Method names or YAML files, separated by commas; ar always joins them.")],
-    subset: arguments.Subset = None,
-    subsets_per_task: Annotated[int | None, typer.Option(help="The first N subsets of each task.")] = None,
-    target: arguments.Target = None,
-    drafter: arguments.Drafter = None,
-    target_revision: arguments.TargetRevision = None,
-    drafter_revision: arguments.DrafterRevision = None,
-    data: arguments.Data = None,
-    limit: arguments.Limit = None,
-    repeats: arguments.Repeats = 1,
-    set_: arguments.Overrides = None,
-    seed: arguments.Seed = 0,
-    dtype: arguments.Dtype = "auto",
-    device: arguments.Device = "auto",
-    engine: arguments.Engine = "eager",
-    chat: arguments.Chat = "auto",
-    threads: arguments.Threads = None,
-    allow_code_execution: Annotated[
-        bool, flag("--allow-code-execution", help="Run the programs that the models write, to score them.")
-    ] = False,
+    *,
+    options: RunOptions,
     lm_eval_include: Annotated[
         str | None, typer.Option(help="Folder with lm-eval tasks of your own, for --task lm_eval:NAME.")
     ] = None,
@@ -56,15 +38,10 @@ def run(
     from specbench.tasks.judge.judging import judging_of
     from specbench.tasks.sandbox import run as permission
 
-    permission.allow(allow_code_execution)
+    permission.allow(options.allow_code_execution)
     request = Request(
-        tasks=split(task), methods=split(method), subsets=split(subset) if subset is not None else None,
-        overrides=set_ or [], target=target, drafter=drafter, threads=threads,
-        output=path("--output", output), leaderboard=path("--leaderboard", leaderboard), plot=path("--plot", plot),
-        command=shlex.join(["specbench", *sys.argv[1:]]),
-        options={"target_revision": target_revision, "drafter_revision": drafter_revision, "data": data, "limit": limit,
-                 "subsets_per_task": subsets_per_task, "repeats": repeats, "seed": seed, "dtype": dtype,
-                 "device": device, "engine": engine, "chat": chat},
+        split(task), split(method), options, command_line(), output=path("--output", output),
+        leaderboard=path("--leaderboard", leaderboard), plot=path("--plot", plot),
         lm_eval_include=path("--lm-eval-include", lm_eval_include),
         judging=judging_of(judge, judge_base_url, judge_prices, judge_dry_run),
     )  # fmt: skip

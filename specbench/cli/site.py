@@ -30,7 +30,7 @@ def site(
     assert folder is not None
     with stderr.status("building the site"):
         built = build(files, folder, title)
-    for line in built.told:
+    for line in built.warnings:
         stderr.print(f"warning: {line}", soft_wrap=True)
     rows = "1 row" if built.num_rows == 1 else f"{built.num_rows} rows"
     stdout.print(f"{folder / 'index.html'}: {rows}, {built.num_files} files", soft_wrap=True)

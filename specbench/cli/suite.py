@@ -1,41 +1,42 @@
-"""`specbench suite`."""
+"""`specbench suite` and `specbench board`: a board is a suite with the published figures of a paper."""
 
-from pathlib import Path
+import json
 from typing import Annotated
 
 import typer
 
-from specbench.cli import arguments
-from specbench.cli.arguments import flag, path
+from specbench.cli.arguments import flag, path, split, takes_run_options
 from specbench.core.console import stdout
+from specbench.specs.run_options import RunOptions
+
+Name = Annotated[str, typer.Argument(help="YAML file of a suite, or the name of a board: `specbench board list`.")]
+Runs = Annotated[str | None, typer.Option(help="Folder of runs, with suites in `suites`; runs when absent.")]
 
 
+@takes_run_options(only=("limit", "data", "device", "engine", "threads", "allow_code_execution"))
 def suite(
-    file: Annotated[Path, typer.Argument(help="YAML file: tasks, methods, pairs, temperatures, seeds.")],
+    name: Name,
     dry_run: Annotated[
-        bool, flag("--dry-run", help="Print the cells, what is measured of them and how long the rest takes.")
+        bool, flag("--dry-run", help="Print the cells, what is measured of them and the time of the rest.")
     ] = False,
+    pair: Annotated[str | None, typer.Option(help="Pair of the suite; all when absent.")] = None,
+    only: Annotated[str | None, typer.Option(help="Tasks of the suite, separated by commas; all when absent.")] = None,
     ray: Annotated[
         str | None, typer.Option(help="Share the cells among the workers of a ray cluster: local, or its address.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Workers of --ray; all its GPUs when absent, or one where it has none.")
     ] = None,
-    limit: arguments.Limit = None,
-    data: arguments.Data = None,
-    device: arguments.Device = "auto",
-    threads: arguments.Threads = None,
-    allow_code_execution: Annotated[
-        bool, flag("--allow-code-execution", help="Run the programs that the models write, to score them.")
-    ] = False,
-    runs: Annotated[str | None, typer.Option(help="Folder of runs, with suites in `suites`; runs when absent.")] = None,
+    *,
+    options: RunOptions,
+    runs: Runs = None,
     leaderboard: Annotated[
         str | None, typer.Option(help="Leaderboard JSON of all rows; in the suite's folder when absent.")
     ] = None,
 ) -> None:
     """Measure a grid: every task on every pair, at every temperature, with every seed and all methods.
 
-    Each cell is a run in a folder of its own, and the same command goes on where it was interrupted.
+    Each cell is a run in a folder of its own, and the same command resumes an interrupted suite.
 
     A cell that fails stops no other: failures are listed at the end, with exit code 1.
 
@@ -43,25 +44,72 @@ def suite(
 
     With --ray each worker has one GPU, or --threads CPUs where there is none, and measures one cell at a time.
 
-    A lost worker's cell goes to another one with what is recorded; the third time it has failed.
+    A lost worker's cell goes to another worker with its records; after the third loss the cell has failed.
 
     All workers need the same device, versions and commit, and the files of the suite at the same place.
     """
-    from specbench.publish.measurement import Asked
-    from specbench.publish.suite.cells import cells_of, load_suite
-    from specbench.publish.suite.forecast import planned
+    from specbench.publish.suite.cells import RUNS, cells_of, load_suite
+    from specbench.publish.suite.forecast import make_forecast
     from specbench.publish.suite.run import measure_suite, show
     from specbench.publish.suite.tables import cells_table, problems
 
-    asked = Asked(path("--runs", runs) or Path("runs"), limit, data, device, threads, allow_code_execution)
-    cells = cells_of(load_suite(file), asked)
-    forecast = planned(cells)
+    folder = path("--runs", runs) or RUNS
+    cells = cells_of(load_suite(name), options, folder, pair, None if only is None else split(only))
+    forecast = make_forecast(cells)
     if dry_run:
         stdout.print(cells_table(forecast))
         for line in problems(forecast):
             stdout.print(f"would fail here: {line}", soft_wrap=True, markup=False)
         return
-    collected = measure_suite(forecast, asked, ray, workers, path("--leaderboard", leaderboard))
-    show(collected, forecast, stdout)
-    if any(outcome.failure is not None for outcome in collected.outcomes):
+    result = measure_suite(forecast, ray, workers, path("--leaderboard", leaderboard))
+    show(result, forecast, stdout)
+    if result.failures:
         raise typer.Exit(1)
+
+
+board = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+board.command("run")(suite)
+
+
+@board.callback()
+def about() -> None:
+    """Boards: suites whose rows stand beside the published figures of a paper."""
+
+
+@board.command("list")
+def list_() -> None:
+    """List the boards."""
+    from specbench.publish.suite.tables import boards_table
+
+    stdout.print(boards_table())
+
+
+@board.command("show")
+def show_board(
+    name: Name,
+    pair: Annotated[str | None, typer.Option(help="Pair of the board; all measured ones when absent.")] = None,
+    runs: Runs = None,
+    as_json: Annotated[bool, flag("--json", help="Print the published figures with ours as JSON.")] = False,
+) -> None:
+    """Print the measured rows of a board, and its published tables with our number and the ratio beside each figure.
+
+    Rows are those of `board run`, and those of a .json beside the board's YAML.
+
+    Lines below the table name rows that were measured with other options or versions than the board asks for now.
+    """
+    from rich.text import Text
+
+    from specbench.publish.suite.measured import as_records, measured_pairs
+    from specbench.publish.suite.tables import nothing_measured, pair_table, published_tables
+
+    found = measured_pairs(name, pair, path("--runs", runs))
+    if as_json:
+        stdout.out(json.dumps([each for rows in found for each in as_records(rows)], ensure_ascii=False, indent=2))
+        return
+    for rows in found:
+        if rows.measured:
+            stdout.print(pair_table(rows))
+        else:
+            stdout.print(nothing_measured(rows, name), soft_wrap=True)
+        for part in published_tables(rows):
+            stdout.print(part, soft_wrap=isinstance(part, Text))

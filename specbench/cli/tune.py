@@ -1,20 +1,19 @@
 """`specbench sweep`."""
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from specbench.cli import arguments
-from specbench.cli.arguments import flag, split
+from specbench.cli.arguments import command_line, flag, split, takes_run_options
 from specbench.cli.arguments import path as path_of
 from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
+from specbench.specs.run_options import RunOptions
 
 
+@takes_run_options(without=("subsets_per_task", "allow_code_execution"))
 def sweep(
     task: Annotated[str, typer.Option(help="Task name or YAML file.")],
     method: Annotated[str, typer.Option(help="Method name or YAML file, with a `sweep` of its own or --values.")],
@@ -28,21 +27,8 @@ def sweep(
     ] = None,
     every: Annotated[bool, flag("--every", help="Run every value, also where one run can tell them.")] = False,
     check: Annotated[int, typer.Option(help="Thresholds that are run to show the error of the estimates.")] = 3,
-    subset: arguments.Subset = None,
-    target: arguments.Target = None,
-    drafter: arguments.Drafter = None,
-    target_revision: arguments.TargetRevision = None,
-    drafter_revision: arguments.DrafterRevision = None,
-    data: arguments.Data = None,
-    limit: arguments.Limit = None,
-    repeats: arguments.Repeats = 1,
-    set_: arguments.Overrides = None,
-    seed: arguments.Seed = 0,
-    dtype: arguments.Dtype = "auto",
-    device: arguments.Device = "auto",
-    engine: arguments.Engine = "eager",
-    chat: arguments.Chat = "auto",
-    threads: arguments.Threads = None,
+    *,
+    options: RunOptions,
     output: Annotated[str | None, typer.Option(help="Parent folder of the runs; the same one resumes.")] = None,
     leaderboard: Annotated[
         str | None, typer.Option(help="Leaderboard JSON that measured rows are merged into.")
@@ -51,20 +37,15 @@ def sweep(
     as_json: Annotated[bool, flag("--json", help="Print the numbers as JSON instead of tables.")] = False,
 ) -> None:
     """Measure a method at several values of a key; for a fuzzy method one run estimates all thresholds and lengths."""
-    from specbench.analysis.tuning.recipes import run_recipe
-    from specbench.analysis.tuning.reports import run_sweep
+    from specbench.analysis.recipes import run_recipe
+    from specbench.analysis.tuning_runs import run_sweep
     from specbench.running.request import Request
 
     if samples is not None and recipe is None:
         raise ConfigError(f"--samples {samples}: is for --recipe language-order: leave it out")
     request = Request(
-        tasks=split(task), methods=split(method), subsets=split(subset) if subset is not None else None,
-        overrides=set_ or [], target=target, drafter=drafter, threads=threads,
-        output=path_of("--output", output), leaderboard=path_of("--leaderboard", leaderboard),
-        plot=path_of("--plot", plot), command=shlex.join(["specbench", *sys.argv[1:]]),
-        options={"target_revision": target_revision, "drafter_revision": drafter_revision, "data": data, "limit": limit,
-                 "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "engine": engine,
-                 "chat": chat},
+        split(task), split(method), options, command_line(), output=path_of("--output", output),
+        leaderboard=path_of("--leaderboard", leaderboard), plot=path_of("--plot", plot),
     )  # fmt: skip
     if recipe is not None:
         report = run_recipe(request, recipe, path, values, samples, stderr)
@@ -78,29 +59,21 @@ def sweep(
     stdout.print(f"runs: {report.folder}", soft_wrap=True)
 
 
+@takes_run_options(
+    without=("subsets_per_task", "allow_code_execution"),
+    limit="Examples per subset, of which the slice is taken.",
+    seed="Seed of the slice and of every random stream.",
+)
 def tune(
     task: Annotated[str, typer.Option(help="Task name or YAML file.")],
     method: Annotated[str, typer.Option(help="Method name or YAML file; fuzzy ones get low, med and high.")],
-    subset: arguments.Subset = None,
     calibration: Annotated[
         str, typer.Option(help="The slice of each subset that is tuned on: a share, or a number of examples.")
     ] = "0.25",
     lengths: Annotated[str, typer.Option(help="Draft lengths to try, separated by commas.")] = "5,10,15,20",
     step: Annotated[float, typer.Option(help="Step of the thresholds above T_SD.")] = 0.1,
-    target: arguments.Target = None,
-    drafter: arguments.Drafter = None,
-    target_revision: arguments.TargetRevision = None,
-    drafter_revision: arguments.DrafterRevision = None,
-    data: arguments.Data = None,
-    limit: Annotated[int | None, typer.Option(help="Examples per subset, of which the slice is taken.")] = None,
-    repeats: arguments.Repeats = 1,
-    set_: arguments.Overrides = None,
-    seed: Annotated[int, typer.Option(help="Seed of the slice and of every random stream.")] = 0,
-    dtype: arguments.Dtype = "auto",
-    device: arguments.Device = "auto",
-    engine: arguments.Engine = "eager",
-    chat: arguments.Chat = "auto",
-    threads: arguments.Threads = None,
+    *,
+    options: RunOptions,
     output: Annotated[
         str | None, typer.Option(help="Method file to write; of fuzzy methods three: NAME-low.yaml, ….")
     ] = None,
@@ -112,17 +85,10 @@ def tune(
     Without --output they are METHOD-tuned.yaml, or METHOD-tuned-low.yaml, -med and -high, in the current folder. A file
     that is there is replaced only if tune wrote it and nobody has changed it since.
     """
-    from specbench.analysis.tuning.reports import run_tune
+    from specbench.analysis.tuning_runs import run_tune
     from specbench.running.request import Request
 
-    request = Request(
-        tasks=split(task), methods=split(method), subsets=split(subset) if subset is not None else None,
-        overrides=set_ or [], target=target, drafter=drafter, threads=threads, output=path_of("--runs", runs),
-        leaderboard=None, plot=None, command=shlex.join(["specbench", *sys.argv[1:]]),
-        options={"target_revision": target_revision, "drafter_revision": drafter_revision, "data": data, "limit": limit,
-                 "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "engine": engine,
-                 "chat": chat},
-    )  # fmt: skip
+    request = Request(split(task), split(method), options, command_line(), output=path_of("--runs", runs))
     named = path_of("--output", output) or Path(f"{Path(method).stem}-tuned.yaml")
     report = run_tune(request, named, amount=calibration, lengths=split(lengths), step=step, console=stderr)
     if as_json:

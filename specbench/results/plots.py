@@ -1,7 +1,7 @@
-"""Rows → a picture: speed-up with its interval and acceptance rate, by subset, one panel per method."""
+"""Pictures: panels in a grid, written into a file; and rows as a picture of speed-up and acceptance by subset."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,11 @@ from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
 from specbench.results.row import Row
 
+Panel = Callable[[Any], None]  # draws into the axes of a picture
+
 
 def check_plot(path: Path) -> None:
-    """That a picture can be drawn into a file of this name, before anything is measured. Raises ConfigError."""
+    """Raise ConfigError where no picture can be drawn into a file of this name; called before anything is measured."""
     figure = pyplot().figure()
     kinds = figure.canvas.get_supported_filetypes()
     pyplot().close(figure)
@@ -21,17 +23,26 @@ def check_plot(path: Path) -> None:
 
 def draw(groups: Sequence[Sequence[Row]], path: Path) -> None:
     """Write the picture; every group holds the rows of one task and one method, a row per subset."""
-    figure, panels = pyplot().subplots(len(groups), figsize=(9, 3.2 * len(groups)), squeeze=False, layout="constrained")
-    with saved(figure, path, "; the rows are kept"):
-        for panel, rows in zip(panels[:, 0], groups, strict=True):
-            _draw_panel(panel, rows)
+    panels = [[partial(_draw_panel, rows=rows)] for rows in groups]
+    save_picture(panels, path, size=(9, 3.2 * len(groups)), kept="; the rows are kept")
 
 
-@contextmanager
-def saved(figure: Any, path: Path, kept: str = "") -> Iterator[None]:
-    """A figure that is drawn inside, and then written. Raises ConfigError where it cannot be, which ends in `kept`."""
+def save_picture(
+    grid: Sequence[Sequence[Panel]], path: Path, *, size: tuple[float, float], title: str = "", kept: str = ""
+) -> None:
+    """Draw panels and write the picture into a file.
+
+    `grid`: rows of equally many panels, each a function that draws into its axes; a panel that stands several times is
+    as wide as its places. `size`: in inches. Raises ConfigError where the file cannot be written; `kept` ends the
+    message.
+    """
+    figure = pyplot().figure(figsize=size, layout="constrained")
     try:
-        yield
+        axes = figure.subplot_mosaic([[id(panel) for panel in row] for row in grid])
+        for panel in dict.fromkeys(panel for row in grid for panel in row):
+            panel(axes[id(panel)])
+        if title:
+            figure.suptitle(title)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
     except OSError as error:
@@ -41,7 +52,7 @@ def saved(figure: Any, path: Path, kept: str = "") -> Iterator[None]:
 
 
 def reach(metrics: Sequence[Metric]) -> list[list[float]]:
-    """How far the intervals reach below and above their values; 0 where there is none."""
+    """Returns how far the intervals reach below and above their values: [2, num_metrics]; 0 where there is none."""
     pairs = [(metric.value or 0.0, metric) for metric in metrics]
     below = [0.0 if m.low is None else max(0.0, value - m.low) for value, m in pairs]
     above = [0.0 if m.high is None else max(0.0, m.high - value) for value, m in pairs]
@@ -69,7 +80,7 @@ def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
 
 
 def pyplot() -> Any:
-    """matplotlib's, drawing into files. Raises ConfigError where it is not installed."""
+    """Returns matplotlib.pyplot, which draws into files. Raises ConfigError where it is not installed."""
     try:
         import matplotlib
     except ImportError as error:

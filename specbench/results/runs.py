@@ -1,21 +1,22 @@
-"""The folder of a run, read: what its rows are made of."""
+"""The reader of a run: its rows, specs, conditions and records, all from its folder."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specbench.analysis.fairness.runs import read_records, task_name
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
+from specbench.core.files import locked
 from specbench.results.leaderboard import load
 from specbench.results.measurement import Measurement, read_measurements
-from specbench.results.paired import Side
-from specbench.results.quality import JUDGED, Asked
+from specbench.results.paired import RowWithRecords
+from specbench.results.quality import JUDGED, ScoringSpec
 from specbench.results.row import ALL, Row
-from specbench.results.rows import MeasuredRun, asked_of_subset
-from specbench.running.records import Key, Record, record_key, records_of
+from specbench.results.rows import MeasuredRun, scoring_of_subset
+from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
 from specbench.running.run_folder import SpecsFile, read_specs
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import named
@@ -23,20 +24,36 @@ from specbench.specs.task import TaskSpec
 from specbench.tasks.judge.judgements import ratings, with_judgements
 
 ROWS = "leaderboard.json"
+HOW = "give the folder of a finished run, as `specbench run` prints it"
 AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
+
+
+def split_detail(text: str) -> tuple[Path, str | None]:
+    """Returns path and detail of PATH or PATH:DETAIL; a path that exists is taken as a whole."""
+    before, colon, detail = text.rpartition(":")
+    if not colon or Path(text).exists() or not Path(before).exists():
+        return Path(text), None
+    return Path(before), detail
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """Everything is read when it is first asked for. Raises ConfigError for what is absent, broken or in use."""
+    """The folder of a run. Each file is read at its first use.
+
+    Raises ConfigError for a file that is absent or broken, and for records that another process writes now.
+    """
 
     path: Path
-    _scorers: dict[tuple[str, str], Asked] = field(default_factory=dict, repr=False, compare=False)
+    _scorers: dict[tuple[str, str], ScoringSpec] = field(default_factory=dict, repr=False, compare=False)
     _judged: dict[str, Mapping[Key, Record]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def rows(self) -> list[Row]:
         return load(self.path / ROWS)
+
+    def rows_of(self, method: str) -> list[Row]:
+        """Returns the rows of a method, by its name."""
+        return [row for row in self.rows if row.method_name == method]
 
     @cached_property
     def specs(self) -> SpecsFile:
@@ -44,12 +61,24 @@ class RecordedRun:
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
-        """What run.json says."""
+        """The content of run.json."""
         return bounded.read_mapping(self.path / "run.json", "restore it from a copy, or measure again", strict=False)
 
     @cached_property
     def records(self) -> Mapping[Key, Record]:
-        return read_records(self.path, {method.name: method.most_draft_tokens for method in self.specs.methods})
+        """The records by their key."""
+        methods = {method.name: method.most_draft_tokens for method in self.specs.methods}
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(self.path / ".lock", wait=False, shared=True))
+            except BlockingIOError as error:
+                raise ConfigError(f"run '{self.path}': another process measures into it: wait for it") from error
+            except OSError:
+                pass  # a folder without permission to write is read as it is
+            records = RecordFile(self.path / "records.jsonl").read(lambda record: check_record(record, methods))
+        if not records:
+            raise ConfigError(f"run '{self.path}': has no records: {HOW}")
+        return {record_key(record): record for record in records}
 
     @cached_property
     def measurements(self) -> Sequence[Measurement]:
@@ -68,10 +97,10 @@ class RecordedRun:
         except ConfigError as error:
             raise ConfigError(f"{self.path}: {error}") from error
 
-    def side(self, row: Row) -> Side:
-        """Returns a row with its records and what they are judged by."""
+    def with_records(self, row: Row) -> RowWithRecords:
+        """Returns a row with its records and their scorers."""
         method, task, records = self.method_of(row), self.task_of(row), self.records_of_row(row)
-        return Side(row, records, method, {subset: self._asked(task, subset) for subset in row.examples})
+        return RowWithRecords(row, records, method, {subset: self._asked(task, subset) for subset in row.examples})
 
     def task_of(self, row: Row) -> TaskSpec:
         return self._spec(row.task, self.specs.tasks, "task")
@@ -81,7 +110,7 @@ class RecordedRun:
 
     def records_of_row(self, row: Row) -> list[Record]:
         """Returns the records of a row in the order of the run, with the ratings of the row's judge."""
-        found = records_of(self._rated(row.signatures.get(JUDGED)), task_name(row), row.examples, row.repeats)
+        found = records_of(self._rated(row.signatures.get(JUDGED)), row.task_name, row.examples, row.repeats)
         num_found = len({(record["subset"], record["example"]) for record in found})
         if num_found != row.n:
             raise ConfigError(
@@ -91,18 +120,18 @@ class RecordedRun:
         return found
 
     def _likeness(self, measurement: Measurement, row: Row) -> int:
-        """How much of what a row says of its command a measurement is of."""
-        parts = {part.subset: part.num_examples for part in measurement.of_task(task_name(row))}
+        """Returns how well a measurement fits a row: its examples first, then its repeats and its command."""
+        parts = {part.subset: part.num_examples for part in measurement.of_task(row.task_name)}
         own = parts if row.subset == ALL else {name: num for name, num in parts.items() if name == row.subset}
         return (own == row.examples) * 2 + (measurement.repeats == row.repeats) + (measurement.command == row.command)
 
-    def _asked(self, task: TaskSpec, subset: str) -> Asked:
+    def _asked(self, task: TaskSpec, subset: str) -> ScoringSpec:
         if (task.name, subset) not in self._scorers:
-            self._scorers[task.name, subset] = asked_of_subset(task, subset)
+            self._scorers[task.name, subset] = scoring_of_subset(task, subset)
         return self._scorers[task.name, subset]
 
     def _rated(self, judge: str | None) -> Mapping[Key, Record]:
-        """The records with the ratings of a judge."""
+        """Returns the records with the ratings of a judge."""
         if judge is None:
             return self.records
         if judge not in self._judged:
@@ -120,35 +149,50 @@ class RecordedRun:
 
 
 def place_of(row: Row, file: Path) -> Path | None:
-    """The folder of a row's run: where the row says, seen from its file; else the file's folder, if it is a run's."""
+    """Returns the folder of a row's run: the one that the row names, from its file's folder; else the file's folder
+    where that is a run's; else None."""
     if row.run is not None:
         return file.parent / row.run
     return file.parent if (file.parent / "records.jsonl").is_file() else None
 
 
+def finished_run(path: Path) -> RecordedRun:
+    """Returns a run that has rows. Raises ConfigError for a path without a run, and for a run that is not finished."""
+    if not path.is_dir():
+        problem = "is a file; `specbench leaderboard merge` takes files" if path.exists() else "no such folder"
+        raise ConfigError(f"run '{path}': {problem}: give the folder of a run, as `specbench run` prints it")
+    if not (path / ROWS).is_file():
+        raise ConfigError(f"run '{path}': has no {ROWS}, so it is not finished: repeat its command")
+    run = RecordedRun(path)
+    if not run.rows:
+        raise ConfigError(f"run '{path}': its {ROWS} has no rows: repeat its command")
+    return run
+
+
 @dataclass
-class Runs:
-    """The folders of runs, each opened once."""
+class RecordedRuns:
+    """The folders of runs, each read once. `problems`: by folder why its records are not used."""
 
     opened: dict[Path, RecordedRun] = field(default_factory=dict)
-    problems: dict[Path, list[str]] = field(default_factory=dict)  # why records that are there are not used
+    problems: dict[Path, list[str]] = field(default_factory=dict)
 
     def at(self, path: Path) -> RecordedRun:
+        """Returns the run of a folder."""
         return self.opened.setdefault(path.resolve(), RecordedRun(path))
 
-    def side(self, row: Row, file: Path) -> Side:
-        """A row with its records, where they are at hand; else alone."""
+    def with_records(self, row: Row, file: Path) -> RowWithRecords:
+        """Returns a row of a file with its records; without them where they cannot be read."""
         path = place_of(row, file)
         if path is None or not path.is_dir():
-            return Side(row)
+            return RowWithRecords(row)
         try:
-            return self.at(path).side(row)
+            return self.at(path).with_records(row)
         except ConfigError as error:  # moved, in use, or of a later command: the row has its own numbers
             self.problems.setdefault(path, []).append(str(error))
-            return Side(row)
+            return RowWithRecords(row)
 
-    def told(self) -> list[str]:
-        """A line for each folder whose records are there and are not used: the first reason, and how many rows."""
+    def unread(self) -> list[str]:
+        """Returns a line for each folder whose records are not used: the first reason, and the number of rows."""
         return [
             f"not paired, {len(found)} {'row' if len(found) == 1 else 'rows'}: {found[0]}"
             for found in self.problems.values()

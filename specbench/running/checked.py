@@ -1,6 +1,7 @@
 """What a user asked for → the checked specification of a run."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from rich.console import Console
 
@@ -16,6 +17,7 @@ from specbench.specs.catalogue import builtin_task_names, load_method, load_task
 from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import RunSpec
+from specbench.specs.run_options import RunOptions
 from specbench.specs.task import TaskSpec
 
 ALL = "all"
@@ -30,24 +32,19 @@ def run_spec(request: Request) -> RunSpec:
         raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
     if request.lm_eval_include is not None and not any(name.startswith(LM_EVAL) for name in request.tasks):
         raise ConfigError(f"--lm-eval-include: has no effect without --task {LM_EVAL}NAME: leave it out, or name one")
-    if request.subsets is not None and not request.subsets:
+    options = request.options
+    if options.subsets is not None and not options.subsets:
         raise ConfigError("--subset is empty: name at least one, or leave the option out")
-    tasks, methods = with_overrides(tasks, methods, request.overrides)
-    check_revisions(request)
-    check_counts(request)
-    if request.target is not None:  # what is not there is said before a drafter that was not given
-        if request.target.startswith(EMBEDDED):
-            member(request.target.removeprefix(EMBEDDED))
+    tasks, methods = with_overrides(tasks, methods, options.overrides)
+    check_revisions(options)
+    check_counts(options)
+    if options.target is not None:  # what is not there is said before a drafter that was not given
+        if options.target.startswith(EMBEDDED):
+            member(options.target.removeprefix(EMBEDDED))
         else:
-            is_local(request.target)
-    data = {
-        **request.options,
-        "tasks": tasks,
-        "methods": methods,
-        "subsets": request.subsets,
-        "target": request.target or EMBEDDED + "target",
-        "drafter": request.drafter,
-    }
+            is_local(options.target)
+    given = {name: value for name, value in asdict(options).items() if name in RunSpec.model_fields}
+    data = {**given, "tasks": tasks, "methods": methods, "target": options.target or EMBEDDED + "target"}
     spec = build(RunSpec, data, prefix="")
     check_samples(spec)
     return spec
@@ -77,10 +74,12 @@ def chosen_tasks(names: Sequence[str]) -> list[str]:
     return builtin_task_names() if ALL in names else unique(names)
 
 
-def check_revisions(request: Request) -> None:
+def check_revisions(options: RunOptions) -> None:
     """A revision names a commit on the hub: beside anything else it would be silently without effect."""
-    for role, name in {"target": request.target, "drafter": request.drafter}.items():
-        revision = request.options.get(f"{role}_revision")
+    for role, name, revision in (
+        ("target", options.target, options.target_revision),
+        ("drafter", options.drafter, options.drafter_revision),
+    ):
         if revision is None:
             continue
         if name is None:
@@ -89,10 +88,10 @@ def check_revisions(request: Request) -> None:
             raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
 
 
-def check_counts(request: Request) -> None:
+def check_counts(options: RunOptions) -> None:
     """Numbers that are too small are said by the option's name."""
     for name, least in {"limit": 1, "subsets_per_task": 1, "repeats": 1, "seed": 0}.items():
-        value = request.options.get(name)
+        value = getattr(options, name)
         if value is not None and value < least:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: give {least} or more")
 

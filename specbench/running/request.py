@@ -1,28 +1,37 @@
-"""What a user asked for, as it was said."""
+"""A run as a user asks for it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from specbench.core.resources import EMBEDDED
+from specbench.specs.run_options import RunOptions
 from specbench.tasks.judge.judging import Judging
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asked for, as it was said; `options` are the fields of RunSpec that are taken over as they are."""
+    """A run as a user asks for it; nothing is checked yet. `command`: the command line, which rows keep."""
 
     tasks: Sequence[str]
     methods: Sequence[str]
-    subsets: Sequence[str] | None
-    overrides: Sequence[str]
-    target: str | None
-    drafter: str | None
-    threads: int | None
-    output: Path | None
-    leaderboard: Path | None
-    plot: Path | None
+    options: RunOptions
     command: str
-    options: Mapping[str, Any]
+    output: Path | None = None
+    leaderboard: Path | None = None
+    plot: Path | None = None
     lm_eval_include: Path | None = None
     judging: Judging | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Returns what is asked for, as rows keep it: tasks, methods, and the options that differ from their default.
+        Two command lines that ask for the same have the same settings."""
+        found: dict[str, Any] = {"task": ",".join(self.tasks), "method": ",".join(self.methods)}
+        for field in fields(self.options):
+            value = getattr(self.options, field.name)
+            if value != field.default:
+                found[field.name] = list(value) if isinstance(value, tuple) else value
+        if (self.options.target or EMBEDDED).startswith(EMBEDDED):
+            found.setdefault("threads", 1)
+        return found

@@ -11,7 +11,8 @@ import yaml
 
 from specbench.tasks.sandbox.isolation import Isolation
 from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
-from tests.attacks.world import HERE, world
+from tests.attacks.test_judge import HERE
+from tests.attacks.world import world
 
 FOLDER = Path(__file__).parent / "programs"
 PROGRAMS = {

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.analysis.audit.request import Audit, Identity
-from specbench.analysis.audit.verdict import Distribution, Greedy, Noise, Verdict
+from specbench.analysis.audit_report import AuditedIdentity, AuditReport, DrawTest, MethodVerdict, verdict_in_report
 from specbench.results.adding import add_runs, merge_files
 from specbench.results.leaderboard import load, set_verdicts
 from specbench.results.row import COMPUTED, DIGEST, NOTED, STATED, Row, sealed
 from specbench.results.validation import OF_REPORT, Validity, audited, validate
+from specbench.results.verdict import Greedy, Noise
 from tests.test_fairness import run_into
 
 FORGED = yaml.safe_load((Path(__file__).parent / "forged_rows.yaml").read_text(encoding="utf-8"))
@@ -70,7 +70,7 @@ def said(found: Validity) -> str:
 @pytest.mark.parametrize("attack", FORGED, ids=lambda attack: f"{attack['path']} {str(attack.get('value'))[:20]}")
 def test_a_forged_row_is_told(board: Path, attack: dict[str, Any]) -> None:
     forge(board, attack)
-    found = validate(board, with_records=True)
+    found = validate(board, with_records=True, verdict_in=verdict_in_report)
     assert attack["word"] in said(found) and all("\n" not in problem for problem in found.problems)
     assert bool(found.problems) != bool(found.stated), "refused, or named as stated"
 
@@ -86,30 +86,30 @@ def test_a_file_of_another_form_is_refused(board: Path, name: str) -> None:
 
 
 def test_every_field_of_a_row_is_forged_and_comes_from_one_source(board: Path) -> None:
-    assert validate(board, with_records=True).problems == ()
+    assert validate(board, with_records=True, verdict_in=verdict_in_report).problems == ()
     assert {attack["path"].partition(".")[0] for attack in FORGED} == set(Row.model_fields)
     sources = [COMPUTED, NOTED, STATED]
     assert all(sum(name in source for source in sources) == 1 for name in Row.model_fields)
     assert frozenset().union(*sources) == set(Row.model_fields)
 
 
-def report_of(row: Row, p_value: float) -> Audit:
+def report_of(row: Row, p_value: float) -> AuditReport:
     """The report of an audit that found a row's method lossless, by its greedy outputs and draws with this p-value."""
     greedy = Greedy(num_prompts=8, num_equal=8, num_near_ties=0, num_judged=9, median_position=None, example=None)
-    draws = Distribution(
+    draws = DrawTest(
         num_draws=600, num_tokens=3000, p_value=p_value, p_by_token=[], mean_log_p=-1.0, expected_log_p=-1.0,
         standard_error=0.1, num_drafted=1, num_accepted=1, num_recovered=0, num_bonus=0, example=None,
     )  # fmt: skip
     noise = Noise(
         num_prompts=4, num_positions=9, num_changed=0, max_gap_change=0, tolerance=0, mean_square_change=0
     )  # fmt: skip
-    verdict = Verdict(
+    verdict = MethodVerdict(
         method="sd", verdict="lossless", declared_lossless=True, greedy=greedy, distribution=draws
     )  # fmt: skip
-    own = Identity(
+    own = AuditedIdentity(
         method=row.method, drafter=row.drafter, drafter_revision=row.drafter_revision, engine=row.engine
     )  # fmt: skip
-    return Audit(
+    return AuditReport(
         task="mgsm", subsets=["en"], target=row.target, target_revision=row.target_revision, drafters={},
         identities={"sd": own}, dtype=row.dtype, engine=row.engine, device="cpu", temperature=1.0, top_k=None,
         top_p=None, num_draws=600, seed=0, noise=noise, prompts=["en 0"], control=None, verdicts=[verdict],
@@ -135,17 +135,18 @@ def test_an_audits_verdict_is_compared_with_its_report(board: Path, tmp_path: Pa
     report = tmp_path / "audit.json"
     report.write_text(report_of(row, 0.25).model_dump_json(), encoding="utf-8")
     set_verdicts(board, report_of(row, 0.25).with_place("audit.json"))
-    found = validate(board, with_records=True)
+    found = validate(board, with_records=True, verdict_in=verdict_in_report)
     assert (
         not found.problems and [*found.stated] == [OF_REPORT] and "lossless" in {each.verdict for each in load(board)}
     )
     (tmp_path / "else").mkdir()
     merge_files([board], tmp_path / "else" / "board.json")
-    assert [*validate(tmp_path / "else" / "board.json", with_records=True).stated] == [OF_REPORT]
+    moved = validate(tmp_path / "else" / "board.json", with_records=True, verdict_in=verdict_in_report)
+    assert [*moved.stated] == [OF_REPORT]
     report.write_text(report_of(row, 0.75).model_dump_json(), encoding="utf-8")
-    assert "evidence = " in validate(board, with_records=True).problems[0]
+    assert "evidence = " in validate(board, with_records=True, verdict_in=verdict_in_report).problems[0]
     other = row.model_copy(update={"method": "sd@1:000000000000"})
     report.write_text(report_of(other, 0.25).model_dump_json(), encoding="utf-8")
-    assert "has no verdict on this row" in validate(board, with_records=True).problems[0]
+    assert "has no verdict on this row" in validate(board, with_records=True, verdict_in=verdict_in_report).problems[0]
     report.write_text("{}", encoding="utf-8")
-    assert "not the report of an audit" in validate(board, with_records=True).problems[0]
+    assert "not the report of an audit" in validate(board, with_records=True, verdict_in=verdict_in_report).problems[0]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from specbench.analysis.fairness.numbers import Change
+from specbench.analysis.fairness_numbers import NumberChange
 from specbench.results.bootstrap import Metric
 
 
@@ -17,7 +17,7 @@ def interval(metric: Metric | None, digits: int = 2) -> str:
     return f"{number(metric, digits)} [{metric.low:.{digits}f}, {metric.high:.{digits}f}]"
 
 
-def change(found: Change, digits: int = 2) -> str:
+def change(found: NumberChange, digits: int = 2) -> str:
     """before → after, and the paired difference with its interval."""
     return f"{number(found.before, digits)} → {number(found.after, digits)}: {interval(found.difference, digits)}"
 

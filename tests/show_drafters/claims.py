@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.analysis.fairness.forced import LEAST
-from specbench.analysis.fairness.numbers import Change, FairnessReport
+from specbench.analysis.fairness_drafters import LEAST
+from specbench.analysis.fairness_numbers import FairnessReport, NumberChange
 
 from .cells import change, interval, table
 
@@ -44,13 +44,13 @@ def verdict(claim: Claim) -> str:
     return f"**Of {len(words)} claimed changes: {counts}.**"
 
 
-def judged(found: Change, sign: str) -> str:
+def judged(found: NumberChange, sign: str) -> str:
     """Whether the interval of the difference is on the claimed side."""
     way = direction(found)
     return "shown" if way == sign else way if way == "not separable" else "reversed"
 
 
-def direction(found: Change) -> str:
+def direction(found: NumberChange) -> str:
     """What the interval of the difference says."""
     if found.difference.low is not None and found.difference.low > 0:
         return RISES
@@ -75,6 +75,6 @@ def changes(claim: Claim, name: str) -> Iterator[Sequence[str]]:
             yield [name, what, *sides]
 
 
-def family_of(report: FairnessReport) -> Mapping[str, Change]:
+def family_of(report: FairnessReport) -> Mapping[str, NumberChange]:
     assert report.comparison is not None
     return report.comparison.family

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.analysis.fairness.numbers import DrafterReport, FairnessReport, GroupNumbers
+from specbench.analysis.fairness_numbers import DrafterReport, FairnessReport
 from specbench.embedded.family import read_manifest
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load
-from specbench.results.row import Row
+from specbench.results.row import GroupNumbers, Row
 
 from .cells import interval, number, table
 from .claims import Claim, section

@@ -8,18 +8,19 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from specbench.analysis.fairness.runs import read_run
+from specbench.analysis.fairness_runs import read_run
 from specbench.embedded.family import member_path
 from specbench.results.acceptance import timed_tokens
 from specbench.results.bootstrap import Metric
 from specbench.results.log_ratios import expanded, ratio_of, resamples
-from specbench.results.plots import pyplot, reach, saved
+from specbench.results.plots import reach, save_picture
 from specbench.running.records import ACCEPTED, JUDGED, Generation, step_sum
 
 from .measuring import measure, write_held_out
@@ -193,8 +194,8 @@ def timed(generation: Generation) -> list[float]:
 
 def draw(found: Scaling, path: Path) -> None:
     """Speed-up over the tokens, on a logarithmic axis, a line for each start."""
-    figure, axes = pyplot().subplots(figsize=(8, 4.5), layout="constrained")
-    with saved(figure, path):
+
+    def panel(axes: Any) -> None:
         for number, start in enumerate(found.slopes):
             points = sorted((p for p in found.points if p.start == start), key=lambda point: point.num_tokens)
             metrics = [point.speedup for point in points]
@@ -205,3 +206,5 @@ def draw(found: Scaling, path: Path) -> None:
         axes.set_xlabel("tokens of an epoch of the fine-tuning (dotted: untuned)")
         axes.set_ylabel("speed-up over AR, 95 %")
         axes.legend(frameon=False)
+
+    save_picture([[panel]], path, size=(8, 4.5))

@@ -20,9 +20,9 @@ from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.causal_lm import CausalLM
 from specbench.results.acceptance import acceptance, with_own_passes
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.measured import has_other_vocabulary
+from specbench.results.execute import has_other_vocabulary
+from specbench.results.metrics import speeds
 from specbench.results.rows import NOT_MULTIPLES
-from specbench.results.speed import speeds
 from specbench.running.blocks import recorded, warm_up
 from specbench.running.compose import compose, sampling_of, unique
 from specbench.running.models import Models, load_models

@@ -1,4 +1,4 @@
-"""Leaderboard files → rows with what a page must know of each: its address, its group and its rank there."""
+"""The rows of leaderboard files with their addresses, their groups and their ranks."""
 
 import hashlib
 from collections.abc import Sequence
@@ -8,19 +8,18 @@ from pathlib import Path
 from specbench.core.errors import ConfigError
 from specbench.results.captions import prescribed
 from specbench.results.comparable import conditions
+from specbench.results.comparison_input import of_subsets
 from specbench.results.leaderboard import load
-from specbench.results.named import of_subsets
-from specbench.results.paired import Side
-from specbench.results.ranked_tables import SPEEDUP, told_apart
-from specbench.results.ranks import Ranked, grouped, ranked
+from specbench.results.paired import RowWithRecords
+from specbench.results.ranking import SPEEDUP, Ranked, distinct_names, grouped, ranked
 from specbench.results.row import Row, digest_of
-from specbench.results.runs import Runs
+from specbench.results.runs import RecordedRuns
 from specbench.results.units import NULL
 
 
 @dataclass(frozen=True)
-class Group:
-    """Rows that compare with each other. `key`: 8 hex digits of their conditions, by which a link names them."""
+class ConditionGroup:
+    """Rows that compare with each other. `key`: 8 hex digits of their conditions, which links use."""
 
     key: str
     size: int
@@ -28,12 +27,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the site. `label`: its method, and what tells it from others of the method in its group; `is_whole`:
-    whether it is over all subsets of its task, or its task has no such rows."""
+    """A row of the site. `label`: its method, with the settings that differ within its group. `is_whole`: whether it is
+    over all subsets of its task, or its task has no such rows."""
 
     digest: str
-    side: Side
-    group: Group
+    side: RowWithRecords
+    group: ConditionGroup
     rank: Ranked
     label: str
     is_whole: bool
@@ -44,19 +43,20 @@ class Entry:
 
     @property
     def address(self) -> str:
-        """Of its page, from the site's folder; the same for as long as the row is."""
+        """Returns the address of its page from the site's folder; the same row always has the same."""
         return f"rows/{self.digest}.html"
 
 
 @dataclass(frozen=True)
 class Entries:
-    """The rows in the order of their groups, the best first; `told`: why records that are there are not used."""
+    """The rows in the order of their groups, the best first. `warnings`: the reasons why records that are there are not
+    used."""
 
     all: tuple[Entry, ...]
-    told: tuple[str, ...]
+    warnings: tuple[str, ...]
 
     def whole(self) -> list[list[Entry]]:
-        """The groups over all subsets, of drafters: a row whose α is prescribed is set beside none."""
+        """Returns the rows over all subsets by group, without those whose α is prescribed, which compare with none."""
         groups: dict[str, list[Entry]] = {}
         for entry in self.all:
             if entry.is_whole and prescribed(entry.row) is None:
@@ -65,27 +65,27 @@ class Entries:
 
 
 def read(files: Sequence[Path]) -> Entries:
-    """Rows that several files have are there once. Raises ConfigError for files that are no leaderboards, and where
-    there are no rows."""
-    runs, sides = Runs(), {}
+    """Returns the rows of files; a row of several files is there once. Raises ConfigError for files that are no
+    leaderboards, and where there are no rows."""
+    runs, sides = RecordedRuns(), {}
     for file in files:
         for row in load(file):
             if (row.key, row.created) not in sides:
-                sides[row.key, row.created] = runs.side(row, file)
+                sides[row.key, row.created] = runs.with_records(row, file)
     if not sides:
         raise ConfigError(
             f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --to FILE`"
         )
-    return Entries(tuple(_entries(list(sides.values()))), tuple(runs.told()))
+    return Entries(tuple(_entries(list(sides.values()))), tuple(runs.unread()))
 
 
-def _entries(sides: Sequence[Side]) -> list[Entry]:
+def _entries(sides: Sequence[RowWithRecords]) -> list[Entry]:
     whole = {id(row) for row in of_subsets([side.row for side in sides], [])}
     found = []
     for shared, group in grouped(sides, SPEEDUP).items():
-        own = Group(hashlib.sha256(shared.encode("utf-8", "surrogatepass")).hexdigest()[:8], len(group))
+        own = ConditionGroup(hashlib.sha256(shared.encode("utf-8", "surrogatepass")).hexdigest()[:8], len(group))
         order = ranked(group, SPEEDUP)
-        labels = told_apart([each.row for each in order])
+        labels = distinct_names([each.row for each in order])
         found += [
             Entry(digest_of(row.model_dump(mode="json")), each.side, own, each, labels[row.key], id(row) in whole)
             for each in order
@@ -94,12 +94,11 @@ def _entries(sides: Sequence[Side]) -> list[Entry]:
     return found
 
 
-MOST = 40  # characters of a value
+MAX_VALUE = 40  # characters of a value
 
 
 def settings_apart(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]:
-    """Of a row of each group the conditions by which it is another than those of its name, as few as tell them all
-    apart."""
+    """Returns for a row of each group the conditions that tell it from other rows of its name, as few as possible."""
     same: dict[str, list[int]] = {}
     for number, name in enumerate(names):
         same.setdefault(name, []).append(number)
@@ -120,6 +119,6 @@ def _num_apart(own: Sequence[dict[str, object]], names: Sequence[str]) -> int:
 
 
 def _words(name: str, value: object) -> str:
-    """A condition as a reader says it: "temperature 0.5", "n = 8"."""
-    text = NULL if value is None else f"{value:g}" if isinstance(value, float) else f"{value}"[:MOST]
+    """Returns a condition in words, such as "temperature 0.5" or "n = 8"."""
+    text = NULL if value is None else f"{value:g}" if isinstance(value, float) else f"{value}"[:MAX_VALUE]
     return f"n = {text}" if name == "n" else f"{name.rpartition('.')[2].replace('_', ' ')} {text}"

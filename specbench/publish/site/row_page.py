@@ -1,4 +1,4 @@
-"""What the page of a row shows."""
+"""The page of a row."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,16 +7,15 @@ from functools import cache, lru_cache
 
 from markupsafe import Markup
 
+from specbench.publish.site.charts import BarChart, ColumnChart, Histogram, bars_of, columns_of, histogram_of
 from specbench.publish.site.entries import Entry
-from specbench.publish.site.index import Cell, Line, Weakness, signed, weaknesses
-from specbench.publish.site.pictures import Bars, Columns, Histogram, bars_of, columns_of, histogram_of
+from specbench.publish.site.index import IndexCell, IndexLine, signed
 from specbench.results.bootstrap import Metric
 from specbench.results.breakdown import per_token
 from specbench.results.captions import is_baseline, lossless_word, sampling_of, verdict_of
-from specbench.results.glossary import meaning
-from specbench.results.named import leaves
+from specbench.results.comparison_input import leaves
 from specbench.results.row import RESULT_FIELDS, STATED, Row
-from specbench.results.units import NULL, number, unit_of
+from specbench.results.units import NULL, meaning, number, unit_of
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Models": ("target", "target_revision", "drafter", "drafter_revision", "dtype", "attention", "engine", "chat"),
@@ -25,13 +24,13 @@ SECTIONS: dict[str, tuple[str, ...]] = {
                       "data_revision", "shots"),
     "Sampling": ("sampling",),
     "Machine and software": ("device", "versions", "commit"),
-    "Result": ("digest", "created", "quality", "signatures", "intervals", "format"),
-    "Stated: nothing in the run's folder tells whether it is true": tuple(sorted(STATED)),
+    "Result": ("digest", "created", "request", "quality", "signatures", "intervals", "format"),
+    "Stated: nothing in the run's folder shows whether it is true": tuple(sorted(STATED)),
 }  # fmt: skip
 
 
 def facts(row: Row, digest: str) -> Iterator[tuple[str, Markup]]:
-    """Under each heading the fields, dotted where they have parts, as the file has them."""
+    """Returns the fields under each heading, dotted where they have parts, as the file has them."""
     known: dict[str, list[Markup]] = {}
     for name, value in leaves(row).items():
         known.setdefault(name.partition(".")[0], []).append(_fact(name, str(value)))
@@ -43,7 +42,7 @@ def facts(row: Row, digest: str) -> Iterator[tuple[str, Markup]]:
 
 @lru_cache(maxsize=20_000)
 def _fact(name: str, value: str) -> Markup:
-    """An entry of a list; most are the same in many rows."""
+    """Returns an entry of a list; most entries are the same in many rows."""
     text = {"null": "–", "{}": "–", "true": "yes", "false": "no"}.get(value, value)
     return Markup("<div><dt>{}</dt><dd>{}</dd></div>\n").format(name, text)
 
@@ -51,34 +50,38 @@ def _fact(name: str, value: str) -> Markup:
 NAMES = {
     "draft": ("draft", "passes of the drafter"),
     "verify": ("verify", "passes of the target"),
-    "overhead": ("overhead", "rules, sampling, tokenizers, Python"),
+    "overhead": ("overhead", "verification rules, sampling, tokenizers, Python"),
     "rule and sampling": ("rule", "verification and sampling"),
     "tokenizer": ("tokenizer", "text and tokens"),
-    "other": ("other", "what is left: Python, bookkeeping"),
+    "other": ("other", "the rest: Python, bookkeeping"),
 }
 OF_OVERHEAD = ("rule and sampling", "tokenizer", "other")
 
 
 @dataclass(frozen=True)
-class Part:
+class TimePart:
+    """A part of the time per token."""
+
     name: str
     meaning: str
     milliseconds: float
 
 
 @dataclass(frozen=True)
-class Breakdown:
+class TimeBreakdown:
+    """The parts of the time per token of one method."""
+
     label: str
-    parts: tuple[Part, ...]
+    parts: tuple[TimePart, ...]
 
     @property
     def total(self) -> float:
         return sum(part.milliseconds for part in self.parts)
 
 
-def breakdown_of(row: Row, label: str) -> Breakdown | None:
-    """Of a decoded token after the first, so that the sum is what tok/s says; rows of earlier formats know of their
-    overhead no parts. None where the row does not know its passes."""
+def breakdown_of(row: Row, label: str) -> TimeBreakdown | None:
+    """Returns the parts of the time per token after the first, whose sum agrees with tok/s. The overhead is one part
+    where the row does not have its parts. None where the row does not have the times of its passes."""
     spent = per_token(row)
     whole, draft, verify = spent["all"], spent["draft"], spent["verify"]
     if whole is None or draft is None or verify is None:
@@ -86,113 +89,114 @@ def breakdown_of(row: Row, label: str) -> Breakdown | None:
     parts = {"draft": draft, "verify": verify}
     known = {name: found for name in OF_OVERHEAD if (found := spent[name]) is not None}
     parts |= known if len(known) == len(OF_OVERHEAD) else {"overhead": max(0.0, whole - draft - verify)}
-    return Breakdown(label, tuple(Part(*NAMES[name], milliseconds) for name, milliseconds in parts.items()))
+    return TimeBreakdown(label, tuple(TimePart(*NAMES[name], milliseconds) for name, milliseconds in parts.items()))
 
 
-def beside_baseline(row: Row, baseline: Row | None) -> list[Breakdown]:
-    """The baseline's first, where there is one, and the row's own."""
+def time_breakdowns(row: Row, baseline: Row | None) -> list[TimeBreakdown]:
+    """Returns the baseline's breakdown, where there is one, and the row's own."""
     found = [] if baseline is None or baseline is row else [breakdown_of(baseline, "ar")]
-    found.append(breakdown_of(row, row.method.partition("@")[0]))
+    found.append(breakdown_of(row, row.method_name))
     return [each for each in found if each is not None]
 
 
 LOSSLESS = {
-    "yes": "Its rule keeps the target's distribution (lossless).",
-    "no": "Its rule gives the target's distribution up (lossy): the output is not the target's own.",
-    "claimed": "Its authors claim that it is lossless; that is not verified here.",
+    "yes": "Its verification rule keeps the target's distribution (lossless).",
+    "no": "Its verification rule does not keep the target's distribution (lossy): the output is not the target's own.",
+    "claimed": "Its authors claim that it is lossless; this is not verified here.",
     "not claimed": "Its authors do not claim that it is lossless.",
 }
 BASELINE = (
-    "baseline, what other methods are compared with",
-    "None: the target decodes alone, a token per pass, so its output is the target's own.",
+    "baseline, with which other methods are compared",
+    "None: the target decodes alone, one token per pass.",
 )
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One of the numbers at the top of the page."""
+class HeadlineFigure:
+    """A number at the top of the page."""
 
     name: str
-    cell: Cell
+    cell: IndexCell
     note: str = ""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A metric with all that is to be known of it."""
+class MetricLine:
+    """A metric with its interval, unit and meaning."""
 
     name: str
     value: str
     interval: str
-    told: Markup
+    meaning: Markup
 
 
 @dataclass(frozen=True)
 class RowPage:
+    """All that the page of a row shows. `guard`: the worked examples. `peers`: rows that compare with it."""
+
     entry: Entry
-    line: Line
-    figures: tuple[Figure, ...]
+    line: IndexLine
+    figures: tuple[HeadlineFigure, ...]
     verdict: str
     lossless: str
     guard: str
-    warnings: tuple[Weakness, ...]
-    bars: Bars | None
+    bars: BarChart | None
     histogram: Histogram
-    columns: Columns | None
-    times: tuple[Breakdown, ...]
-    metrics: tuple[Measured, ...]
+    columns: ColumnChart | None
+    times: tuple[TimeBreakdown, ...]
+    metrics: tuple[MetricLine, ...]
     facts: tuple[tuple[str, Markup], ...]
-    beside: Sequence[Line]
+    peers: Sequence[IndexLine]
 
 
-def row_page(line: Line, family: Sequence[Entry], beside: Sequence[Line], baseline: Row | None) -> RowPage:
-    """`family`: the rows of all subsets; `beside`: rows that it compares with, itself among them; `baseline`: AR's row
-    of the same run."""
+def row_page(line: IndexLine, subsets: Sequence[Entry], peers: Sequence[IndexLine], baseline: Row | None) -> RowPage:
+    """Returns a page. `subsets`: the rows of all subsets. `peers`: rows that it compares with, itself among them.
+    `baseline`: AR's row of the same run."""
     entry = line.entry
     row, histogram = entry.row, histogram_of(entry.side)
     return RowPage(
         entry, line, tuple(_figures(line)), *_claims(row), guard_of(row),
-        tuple(weaknesses(row)), bars_of(family), histogram, columns_of(histogram),
-        tuple(beside_baseline(row, baseline)), tuple(measured(row)),
-        tuple(facts(row, entry.digest)), beside,
+        bars_of(subsets), histogram, columns_of(histogram),
+        tuple(time_breakdowns(row, baseline)), tuple(metric_lines(row)),
+        tuple(facts(row, entry.digest)), peers,
     )  # fmt: skip
 
 
 def _claims(row: Row) -> tuple[str, str]:
-    """The verdict with what it rests on, and what its rule promises."""
+    """Returns the verdict with its reason, and what the verification rule promises."""
     return BASELINE if is_baseline(row) else (verdict_of(row), LOSSLESS[lossless_word(row)])
 
 
 def guard_of(row: Row) -> str:
-    """The worked examples before each prompt, and whether one of them could be among those that are measured."""
+    """Returns the number of worked examples before each prompt, and whether one of them could be a measured example."""
     if not row.shots.num:
         return "none: no worked example stands before a prompt"
     source = " ".join(filter(None, (row.shots.source, row.shots.location)))
     checked = (
-        "that none is measured could not be checked"
+        "whether one of them is measured could not be checked"
         if row.shots.num_checked is None
         else f"none is among the {row.shots.num_checked} measured examples"
     )
     return f"{row.shots.num} before each prompt, from {source}; {checked}"
 
 
-def _figures(line: Line) -> list[Figure]:
+def _figures(line: IndexLine) -> list[HeadlineFigure]:
     row, cells = line.entry.row, line.cells
     ar = row.metrics.get("tokens_per_second_ar", Metric()).value
     return [
-        Figure("speed-up", cells["speedup"], "95 % interval" if cells["speedup"].more else "no interval"),
-        Figure("tokens per second", cells["speed"], "" if ar is None else f"baseline {ar:.1f}"),
-        Figure("mean acceptance length τ", cells["tau"], "tokens per target pass"),
-        Figure("acceptance rate α", cells["alpha"], "of judged draft tokens"),
+        HeadlineFigure("speed-up", cells["speedup"], "95 % interval" if cells["speedup"].more else "no interval"),
+        HeadlineFigure("tokens per second", cells["speed"], "" if ar is None else f"baseline {ar:.1f}"),
+        HeadlineFigure("mean acceptance length τ", cells["tau"], "tokens per target pass"),
+        HeadlineFigure("acceptance rate α", cells["alpha"], "of judged draft tokens"),
         _score(row),
-        Figure("rank by speed-up", cells["rank"], "in the rows that compare"),
+        HeadlineFigure("rank by speed-up", cells["rank"], "in the rows that compare"),
     ]  # fmt: skip
 
 
-def _score(row: Row) -> Figure:
-    """The main score, beside the baseline's."""
+def _score(row: Row) -> HeadlineFigure:
+    """Returns the main score and the baseline's."""
     if row.quality is None:
-        return Figure("quality", Cell(NULL), "not scored, or by several scores")
+        return HeadlineFigure("quality", IndexCell(NULL), "not scored, or by several scores")
     unit = unit_of(row.quality)
     own, baseline, change = (
         row.metrics.get(f"{row.quality}{suffix}", Metric()) for suffix in ("", "_ar", "_difference")
@@ -201,30 +205,30 @@ def _score(row: Row) -> Figure:
         f", difference [{signed(change.low * unit.factor, unit.digits)}, "
         f"{signed(change.high * unit.factor, unit.digits)}]"
     )  # fmt: skip
-    return Figure(
+    return HeadlineFigure(
         f"quality: {unit.label}",
-        Cell(number(own, unit.digits, unit.factor)),
+        IndexCell(number(own, unit.digits, unit.factor)),
         f"baseline {number(baseline, unit.digits, unit.factor)}{interval}",
     )
 
 
-def measured(row: Row) -> list[Measured]:
-    """Every metric of the row that has a value, and then those that are null."""
+def metric_lines(row: Row) -> list[MetricLine]:
+    """Returns the metrics of the row, those without a value last."""
     return [
-        Measured(
+        MetricLine(
             name,
             _number(metric.value),
             f"[{_number(metric.low)}, {_number(metric.high)}]" if metric.low is not None else "",
-            _told(name),
+            _meaning(name),
         )
         for name, metric in sorted(row.metrics.items(), key=lambda each: each[1].value is None)
     ]
 
 
 @cache
-def _told(name: str) -> Markup:
-    """Unit and meaning as cells, which the pages of all rows share."""
-    unit, text = meaning(name) or ("", "of a plug-in: its scorer says what it means")
+def _meaning(name: str) -> Markup:
+    """Returns unit and meaning as cells, which the pages of all rows share."""
+    unit, text = meaning(name) or ("", "a metric of a plug-in: see its scorer")
     return Markup('<td>{}</td><td class="text">{}</td>').format(unit, text)
 
 
@@ -239,17 +243,17 @@ def _number(value: float | None) -> str:
 OF_SUBSET = {"subset", "language", "n", "data_location", "data_revision", "num_draft_tokens"}
 
 
-def siblings(entries: Iterable[Entry]) -> dict[str, Sequence[Entry]]:
-    """By digest the rows of the same command, task and method, the one over all subsets last."""
-    families: dict[str, list[Entry]] = {}
+def subset_rows(entries: Iterable[Entry]) -> dict[str, Sequence[Entry]]:
+    """Returns by digest the rows of the same command, task and method, the row over all subsets last."""
+    groups: dict[str, list[Entry]] = {}
     for entry in entries:
-        families.setdefault(_family(entry.row), []).append(entry)
-    for family in families.values():
-        family.sort(key=lambda entry: entry.row.subset == "all")
-    return {entry.digest: family for family in families.values() for entry in family}
+        groups.setdefault(_group_key(entry.row), []).append(entry)
+    for group in groups.values():
+        group.sort(key=lambda entry: entry.row.subset == "all")
+    return {entry.digest: group for group in groups.values() for entry in group}
 
 
-def _family(row: Row) -> str:
+def _group_key(row: Row) -> str:
     same = row.model_dump(mode="json", exclude={*RESULT_FIELDS, *OF_SUBSET})
-    same["options"].pop("taken", None)  # of routes: which of them the subset's language took
+    same["options"].pop("taken", None)  # the routes that the subset's language took
     return json.dumps([same, row.command], sort_keys=True)

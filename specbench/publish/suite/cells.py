@@ -1,30 +1,45 @@
-"""The cells of a suite: one task on one pair at one temperature with one seed, with all its methods."""
+"""The suites that there are, and the cells of one: a task on a pair at one temperature with one seed, all methods."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.publish.measurement import Asked, Measurement
-from specbench.publish.suite.spec import PairSpec, SuiteSpec, TaskEntry, named
+from specbench.core.resources import builtin_dir
+from specbench.publish.suite.spec import PairSpec, SuiteSpec, TaskEntry, file_name
+from specbench.results.leaderboard import load
+from specbench.results.row import Row
+from specbench.running.request import Request
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import load_method, load_tasks
 from specbench.specs.components import build
+from specbench.specs.overrides import with_overrides
+from specbench.specs.run import named
+from specbench.specs.run_options import RunOptions
+
+KIND = "leaderboards"
+RUNS = Path("runs")
+FOLDER = "suites"  # in the folder of runs
 
 
 @dataclass(frozen=True)
-class Cell:
-    """Methods that are measured together, since all are paired to one AR. `temperature`: null: the task's own."""
+class SuiteCell:
+    """Methods that one run measures, since all are paired with the same AR answers. `temperature`: the task's own when
+    None. `options`: those of the command line. `runs`: the folder of all runs."""
 
     suite: SuiteSpec
     pair_name: str
     task: TaskEntry
     temperature: float | None
     seed: int
-    asked: Asked = field(default_factory=Asked)
+    options: RunOptions = field(default_factory=RunOptions)
+    runs: Path = RUNS
 
     @property
     def pair(self) -> PairSpec:
@@ -32,103 +47,183 @@ class Cell:
 
     @property
     def setting(self) -> str:
-        """Temperature and seed, as the folder has them: t0.7-s0."""
+        """Returns temperature and seed as the folder has them, such as t0.7-s0."""
         return f"s{self.seed}" if self.temperature is None else f"t{self.temperature:.10g}-s{self.seed}"
 
     @property
+    def place(self) -> tuple[str, str, str, str]:
+        """Returns the names of suite, pair, task and setting: the last parts of the folder."""
+        return self.suite.name, self.pair_name, self.task.called, self.setting
+
+    @property
     def name(self) -> str:
-        return " · ".join((self.pair_name, self.task.called, self.setting))
+        return " · ".join(self.place[1:])
 
     @property
     def folder(self) -> Path:
-        return folder_of(self.suite, self.asked) / self.pair_name / self.task.called / self.setting
+        return self.runs.joinpath(FOLDER, *self.place)
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Those of the suite that are not left out here."""
+        """Returns the methods of the task that are not excluded here, as the pair replaces them."""
         place: dict[str, Any] = {"pair": self.pair_name, "task": self.task.called, "seed": self.seed}
         place |= {} if self.temperature is None else {"temperature": self.temperature}
-        return tuple(
-            method for method in self.suite.methods
-            if not any(each.holds(**place, method=named(method)) for each in self.suite.exclude)
-        )  # fmt: skip
+        kept = [
+            self.pair.methods.get(method, method) for method in self.suite.methods_of(self.task)
+            if not any(each.excludes(**place, method=file_name(method)) for each in self.suite.exclude)
+        ]  # fmt: skip
+        return tuple(method for method in kept if method is not None)
 
     @property
     def limit(self) -> int | None:
-        found = (self.asked.limit, self.pair.limit, self.task.limit, self.suite.limit)
+        """Returns the examples per subset; None: all."""
+        found = (self.options.limit, self.pair.limit, self.task.limit, self.suite.limit)
         return next((limit for limit in found if limit is not None), None)
 
     @cached_property
-    def measurement(self) -> Measurement:
-        """The run with all its options."""
-        pair, asked = self.pair, self.asked
+    def request(self) -> Request:
+        """Returns the run that measures the cell."""
+        suite, pair, task = self.suite, self.pair, self.task
         sampling = () if self.temperature is None else (f"generation.temperature={self.temperature:.10g}",)
-        return Measurement(
-            task=self.task.task, methods=self.methods, folder=self.folder, subsets=self.task.subsets,
-            overrides=(*self.suite.set, *self.task.set, *sampling), target=pair.target, drafter=pair.drafter,
-            threads=asked.threads, allow_code_execution=asked.allow_code_execution,
-            options={"target_revision": pair.target_revision, "drafter_revision": pair.drafter_revision,
-                     "data": asked.data, "limit": self.limit, "repeats": self.suite.repeats, "seed": self.seed,
-                     "dtype": pair.dtype, "device": asked.device, "engine": pair.engine, "chat": pair.chat},
+        options = replace(
+            self.options, subsets=pair.subsets.get(task.called, task.subsets), target=pair.target, drafter=pair.drafter,
+            target_revision=pair.target_revision, drafter_revision=pair.drafter_revision, limit=self.limit,
+            repeats=task.repeats or suite.repeats, seed=self.seed, dtype=pair.dtype, chat=pair.chat,
+            engine=self.options.engine if pair.engine == "eager" else pair.engine,
+            overrides=(*suite.set, *task.set, *sampling),
         )  # fmt: skip
+        words = ["specbench", "run", "--task", task.task, "--method", ",".join(self.methods), *options.words()]
+        command = shlex.join([*words, "--output", str(self.folder)])
+        return Request([task.task], self.methods, options, command, output=self.folder)
+
+    def rows(self) -> list[Row]:
+        """Returns the rows of the folder; none where it was never measured."""
+        path = self.folder / "leaderboard.json"
+        return load(path) if path.is_file() else []
+
+    def is_measured(self, rows: Sequence[Row]) -> bool:
+        """Returns whether rows are all that this cell asks for now: of the same request, and of the tasks and methods
+        as they are today. Rows themselves tell the machine and the versions."""
+        asked = self.request.settings()
+        has_fairness = not self.task.fairness or any(row.fairness for row in rows)
+        return has_fairness and {(row.task, row.method) for row in rows if row.request == asked} == self.row_names()
+
+    def row_names(self) -> set[tuple[str, str]]:
+        """Returns task and method of every row, as rows name them. Raises ConfigError for those that are unknown."""
+        methods = [load_method(name) for name in ["ar", *self.methods]]
+        tasks, methods = with_overrides(load_tasks(self.task.task), methods, self.request.options.overrides)
+        return {(named(task), named(method)) for task in tasks for method in methods}
 
 
-def folder_of(suite: SuiteSpec, asked: Asked) -> Path:
-    """The folder of a suite, which holds those of its cells and their leaderboard."""
-    return asked.folder / "suites" / suite.name
+def cells_of(
+    suite: SuiteSpec, options: RunOptions | None = None, runs: Path = RUNS, pair: str | None = None,
+    only: Sequence[str] | None = None,
+) -> list[SuiteCell]:  # fmt: skip
+    """Returns all cells that have methods, those of a pair one after the other. `pair`, `only`: a pair and tasks, all
+    when None. Raises ConfigError for a pair or task that the suite has not."""
+    options = options or RunOptions()
+    if options.limit is not None and options.limit < 1:
+        raise ConfigError(f"--limit {options.limit}: give 1 or more")
+    if pair is not None and pair not in suite.pairs:
+        raise ConfigError(f"--pair {pair}: suite '{suite.name}' has no such pair: {nearest(pair, suite.pairs)}")
+    grid = product([pair] if pair else suite.pairs, suite.tasks, suite.temperatures or (None,), suite.seeds)
+    cells = [SuiteCell(suite, *place, options, runs) for place in grid]
+    cells = [cell for cell in cells if cell.methods and cell.task.called in (cell.pair.tasks or [cell.task.called])]
+    if only is None:
+        return cells
+    known = {cell.task.called for cell in cells}
+    for name in only or [""]:
+        if name not in known:
+            raise ConfigError(f"--only '{name}': no pair that is asked for has such a task: {nearest(name, known)}")
+    return [cell for cell in cells if cell.task.called in only]
 
 
-def cells_of(suite: SuiteSpec, asked: Asked) -> list[Cell]:
-    """All cells that have methods, those of a pair one after the other."""
-    asked.check()
-    grid = product(suite.pairs, suite.tasks, suite.temperatures or (None,), suite.seeds)
-    cells = [Cell(suite, pair, task, temperature, seed, asked) for pair, task, temperature, seed in grid]
-    return [cell for cell in cells if cell.methods]
+def folder_of(suite: SuiteSpec, runs: Path) -> Path:
+    """Returns the folder of a suite, which holds those of its cells and their leaderboard."""
+    return runs / FOLDER / suite.name
 
 
-def load_suite(path: Path) -> SuiteSpec:
-    """The suite of a file. Raises ConfigError naming the file, the key and what is wrong; unknown tasks, subsets,
-    methods and overrides among it."""
+def board_names() -> list[str]:
+    """Returns the names of the built-in suites."""
+    return sorted(path.stem for path in builtin_dir(KIND).glob("*.yaml"))
+
+
+def suite_path(name_or_path: str) -> Path:
+    """Returns the file of a built-in suite, or the path itself where it is one. Raises ConfigError for an unknown
+    name."""
+    if name_or_path.endswith((".yaml", ".yml")) or os.sep in name_or_path or "/" in name_or_path:
+        return Path(name_or_path)
+    if name_or_path not in board_names():
+        hint = f"{nearest(name_or_path, board_names())}, or the path of a .yaml file"
+        raise ConfigError(f"unknown board '{name_or_path}': {hint}")
+    return builtin_dir(KIND) / f"{name_or_path}.yaml"
+
+
+def read_suite(name_or_path: str) -> SuiteSpec:
+    """Returns a suite as its file says it. Raises ConfigError naming the file, the key and the problem."""
+    path = suite_path(name_or_path)
     suite = build(SuiteSpec, yaml_files.read(path), f"{path}: ")
+    if suite.published and path.stem != suite.name:  # its leaderboard is the .json beside it
+        raise ConfigError(f"{path}: name = '{suite.name}': must be the file's own name, '{path.stem}'")
+    return suite
+
+
+def load_suite(name_or_path: str) -> SuiteSpec:
+    """Returns a suite all of whose cells can be asked for. Raises ConfigError also for unknown tasks, subsets, methods
+    and overrides."""
+    path, suite = suite_path(name_or_path), read_suite(name_or_path)
     for number, task in enumerate(suite.tasks):
-        with_prefix(f"{path}: tasks.{number}: ", lambda task=task: _check_subsets(task))
-    for method in suite.methods:
-        with_prefix(f"{path}: methods: ", lambda method=method: load_method(method))
-    cells = cells_of(suite, Asked())
+        with prefixed(f"{path}: tasks.{number}: "):
+            _check_subsets(task, [name for pair in suite.pairs.values() for name in pair.subsets.get(task.called, ())])
+        with prefixed(f"{path}: methods: "):
+            for method in suite.methods_of(task):
+                load_method(method)
+    for name, pair in suite.pairs.items():
+        with prefixed(f"{path}: pairs.{name}.methods: "):
+            for method in filter(None, pair.methods.values()):
+                load_method(method)
+            if pair.methods and not cells_of(suite, pair=name):
+                raise ConfigError("nothing is left to measure: leave the pair out")
+    cells = cells_of(suite)
     if not cells:
         raise ConfigError(f"{path}: exclude: nothing is left of the grid: take an entry out")
+    checked = set()
     for cell in cells:
-        with_prefix(f"{path}: {cell.name}: ", cell.measurement.names)
-        with_prefix(f"{path}: {cell.name}: ", lambda cell=cell: _check_engine(cell))
+        key = cell.task.called, cell.methods, cell.temperature, cell.pair.engine
+        if key not in checked:
+            checked.add(key)
+            with prefixed(f"{path}: {cell.name}: "):
+                cell.row_names()
+                _check_engine(cell)
     return suite
 
 
 def is_suite(path: Path) -> bool:
-    """Whether a file is meant to be a suite. Raises ConfigError where it cannot be read."""
-    data = yaml_files.read(path)
-    return bool({"tasks", "pairs"} & data.keys()) and "runs" not in data
+    """Returns whether a file is meant to be a suite. Raises ConfigError where it cannot be read."""
+    return bool({"tasks", "pairs"} & yaml_files.read(path).keys())
 
 
-def with_prefix(prefix: str, check: Any) -> None:
-    """Run a check; its ConfigError says where."""
+@contextmanager
+def prefixed(prefix: str) -> Iterator[None]:
+    """Put `prefix` before the text of a ConfigError."""
     try:
-        check()
+        yield
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error}") from error
 
 
-def _check_engine(cell: Cell) -> None:
+def _check_engine(cell: SuiteCell) -> None:
     if cell.pair.engine != "compiled":
         return
     if own := [method for method in cell.methods if load_method(method).decoder is not None]:
         raise ConfigError(
-            f"method '{named(own[0])}' has passes of its own, which engine = 'compiled' does not reach: exclude it "
-            "there, or give a pair with the engine 'eager'"
+            f"method '{file_name(own[0])}' makes passes of its own, which engine = 'compiled' does not reach: exclude "
+            "it there, or give a pair with the engine 'eager'"
         )
 
 
-def _check_subsets(entry: TaskEntry) -> None:
-    known: Sequence[str] = [name for task in load_tasks(entry.task) for name in task.subset_names]
-    for subset in entry.subsets or ():
+def _check_subsets(entry: TaskEntry, added: Sequence[str]) -> None:
+    known = [name for task in load_tasks(entry.task) for name in task.subset_names]
+    for subset in (*(entry.subsets or ()), *added):
         if subset not in known:
             raise ConfigError(f"task '{entry.task}' has no subset '{subset}': {nearest(subset, known)}")

@@ -1,4 +1,4 @@
-"""How long a suite takes: what its cells have left to measure, at the speeds that were measured."""
+"""The time that a suite takes: the work left in its cells, at the speeds that were measured."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,12 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.analysis.tuning.calibration import without_calibration
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.models.loading import is_local
-from specbench.publish.suite.cells import Cell
+from specbench.publish.suite.cells import SuiteCell
+from specbench.running.calibration import without_calibration
 from specbench.running.checked import run_spec
 from specbench.running.compose import unique
 from specbench.running.plan import load_asked
@@ -23,8 +23,8 @@ from specbench.specs.catalogue import load_method
 
 
 @dataclass
-class Taken:
-    """Sums over the answers of one method. `first_seconds`: until the first token, `tokens`: after it."""
+class AnswerTimes:
+    """Sums over the answers of one method. `first_seconds`: until the first token. `tokens`: those after it."""
 
     answers: int = 0
     first_seconds: float = 0.0
@@ -40,38 +40,38 @@ class Taken:
 
     @property
     def seconds(self) -> float:
-        """Of an answer, in the mean."""
+        """Returns the mean time of an answer."""
         return (self.first_seconds + self.decode_seconds) / self.answers
 
     def most(self, max_new_tokens: int) -> float:
-        """Of an answer that has all tokens that it may have, at the mean speed."""
+        """Returns the time of an answer of the greatest length, at the mean speed."""
         per_token = self.decode_seconds / self.tokens if self.tokens else 0.0
         return self.first_seconds / self.answers + per_token * max(0, max_new_tokens - 1)
 
 
 @dataclass
-class Evidence:
-    """What the methods took on one task and pair."""
+class MeasuredTimes:
+    """The times of the methods on one task and pair."""
 
-    taken: dict[str, Taken] = field(default_factory=lambda: defaultdict(Taken))
+    times: dict[str, AnswerTimes] = field(default_factory=lambda: defaultdict(AnswerTimes))
 
     def add(self, record: Record) -> None:
         """Count one record."""
         for method, generation in record["methods"].items():
-            self.taken[method].add(generation)
+            self.times[method].add(generation)
 
     @property
     def num_records(self) -> int:
-        return max((taken.answers for taken in self.taken.values()), default=0)
+        return max((times.answers for times in self.times.values()), default=0)
 
     def seconds(self, methods: Iterable[str]) -> float | None:
-        """Of one example with these methods; None where nothing is known. A method that was not measured counts as
-        the mean of the others."""
-        return self._sum({name: taken.seconds for name, taken in self.taken.items()}, methods)
+        """Returns the time of one example with these methods; None where nothing is known. A method that was not
+        measured counts as the mean of the others."""
+        return self._sum({name: times.seconds for name, times in self.times.items()}, methods)
 
     def most(self, methods: Iterable[str], max_new_tokens: int) -> float | None:
-        """The same where every answer has all tokens that it may have."""
-        return self._sum({name: taken.most(max_new_tokens) for name, taken in self.taken.items()}, methods)
+        """Returns the same for answers of the greatest length."""
+        return self._sum({name: times.most(max_new_tokens) for name, times in self.times.items()}, methods)
 
     @staticmethod
     def _sum(known: Mapping[str, float], methods: Iterable[str]) -> float | None:
@@ -82,13 +82,12 @@ class Evidence:
 
 
 def generation_seconds(record: Record) -> float:
-    """What all answers of a record took."""
+    """Returns the time of all answers of a record."""
     return float(sum((g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in record["methods"].values()))
 
 
 def records_in(folder: Path) -> Iterator[Record]:
-    """The records of a run's folder as they are, a half-written last one left out. They are not checked: measuring
-    does that."""
+    """Returns the records of a run's folder without half-written ones. They are not checked: measuring does that."""
     path = folder / "records.jsonl"
     if not path.is_file():
         return
@@ -102,16 +101,16 @@ def records_in(folder: Path) -> Iterator[Record]:
             yield record
 
 
-Group = tuple[str, str]  # pair and task: cells that have them in common take about the same for an example
+Group = tuple[str, str]  # pair and task: their cells take about the same time for an example
 
 
 @dataclass
-class Planned:
-    """A cell and its work: `subsets`: of each its blocks (an example, repeat and turn) and the tokens that an answer
-    may have; None where the data cannot be read here. `methods` are names as records have them. `problem`: why the cell
-    cannot be measured, as far as that is seen without a model."""
+class PlannedCell:
+    """A cell and its work. `subsets`: for each the number of blocks (one example, repeat and turn) and the most
+    tokens of an answer; None where the data cannot be read here. `methods`: names as records have them.
+    `problem`: the reason why the cell cannot be measured, as far as it can be known without a model."""
 
-    cell: Cell
+    cell: SuiteCell
     methods: tuple[str, ...]
     subsets: tuple[tuple[int, int], ...] | None
     is_measured: bool
@@ -133,8 +132,8 @@ class Planned:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds. `most`: where every answer has all tokens that it may have, at the same speeds. `unknown`: cells that
-    are not in it, since nothing like them was measured."""
+    """Seconds. `most`: for answers of the greatest length, at the same speeds. `unknown`: the number of cells that are
+    not in it, since nothing like them was measured."""
 
     seconds: float
     most: float
@@ -143,22 +142,23 @@ class Estimate:
 
 @dataclass
 class Forecast:
-    """`loading` and `other`: seconds of a pair's models, and of a cell beside its answers (data, warming up)."""
+    """The plan of a suite with the times measured so far. `loading`: seconds to load a pair's models. `other`: seconds
+    of a cell beside its answers (data, warm-up)."""
 
-    plan: Sequence[Planned]
-    evidence: dict[Group, Evidence] = field(default_factory=lambda: defaultdict(Evidence))
+    plan: Sequence[PlannedCell]
+    measured: dict[Group, MeasuredTimes] = field(default_factory=lambda: defaultdict(MeasuredTimes))
     loading: dict[str, float] = field(default_factory=dict)
     other: dict[Group, float] = field(default_factory=dict)
 
     def add(self, number: int, record: Record, counts: bool = True) -> None:
-        """A record of a cell; `counts`: whether it is one more of those that the cell is to have."""
+        """Add a record of a cell. `counts`: whether it is part of the cell's own work."""
         planned = self.plan[number]
-        self.evidence[planned.group].add(record)
+        self.measured[planned.group].add(record)
         planned.num_done += counts
 
-    def of(self, planned: Planned) -> Estimate | None:
-        """What a cell has left, without loading its models; None where nothing like it was measured."""
-        known = self.evidence[planned.group]
+    def of(self, planned: PlannedCell) -> Estimate | None:
+        """Returns the time left of a cell, without loading its models; None where nothing like it was measured."""
+        known = self.measured[planned.group]
         if planned.is_measured:
             return Estimate(0, 0)
         seconds = known.seconds(planned.methods)
@@ -171,8 +171,8 @@ class Forecast:
         return Estimate(other + about, other + max(about, most * share))
 
     def total(self, num_workers: int) -> Estimate:
-        """What is left of all cells, shared by the workers: at least what the longest one takes. Each worker loads the
-        models of each pair that it comes to."""
+        """Returns the time left of all cells, shared by the workers: at least that of the longest cell. Each worker
+        loads the models of each pair that it measures."""
         left = [planned for planned in self.plan if not planned.is_measured]
         found = [estimate for planned in left if (estimate := self.of(planned)) is not None]
         pairs = [planned.cell.pair_name for planned in left]
@@ -188,8 +188,8 @@ class Forecast:
         return Estimate(shared(about), shared(most), len(left) - len(found))
 
 
-def shown(seconds: float) -> str:
-    """45 s, 12 min, 3 h 20 min."""
+def duration(seconds: float) -> str:
+    """Returns a time such as 45 s, 12 min, 3 h 20 min."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -197,25 +197,25 @@ def shown(seconds: float) -> str:
 
 
 def cells_in(forecast: Forecast) -> str:
-    """1 cell, 12 cells."""
+    """Returns a number such as 1 cell, 12 cells."""
     return f"{len(forecast.plan)} cell{'' if len(forecast.plan) == 1 else 's'}"
 
 
 Subsets = tuple[tuple[int, int], ...]
 
 
-def planned(cells: Sequence[Cell]) -> Forecast:
-    """All cells, with what they have already. What cannot be read here is not known; measuring says why."""
+def make_forecast(cells: Sequence[SuiteCell]) -> Forecast:
+    """Returns the plan of all cells, with the records that they have already."""
     counted: dict[Any, Subsets | ConfigError] = {}
     plan, recorded = [], []
     for cell in cells:
         key = (cell.task.called, cell.limit, cell.pair_name, cell.methods)
         if key not in counted:
             counted[key] = subsets_of(cell)
-        rows = cell.measurement.rows()
+        rows = cell.rows()
         methods = tuple(load_method(name).name for name in unique(["ar", *cell.methods]))
         subsets, problem = (None, str(found)) if isinstance(found := counted[key], ConfigError) else (found, None)
-        plan.append(Planned(cell, methods, subsets, cell.measurement.is_measured(rows), problem=problem))
+        plan.append(PlannedCell(cell, methods, subsets, cell.is_measured(rows), problem=problem))
         recorded.append(list(records_in(cell.folder)))
     forecast = Forecast(plan)
     for number, records in enumerate(recorded):
@@ -224,10 +224,11 @@ def planned(cells: Sequence[Cell]) -> Forecast:
     return forecast
 
 
-def subsets_of(cell: Cell) -> Subsets | ConfigError:
-    """Of each subset its blocks, and the tokens that an answer may have; why not where that cannot be told."""
+def subsets_of(cell: SuiteCell) -> Subsets | ConfigError:
+    """Returns for each subset the number of its blocks and the most tokens of an answer, or the reason why they are
+    unknown."""
     try:
-        spec = run_spec(cell.measurement.request())
+        spec = run_spec(cell.request)
         if spec.drafter is not None and not spec.drafter.startswith(EMBEDDED):
             is_local(spec.drafter)
         embedded = spec.target.startswith(EMBEDDED)

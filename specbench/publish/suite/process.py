@@ -1,4 +1,4 @@
-"""A process that measures, seen from outside: started when it is needed, asked, ended."""
+"""A process that measures: its side that sends jobs and receives events, and the program that it runs."""
 
 import gc
 import io
@@ -27,7 +27,18 @@ from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
-from specbench.publish.suite.workers import Begun, Event, Finished, Job, Lost, Opening, Ready, Recorded, Said
+from specbench.publish.suite.workers import (  # fmt: skip
+    BlockRecorded,
+    Event,
+    Job,
+    JobFinished,
+    JobStarted,
+    LogLine,
+    WorkerLost,
+    WorkerReady,
+    WorkerSettings,
+    reason_of,
+)
 from specbench.running.models import Models, load_models
 from specbench.specs.run import RunSpec
 
@@ -35,34 +46,34 @@ PROGRAM = "from specbench.publish.suite.process import main; main()"
 
 
 class MeasuringProcess:
-    """Starts at `open`; a job that ends it is `Lost`."""
+    """A process that measures on this machine. `open` starts it; when a job ends it, the worker is lost."""
 
     name = "the measuring process"
 
-    def __init__(self, opening: Opening) -> None:
-        self._opening = opening
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
 
-    def open(self) -> Ready | Lost:
-        """Start the process, where it does not run, and wait until it is there."""
+    def open(self) -> WorkerReady | WorkerLost:
+        """Start a new process, and wait until it is ready."""
         self.close()
         paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(  # in a process group of its own: who asks is interrupted, not who measures
+        self._process = subprocess.Popen(  # in its own process group: an interrupt reaches the asking process alone
             [sys.executable, "-P", "-X", "faulthandler", "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._errors, start_new_session=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )  # fmt: skip
-        event = self._exchange(self._opening)
-        assert isinstance(event, Ready | Lost)
+        event = self._exchange(self._settings)
+        assert isinstance(event, WorkerReady | WorkerLost)
         return event
 
     def events(self, job: Job) -> Iterator[Event]:
-        """Send a job, and tell what happens until it is finished or lost."""
+        """Send a job. Returns its events until it is finished or the process is lost."""
         event = self._exchange(job)
         while True:
             yield event
-            if isinstance(event, Finished | Lost):
+            if isinstance(event, JobFinished | WorkerLost):
                 return
             event = self._next()
 
@@ -81,7 +92,7 @@ class MeasuringProcess:
                         stream.close()
             self._process = None
 
-    def _exchange(self, message: Opening | Job) -> Event:
+    def _exchange(self, message: WorkerSettings | Job) -> Event:
         assert self._process is not None and self._process.stdin is not None
         try:
             pickle.dump(message, self._process.stdin)
@@ -98,14 +109,14 @@ class MeasuringProcess:
             return self._lost()
         return event
 
-    def _lost(self) -> Lost:
+    def _lost(self) -> WorkerLost:
         assert self._process is not None
         code = self._process.wait()
         last = self._last_error()
-        return Lost(f"its process ended {how(code)}{f': {last}' if last else ''}")
+        return WorkerLost(f"its process ended {exit_in_words(code)}{f': {last}' if last else ''}")
 
     def _last_error(self) -> str:
-        """The first line of what a crash has written, or the last of a traceback."""
+        """Returns the first line that a crash has written, or the last line of a traceback."""
         assert self._errors is not None
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
@@ -113,8 +124,8 @@ class MeasuringProcess:
         return (fatal or lines[-1:] or [""])[0][:200]
 
 
-def how(code: int) -> str:
-    """An exit code in words."""
+def exit_in_words(code: int) -> str:
+    """Returns an exit code in words."""
     if code >= 0:
         return f"with exit code {code}"
     with suppress(ValueError):
@@ -128,29 +139,29 @@ Send = Callable[[Event], None]
 
 
 def main() -> None:
-    """Serve jobs until there are no more. What libraries print goes to the standard error."""
-    told, asked = os.fdopen(os.dup(1), "wb"), os.fdopen(os.dup(0), "rb")
+    """Do jobs until there are no more. The output of libraries goes to the standard error."""
+    events, messages = os.fdopen(os.dup(1), "wb"), os.fdopen(os.dup(0), "rb")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
     def send(event: Event) -> None:
-        pickle.dump(event, told)
-        told.flush()
+        pickle.dump(event, events)
+        events.flush()
 
     console.stderr.file = Lines(send)  # type: ignore[assignment]
     warnings.showwarning = console.show_warning
-    opening, jobs = pickle.load(asked), queue.SimpleQueue[Job]()
-    threading.Thread(target=take, args=(asked, jobs, opening.scratch), daemon=True).start()
-    send(ready(opening))
+    settings, jobs = pickle.load(messages), queue.SimpleQueue[Job]()
+    threading.Thread(target=receive_jobs, args=(messages, jobs, settings.scratch), daemon=True).start()
+    send(ready(settings))
     serve(jobs, send)
 
 
-def take(asked: IO[bytes], jobs: "queue.SimpleQueue[Job]", scratch: Path | None) -> None:
-    """Jobs as they come; when whoever sends them is gone, so is this process, at once: nothing measured is lost, since
-    who has sent a scratch folder has what was recorded there."""
+def receive_jobs(messages: IO[bytes], jobs: "queue.SimpleQueue[Job]", scratch: Path | None) -> None:
+    """Put every job that arrives into a queue. When the sender is gone, this process ends at once: nothing measured is
+    lost, since a sender of a scratch folder has received the records in it."""
     try:
         while True:
-            jobs.put(pickle.load(asked))
+            jobs.put(pickle.load(messages))
     except (EOFError, OSError, pickle.UnpicklingError):
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -158,33 +169,35 @@ def take(asked: IO[bytes], jobs: "queue.SimpleQueue[Job]", scratch: Path | None)
 
 
 def serve(jobs: "queue.SimpleQueue[Job]", send: Send) -> None:
-    """One job after the other, as long as the process is sound."""
-
-    kept = KeptModels()
+    """Do one job after the other, as long as the process is sound."""
+    cache = ModelCache()
     is_sound = True
     while is_sound:
         job = jobs.get()
         started = time.monotonic()
-        failure, is_sound = attempt(job, kept, send)
-        send(Finished(failure, time.monotonic() - started, kept.load_seconds, is_last=not is_sound))
+        failure, is_sound = attempt(job, cache, send)
+        send(JobFinished(failure, time.monotonic() - started, cache.load_seconds, is_last=not is_sound))
     sys.exit(0)
 
 
-def attempt(job: Job, kept: Any, send: Send) -> tuple[str | None, bool]:
-    """Run a job: why it failed, if it did, and whether the process can go on: not after an error that is no user's
-    mistake, nor without memory, which may leave the accelerator as nobody knows."""
+def attempt(job: Job, cache: Any, send: Send) -> tuple[str | None, bool]:
+    """Run a job. Returns the reason why it failed, None where it did not, and whether the process can go on. It cannot
+    after an error that is no mistake of the user, nor when memory ran out: the state of the accelerator is then
+    unknown."""
     from specbench.core.threads import share_machine
     from specbench.models.devices import is_out_of_memory
-    from specbench.publish.measurement import reason_of
     from specbench.results.execute import execute
     from specbench.tasks.sandbox import run as permission
 
     try:
         if job.cwd is not None and job.cwd.is_dir():
             os.chdir(job.cwd)
-        permission.allow(job.allow_code_execution)
+        permission.allow(job.request.options.allow_code_execution)
         share_machine(job.num_sharing)
-        execute(job.request, console.stderr, kept, lambda _, num_blocks: Telling(num_blocks, send))
+        execute(job.request, console.stderr, cache, lambda _, num_blocks: SendingReports(num_blocks, send))
+        if job.fairness:
+            cache.drop()  # the numbers need models of their own
+            add_fairness(job)
     except ConfigError as error:
         return str(error), error.__cause__ is None or not is_out_of_memory(error.__cause__)
     except Exception as error:
@@ -192,15 +205,28 @@ def attempt(job: Job, kept: Any, send: Send) -> tuple[str | None, bool]:
     return None, True
 
 
-class Telling:
-    """Sends every block that is recorded."""
+def add_fairness(job: Job) -> None:
+    """Add the numbers of `specbench fairness` to the rows of a job's folder; languages of free texts are left out."""
+    from specbench.analysis.fairness import FairnessRequest, add_to, fairness_answer
+
+    options = job.request.options
+    request = FairnessRequest(
+        runs=[str(job.folder)], before=None, after=None, drafters=(), reference="continuation", samples=0,
+        data=options.data, seed=options.seed, dtype=options.dtype, device=options.device, threads=options.threads,
+    )  # fmt: skip
+    num_rows = add_to(job.folder / "leaderboard.json", fairness_answer(request))
+    console.say(console.stderr, f"fairness: {num_rows} rows")
+
+
+class SendingReports:
+    """Sends an event for every recorded block."""
 
     def __init__(self, num_blocks: int, send: Send) -> None:
         self._num_blocks = num_blocks
         self._send = send
 
-    def __enter__(self) -> "Telling":
-        self._send(Begun(self._num_blocks))
+    def __enter__(self) -> "SendingReports":
+        self._send(JobStarted(self._num_blocks))
         return self
 
     def __exit__(
@@ -209,39 +235,39 @@ class Telling:
         pass
 
     def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
-        """One block is recorded."""
-        self._send(Recorded(record, measured))
+        """Send the event of one block."""
+        self._send(BlockRecorded(record, measured))
 
 
 class Lines(io.TextIOBase):
-    """A text stream that sends every line."""
+    """A text stream that sends an event for every line."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._begun = ""
 
     def write(self, text: str) -> int:
-        """Send the lines that end in a text."""
+        """Send the lines that are complete with this text."""
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
-            self._send(Said(line))
+            self._send(LogLine(line))
         return len(text)
 
 
-def ready(opening: Opening) -> Ready:
-    """What this process measures with."""
+def ready(settings: WorkerSettings) -> WorkerReady:
+    """Returns the machine and the versions that this process measures with."""
     from specbench.core.threads import set_threads
     from specbench.models.loading import choose_device
     from specbench.results.environment import environment
 
-    set_threads(opening.threads, False)
-    found = environment(str(choose_device(opening.device)), "", "")
-    return Ready(socket.gethostname(), os.getpid(), found["device"], found["versions"], found["commit"])
+    set_threads(settings.threads, False)
+    found = environment(str(choose_device(settings.device)), "", "")
+    return WorkerReady(socket.gethostname(), os.getpid(), found["device"], found["versions"], found["commit"])
 
 
-class KeptModels:
-    """Models by what they were loaded with. Another target drops them all before it is loaded, so that two pairs are
-    never in memory together. `load_seconds`: of the last run."""
+class ModelCache:
+    """Keeps loaded models by name and options. Another target drops them all before it is loaded, so that two pairs
+    are never in memory together. `load_seconds`: time that the last run took to load models."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[Any, ...], CausalLM] = {}
@@ -249,7 +275,7 @@ class KeptModels:
         self.load_seconds = 0.0
 
     def __call__(self, spec: RunSpec) -> Models:
-        """The models of a run, those of the last one where it shares them; its others are dropped."""
+        """Returns the models of a run. Those that it shares with the last run are kept, the others are dropped."""
         started, self.load_seconds = time.monotonic(), 0.0
         self._used = set()
         target = _key(

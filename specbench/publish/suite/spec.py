@@ -1,4 +1,4 @@
-"""What a suite YAML says: tasks × methods × pairs × temperatures × seeds, and what of it is left out."""
+"""What a suite YAML says: tasks × methods × pairs × temperatures × seeds, exclusions, and published figures."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -7,34 +7,49 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.specs.components import Chat, Dtype, Engine, Name, Spec, Temperature, Text
+from specbench.core.resources import EMBEDDED
+from specbench.publish.suite.figures import PublishedTable, check_metric
+from specbench.specs.components import Chat, Dtype, Engine, Name, Spec, Temperature, Text, Version
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Texts = Annotated[tuple[Text, ...], Field(min_length=1)]
+PLURALS = {"pair": "pairs", "task": "tasks", "temperature": "temperatures", "seed": "seeds", "method": "methods"}
 
 
 class TaskEntry(Spec):
-    """A task, written as its name or as a mapping. `name`: what the suite calls it, where a task is there twice."""
+    """A task of a suite, written as its name or as a mapping.
+
+    `name`: its name in the suite, needed where a task is there twice. `methods`, `repeats`: in place of the suite's.
+    `fairness`: whether the rows also get the numbers of `specbench fairness`.
+    """
 
     task: Text
     name: Name | None = None
-    subsets: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
+    methods: Texts | None = None
+    subsets: Texts | None = None
     limit: Count | None = None
+    repeats: Count | None = None
     set: tuple[Text, ...] = ()
+    fairness: bool = False
 
     @model_validator(mode="before")
     @classmethod
-    def _word(cls, data: Any) -> Any:
+    def _from_name(cls, data: Any) -> Any:
         return {"task": data} if isinstance(data, str) else data
 
     @property
     def called(self) -> str:
-        """Its name in the suite, which names folders too."""
-        return self.name or named(self.task)
+        """Returns its name in the suite, which folders have too."""
+        return self.name or file_name(self.task)
 
 
 class PairSpec(Spec):
-    """A target and a drafter; without a target the embedded family."""
+    """A target and a drafter; without a target the embedded models.
+
+    `tasks`: the tasks that it is measured on, all when absent. `methods`: what it measures in place of a method of the
+    suite; null: nothing. `subsets`: by task, in place of the task's.
+    """
 
     target: Text | None = None
     drafter: Text | None = None
@@ -44,10 +59,18 @@ class PairSpec(Spec):
     engine: Engine = "eager"
     chat: Chat = "auto"
     limit: Count | None = None
+    tasks: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
+    methods: dict[str, Text | None] = Field(default_factory=dict)
+    subsets: dict[str, tuple[Text, ...]] = Field(default_factory=dict)
+
+    @property
+    def is_embedded(self) -> bool:
+        """Returns whether the target is the embedded one, whose numbers are shown beside the figures of all pairs."""
+        return self.target is None or self.target == f"{EMBEDDED}target"
 
 
 class Exclusion(Spec):
-    """A part of the grid that is not measured: all that has one of the values of every key that is given."""
+    """A part of the grid that is not measured: the cells that have one of the values of every given key."""
 
     task: Text | tuple[Text, ...] | None = None
     method: Text | tuple[Text, ...] | None = None
@@ -56,86 +79,151 @@ class Exclusion(Spec):
     seed: Seed | tuple[Seed, ...] | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _not_empty(self) -> Self:
         if not self.values():
             raise ConfigError(
-                "exclude: an entry is empty, which is all: name a task, method, pair, temperature or seed"
+                "exclude: an entry is empty, which excludes everything: name a task, method, pair, temperature or seed"
             )
         return self
 
     def values(self) -> dict[str, tuple[Any, ...]]:
-        """The values of every key that is given."""
+        """Returns the values of every given key."""
         given = {key: value for key, value in self if value is not None}
         return {key: value if isinstance(value, tuple) else (value,) for key, value in given.items()}
 
-    def holds(self, **place: Any) -> bool:
-        """Whether a part of the grid is left out. What `place` does not name must not be asked for."""
+    def excludes(self, **place: Any) -> bool:
+        """Returns whether a part of the grid is excluded. A key that `place` lacks matches nothing."""
         return all(key in place and place[key] in values for key, values in self.values().items())
 
 
 class SuiteSpec(Spec):
-    """A suite. `temperatures`: in place of the task's own. `limit`: examples per subset; the command line wins over the
-    pair, the pair over the task, the task over this."""
+    """A suite; with `published` it is a board.
+
+    `temperatures`: in place of the task's own. `limit`: examples per subset; the command line wins over the pair, the
+    pair over the task, the task over the suite. `columns`: the metrics of the table of its rows.
+    """
 
     name: Name
+    version: Version | None = None
     title: Text | None = None
-    tasks: Annotated[tuple[TaskEntry, ...], Field(min_length=1)]
-    methods: Annotated[tuple[Text, ...], Field(min_length=1)]
+    paper: Text | None = None
     pairs: Annotated[dict[Name, PairSpec], Field(min_length=1)]
+    methods: tuple[Text, ...] = ()
+    tasks: Annotated[tuple[TaskEntry, ...], Field(min_length=1)]
     temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] | None = None
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0,)
     limit: Count | None = None
     repeats: Count = 1
     set: tuple[Text, ...] = ()
     exclude: tuple[Exclusion, ...] = ()
+    columns: Texts = ("acceptance_rate", "mean_acceptance_length", "tokens_per_second", "speedup", "quality")
+    published: tuple[PublishedTable, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _pairs_without_keys(cls, data: Any) -> Any:
-        """`embedded:` with nothing behind it is the embedded family."""
+        """`embedded:` with nothing behind it means the embedded models."""
         if not isinstance(data, Mapping) or not isinstance(data.get("pairs"), Mapping):
             return data
         return {**data, "pairs": {name: {} if pair is None else pair for name, pair in data["pairs"].items()}}
 
     @model_validator(mode="after")
-    def _each_once(self) -> Self:
-        axes = self.axes()
+    def _is_consistent(self) -> Self:
+        self._check_repeated()
+        self._check_methods()
+        self._check_pairs()
+        self._check_exclusions()
+        for metric in self.columns:
+            check_metric("columns", metric)
+        self._check_published()
+        return self
+
+    def methods_of(self, task: TaskEntry) -> tuple[str, ...]:
+        """Returns the methods that a task is measured with, before any is replaced or excluded."""
+        return task.methods or self.methods
+
+    def axes(self) -> dict[str, tuple[Any, ...]]:
+        """Returns the values of every axis, as `exclude` names them; without `temperatures` none of that axis."""
+        return {
+            "pair": tuple(self.pairs), "task": tuple(task.called for task in self.tasks),
+            "temperature": self.temperatures or (), "seed": self.seeds,
+            "method": tuple(dict.fromkeys(file_name(name) for task in self.tasks for name in self.methods_of(task))),
+        }  # fmt: skip
+
+    def _check_repeated(self) -> None:
+        axes = {**self.axes(), "method": tuple(map(file_name, self.methods))}
         for axis, values in axes.items():
-            for value in values:
-                if values.count(value) > 1:
-                    remedy = "give one of them a `name`" if axis == "task" else "give it once"
-                    raise ConfigError(f"{PLURALS[axis]}: '{value}' is given twice: {remedy}")
+            if (value := repeated(values)) is not None:
+                remedy = "give one of them a `name`" if axis == "task" else "give it once"
+                raise ConfigError(f"{PLURALS[axis]}: '{value}' is given twice: {remedy}")
         for number, task in enumerate(self.tasks):
-            for subset in task.subsets or ():
-                if (task.subsets or ()).count(subset) > 1:
-                    raise ConfigError(f"tasks.{number}.subsets: '{subset}' is given twice: give it once")
+            if (value := repeated(task.subsets or ())) is not None:
+                raise ConfigError(f"tasks.{number}.subsets: '{value}' is given twice: give it once")
+        if (value := repeated([table.number for table in self.published])) is not None:
+            raise ConfigError(f"published: table '{value}' is given twice: delete or rename one")
+
+    def _check_methods(self) -> None:
+        for number, task in enumerate(self.tasks):
+            if not self.methods_of(task):
+                raise ConfigError(f"tasks.{number}: '{task.called}' has no methods: give it, or the suite, `methods`")
         if self.temperatures is not None and any(_sets_temperature(text) for text in self._overrides()):
             raise ConfigError("set: generation.temperature is set, and there are `temperatures`: delete one of the two")
+
+    def _check_pairs(self) -> None:
+        tasks, methods = self.axes()["task"], {"ar", *self.axes()["method"]}
+        for name, pair in self.pairs.items():
+            for method in pair.methods:
+                check_known(f"pairs.{name}.methods", "method", method, methods)
+            for key, named in (("subsets", pair.subsets), ("tasks", pair.tasks or ())):
+                for task in named:
+                    check_known(f"pairs.{name}.{key}", "task", task, tasks)
+
+    def _check_exclusions(self) -> None:
+        axes = self.axes()
         for number, exclusion in enumerate(self.exclude):
             for axis, excluded in exclusion.values().items():
                 for value in excluded:
                     if value not in axes[axis]:
                         hint = nearest(str(value), map(str, axes[axis]))
                         raise ConfigError(f"exclude.{number}.{axis} = '{value}': the suite has no such {axis}: {hint}")
-        return self
 
-    def axes(self) -> dict[str, tuple[Any, ...]]:
-        """The values of every axis, as `exclude` names them; without temperatures there are none."""
-        return {
-            "pair": tuple(self.pairs), "task": tuple(task.called for task in self.tasks),
-            "temperature": self.temperatures or (), "seed": self.seeds,
-            "method": tuple(map(named, self.methods)),
-        }  # fmt: skip
+    def _check_published(self) -> None:
+        """A figure may be of what is not measured here; whatever it names must be in the suite."""
+        if self.published and len(self.temperatures or ()) + len(self.seeds) > 1:
+            raise ConfigError(
+                "published: a figure is of one temperature and one seed: give tasks of their own, with `set`, in place "
+                "of `temperatures` and `seeds`"
+            )
+        axes = self.axes()
+        methods = {"ar", *axes["method"]}
+        for table in self.published:
+            where = f"published: table {table.number}"
+            for figure in table.references():
+                check_known(where, "pair", figure.pair, self.pairs)
+                check_known(where, "task", figure.task, axes["task"])
+                for key in ("method", "minus", "change_from"):
+                    check_known(where, key, getattr(figure, key), methods)
+                if figure.metric is not None:
+                    check_metric(where, figure.metric)
 
     def _overrides(self) -> Iterable[str]:
         return (*self.set, *(text for task in self.tasks for text in task.set))
 
 
-PLURALS = {"pair": "pairs", "task": "tasks", "temperature": "temperatures", "seed": "seeds", "method": "methods"}
+def repeated(values: Iterable[Any]) -> Any:
+    """Returns the first value that is given twice; None where there is none."""
+    known = list(values)
+    return next((value for value in known if known.count(value) > 1), None)
 
 
-def named(name_or_path: str) -> str:
-    """What a suite calls a task or method that is given as a name or a file."""
+def check_known(where: str, key: str, name: str | None, choices: Any) -> None:
+    """Raises ConfigError for a name that is none of the choices; None names nothing."""
+    if name is not None and name not in choices:
+        raise ConfigError(f"{where}: {key} = '{name}': the suite has no such {key}: {nearest(name, choices)}")
+
+
+def file_name(name_or_path: str) -> str:
+    """Returns the name that a suite gives to a task or method: its own, or that of its file."""
     name = Path(name_or_path).stem if name_or_path.endswith((".yaml", ".yml")) else name_or_path
     return name.replace(":", "-").replace("/", "-")
 

@@ -1,44 +1,56 @@
-"""A suite as tables: its cells before it starts, its rows afterwards."""
+"""The tables of suites: the boards, the cells before they are measured, measured rows, published figures."""
 
-import time
-from collections import Counter
-from collections.abc import Sequence
-from types import TracebackType
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 from rich.text import Text
 
-from specbench.core.console import say
-from specbench.publish.boards.tables import add, over_all, plain_table
-from specbench.publish.suite.cells import Cell
-from specbench.publish.suite.forecast import Forecast, Planned, cells_in, generation_seconds, shown
-from specbench.publish.suite.workers import Begun, Event, Finished, Lost, Ready, Recorded, Said
-from specbench.results.captions import FEW, rests_on_few
-from specbench.results.row import Row
-from specbench.results.tables import doubt_lines, speedup_cell
-from specbench.results.units import NULL, number, short, speed, unit_of
-from specbench.running.progress import PLAIN_LINE_SECONDS
+from specbench.core.table import RULE, Column, Table, numbers, words
+from specbench.publish.suite.cells import SuiteCell, board_names, read_suite
+from specbench.publish.suite.figures import QUALITY, Figure, FigureColumn, PublishedTable
+from specbench.publish.suite.forecast import Forecast, cells_in, duration
+from specbench.publish.suite.measured import CellRows, FigureComparison, PairRows, compared, outdated
+from specbench.results.captions import FEW, computed_on, prescribed, rests_on_few, verdict_word
+from specbench.results.row import ALL, Row
+from specbench.results.tables import score_cell, speedup_cell, warning_lines
+from specbench.results.units import NULL, number, speed, unit_of
+
+NOT_MEASURED = "not measured"
+MAX_NAMES = 5  # pairs or cells that a cell or a line lists
+MAX_FIGURES = 3  # in a row of a printed table: each takes three columns of 100 characters
+HEADINGS = {
+    "acceptance_rate": "α", "mean_acceptance_length": "τ", "cost_ratio": "c", "tokens_per_second": "tok/s",
+    "speedup": "speed-up\n95 % interval", "speedup_expected": "expected speed-up", QUALITY: "score",
+}  # fmt: skip
+
+
+def boards_table() -> Table:
+    """Returns a table of the built-in suites."""
+    rows = []
+    for suite in map(read_suite, board_names()):
+        tables = ", ".join(each.called for each in suite.published) or NULL
+        pairs = ", ".join(suite.pairs) if len(suite.pairs) < MAX_NAMES else f"{len(suite.pairs)} pairs"
+        rows.append([suite.name, suite.title or NULL, suite.paper or NULL, pairs, str(len(suite.tasks)), tables])
+    return Table("boards", words("name", "title", "paper", "pairs", "tasks", "published"), rows)
 
 
 def cells_table(forecast: Forecast) -> Table:
-    """Every cell with its methods, what it has already, and how long it takes."""
-    suite = forecast.plan[0].cell.suite
-    title = f"{suite.name} · {cells_in(forecast)}"
-    table = plain_table(title, "pair", "task", "setting", "methods", "examples", "estimated time", "at most")
+    """Returns a table of the cells with their methods, the examples that they have, and the time left."""
+    rows = []
     for planned in forecast.plan:
         cell, estimate = planned.cell, forecast.of(planned)
-        times = (shown(estimate.seconds), shown(estimate.most)) if estimate else ("unknown", "unknown")
+        times = [duration(estimate.seconds), duration(estimate.most)] if estimate else ["unknown", "unknown"]
+        times = ["measured already", ""] if planned.is_measured else times
         done = f"{min(planned.num_done, planned.num_blocks)}/{planned.num_blocks}" if planned.subsets else NULL
-        times = ("measured already", "") if planned.is_measured else times
         methods = ", ".join(planned.methods[1:] or planned.methods)
-        add(table, cell.pair_name, cell.task.called, cell.setting, methods, done, *times)
-    return table
+        rows.append([cell.pair_name, cell.task.called, cell.setting, methods, done, *times])
+    headings = words("pair", "task", "setting", "methods", "examples", "estimated time", "at most")
+    return Table(f"{forecast.plan[0].cell.suite.name} · {cells_in(forecast)}", headings, rows)
 
 
 def problems(forecast: Forecast) -> list[str]:
-    """A line for each reason why cells cannot be measured, with the first of them and how many more have it."""
+    """Returns a line for each reason why cells cannot be measured: the first cell that has it, and how many more."""
     names: dict[str, list[str]] = {}
     for planned in forecast.plan:
         if planned.problem is not None and not planned.is_measured:
@@ -46,145 +58,173 @@ def problems(forecast: Forecast) -> list[str]:
     return [f"{first}{f' and {len(more)} more' if more else ''}: {why}" for why, (first, *more) in names.items()]
 
 
-def rows_table(measured: Sequence[tuple[Cell, Sequence[Row]]], plan: Sequence[Planned]) -> Table:
-    """A line per cell and method, each over all subsets; what all cells have in common is said once, below."""
-    order = {planned.cell.name: number for number, planned in enumerate(plan)}
-    measured = sorted(measured, key=lambda each: order[each[0].name])
-    cells = [cell for cell, _ in measured]
-    axes = {
+def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
+    """Returns a table with a line per cell and method, each over all subsets of the task, with the suite's columns.
+    The caption tells what all cells have in common. `measured`: at least one cell, each with rows."""
+    metrics = measured[0][0].suite.columns
+    axes = _axes([cell for cell, _ in measured])
+    varying = [name for name, values in axes.items() if len(set(values)) > 1]
+    labels = [" · ".join(axes[name][place] for name in varying or ["task"]) for place in range(len(measured))]
+    lines: list[Sequence[str]] = []
+    for place, (_, rows) in enumerate(measured):
+        first = [axes[name][place] for name in varying]
+        for line, row in enumerate(over_all(rows)):
+            shown = [*first, str(row.n)] if line == 0 else [""] * (len(first) + 1)
+            cells = [cell for metric in metrics for cell in _metric_cells(row, metric)]
+            lines.append([*shown, row.method_name, verdict_word(row), *cells])
+        lines.append(RULE)
+    same = [f"{name} {values[0]}" for name, values in axes.items() if name not in varying and values[0] != NULL]
+    columns = (*words(*varying), *numbers("n"), *words("method", "verdict"))
+    columns = (*columns, *(column for metric in metrics for column in _metric_columns(metric)))
+    return Table(title, columns, lines, [", ".join(same), *_measured_on(measured), *_remarks(measured, labels)])
+
+
+def _axes(cells: Sequence[SuiteCell]) -> dict[str, list[str]]:
+    return {
         "pair": [cell.pair_name for cell in cells],
         "task": [cell.task.called for cell in cells],
         "T": [NULL if cell.temperature is None else f"{cell.temperature:g}" for cell in cells],
         "seed": [str(cell.seed) for cell in cells],
     }
-    varying = [name for name, values in axes.items() if len(set(values)) > 1]
-    table = plain_table(f"{cells[0].suite.name} · all subsets", *varying)
-    table.add_column("n", justify="right")
-    table.add_column("method", overflow="fold")
-    for header in ("α", "τ", "tok/s", "speed-up\n95 % interval", "score"):
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("of", overflow="fold")
-    for place, (_, rows) in enumerate(measured):
-        first = [axes[name][place] for name in varying]
-        for line, row in enumerate(over_all(rows)):
-            add(table, *(first if line == 0 else [""] * len(first)), *_cells(row))
-        table.add_section()
-    same = [f"{name} {values[0]}" for name, values in axes.items() if name not in varying and values[0] != NULL]
-    table.caption, table.caption_justify = Text("\n".join([", ".join(same), *_doubts(measured)])), "left"
-    return table
 
 
-def _doubts(measured: Sequence[tuple[Cell, Sequence[Row]]]) -> list[str]:
-    """Below the table: cells with few prompts, and what the marks of speed-ups stand for."""
-    rows = [(cell, row) for cell, found in measured for row in over_all(found)]
-    names = [f"{cell.name} {short(row.method).partition('@')[0]}" for cell, row in rows]
-    few = sum(any(map(rests_on_few, over_all(found))) for _, found in measured)
-    line = f"{FEW} in {few} of {len(measured)} cells"
-    return [*([line] if few else []), *doubt_lines([row for _, row in rows], names)]
+def over_all(rows: Sequence[Row]) -> list[Row]:
+    """Returns for every task and method the row over all its subsets, or the only one."""
+    return list({(row.task, row.method): row for row in sorted(rows, key=lambda row: row.subset == ALL)}.values())
 
 
-def _cells(row: Row) -> list[str]:
-    metrics, unit = row.metrics, unit_of(row.quality)
+def _metric_columns(metric: str) -> tuple[Column, ...]:
+    column = numbers(HEADINGS.get(metric, metric.replace("_", " ")), folds=metric not in ("speedup", QUALITY))
+    return (*column, *words("of")) if metric == QUALITY else column
+
+
+def _metric_cells(row: Row, metric: str) -> list[str]:
+    """Returns the cell of a metric; for the main score also its name."""
+    if metric == QUALITY:
+        return [score_cell(row), unit_of(row.quality).label if row.quality in row.metrics else ""]
+    if metric == "speedup":
+        return [speedup_cell(row)]
+    found = row.metrics.get(metric)
+    return [speed(found) if metric == "tokens_per_second" else number(found, 3)]
+
+
+def _measured_on(measured: Sequence[CellRows]) -> list[str]:
+    """Returns the models, machines, data and days of the rows, a line each."""
+    rows = [row for _, found in measured for row in found]
+    values = {
+        "target": {row.target for row in rows}, "on": {computed_on(row) for row in rows},
+        "data": {str(row.data_source) for row in rows}, "measured": {row.created[:10] for row in rows},
+    }  # fmt: skip
+    return [f"{name}: {', '.join(sorted(found))}" for name, found in values.items()]
+
+
+def _remarks(measured: Sequence[CellRows], labels: Sequence[str]) -> list[str]:
+    """Returns lines on cells with few prompts, on the marks of speed-ups, and on rows that rank with none."""
+    few = [name for name, (_, rows) in zip(labels, measured, strict=True) if any(map(rests_on_few, over_all(rows)))]
+    where = ", ".join(few) if len(few) <= MAX_NAMES else f"{len(few)} of {len(measured)} cells"
+    rows = [(row, name) for name, (_, found) in zip(labels, measured, strict=True) for row in over_all(found)]
+    marks = warning_lines([row for row, _ in rows], [f"{name} {row.method_name}" for row, name in rows])
+    alone = {f"{row.method_name} is not ranked: {why}" for row, _ in rows if (why := prescribed(row))}
+    return [*([f"{FEW} in {where}"] if few else []), *marks, *sorted(alone)]
+
+
+def pair_table(rows: PairRows) -> Table:
+    """Returns the table of the rows of a pair, with lines on cells that are not measured, or measured otherwise."""
+    table = measured_table(f"{rows.suite.name} · {rows.pair_name} · ours", rows.measured)
+    missing = sorted({cell.task.called for cell, found in rows.cells if not found})
+    lines = [*([f"{NOT_MEASURED}: {', '.join(missing)}"] if missing else [])]
+    lines += [line for cell, found in rows.cells if (line := outdated(cell, found)) is not None]
+    return Table(table.title, table.columns, table.rows, [*table.caption, *lines])
+
+
+def nothing_measured(rows: PairRows, name: str) -> Text:
+    """Returns the line in the place of a table without rows. `name`: of the suite, as it was given."""
+    tasks = ", ".join(cell.task.called for cell, _ in rows.cells)
+    command = f"specbench board run {name} --pair {rows.pair_name}"
+    return Text(f"{rows.suite.name} · {rows.pair_name}: nothing of it is measured ({tasks}): {command}\n")
+
+
+def published_tables(rows: PairRows) -> Iterator[Table | Text]:
+    """Returns every published table with ours, in parts of at most three figures a row, each with notes behind it. What
+    differs is said once where several tables share it."""
+    said: tuple[str, ...] = ()
+    for published in rows.suite.published:
+        for columns in _parts(published.columns):
+            yield _published(published, columns, rows)
+        yield Text("\n".join([*_notes(published, published.differs == said), ""]))
+        said = published.differs
+
+
+def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows: PairRows) -> Table:
+    beside = "" if published.elsewhere else f" beside {rows.pair_name} (ours)"
+    title = f"{rows.suite.name} · {published.called} (published){beside}"
+    heading = f"\n{columns[0].heading}" if columns[0].heading else ""
+    shown: list[Column] = [*words("")]
+    for column in columns:
+        shown += numbers(f"{column.label}\npaper", folds=True)
+        shown += [] if published.elsewhere else numbers("ours", "ratio")
+    digits, lines = _digits(published), list[Sequence[str]]()
+    for group in published.groups:
+        if group.heading:
+            lines.append([group.heading + (f" ({group.hardware})" if group.hardware else "")])
+        for row in group.rows:
+            found = compared(published, group, row, rows)
+            kept = [(each, digits[n]) for n, each in enumerate(found) if published.columns[n] in columns]
+            if any(each is not None for each, _ in kept):
+                cells = _figure_cells(kept)
+                lines.append([row.label, *(cells[::3] if published.elsewhere else cells)])
+        lines.append(RULE)
+    return Table(f"{title}\n{published.title}{heading}", shown, lines)
+
+
+def _figure_cells(found: Sequence[tuple[FigureComparison | None, int]]) -> list[str]:
+    """Returns published, ours and ratio of each figure, given its digits. "Not measured" is said once in a row of which
+    nothing is."""
+    is_measured = any(each is not None and each.ours is not None for each, _ in found)
+    cells, absent = list[str](), NULL if is_measured else NOT_MEASURED
+    for each, digits in found:
+        if each is None:
+            cells += [NULL, "", ""]
+        elif each.ours is None:
+            cells += [_printed(each.published, digits), absent, ""]
+            absent = NULL
+        else:
+            ratio = NULL if each.ratio is None else f"{each.ratio:.2f}"
+            cells += [_printed(each.published, digits), f"{each.ours:.{digits}f}", ratio]
+    return cells
+
+
+def _parts(columns: Sequence[FigureColumn]) -> Iterator[Sequence[FigureColumn]]:
+    """Returns the columns in parts of about the same length; those under one heading stay together."""
+    for _, found in groupby(columns, key=lambda column: column.heading):
+        own = list(found)
+        length = math.ceil(len(own) / math.ceil(len(own) / MAX_FIGURES))
+        for start in range(0, len(own), length):
+            yield own[start : start + length]
+
+
+def _digits(published: PublishedTable) -> list[int]:
+    """Returns for each column the most decimals that the paper prints in it."""
     return [
-        str(row.n),
-        short(row.method).partition("@")[0],
-        number(metrics.get("acceptance_rate"), 3),
-        number(metrics.get("mean_acceptance_length"), 2),
-        speed(metrics.get("tokens_per_second")),
-        speedup_cell(row),
-        number(metrics.get(row.quality or ""), unit.digits, unit.factor),
-        unit.label if row.quality in metrics else "",
+        max((_decimals(figure) for _, row in published.rows() if (figure := row.figures[number])), default=0)
+        for number in range(len(published.columns))
     ]
 
 
-class Watch:
-    """Hears every event of the crew. `losses`: a line for each worker that was lost at work."""
+def _decimals(figure: Figure) -> int:
+    return max(
+        0 if number.is_integer() and number == figure.value else len(repr(number).partition(".")[2])
+        for number in (figure.value, figure.spread or figure.value)
+    )
 
-    def __init__(self, console: Console, forecast: Forecast, num_workers: int) -> None:
-        self._console, self._forecast, self._num_workers = console, forecast, num_workers
-        self.losses: list[str] = []
-        self._cells: Sequence[int] = ()  # of the jobs
-        self._first_only = False
-        self._max_losses = 1
-        self._lost: Counter[int] = Counter()  # workers, by cell
-        self._generating: dict[int, float] = {}  # seconds, by cell
-        self._ended = 0
-        self._said = time.monotonic()
-        self._bar: Progress | None = None
 
-    def __enter__(self) -> "Watch":
-        if self._console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(),
-                console=self._console, transient=True, redirect_stdout=False, redirect_stderr=False,
-            )  # fmt: skip
-            self._bar.start()
-            self._task = self._bar.add_task("starting", total=None)
-        return self
+def _printed(figure: Figure, digits: int) -> str:
+    spread = "" if figure.spread is None else f"±{figure.spread:.{digits}f}"
+    return f"{figure.value:.{digits}f}{spread}"
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
-    def start(self, cells: Sequence[int], first_only: bool, max_losses: int) -> None:
-        """The jobs from here on are of these cells; `first_only`: of the first example of each."""
-        self._cells, self._first_only, self._max_losses, self._ended = cells, first_only, max_losses, 0
-        self._lost.clear()
-
-    def tell(self, worker: str, job: int | None, event: Event) -> None:
-        """Take one event in, and say what there is to be said of it."""
-        if job is None:
-            if self._num_workers > 1 and isinstance(event, Ready):
-                say(self._console, f"{worker} is ready: {event.device}, on {event.host}")
-            elif isinstance(event, Lost):
-                say(self._console, f"{worker} cannot be started: {event.reason}")
-            return
-        cell = self._cells[job]
-        name = self._forecast.plan[cell].cell.name
-        if isinstance(event, Said):
-            say(self._console, f"{name}: {event.line}" if self._num_workers > 1 else event.line)
-        elif isinstance(event, Begun):
-            self._generating[cell] = 0.0
-        elif isinstance(event, Recorded) and event.measured:
-            self._forecast.add(cell, event.record)
-            self._generating[cell] = self._generating.get(cell, 0.0) + generation_seconds(event.record)
-            self._progress(name)
-        elif isinstance(event, Lost):
-            self._lost[cell] += 1
-            again = self._lost[cell] < self._max_losses
-            then = "it goes back into the queue, with what is recorded of it" if again else "it is given up"
-            self.losses.append(f"{name}: {worker} was lost: {event.reason}: {then}")
-            say(self._console, self.losses[-1])
-        elif isinstance(event, Finished) and event.failure is None:
-            self._learn(cell, event)
-
-    def _learn(self, cell: int, event: Finished) -> None:
-        """What a cell took beside its answers."""
-        planned = self._forecast.plan[cell]
-        pair = planned.cell.pair_name
-        self._forecast.loading[pair] = max(event.load_seconds, self._forecast.loading.get(pair, 0.0))
-        rest = event.seconds - event.load_seconds - self._generating.pop(cell, 0.0)
-        self._forecast.other[planned.group] = max(0.0, rest)
-
-    def ended(self, cell: int, event: Finished) -> None:
-        """A cell is measured, or it has failed for good."""
-        planned, self._ended = self._forecast.plan[cell], self._ended + 1
-        planned.is_measured = True
-        state = f"measured in {shown(event.seconds)}" if event.failure is None else f"FAILED: {event.failure}"
-        say(self._console, f"[{self._ended}/{len(self._cells)}] {planned.cell.name}: {state}{self._left()}")
-
-    def _progress(self, name: str) -> None:
-        chosen = [self._forecast.plan[number] for number in self._cells]
-        done, total = (sum(getattr(each, key) for each in chosen) for key in ("num_done", "num_blocks"))
-        line = "measuring first examples" if self._first_only else f"{name}{self._left()}"
-        if self._bar is not None:
-            self._bar.update(self._task, description=line, completed=done, total=total)
-        elif time.monotonic() - self._said >= PLAIN_LINE_SECONDS and not self._first_only:
-            self._said = time.monotonic()
-            say(self._console, f"{done}/{total} examples · {line}")
-
-    def _left(self) -> str:
-        seconds = self._forecast.total(self._num_workers).seconds
-        return f" · about {shown(seconds)} left" if seconds >= 1 else ""
+def _notes(published: PublishedTable, is_said: bool) -> list[str]:
+    ratio = "" if published.elsewhere else "; ratio: ours ÷ published"
+    notes = [f"published on: {published.hardware}{ratio}"]
+    notes += ["what differs: as above"] if is_said else ["what differs:", *(f"- {each}" for each in published.differs)]
+    return notes + ([f"ours: not measured here, but by {published.elsewhere}"] if published.elsewhere else [])

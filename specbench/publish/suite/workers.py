@@ -1,10 +1,10 @@
-"""Workers and the jobs that they share: who is idle takes the next; a lost one's job goes back into the queue."""
+"""A pool of workers and the jobs that they share: an idle worker takes the next job, a lost worker's job returns."""
 
 import queue
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -12,35 +12,34 @@ from typing import Protocol
 from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.core.threads import called
-from specbench.publish.measurement import reason_of
 from specbench.results.comparable import VERSIONS
-from specbench.results.environment import commit, environment
-from specbench.results.machine import check_rows
+from specbench.results.environment import check_rows, commit, environment
 from specbench.running.records import Record
 from specbench.running.request import Request
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run. `cwd`: the folder that its paths are seen from, where it is there. `num_sharing`: the workers that share
-    the CPUs of the machine, this one among them."""
+    """One run. `cwd`: the folder that its paths start from, where the worker's machine has it. `fairness`: whether the
+    rows get the numbers of `specbench fairness`. `num_sharing`: the workers that share the CPUs of a machine, this one
+    among them."""
 
     request: Request
-    allow_code_execution: bool = False
     cwd: Path | None = None
+    fairness: bool = False
     num_sharing: int = 1
 
     @property
     def folder(self) -> Path:
-        """Where the records are to be."""
+        """Returns the folder of the records."""
         assert self.request.output is not None
         return self.request.output
 
 
 @dataclass(frozen=True)
-class Opening:
-    """The first that a worker is sent: what it measures with, which its machine's name may hold. `scratch`: a folder
-    that is removed when whoever asks is gone."""
+class WorkerSettings:
+    """The first message to a worker: its device, whose name may hold the threads. `scratch`: a folder that is removed
+    when the sender is gone."""
 
     device: str
     threads: int | None
@@ -48,8 +47,8 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A worker is there. What must be equal in all of them: the device, the versions, the code."""
+class WorkerReady:
+    """A worker has started. The device, the versions and the commit must be equal in all workers."""
 
     host: str
     pid: int
@@ -59,23 +58,23 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Said:
+class LogLine:
     """A line for the user."""
 
     line: str
 
 
 @dataclass(frozen=True)
-class Begun:
-    """The models are loaded, and the blocks of the run are known. `files`: of its folder, by name, where the folder
-    is the worker's own."""
+class JobStarted:
+    """The models are loaded, and the blocks of the run are known. `files`: those of its folder, by name, where the
+    folder is the worker's own."""
 
     num_blocks: int
     files: dict[str, bytes] | None = None
 
 
 @dataclass(frozen=True)
-class Recorded:
+class BlockRecorded:
     """A block is on the worker's disk. `measured`: False where it was there before."""
 
     record: Record
@@ -83,9 +82,9 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """The run is over. `failure`: why it has no rows. `load_seconds`: for models that were not loaded before.
-    `is_last`: the process ends itself."""
+class JobFinished:
+    """The run is over. `failure`: the reason why it has no rows. `load_seconds`: for models that were not loaded
+    before. `is_last`: the process ends itself."""
 
     failure: str | None
     seconds: float = 0.0
@@ -95,80 +94,81 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class Lost:
-    """The worker's process is gone, and why; a job that it had is not finished."""
+class WorkerLost:
+    """The worker's process is gone, with the reason; a job that it had is not finished."""
 
     reason: str
 
 
-Event = Ready | Said | Begun | Recorded | Finished | Lost
+Event = WorkerReady | LogLine | JobStarted | BlockRecorded | JobFinished | WorkerLost
 
 
-class Worker(Protocol):
-    """Measures one job at a time, in a process that may be lost; `open` starts it, or another one in its place."""
+class WorkerProcess(Protocol):
+    """Measures one job at a time in a process that may be lost; `open` starts it, or a new one in its place."""
 
     @property
     def name(self) -> str: ...
-    def open(self) -> Ready | Lost: ...
+    def open(self) -> WorkerReady | WorkerLost: ...
     def events(self, job: Job) -> Iterator[Event]: ...
     def close(self) -> None: ...
 
 
-@dataclass(eq=False)
-class Hand:
-    """A worker with the thread that waits for it. `at`: the number of its job; `is_over`: nothing more is opened."""
+Message = tuple[str, int | None, Event]  # the worker's name, the number of its job, what happened
 
-    worker: Worker
-    inbox: "queue.SimpleQueue[tuple[Hand, Event]]"
-    orders: "queue.SimpleQueue[Job | None]" = field(default_factory=queue.SimpleQueue)
-    at: int | None = None
-    is_over: bool = False
 
-    def work(self) -> None:
-        """Open the worker and do its jobs; open it again where its process has ended. Ends when it cannot be opened."""
-        while not self.is_over and isinstance(self._told(lambda: iter([self.worker.open()])), Ready):
+class Worker(threading.Thread):
+    """Opens a process and does jobs in it. Opens it again where it has ended, and ends itself where that fails."""
+
+    def __init__(
+        self, process: WorkerProcess, jobs: "queue.SimpleQueue[tuple[int, Job | None]]",
+        messages: "queue.SimpleQueue[Message]",
+    ) -> None:  # fmt: skip
+        super().__init__(daemon=True)
+        self.process = process
+        self.is_closed = False
+        self._jobs, self._messages = jobs, messages
+
+    def run(self) -> None:
+        while not self.is_closed and isinstance(self._send(None, lambda: iter([self.process.open()])), WorkerReady):
             event: Event | None = None
-            while event is None or (isinstance(event, Finished) and not event.is_last):
-                if (job := self.orders.get()) is None:
+            while event is None or (isinstance(event, JobFinished) and not event.is_last):
+                number, job = self._jobs.get()
+                if job is None or self.is_closed:
                     return
-                event = self._told(lambda job=job: self.worker.events(job))  # type: ignore[misc]
+                event = self._send(number, lambda job=job: self.process.events(job))  # type: ignore[misc]
 
-    def _told(self, act: Callable[[], Iterator[Event]]) -> Event:
-        """The last of some events, all of them passed on."""
-        event: Event = Lost("it says nothing")
+    def _send(self, job: int | None, events: Callable[[], Iterator[Event]]) -> Event:
+        """Send all events, and the loss of the worker where they end in an error. Returns the last event."""
+        event: Event = WorkerLost("it sent nothing")
         try:
-            for event in act():
-                self.inbox.put((self, event))
-        except Exception as error:  # of whatever is between us and the worker; a disk that takes no records
-            event = Lost(reason_of(error))
-            self.inbox.put((self, event))
+            for event in events():
+                self._messages.put((self.process.name, job, event))
+        except Exception as error:  # of the connection, or of a disk that takes no records
+            event = WorkerLost(reason_of(error))
+            self._messages.put((self.process.name, job, event))
         return event
 
 
-class Crew:
+class WorkerPool:
     """All workers. `tell` hears every event, with the worker's name and the number of its job; `accept` may refuse a
     worker by raising ConfigError, which ends the suite."""
 
     def __init__(
-        self, workers: Sequence[Worker], accept: Callable[[Ready], None], tell: Callable[[str, int | None, Event], None]
-    ) -> None:
-        self._inbox: queue.SimpleQueue[tuple[Hand, Event]] = queue.SimpleQueue()
-        self._hands = [Hand(worker, self._inbox) for worker in workers]
+        self, processes: Sequence[WorkerProcess], accept: Callable[[WorkerReady], None],
+        tell: Callable[[str, int | None, Event], None],
+    ) -> None:  # fmt: skip
+        self._jobs: queue.SimpleQueue[tuple[int, Job | None]] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._workers = [Worker(process, self._jobs, self._messages) for process in processes]
         self._accept, self._tell = accept, tell
-        self._opening = set(self._hands)
-        self._idle: list[Hand] = []
+        self.num_workers = len(self._workers)  # those that are not lost for good
 
-    @property
-    def num_workers(self) -> int:
-        """Those that are not lost for good."""
-        return len(self._hands)
-
-    def __enter__(self) -> "Crew":
-        for hand in self._hands:
-            threading.Thread(target=hand.work, daemon=True).start()
+    def __enter__(self) -> "WorkerPool":
+        for worker in self._workers:
+            worker.start()
         try:
-            while self._opening:
-                self._hear()
+            for _ in self._workers:
+                self._next_event()
         except BaseException:
             self._close()
             raise
@@ -179,76 +179,63 @@ class Crew:
     ) -> None:
         self._close()
 
-    def run(self, jobs: Sequence[Job], max_losses: int, ended: Callable[[int, Finished], None]) -> None:
-        """Have every job done; `ended` hears of each, once. One whose worker is lost goes to another, until that has
-        happened `max_losses` times."""
-        waiting, losses = deque(range(len(jobs))), Counter[int]()
-        num_ended = 0
+    def run(self, jobs: Sequence[Job], max_losses: int, ended: Callable[[int, JobFinished], None]) -> None:
+        """Do every job, and tell `ended` of each once. A job whose worker is lost goes to another worker, until that
+        has happened `max_losses` times."""
+        for waiting in enumerate(jobs):
+            self._jobs.put(waiting)
+        losses, num_ended = Counter[int](), 0
         while num_ended < len(jobs):
-            while self._idle and waiting:
-                hand = self._idle.pop(0)
-                hand.at = waiting.popleft()
-                hand.orders.put(jobs[hand.at])
-            at, event = self._hear()
-            if at is not None and isinstance(event, Lost):
-                losses[at] += 1
-                if losses[at] < max_losses:
-                    waiting.append(at)
+            job, event = self._next_event()
+            if job is not None and isinstance(event, WorkerLost):
+                losses[job] += 1
+                if losses[job] < max_losses:
+                    self._jobs.put((job, jobs[job]))
                     continue
                 times = f" {max_losses} times" if max_losses > 1 else ""
-                event = Finished(f"its worker was lost{times}: {event.reason}")
-            if at is not None and isinstance(event, Finished):
-                ended(at, event)
+                event = JobFinished(f"its worker was lost{times}: {event.reason}")
+            if job is not None and isinstance(event, JobFinished):
+                ended(job, event)
                 num_ended += 1
 
-    def _hear(self) -> tuple[int | None, Event]:
-        """Wait for the next event; the number of the job that it is of."""
-        hand, event = self._inbox.get()
-        if isinstance(event, Ready):
+    def _next_event(self) -> tuple[int | None, Event]:
+        """Wait for an event. Returns it with the number of its job. Raises ConfigError where the last worker cannot be
+        opened."""
+        name, job, event = self._messages.get()
+        if isinstance(event, WorkerReady):
             self._accept(event)
-        self._tell(hand.worker.name, hand.at, event)
-        at = hand.at
-        if isinstance(event, Ready):
-            self._opening.discard(hand)
-            self._idle.append(hand)
-        elif isinstance(event, Finished):
-            hand.at = None
-            (self._opening.add if event.is_last else self._idle.append)(hand)
-        elif isinstance(event, Lost) and at is None:  # it could not be opened
-            self._opening.discard(hand)
-            self._hands.remove(hand)
-            if not self._hands and not self._opening:
+        self._tell(name, job, event)
+        if job is None and isinstance(event, WorkerLost):
+            self.num_workers -= 1
+            if not self.num_workers:
                 raise ConfigError(f"no worker is left: {event.reason}; everything measured is kept")
-        elif isinstance(event, Lost):
-            hand.at = None
-            self._opening.add(hand)
-        return at, event
+        return job, event
 
     def _close(self) -> None:
-        for hand in self._hands:
-            hand.is_over = True
-            hand.orders.put(None)
-            hand.worker.close()
+        for worker in self._workers:
+            worker.is_closed = True
+            self._jobs.put((-1, None))
+            worker.process.close()
 
 
-class Machines:
-    """Refuses a worker whose rows would not compare with those of the first, or of the leaderboard that is there."""
+class MachineCheck:
+    """Refuses a worker whose rows would not compare with those of the first worker, or of an existing leaderboard."""
 
     def __init__(self, leaderboard: Path) -> None:
         self._leaderboard = leaderboard
-        self._first: Ready | None = None
+        self._first: WorkerReady | None = None
         self._hosts: list[str] = []
 
-    def accept(self, ready: Ready) -> None:
-        """Raise ConfigError naming both values, for what differs."""
+    def accept(self, ready: WorkerReady) -> None:
+        """Raises ConfigError naming both values where a worker differs."""
         versions = environment("cpu", "", "")["versions"]
         here = {f"version of {name}": versions.get(name) for name in (*VERSIONS, "specbench")}
         there = {f"version of {name}": ready.versions.get(name) for name in (*VERSIONS, "specbench")}
         here["commit of specbench"], there["commit of specbench"] = commit(PACKAGE.parent), ready.commit
-        for what, value in here.items():
-            if there[what] != value:
+        for name, value in here.items():
+            if there[name] != value:
                 raise ConfigError(
-                    f"worker on {ready.host}: {what} = {there[what]}, here it is {value}: install the same on every "
+                    f"worker on {ready.host}: {name} = {there[name]}, here it is {value}: install the same on every "
                     "machine, and do not change it while a suite runs"
                 )
         self._first = self._first or ready
@@ -260,23 +247,30 @@ class Machines:
             )
 
     def num_sharing(self) -> int:
-        """The most workers that share the CPUs of one machine; 1 where each has its own, or a GPU."""
+        """Returns the most workers that share the CPUs of one machine; 1 where each has its own, or a GPU."""
         if self._first is None or "thread" not in self._first.device:
             return 1
         return max(map(self._hosts.count, self._hosts))
 
     def check_leaderboard(self) -> None:
-        """Asked when all workers are there. Raises ConfigError where their rows do not go into the file."""
+        """Raises ConfigError where the rows of the workers do not go into the leaderboard. Call it when all workers
+        have started."""
         if self._first is not None and self._leaderboard.exists():
             device = called(self._first.device, self.num_sharing())
             check_rows(self._leaderboard, device, self._first.versions)
 
-    def crowded(self) -> str | None:
-        """A line on workers that share the CPUs of one machine; None where there are none."""
+    def sharing_warning(self) -> str | None:
+        """Returns a line on workers that share the CPUs of one machine; None where there are none."""
         if (number := self.num_sharing()) == 1:
             return None
         host = max(self._hosts, key=self._hosts.count)
         return (
             f"{number} workers share the CPUs and memory of {host} and slow each other down: their speed-ups, each "
-            "beside AR in its own worker, compare only with others that were measured so, as their rows' device says"
+            "measured beside AR in its own worker, compare only with others measured in this way, as the device of "
+            "their rows says"
         )
+
+
+def reason_of(error: Exception) -> str:
+    """Returns why a cell failed, in one line."""
+    return str(error) if isinstance(error, ConfigError) else " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,16 +1,14 @@
-"""One check: a baseline and a candidate → what has become worse, and what could not be compared."""
+"""`specbench check`: a baseline and a candidate → what has become worse, and what could not be compared."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from specbench.analysis.fairness.runs import method_name, task_name
-from specbench.results.gate.by_records import ByRecords
-from specbench.results.gate.by_rows import ByRows
-from specbench.results.gate.findings import Compared, Report
+from specbench.results.comparison_input import ComparisonInput
+from specbench.results.gate.findings import CheckReport, MethodFindings
+from specbench.results.gate.methods import ByRecords, ByRows
 from specbench.results.gate.pairing import (
-    Control,
     Pair,
     Refused,
-    Side,
+    SpeedControl,
     changes,
     check_ignored,
     pair_rows,
@@ -20,44 +18,49 @@ from specbench.results.gate.pairing import (
 )
 from specbench.results.gate.speed import judge_all
 from specbench.results.row import Row
-from specbench.results.tables import doubts
+from specbench.results.tables import marked_warnings
 
 Say = Callable[[str], None]
 
 
 def check(
     baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = lambda text: None
-) -> Report:
-    """Read both sides and compare them. `max_regression`: 0.03 lets a speed-up fall by 3 %; `ignore`: conditions that
-    may differ (`pairing.IGNORABLE`). Raises ConfigError for bad input."""
+) -> CheckReport:
+    """Returns the comparison of both sides. `max_regression`: 0.03 lets a speed-up fall by 3 %. `ignore`: conditions
+    that may differ (`pairing.IGNORABLE`). `say`: is called with the progress.
+
+    Raises ConfigError for bad input.
+    """
     check_ignored(ignore)
     say("reading the runs")
     first, second = read_baseline(baseline), read_candidate(candidate)
     if first.run and second.run and (first.rows, first.run.records) == (second.rows, second.run.records):
-        return Report(baseline, candidate, max_regression, 0, 1.0, (), (), (), identical=True)
+        return CheckReport(baseline, candidate, max_regression, 0, 1.0, (), (), (), identical=True)
     pairs, refused, new, missing = pair_rows(first, second, ignore)
-    control = Control(other_device="device" in ignore)
-    by = ByRecords(first, second, control, say) if first.run else ByRows(control)
+    control = SpeedControl(other_device="device" in ignore)
+    by = ByRecords(first.run, second.run, control, say) if first.run and second.run else ByRows(control)
     compared, pending = [], []
-    for task, method in dict.fromkeys((task_name(row), method_name(row)) for row in second.rows):
+    for task, method in dict.fromkeys((row.task_name, row.method_name) for row in second.rows):
         mine = [pair for pair in pairs if _is_of(pair.candidate, task, method)]
-        each = Compared(task, method, problems=_reasons([r for r in refused if _is_of(r.candidate, task, method)]))
+        each = MethodFindings(
+            task, method, problems=_reasons([r for r in refused if _is_of(r.candidate, task, method)])
+        )
         if mine:
             say(f"comparing {each.name}")
             each.notes += [f"changed: {change}" for change in dict.fromkeys(c for pair in mine for c in changes(pair))]
-            each.notes += [*_noise(mine), *_doubts(mine)]
+            each.notes += [*_noise(mine), *_warnings(mine)]
             pending += by.compare(each, mine)
         if mine or each.problems:
             compared.append(each)
     num_tolerant, factor = judge_all(pending, control, max_regression, paired=first.run is not None)
     problems = [*([] if compared else [_nothing_common(first, second)]), *_missing(first, missing)]
     notes = [*control.notes, *_new(new if compared else []), *_other_rows(first, missing)]
-    return Report(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
+    return CheckReport(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
                   tuple(notes))  # fmt: skip
 
 
 def _is_of(row: Row, task: str, method: str) -> bool:
-    return (task_name(row), method_name(row)) == (task, method)
+    return (row.task_name, row.method_name) == (task, method)
 
 
 def _noise(pairs: Sequence[Pair]) -> list[str]:
@@ -70,15 +73,15 @@ def _noise(pairs: Sequence[Pair]) -> list[str]:
     ]
 
 
-def _doubts(pairs: Sequence[Pair]) -> list[str]:
-    """What speaks against the speed-ups of either side, by the rows over all subsets."""
+def _warnings(pairs: Sequence[Pair]) -> list[str]:
+    """Returns the warnings of the rows over all subsets, on either side."""
     whole = [pair for pair in pairs if pair.candidate.subset == "all"] or pairs
     sides = [side for pair in whole for side in (("baseline", pair.baseline), ("candidate", pair.candidate))]
-    return [f"{name} {row.subset}: {text}" for name, row in sides for text in doubts(row).values()]
+    return [f"{name} {row.subset}: {text}" for name, row in sides for text in marked_warnings(row).values()]
 
 
 def _reasons(refused: Sequence[Refused]) -> list[str]:
-    """The same reason of several subsets once."""
+    """Returns each reason once, with its subsets."""
     subsets: dict[str, list[str]] = {}
     for each in refused:
         for reason in each.reasons:
@@ -86,19 +89,20 @@ def _reasons(refused: Sequence[Refused]) -> list[str]:
     return [f"{reason} (of {', '.join(names)})" for reason, names in subsets.items()]
 
 
-def _nothing_common(baseline: Side, candidate: Side) -> str:
+def _nothing_common(baseline: ComparisonInput, candidate: ComparisonInput) -> str:
     here, there = (", ".join(_names(side.rows)) or "no rows" for side in (candidate, baseline))
     return f"the two have nothing in common: the candidate has {here}, the baseline {there}"
 
 
-def _missing(baseline: Side, rows: Sequence[Row]) -> list[str]:
-    """What a baseline run measured and the candidate did not: a gate that lets it pass would guard nothing."""
+def _missing(baseline: ComparisonInput, rows: Sequence[Row]) -> list[str]:
+    """Returns a problem with the rows of a baseline run that the candidate lacks: without it the gate would pass
+    anything."""
     if baseline.run is None or not rows:
         return []
     return [f"the candidate has no {', '.join(_names(rows))}: measure it, or name RUN:METHOD in --baseline"]
 
 
-def _other_rows(baseline: Side, rows: Sequence[Row]) -> list[str]:
+def _other_rows(baseline: ComparisonInput, rows: Sequence[Row]) -> list[str]:
     if baseline.run is not None or not rows:
         return []
     return [f"{len(rows)} rows of {baseline.text} are of what the candidate did not measure"]
@@ -109,10 +113,10 @@ def _new(rows: Sequence[Row]) -> list[str]:
 
 
 def _names(rows: Iterable[Row]) -> list[str]:
-    """Task and method with their subsets."""
+    """Returns task and method with their subsets."""
     subsets: dict[str, list[str]] = {}
     for row in rows:
-        subsets.setdefault(f"{task_name(row)} {method_name(row)}", []).append(row.subset)
+        subsets.setdefault(f"{row.task_name} {row.method_name}", []).append(row.subset)
     return [f"{name} ({_listed(found)})" for name, found in subsets.items()]
 
 

@@ -1,14 +1,14 @@
-"""The strict tier: counts that have no noise. The same outputs must not take more passes than before."""
+"""Counts without noise: the same outputs must not take more passes than before."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.results.acceptance import new_tokens, target_passes, tokens_of_passes, with_own_passes
+from specbench.results.acceptance import new_tokens, target_passes, tokens_of_passes
 from specbench.results.bootstrap import Metric
-from specbench.results.captions import decodes_alone
 from specbench.results.gate.findings import Finding
+from specbench.results.paired import Pairs
 from specbench.results.row import Row
-from specbench.running.records import ACCEPTED, JUDGED, Generation, Key, Record, step_sum
+from specbench.running.records import ACCEPTED, JUDGED, Generation, Key, record_key, step_sum
 
 PASSES, LENGTH, RATE, DRAFTS = "target passes per token", "τ", "α", "draft passes per token"
 MORE_IS_BETTER = {PASSES: False, LENGTH: True, RATE: True, DRAFTS: False}
@@ -17,17 +17,8 @@ ROUNDING = 1e-9  # relative: the same sums in another order
 Counts = dict[str, float | None]
 
 
-def generations(records: Sequence[Record], row: Row) -> list[Generation]:
-    """What a row's method generated, every pass booked on the model that made it."""
-    method = row.method.partition("@")[0]
-    decodes_with = "drafter" if decodes_alone(row) and not row.lossless else "target"
-    if "drafter_share" in row.options:
-        decodes_with = "random"
-    return [with_own_passes(record["methods"][method], decodes_with) for record in records]
-
-
 def counts_of(own: Sequence[Generation]) -> Counts:
-    """τ, α and passes of generations; null where nothing is drafted, or a decoder does not tell."""
+    """Returns τ, α and passes of generations; None where nothing is drafted, or a decoder does not report them."""
     passes = [target_passes(g) for g in own]
     tokens, steps = (sum(column) for column in zip(*map(tokens_of_passes, own), strict=True)) if own else (0, 0)
     shares = [step_sum(g, ACCEPTED) / step_sum(g, JUDGED) for g in own if step_sum(g, JUDGED)]
@@ -43,12 +34,12 @@ def counts_of(own: Sequence[Generation]) -> Counts:
 
 
 def counts_of_row(row: Row) -> Counts:
-    """What a row has of these; its draft passes are not in it."""
+    """Returns the counts that a row has; it has no draft passes."""
     return {what: row.metrics.get(name, Metric()).value for what, name in IN_ROWS.items()}
 
 
 def compare_counts(subset: str, baseline: Counts, candidate: Counts, detail: str = "") -> list[Finding]:
-    """A finding for every count that both sides have."""
+    """Returns a finding for every count that both sides have."""
     found = []
     for what, before in baseline.items():
         now = candidate.get(what)
@@ -64,13 +55,13 @@ def is_worse(before: float, now: float, more_is_better: bool) -> bool:
 
 
 def shown(value: float, other: float) -> str:
-    """A number with as many digits as tell it from another, three at least."""
+    """Returns a number with enough digits to differ from another, three at least."""
     digits = next((n for n in range(3, 10) if f"{value:.{n}f}" != f"{other:.{n}f}"), 3)
     return f"{value:.{digits}f}"
 
 
 def cells(baseline: Mapping[str, float | None], candidate: Mapping[str, float | None]) -> dict[str, str]:
-    """Then and now, for a table; one number where they are equal."""
+    """Returns the values then and now, for a table; one number where they are equal."""
     found = {}
     for what, before in baseline.items():
         now = candidate.get(what)
@@ -81,24 +72,24 @@ def cells(baseline: Mapping[str, float | None], candidate: Mapping[str, float | 
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """Keys of records with equal outputs, and of those whose outputs differ first. Later turns follow other answers,
-    are not compared, and in neither."""
+class ComparedOutputs:
+    """The keys of records with equal outputs, and of those whose outputs differ first. Later turns after a
+    difference have other prompts, and are in neither."""
 
     equal: list[Key]
     different: list[Key]
 
 
-def compare_outputs(baseline: Mapping[Key, Record], candidate: Mapping[Key, Record], method: str) -> Outputs:
-    """Both sides: the same keys, the turns of an example in their order."""
-    found = Outputs([], [])
-    parted: set[Key] = set()
-    for key in sorted(baseline):
-        first, second = (side[key]["methods"][method]["token_ids"] for side in (baseline, candidate))
+def compare(pairs: Pairs) -> ComparedOutputs:
+    """Returns which answers of the method are equal on both sides."""
+    found, parted = ComparedOutputs([], []), set[Key]()
+    both = {record_key(first): (first, second) for first, second in zip(*pairs.records, strict=True)}
+    for key in sorted(both):  # the turns of an example in their order
+        first, second = both[key]
         place: Key = (*key[:4], 0)
         if place in parted:
             continue
-        if first == second:
+        if len({tuple(record["methods"][pairs.method]["token_ids"]) for record in (first, second)}) == 1:
             found.equal.append(key)
         else:
             parted.add(place)
@@ -109,14 +100,30 @@ def compare_outputs(baseline: Mapping[Key, Record], candidate: Mapping[Key, Reco
 FOLLOWS = {"text": ("text",), "finish": ("finish",), "scores": ("score", "scores", "statistics")}
 
 
-def changed_with_equal_tokens(
-    baseline: Mapping[Key, Record], candidate: Mapping[Key, Record], outputs: Outputs, method: str
-) -> dict[str, list[Key]]:
-    """Returns by text, finish and scores the records in which it changed although the token ids are equal. All three
-    follow from the token ids: a change is one of the decoding of text, the stop rules or the scorer, or an edit."""
-    sides = {key: [side[key]["methods"][method] for side in (baseline, candidate)] for key in outputs.equal}
-    found = {
-        what: [key for key, (first, second) in sides.items() if any(first.get(n) != second.get(n) for n in names)]
-        for what, names in FOLLOWS.items()
-    }
-    return {what: keys for what, keys in found.items() if keys}
+@dataclass(frozen=True)
+class ChangedText:
+    """A text, finish or score that changed although the token ids are equal: `num_changed` answers; `first`: one of
+    them."""
+
+    what: str
+    num_changed: int
+    first: str
+
+
+def changed_with_equal_tokens(pairs: Pairs) -> Iterator[ChangedText]:
+    """Yields the changes in pairs of equal token ids. Text, finish and scores follow from the token ids, so a change
+    comes from the decoding of text, the stop rules, the scorer, or an edit."""
+    for what, names in FOLLOWS.items():
+        changed = [
+            (before["id"], name, [record["methods"][pairs.method].get(name) for record in (before, now)])
+            for before, now in zip(*pairs.records, strict=True)
+            if (name := _first_change(before["methods"][pairs.method], now["methods"][pairs.method], names))
+        ]
+        if changed:
+            prompt, _, values = changed[0]
+            before, now = (f"{value!r:.60}" for value in values)
+            yield ChangedText(what, len(changed), f"prompt {prompt}: {before} before, {now} now")
+
+
+def _first_change(before: Generation, now: Generation, names: Sequence[str]) -> str | None:
+    return next((name for name in names if before.get(name) != now.get(name)), None)

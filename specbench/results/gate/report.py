@@ -1,18 +1,13 @@
-"""The report in words, for every form that it is shown in."""
+"""The report of a check as text, Markdown and JUnit XML."""
 
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
-from rich import box
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from specbench.results.formats import escaped, table
+from specbench.core.table import Table, escaped_markdown, markdown_table, numbers, words
 from specbench.results.gate.counts import LENGTH, PASSES, RATE
-from specbench.results.gate.findings import OUTPUTS, Compared, Report
+from specbench.results.gate.findings import OUTPUTS, CheckReport, MethodFindings
 from specbench.results.gate.speed import FALSE_ALARMS, SPEEDUP
-from specbench.results.units import NULL
+from specbench.results.units import NULL, with_interval
 
 HEADERS = (
     "method", "outputs\nequal", "τ", "α", "target passes\nper token", "speed-up", "ratio of them\n[interval]", "result",
@@ -20,8 +15,8 @@ HEADERS = (
 MOST = 8  # lines of a kind: the rest is counted
 
 
-def headline(report: Report) -> str:
-    """The verdict and what it counts."""
+def headline(report: CheckReport) -> str:
+    """Returns the verdict with its counts."""
     num_regressions = sum(len(each.regressions) for each in report.compared)
     num_findings = sum(len(each.findings) for each in report.compared)
     if report.verdict == "regressed":
@@ -33,20 +28,20 @@ def headline(report: Report) -> str:
     return f"fine: {num_findings} comparisons, nothing is worse"
 
 
-def cells(compared: Compared) -> list[str]:
-    """A line of the table, under HEADERS; of several ratios of speed-ups the lowest."""
+def cells(compared: MethodFindings) -> list[str]:
+    """Returns a line of the table, under HEADERS; of several ratios of speed-ups the lowest."""
     ratios = [f for f in compared.findings if f.what == SPEEDUP and f.ratio is not None and f.ratio.value is not None]
     lowest = min(ratios, key=lambda f: f.ratio.value if f.ratio and f.ratio.value else 0.0, default=None)
     speed, ratio = NULL, NULL
     if lowest is not None and lowest.ratio is not None:
         speed = f"{float(lowest.baseline):.2f} → {float(lowest.candidate):.2f}"
-        ratio = f"{lowest.ratio.value:.3f} [{lowest.ratio.low:.3f}, {lowest.ratio.high:.3f}]"
+        ratio = with_interval(lowest.ratio, 3)
     shown = [compared.cells.get(name, NULL) for name in (OUTPUTS, LENGTH, RATE, PASSES)]
     return [compared.method, *shown, speed, ratio, compared.verdict]
 
 
-def sections(report: Report) -> list[tuple[str, list[str]]]:
-    """What is to be said below the table: a heading and its lines, each at most MOST."""
+def sections(report: CheckReport) -> list[tuple[str, list[str]]]:
+    """Returns the texts below the table: a heading and its lines, each at most MOST."""
     several = len({each.task for each in report.compared}) > 1
     every = [(each.name if several else each.method, each) for each in report.compared]
     found = {
@@ -59,7 +54,7 @@ def sections(report: Report) -> list[tuple[str, list[str]]]:
 
 
 def grouped(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """The same text of several methods once."""
+    """Returns each text once, with its methods."""
     methods: dict[str, list[str]] = {}
     for method, text in pairs:
         methods.setdefault(text, []).append(method)
@@ -71,8 +66,8 @@ def shortened(lines: Sequence[str]) -> list[str]:
     return list(lines) if rest <= 1 else [*lines[:MOST], f"and {rest} more"]
 
 
-def decided(report: Report) -> list[str]:
-    """How the tolerant tier decides."""
+def decided(report: CheckReport) -> list[str]:
+    """Returns how ratios are judged."""
     if not report.num_tolerant:
         return []
     return [
@@ -82,43 +77,38 @@ def decided(report: Report) -> list[str]:
     ]
 
 
-def markdown(report: Report) -> str:
-    """A heading, a table, and the reasons as lists."""
+def markdown(report: CheckReport) -> str:
+    """Returns a heading, a table, and the reasons as lists."""
     headers = ["task", *(header.replace("\n", " ") for header in HEADERS)]
-    rows = [list(map(escaped, [each.task, *cells(each)])) for each in report.compared]
-    lines = [f"### specbench check: {escaped(headline(report))}", ""]
+    rows = [list(map(escaped_markdown, [each.task, *cells(each)])) for each in report.compared]
+    lines = [f"### specbench check: {escaped_markdown(headline(report))}", ""]
     if rows:
-        lines += [table(list(map(escaped, headers)), rows), ""]
+        lines += [markdown_table(list(map(escaped_markdown, headers)), rows), ""]
     for heading, texts in sections(report):
-        lines += [f"**{heading}**", "", *(f"- {escaped(text)}" for text in texts), ""]
+        lines += [f"**{heading}**", "", *(f"- {escaped_markdown(text)}" for text in texts), ""]
     lines.append(f"baseline `{report.baseline}`, candidate `{report.candidate}`")
     return "\n".join(lines)
 
 
-def screen(report: Report) -> Iterator[RenderableType]:
-    """A table for each task, and the reasons."""
-    yield Text(headline(report))
+def screen(report: CheckReport) -> Iterator[Table | str]:
+    """Yields a table for each task, then the reasons."""
+    yield headline(report)
     for task in dict.fromkeys(each.task for each in report.compared):
         yield _table(task, [each for each in report.compared if each.task == task])
     for heading, lines in sections(report):
-        yield Text(f"{heading}:")
-        yield Text("\n".join(f"  {line}" for line in lines))
+        yield f"{heading}:"
+        yield "\n".join(f"  {line}" for line in lines)
 
 
-def _table(task: str, compared: list[Compared]) -> Table:
-    table = Table(title=Text(f"{task}: baseline → candidate"), box=box.SIMPLE_HEAD, pad_edge=False,
-                  collapse_padding=True)  # fmt: skip
-    for header in HEADERS:
-        table.add_column(header, justify="left" if header in ("method", "result") else "right", overflow="fold")
-    for each in compared:
-        table.add_row(*(Text(cell) for cell in cells(each)))
-    return table
+def _table(task: str, compared: list[MethodFindings]) -> Table:
+    columns = (*words(HEADERS[0]), *numbers(*HEADERS[1:-1], folds=True), *words(HEADERS[-1]))
+    return Table(f"{task}: baseline → candidate", columns, [cells(each) for each in compared])
 
 
 SUITE = "specbench check"
 
 
-def junit(report: Report) -> str:
+def junit(report: CheckReport) -> str:
     """Returns a test case for each finding, for each problem (an error), and for what was not compared (skipped)."""
     suite = ElementTree.Element("testsuite", name=SUITE)
     if report.identical:
@@ -137,7 +127,7 @@ def junit(report: Report) -> str:
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
 
 
-def _cases(suite: ElementTree.Element, compared: Compared) -> None:
+def _cases(suite: ElementTree.Element, compared: MethodFindings) -> None:
     group = f"{compared.task}.{compared.method}"
     for finding in compared.findings:
         outcome = "failure" if finding.regressed else None

@@ -1,0 +1,153 @@
+"""One `specbench audit`: specs, data, models and decoders → verdicts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rich.console import Console
+
+from specbench.analysis.audit_distribution import NUM_TOKENS
+from specbench.analysis.audit_methods import (
+    GREEDY,
+    AuditConditions,
+    AuditPrompt,
+    Progress,
+    audit_methods,
+    audited_methods,
+    eager_baseline,
+    make_control,
+    same_vocabulary_drafter,
+    without_evidence,
+)
+from specbench.analysis.audit_report import AuditedIdentity, AuditReport, MethodVerdict
+from specbench.core.errors import ConfigError
+from specbench.core.resources import EMBEDDED
+from specbench.core.threads import set_threads
+from specbench.decoding.decoder import Decoder
+from specbench.decoding.sampling import Sampling
+from specbench.models.causal_lm import CausalLM
+from specbench.running.checked import run_spec
+from specbench.running.compose import compose
+from specbench.running.identity import drafter_identity
+from specbench.running.models import Models, load_models
+from specbench.running.plan import Cell, check_prompts, load_data, present, where_asked
+from specbench.running.prompts import prompt_ids
+from specbench.running.request import Request
+from specbench.running.requirements import reserve_for
+from specbench.specs.catalogue import load_method, method_names
+from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
+from specbench.specs.run import RunSpec, named, own_drafter
+from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import TaskData
+
+ALL = "all"
+NUM_PROMPTS = 8  # at least, from all subsets in turn
+MAX_NEW_TOKENS = 96
+
+
+def run_audit(request: Request, num_draws: int, temperature: float, say: Progress, console: Console) -> AuditReport:
+    """Audit the methods of a request, or all known ones where its only method is "all". `say`: told where it is;
+    `console`: told which subsets have no files.
+
+    Raises ConfigError for a method that was asked for by name and does not fit the models; of "all", such a method is
+    "not run", with the reason.
+    """
+    check_numbers(num_draws, temperature)
+    every = set(request.methods) == {ALL}
+    if ALL in request.methods and not every:
+        raise ConfigError(f"--method {','.join(request.methods)}: '{ALL}' is every method: name no other beside it")
+    request, verdicts = every_method(request) if every else (request, [])
+    spec = present(run_spec(request), console)
+    spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
+    embedded = spec.target.startswith(EMBEDDED)
+    set_threads(request.options.threads, embedded)
+    loaded = load_data(spec, use_sample=embedded)
+    models = load_models(spec)
+    generation = loaded[0][0].subset(loaded[0][1]).generation
+    sampling = Sampling(temperature, generation.top_k, generation.top_p)
+    subjects, others = audited_methods(spec.methods, models, sampling, strict=not every)
+    fitting = [method for method in spec.methods if method.name in {subject.name for subject in subjects}]
+    found = same_vocabulary_drafter(fitting, models)
+    bench = AuditConditions(
+        target=models.target, decode_text=readable(models.target), drafter=found[1] if found else None,
+        control=make_control(fitting, models, sampling), sampling=sampling, num_draws=num_draws, seed=spec.seed,
+    )  # fmt: skip
+    if models.target.compiled is not None:
+        subjects.append(eager_baseline(spec.methods[0], models.target))
+    prompts = make_prompts(spec, models, loaded)
+    reserve_for(models, fitting, MAX_NEW_TOKENS + NUM_TOKENS, say, [prompt.ids for prompt in prompts])
+    findings = audit_methods(subjects, prompts, bench, say)
+    drafters = {name: model.name for name, model in models.drafters.items()}
+    decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}
+    identities = {
+        method.name: AuditedIdentity(
+            method=named(method),
+            drafter=drafter["name"],
+            drafter_revision=drafter["revision"],
+            engine=models.engine(method),
+        )
+        for method in fitting
+        if isinstance(decoder := decoders[method.name], Decoder)
+        for drafter in [drafter_identity(decoder, models)]
+    }
+    return AuditReport(
+        task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=models.target.name,
+        target_revision=models.target.revision, drafters=drafters, identities=identities, dtype=models.target.dtype,
+        engine=models.target.engine, device=str(models.target.device), temperature=temperature,
+        top_k=sampling.top_k, top_p=sampling.top_p,
+        num_draws=num_draws, seed=spec.seed, noise=findings.noise, prompts=findings.prompts, control=findings.control,
+        verdicts=[*findings.verdicts, *others, *verdicts],
+    )  # fmt: skip
+
+
+def check_numbers(num_draws: int, temperature: float) -> None:
+    if num_draws < 0:
+        raise ConfigError(f"--draws {num_draws}: give 1 or more, or 0 to leave the draws out")
+    if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
+        raise ConfigError(
+            f"--temperature {temperature:g}: the draws need {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}; greedy "
+            "decoding is audited in any case, and --draws 0 leaves the draws out"
+        )
+
+
+def every_method(request: Request) -> tuple[Request, list[MethodVerdict]]:
+    """The request with all known methods that have the models they need, and verdicts on the others."""
+    target = request.options.target or EMBEDDED + "target"
+    without_drafter = request.options.drafter is None and target != EMBEDDED + "target"
+    names, verdicts = [], []
+    for method in map(load_method, method_names()):
+        if without_drafter and any(part.needs_drafter and own_drafter(part, target) is None for part in method.parts):
+            reason = "it needs a draft model: give one with --drafter"
+            verdicts.append(without_evidence("not run", method, reason))
+        else:
+            names.append(method.name)
+    return replace(request, methods=names), verdicts
+
+
+def make_prompts(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, str, TaskData]]) -> list[AuditPrompt]:
+    """The prompts of all subsets, encoded as a run does and checked, with where their generations end."""
+    prompts = []
+    baseline = compose(spec.methods[0], models.pair(spec.methods[0]), GREEDY)
+    limit = models.context_limit(spec.methods)
+    for task, subset, data in loaded:
+        merged = where_asked(task.subset(subset), models.target, spec.chat)
+        check_prompts(Cell(merged, subset, data, models, (baseline,), limit), spec.chat)
+        num_tokens = min(MAX_NEW_TOKENS, merged.generation.max_new_tokens)
+        generation = merged.generation.model_copy(update={"max_new_tokens": num_tokens})
+        stop = baseline.stop_rules(generation, limit)
+        prompts += [
+            AuditPrompt(f"{subset} {example.id}", prompt_ids(models.target, example, spec.chat), stop)
+            for example in data.examples
+        ]
+    return prompts
+
+
+def readable(model: CausalLM) -> Callable[[Sequence[int]], str]:
+    """Token ids as text; a single token that is no text by itself, as the tokenizer spells it."""
+
+    def text_of(token_ids: Sequence[int]) -> str:
+        text = model.decode_text(token_ids)
+        if len(token_ids) == 1 and (not text or "\N{REPLACEMENT CHARACTER}" in text):
+            return str(model.tokenizer.convert_ids_to_tokens(token_ids[0]))
+        return text
+
+    return text_of

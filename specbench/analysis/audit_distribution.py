@@ -1,0 +1,340 @@
+"""The distribution test: are many draws of a few tokens from fixed prompts draws from the target's own distribution?
+
+Nothing is compared with draws of AR, whose noise would add to the method's: the target's exact probabilities after
+every prefix that was drawn are known. Two statistics:
+
+- counts: for every prefix that several draws share, Pearson's χ² of the token that comes next, cells of fewer than five
+  expected draws merged. Given the prefixes these are independent multinomials, so they add up over prefixes and
+  prompts; the sum of each token position is judged by a gamma distribution with its exact mean and variance (Haldane
+  1937), and the positions are combined by Fisher's method, which holds because each is uniform given the ones before.
+- log p: the sum of ln p of all drawn tokens, against its exact mean, variance and skewness (Pearson III), two-sided,
+  after one rarest token's worth is forgiven. This one also uses the prefixes that were drawn only once.
+
+The p-value is the smaller of the two times two (Bonferroni). Both forgive the rounding noise that `noise.py` measured.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+
+from specbench.decoding.drafters.model import ScoringModel
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import Generation
+from specbench.decoding.proposal import Proposal, Step, Verdict
+from specbench.decoding.sampling import Distributions, Sampling, process
+from specbench.results.verdict import BaselineAnswer
+
+Tokens = tuple[int, ...]
+PromptPrefix = tuple[int, Tokens]  # number of the prompt, tokens drawn after it
+LOWEST_LOG_P = -9.2  # rarer tokens (p < 1e-4) count as if they were so rare: no single token decides a test
+MIN_EXPECTED = 5.0
+
+
+@dataclass(frozen=True)
+class TokenDistribution:
+    """One next-token distribution: its frequent tokens, the log p of the tokens met, the moments of log p under p."""
+
+    tokens: NDArray[np.int64]
+    probs: NDArray[np.float64]
+    log_p: dict[int, float]
+    mean: float
+    variance: float
+    third: float  # central moment
+
+
+@torch.inference_mode()
+def exact_rows(
+    target: ScoringModel,
+    prompts: Sequence[list[int]],
+    sequences: Iterable[Sequence[Sequence[Tokens]]],
+    sampling: Sampling,
+    num_draws: int,
+) -> dict[PromptPrefix, TokenDistribution]:
+    """The rows after every prefix in `sequences` (of several methods, per prompt), each prefix scored once.
+
+    Tokens that `num_draws` draws would show fewer than five times are not kept as frequent.
+    """
+    met: dict[PromptPrefix, set[int]] = defaultdict(set)
+    for per_prompt in sequences:
+        for prompt, drawn in enumerate(per_prompt):
+            for tokens in drawn:
+                for length, token in enumerate(tokens):
+                    met[prompt, tokens[:length]].add(token)
+    rows: dict[PromptPrefix, TokenDistribution] = {}
+    keys = sorted(met)
+    for (prompt, prefix), following in zip(keys, [*keys[1:], None], strict=True):
+        if following is not None and following[0] == prompt and following[1][: len(prefix)] == prefix:
+            continue  # the longer one gives this row too
+        logits = target.score([*prompts[prompt], *prefix], len(prefix) + 1)
+        for length in range(len(prefix) + 1):
+            key = (prompt, prefix[:length])
+            if key not in rows:
+                probs = process(logits[length : length + 1], sampling)[0].double().cpu().numpy()
+                rows[key] = make_row(probs, met[key], num_draws)
+    return rows
+
+
+def make_row(probs: NDArray[np.float64], met: Iterable[int], num_draws: int) -> TokenDistribution:
+    probs = probs / probs.sum()
+    logs = np.maximum(np.log(np.maximum(probs, 1e-300)), LOWEST_LOG_P)
+    mean = float(probs @ logs)
+    centred = logs - mean
+    frequent = np.flatnonzero(probs * num_draws >= MIN_EXPECTED)
+    return TokenDistribution(
+        tokens=frequent, probs=probs[frequent], log_p={token: float(logs[token]) for token in met}, mean=mean,
+        variance=float(probs @ centred**2), third=float(probs @ centred**3),
+    )  # fmt: skip
+
+
+SMALLEST = 1e-300  # a p-value that is still a number
+
+
+@dataclass
+class Sum:
+    """A statistic summed over independent parts, with its exact mean and variance."""
+
+    value: float = 0.0
+    mean: float = 0.0
+    variance: float = 0.0
+
+    def add(self, value: float, mean: float, variance: float) -> None:
+        self.value += value
+        self.mean += mean
+        self.variance += variance
+
+
+class Outlier(NamedTuple):
+    """The cell that is farthest from its expectation, in standard deviations."""
+
+    score: float
+    key: PromptPrefix
+    token: int
+    num_observed: int
+    num_expected: float
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """p-values, and the mean log p of the drawn tokens with its expectation and standard error, in nats."""
+
+    p_value: float
+    p_by_token: list[float | None]
+    num_tokens: int
+    mean_log_p: float
+    expected_log_p: float
+    standard_error: float
+    outlier: Outlier | None
+
+
+@dataclass
+class _Counts:
+    by_token: dict[int, Sum] = field(default_factory=lambda: defaultdict(Sum))
+    outlier: Outlier | None = None
+
+
+def judge(
+    sequences: Sequence[Sequence[Tokens]], rows: Mapping[PromptPrefix, TokenDistribution], noise: float
+) -> Judgement:
+    """Test the drawn sequences, one list per prompt; `noise` is E_p[(Δ ln p)²] of a correct method's probabilities."""
+    nexts: dict[PromptPrefix, Counter[int]] = defaultdict(Counter)
+    for prompt, drawn in enumerate(sequences):
+        for tokens in drawn:
+            for length, token in enumerate(tokens):
+                nexts[prompt, tokens[:length]][token] += 1
+    counts = _Counts()
+    log_p, third, num_tokens = Sum(), 0.0, 0
+    for key, counter in nexts.items():
+        row, total = rows[key], counter.total()
+        num_tokens += total
+        value = sum(count * row.log_p[token] for token, count in counter.items())
+        log_p.add(value, total * row.mean, total * row.variance)
+        third += total * row.third
+        add_counts(counts, key, counter, row, noise)
+    longest = max(len(tokens) for drawn in sequences for tokens in drawn)
+    by_token = [gamma_p(counts.by_token[k]) if k in counts.by_token else None for k in range(longest)]
+    known = [max(p, SMALLEST) for p in by_token if p is not None]
+    p_counts = float(stats.combine_pvalues(known, method="fisher").pvalue) if known else 1.0
+    p_log = log_p_value(log_p, third, math.sqrt(noise * num_tokens))
+    return Judgement(
+        p_value=min(1.0, 2 * min(p_counts, p_log)), p_by_token=by_token, num_tokens=num_tokens,
+        mean_log_p=log_p.value / num_tokens, expected_log_p=log_p.mean / num_tokens,
+        standard_error=math.sqrt(log_p.variance) / num_tokens, outlier=counts.outlier,
+    )  # fmt: skip
+
+
+def add_counts(counts: _Counts, key: PromptPrefix, counter: Counter[int], row: TokenDistribution, noise: float) -> None:
+    """Add the χ² of the tokens after one prefix, when its draws fill at least two cells."""
+    total = counter.total()
+    chosen = row.probs * total >= MIN_EXPECTED
+    probs = row.probs[chosen]
+    observed = np.array([counter[int(token)] for token in row.tokens[chosen]], dtype=np.float64)
+    rest = 1.0 - float(probs.sum())
+    if rest * total >= MIN_EXPECTED:
+        probs, observed = np.append(probs, rest), np.append(observed, total - observed.sum())
+    elif len(probs):  # too rare for a cell of its own
+        smallest = int(probs.argmin())
+        probs[smallest] += rest
+        observed[smallest] += total - observed.sum()
+    if len(probs) < 2:
+        return
+    expected = probs * total
+    value = float(((observed - expected) ** 2 / expected).sum())
+    num_cells = len(probs)
+    variance = 2 * (num_cells - 1) + float((1 / probs).sum() - num_cells**2 - 2 * num_cells + 2) / total
+    shift = noise * total
+    counts.by_token[len(key[1])].add(value, num_cells - 1 + shift, variance + 4 * shift)
+    scores = np.abs(observed - expected) / np.sqrt(expected * (1 - probs))
+    worst = int(scores[: int(chosen.sum())].argmax()) if chosen.any() else -1
+    if worst >= 0 and (counts.outlier is None or scores[worst] > counts.outlier.score):
+        token = int(row.tokens[chosen][worst])
+        counts.outlier = Outlier(
+            float(scores[worst]), key, token, counter[token], total * float(row.probs[chosen][worst])
+        )
+
+
+def gamma_p(total: Sum) -> float:
+    """The probability of a sum at least as large, by the gamma distribution of its mean and variance."""
+    return float(stats.gamma.sf(total.value, total.mean**2 / total.variance, scale=total.variance / total.mean))
+
+
+def log_p_value(total: Sum, third: float, noise_deviations: float) -> float:
+    """Two-sided, by Pearson III, after forgiving one token of the lowest log p and the noise."""
+    deviation = math.sqrt(total.variance)
+    distance = total.value - total.mean
+    excess = abs(distance) - abs(LOWEST_LOG_P) - noise_deviations * deviation
+    if excess <= 0:
+        return 1.0
+    if deviation == 0:
+        return 0.0
+    score = math.copysign(excess / deviation, distance)
+    law = stats.pearson3(third / deviation**3)
+    return min(1.0, 2 * float(law.sf(score) if score > 0 else law.cdf(score)))
+
+
+MAX_POSITIONS = 192  # at the end of each prompt with its answer
+LITTLE = 0.01  # what entropy alone counts where drafts are never, or always, accepted
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The beginning of a task prompt and its answer, and how much is undecided behind it."""
+
+    name: str
+    ids: list[int]
+    weight: float
+    repeats: bool
+
+
+@torch.inference_mode()
+def choose_prompts(
+    target: ScoringModel,
+    drafter: ScoringModel | None,
+    answers: Sequence[BaselineAnswer],
+    sampling: Sampling,
+    num_prompts: int,
+    num_tokens: int,
+) -> list[Cut]:
+    """The best cut of each of the best `num_prompts` answers, for draws of `num_tokens` tokens."""
+    per_answer = [cuts(target, drafter, answer, sampling, num_tokens) for answer in answers]
+    best = sorted((max(group, key=weight) for group in per_answer if group), key=weight, reverse=True)
+    chosen = best[:num_prompts]
+    if any(cut.repeats for cut in chosen):
+        return chosen
+    kept = chosen[: num_prompts - 1]
+    repeating = [cut for group in per_answer for cut in group if cut.repeats]
+    others = [cut for cut in repeating if cut.name not in {one.name for one in kept}]
+    return [*kept, max(others or repeating, key=weight)] if repeating else chosen
+
+
+def weight(cut: Cut) -> float:
+    return cut.weight
+
+
+def cuts(
+    target: ScoringModel, drafter: ScoringModel | None, answer: BaselineAnswer, sampling: Sampling, num_tokens: int
+) -> list[Cut]:
+    """Every cut of one prompt with its answer (without the token that ended it), after the first token."""
+    ids = [*answer.prompt_ids, *answer.token_ids[:-1]]
+    num_rows = min(len(ids), MAX_POSITIONS)
+    target_probs = probs_along(target, ids, num_rows, sampling)
+    entropy = -torch.xlogy(target_probs, target_probs).sum(-1)
+    value = entropy * LITTLE
+    if drafter is not None:
+        alpha = torch.minimum(target_probs, probs_along(drafter, ids, num_rows, sampling)).sum(-1)
+        value += entropy * alpha * (1 - alpha)
+    start = len(ids) - num_rows
+    pairs: dict[tuple[int, int], int] = {}
+    for place in range(1, len(ids)):
+        pairs.setdefault((ids[place - 1], ids[place]), place)
+    found = []
+    for row in range(max(1, num_rows - num_tokens + 1)):
+        length = start + row + 1  # row i is the distribution after ids[: start + i + 1]
+        repeats = length < len(ids) and pairs[ids[length - 1], ids[length]] < length - 1
+        found.append(Cut(answer.name, ids[:length], float(value[row : row + num_tokens].sum()), repeats))
+    return found
+
+
+def probs_along(model: ScoringModel, ids: list[int], num_rows: int, sampling: Sampling) -> torch.Tensor:
+    model.reset()
+    return process(model.score(ids, num_rows), sampling)
+
+
+NUM_TOKENS = 5  # one from the prefill, three draft tokens and a bonus token
+
+
+class Generates(Protocol):
+    """All that the audit asks of a method: running.compose.Decoder, or anything that decodes in its stead."""
+
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+        """Decode one prompt with the random stream of `seed`."""
+
+
+@dataclass
+class Draws:
+    """The drawn tokens per prompt, and what the steps were; the counts stay null for a decoder without steps."""
+
+    sequences: list[list[Tokens]]
+    num_drafted: int | None = None
+    num_accepted: int | None = None
+    num_recovered: int | None = None
+    num_bonus: int | None = None
+
+    def count(self, step: Step) -> None:
+        """Add one step. A step that the end of the text cut has neither a recovered nor a bonus token."""
+        self.num_drafted = (self.num_drafted or 0) + step.num_drafted
+        self.num_accepted = (self.num_accepted or 0) + step.num_accepted
+        is_whole = step.num_drafted > 0 and step.num_emitted == step.num_accepted + 1
+        all_accepted = step.num_accepted == step.num_drafted
+        self.num_recovered = (self.num_recovered or 0) + int(is_whole and not all_accepted)
+        self.num_bonus = (self.num_bonus or 0) + int(is_whole and all_accepted)
+
+
+def draw_many(
+    decoder: Generates,
+    prompts: Sequence[list[int]],
+    stop: StopRules,
+    num_draws: int,
+    seed_of: Callable[[int, int], int],
+) -> Draws:
+    """`num_draws` draws, shared out evenly among the prompts; `seed_of` (prompt, draw) gives each its random stream."""
+    stop = replace(stop, max_new_tokens=NUM_TOKENS, stop_strings=())
+    draws = Draws([[] for _ in prompts])
+    for draw in range(num_draws):
+        number = draw % len(prompts)
+        generation = decoder.generate(prompts[number], stop, seed_of(number, draw))
+        draws.sequences[number].append(tuple(generation.token_ids))
+        for step in generation.steps:
+            draws.count(step)
+    return draws
+
+
+def accept_everything(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+    """A wrong rule, as a control: every draft token stands, the next one is drawn from the target."""
+    return Verdict(proposal.num_drafted, target.draw(proposal.num_drafted, generator))

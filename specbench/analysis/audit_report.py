@@ -1,0 +1,342 @@
+"""The report of an audit: the verdict on each method and its evidence, as JSON, as a table and in paragraphs."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ValidationError
+
+from specbench.analysis.audit_distribution import NUM_TOKENS
+from specbench.core import bounded, files
+from specbench.core.errors import ConfigError
+from specbench.core.files import write_atomically
+from specbench.core.table import Column, Table, numbers, words
+from specbench.results.row import Evidence as RowEvidence
+from specbench.results.row import Row
+from specbench.results.units import NULL
+from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, AuditPart, Greedy, Noise
+
+if TYPE_CHECKING:
+    pass
+
+
+VerdictName = Literal[
+    "lossless", "greedy equal", "near-tie only", "diverged", "lossy by design", "undecided", "not run"
+]
+
+
+class TokenDeviation(AuditPart):
+    """The drawn token whose count is farthest from what the target gives it, after a prompt and the tokens drawn."""
+
+    prompt: str
+    drawn: str
+    token: str
+    num_observed: int
+    num_expected: float
+
+
+class DrawTest(AuditPart):
+    """The test of a method's draws against the target's exact probabilities; log p in nats per token.
+
+    `p_by_token` holds the p-value of the counts of the first, second, … token; null where too few draws share a prefix.
+    Accepted, recovered and bonus tokens are counted over all draws; null for decoders that do not count.
+    """
+
+    num_draws: int
+    num_tokens: int
+    p_value: float
+    p_by_token: list[float | None]
+    mean_log_p: float
+    expected_log_p: float
+    standard_error: float
+    num_drafted: int | None
+    num_accepted: int | None
+    num_recovered: int | None
+    num_bonus: int | None
+    example: TokenDeviation | None
+
+    @property
+    def failed(self) -> bool:
+        return self.p_value < FAILS_BELOW
+
+
+class ControlTest(AuditPart):
+    """A deliberately wrong method in the same test with as many draws: caught, or the draws are too few."""
+
+    name: str
+    distribution: DrawTest
+
+    @property
+    def caught(self) -> bool:
+        return self.distribution.failed
+
+
+class MethodVerdict(AuditPart):
+    """The verdict on one method. `reason` explains every verdict but "lossless"."""
+
+    method: str
+    verdict: VerdictName
+    declared_lossless: bool | None  # null: external code that claims nothing
+    reason: str | None = None
+    greedy: Greedy | None = None
+    distribution: DrawTest | None = None
+
+
+def greedy_verdict(declared_lossless: bool | None, greedy: Greedy | None) -> VerdictName:
+    """Returns the verdict of the greedy outputs alone; without any, nothing speaks against a method."""
+    if declared_lossless is False:
+        return "lossy by design"
+    if greedy is not None and greedy.num_diverged:
+        return "diverged"
+    return "near-tie only" if greedy is not None and greedy.num_near_ties else "lossless"
+
+
+def decide(
+    method: str,
+    declared_lossless: bool | None,
+    greedy: Greedy | None,
+    distribution: DrawTest | None,
+    doubt: str | None = None,
+    note: str | None = None,
+    greedy_only: bool = False,
+) -> MethodVerdict:
+    """Returns the verdict on a method from its evidence. `doubt`: why the evidence proves nothing, if so. `note`: what
+    could not be run. A method that is `greedy_only` has no other evidence than its greedy outputs."""
+    name = greedy_verdict(declared_lossless, greedy)
+    reasons = ["its greedy output is not AR's"] if name == "diverged" else []
+    if name != "lossy by design" and distribution is not None and distribution.failed:
+        name = "diverged"
+        reasons.append("its draws do not follow the target's probabilities")
+    if name in ("lossless", "near-tie only") and doubt is not None:
+        name = "undecided"
+        reasons.append(doubt)
+    if name == "lossless" and greedy is not None and greedy_only:
+        name = "greedy equal"
+    if name == "lossless" and (greedy is None or distribution is None):  # one half of the evidence is no proof
+        name = "undecided"
+        reasons.append("its greedy output was not compared" if greedy is None else "nothing was drawn")
+    if greedy is None and distribution is None:
+        name = "not run"
+    return MethodVerdict(
+        method=method, verdict=name, declared_lossless=declared_lossless,
+        reason="; ".join([*reasons, *([note] if note else [])]) or None, greedy=greedy, distribution=distribution,
+    )  # fmt: skip
+
+
+class AuditFindings(AuditPart):
+    """The verdicts, and the evidence that all of them share. `prompts` names those of the draws, up to the cut."""
+
+    noise: Noise
+    prompts: list[str]
+    control: ControlTest | None
+    verdicts: list[MethodVerdict]
+
+
+class AuditedIdentity(BaseModel):
+    """An audited method as its leaderboard rows identify it."""
+
+    method: str  # name@version:digest
+    drafter: str | None
+    drafter_revision: str | None
+    engine: str
+
+
+class AuditReport(AuditFindings):
+    """The report of an audit: what was audited, and the findings. `drafters` and `identities` are by method."""
+
+    task: str
+    subsets: list[str]
+    target: str
+    target_revision: str | None
+    drafters: dict[str, str]
+    identities: dict[str, AuditedIdentity]
+    dtype: str
+    engine: str
+    device: str
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    num_draws: int
+    seed: int
+
+    @property
+    def as_declared(self) -> bool:
+        """Returns whether no method that is declared lossless was found to be lossy."""
+        return not any(verdict.verdict == "diverged" and verdict.declared_lossless for verdict in self.verdicts)
+
+    def verdict_of(self, row: Row) -> tuple[str, RowEvidence] | None:
+        """The verdict on the method and models of a leaderboard row, with its evidence, if they were audited in the
+        row's dtype, engine and way of sampling and something was decided. A finding of the row's own outputs stays."""
+        for verdict in self.verdicts:
+            found = self.identities.get(verdict.method)
+            own = (row.method, row.drafter, row.drafter_revision, row.target, row.target_revision, row.dtype,
+                   row.engine)  # fmt: skip
+            if found and own == (
+                found.method, found.drafter, found.drafter_revision, self.target, self.target_revision, self.dtype,
+                found.engine,
+            ):  # fmt: skip
+                clean = verdict.verdict in ("lossless", "greedy equal")
+                own_finding = row.evidence is None and row.verdict in ("diverged", "near-tie only")
+                if verdict.verdict in ("undecided", "not run") or (clean and own_finding):
+                    return None
+                return (verdict.verdict, self._evidence(verdict)) if self._covers(verdict, row) else None
+        return None
+
+    def with_place(self, report: str | None) -> Callable[[Row], tuple[str, RowEvidence] | None]:
+        """Gives `verdict_of`, whose evidence names the report's file."""
+
+        def verdict_of(row: Row) -> tuple[str, RowEvidence] | None:
+            found = self.verdict_of(row)
+            return None if found is None else (found[0], found[1].model_copy(update={"report": report}))
+
+        return verdict_of
+
+    def _covers(self, verdict: MethodVerdict, row: Row) -> bool:
+        """Greedy outputs speak of greedy rows; draws of all that are drawn with the same truncation, at any
+        temperature. The subset does not matter for either."""
+        if row.sampling.temperature == 0:
+            return verdict.greedy is not None
+        return verdict.distribution is not None and (row.sampling.top_k, row.sampling.top_p) == (self.top_k, self.top_p)
+
+    def _evidence(self, verdict: MethodVerdict) -> RowEvidence:
+        draws = verdict.distribution
+        return RowEvidence(
+            task=self.task, subsets=tuple(self.subsets),
+            num_prompts=verdict.greedy.num_prompts if verdict.greedy else None,
+            num_draws=draws.num_draws if draws else None, temperature=self.temperature if draws else None,
+            p_value=draws.p_value if draws else None,
+        )  # fmt: skip
+
+
+def check_place(path: Path, option: str = "--output") -> None:
+    """Raises ConfigError where `write_report` could not write; called before anything is computed."""
+    path = path.resolve()
+    try:
+        files.check_place(path)
+    except OSError as error:
+        raise _refused(option, path, error.strerror) from error
+
+
+def write_report(path: Path, text: str, option: str = "--output") -> None:
+    """Replace the file in one step."""
+    try:
+        write_atomically(path.resolve(), text + "\n")
+    except OSError as error:
+        raise _refused(option, path, error.strerror) from error
+
+
+def _refused(option: str, path: Path, problem: str | None) -> ConfigError:
+    return ConfigError(f"{option} {path}: cannot write the report: {problem}: name another file")
+
+
+def read_report(path: Path) -> AuditReport:
+    """Returns the report of an audit. Raises ConfigError for a file that is none."""
+    try:
+        return AuditReport.model_validate(bounded.read_json(path, "restore it from a copy"))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise ConfigError(
+            f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}: not the report of an audit"
+        ) from error
+
+
+def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
+    """Returns the verdict of an audit's report on a row, with its evidence; None where it has none."""
+    return read_report(path).verdict_of(row)
+
+
+WORDS = (
+    "lossless: no difference was found. near-tie only: its output differs from AR's only where the target itself is "
+    "undecided within its rounding. greedy equal: no difference, and it cannot sample. diverged: its output is not the "
+    "target's. lossy by design: its rule claims nothing. undecided: nothing was found, but this audit could not have "
+    "found it."
+)
+COLUMNS: tuple[Column, ...] = (
+    *words("method"), *words("verdict", folds=False),
+    *numbers("greedy\n= AR", "near-\nties", "differs\nat token", "draws\np-value", "log p drawn\n− expected",
+             "accepted/recovered\n/bonus tokens"),
+)  # fmt: skip
+
+
+def audit_table(audit: AuditReport) -> Table:
+    """Returns a table with a line per method."""
+    title = f"audit · {audit.task} · {audit.target}"
+    return Table(title, COLUMNS, [cells(verdict) for verdict in audit.verdicts], caption(audit))
+
+
+def cells(verdict: MethodVerdict) -> list[str]:
+    """Returns the line of a method."""
+    greedy, draws = verdict.greedy, verdict.distribution
+    row = [verdict.method, verdict.verdict]
+    if greedy is None:
+        row += [NULL] * 3
+    else:
+        position = NULL if greedy.median_position is None else f"{greedy.median_position:g}"
+        row += [f"{greedy.num_equal}/{greedy.num_prompts}", str(greedy.num_near_ties), position]
+    if draws is None:
+        return [*row, *[NULL] * 3]
+    counts = (draws.num_accepted, draws.num_recovered, draws.num_bonus)
+    return [
+        *row,
+        p_value(draws.p_value),
+        f"{draws.mean_log_p - draws.expected_log_p:+.3f} ± {draws.standard_error:.3f}",
+        "/".join(str(count) for count in counts) if draws.num_drafted else NULL,
+    ]
+
+
+def caption(audit: AuditReport) -> list[str]:
+    """Returns the lines below the table: the noise of the target, the draws and the control, and the words."""
+    noise, control = audit.noise, audit.control
+    lines = [
+        f"greedy, {audit.dtype} on {audit.device}, {audit.engine}: {noise.num_prompts} prompts, "
+        f"{noise.num_positions} tokens. "
+        f"AR against itself with other query lengths: another token at {noise.num_changed} of {noise.num_prompts} "
+        f"prompts, gaps between logits change by up to {noise.max_gap_change:.2g}. A near-tie is a gap ≤ "
+        f"{noise.tolerance:.2g}. The token at which a method differs is the median over prompts."
+    ]
+    if control is not None:
+        lines.append(
+            f"draws: {audit.num_draws} of up to {NUM_TOKENS} tokens at temperature {audit.temperature:g} from "
+            f"{len(audit.prompts)} prompts, tested against the target's exact probabilities; log p in nats per token. "
+            f"They reach the first {NUM_TOKENS - 2} draft positions and as many steps of a text: only the greedy "
+            "comparison shows an error that begins later. "
+            f"A correct method fails with probability ≤ {FALSE_ALARM:g}. The control ({control.name}) was "
+            f"{'caught' if control.caught else 'NOT caught'}, p = {p_value(control.distribution.p_value)}."
+        )
+    return [*lines, WORDS]
+
+
+def paragraphs(audit: AuditReport) -> Iterator[str]:
+    """Yields a paragraph about each method that is not simply lossless, or whose verdict has a reason."""
+    for verdict in audit.verdicts:
+        parts = [part for part in (verdict.reason, *evidence(verdict)) if part]
+        if verdict.verdict != "lossless" and parts:
+            yield f"{verdict.method} – {verdict.verdict}: {'. '.join(parts)}."
+        elif parts:
+            yield f"{verdict.method}: {'. '.join(parts)}."
+
+
+def evidence(verdict: MethodVerdict) -> Iterator[str]:
+    """Yields the first difference of greedy outputs, and the draws where their test failed."""
+    found = verdict.greedy.example if verdict.greedy else None
+    if found is not None:
+        tokens = (found.ar_token, found.method_token)
+        own, other = ("nothing (it had ended)" if token is None else repr(token) for token in tokens)
+        gap = "" if found.gap is None else f", logit gap {found.gap:.3g}"
+        yield f"Prompt {found.prompt}, new token {found.position}: AR wrote {own}, it wrote {other}{gap}"
+    draws = verdict.distribution
+    if draws is not None and draws.failed:
+        by_token = ", ".join(NULL if p is None else p_value(p) for p in draws.p_by_token)
+        yield f"Draws: p = {p_value(draws.p_value)}; counts of the 1st, 2nd, … token: p = {by_token}"
+        if draws.example is not None:
+            one = draws.example
+            yield (
+                f"After {one.prompt!r} + {one.drawn!r}: {one.num_observed} times {one.token!r} where "
+                f"{one.num_expected:.1f} are expected"
+            )
+
+
+def p_value(value: float) -> str:
+    """Returns a p-value as it is shown."""
+    return "< 1e-9" if value < 1e-9 else f"{value:.2g}"

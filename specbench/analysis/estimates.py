@@ -1,0 +1,262 @@
+"""Estimates of every threshold and every shorter draft length from one recorded run, and their errors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Self
+
+import numpy as np
+
+from specbench.analysis.replay import KEY, RecordedGeneration, ReplayedStep, ReplaySetting, replay, windows
+from specbench.analysis.trials import TrialRun
+from specbench.core.errors import ConfigError
+from specbench.results.bootstrap import SHARE, Metric, Prompts
+from specbench.running.plan import Cell
+from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, record_key, step_sum
+from specbench.specs.method import MethodSpec
+
+FEW_PASSES = 5  # a length seen less often (a draft that the end cut short) says little about its seconds
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Seconds by number of drafted tokens, each between the autoregressive step (0) and the recorded draft length.
+
+    Medians of single passes and of the overhead per step, times one factor that makes the recorded generations cost
+    what they took.
+    """
+
+    draft_pass: float
+    verify: Mapping[int, float]  # by query length: drafted tokens + 1
+    overhead: Mapping[int, float]  # by drafted tokens
+    factor: float = 1.0
+
+    @classmethod
+    def of(cls, records: Sequence[Record], method: str) -> Self:
+        """Returns the costs of the steps in the records of one method and AR."""
+        own = [record["methods"][method] for record in records]
+        baseline = [record["methods"]["ar"] for record in records]
+        lengths: dict[int, list[float]] = {}
+        for length, seconds in _passes([*own, *baseline], "target"):
+            lengths.setdefault(length, []).append(seconds)
+        most = max(lengths)
+        known = {n: s for n, s in lengths.items() if n in (1, most) or len(s) >= FEW_PASSES}
+        draft = [seconds for _, seconds in _passes(own, "draft")]
+        plain = cls(
+            draft_pass=median(draft) if draft else 0.0,
+            verify={length: median(known[length]) for length in sorted(known)},
+            overhead={0: _overhead(baseline), max(1, most - 1): _overhead(own)},
+        )
+        steps = [step[DRAFTED] for generation in own for step in generation["steps"]]
+        modelled = sum(map(plain.step_seconds, steps))
+        measured = sum(generation["decode_seconds"] for generation in own if generation["steps"])
+        return cls(plain.draft_pass, plain.verify, plain.overhead, measured / modelled if modelled else 1.0)
+
+    def step_seconds(self, num_drafted: int) -> float:
+        """Returns the seconds of a step with so many drafted tokens."""
+        verify, overhead = _between(self.verify, num_drafted + 1), _between(self.overhead, num_drafted)
+        return self.factor * (num_drafted * self.draft_pass + verify + overhead)
+
+
+def _passes(generations: Sequence[Generation], model: str) -> list[Any]:
+    return [each for generation in generations for each in generation["passes"][model]]
+
+
+def _overhead(generations: Sequence[Generation]) -> float:
+    """Returns the median seconds per step outside of all passes."""
+    shares = [
+        (g["decode_seconds"] - sum(s for _, s in [*g["passes"]["target"], *g["passes"]["draft"]])) / len(g["steps"])
+        for g in generations if g["steps"]
+    ]  # fmt: skip
+    return median(shares) if shares else 0.0
+
+
+def _between(points: Mapping[int, float], at: int) -> float:
+    return float(np.interp(at, list(points), list(points.values())))
+
+
+INCLUSIVE = "js_reference"  # accepts at the threshold too, as its code does
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A setting that was not run. `num_exact` of `num_steps` are exact: a real run makes the same; the seconds are
+    modelled throughout. The intervals are of the choice of prompts, not of the estimate's error."""
+
+    threshold: float
+    num_draft_tokens: int
+    num_steps: int
+    num_exact: int
+    metrics: Mapping[str, Metric]
+    replays: Sequence[Sequence[ReplayedStep]]  # by record
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "threshold": self.threshold, "num_draft_tokens": self.num_draft_tokens, "estimate": True,
+            "num_steps": self.num_steps, "num_exact_steps": self.num_exact,
+            "metrics": {name: metric.model_dump() for name, metric in self.metrics.items()},
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A measured run with the divergences of all drafted positions, which can be replayed at other settings."""
+
+    records: Sequence[Record]
+    method: str
+    generations: Sequence[RecordedGeneration]
+    costs: StepCosts
+    inclusive: bool
+    seed: int
+
+    @classmethod
+    def of(cls, measured: TrialRun, method: str) -> "Recording":
+        """Raises ConfigError for a run that was recorded without the evidence."""
+        spec = measured.method(method)
+        cells = {(cell.task.name, cell.subset): cell for cell in measured.cells}
+        generations = []
+        for record in measured.records:
+            if KEY not in record["methods"][method]:
+                raise ConfigError(f"{measured.folder}: its records hold no divergences: choose another --output")
+            generations.append(recorded(record, spec, cells[record["task"], record["subset"]]))
+        costs = StepCosts.of(measured.records, method)
+        inclusive = spec.verification.options["divergence"] == INCLUSIVE
+        return cls(measured.records, method, generations, costs, inclusive, measured.seed)
+
+    def estimate(self, threshold: float, num_draft_tokens: int) -> Estimate:
+        """Returns an estimate of the method at another threshold and at most the recorded draft length."""
+        setting = ReplaySetting(threshold, num_draft_tokens, self.inclusive)
+        replays = [replay(generation, setting) for generation in self.generations]
+        baseline = [record["methods"]["ar"] for record in self.records]
+        prompts = Prompts.of(list(self.records), self.seed)
+        steps = [step for each in replays for step in each]
+        return Estimate(
+            threshold, num_draft_tokens, len(steps), sum(step.exact for step in steps),
+            _metrics(prompts, replays, [self.seconds(each) for each in replays], baseline), replays,
+        )  # fmt: skip
+
+    def seconds(self, steps: Sequence[ReplayedStep]) -> float:
+        """Returns the modelled seconds of a replayed generation, without its first token."""
+        return sum(self.costs.step_seconds(step.num_drafted) for step in steps)
+
+
+def recorded(record: Record, method: MethodSpec, cell: Cell) -> RecordedGeneration:
+    """Returns one generation of a record, with its limits."""
+    generation = record["methods"][method.name]
+    decoder = next(decoder for decoder in cell.decoders if decoder.method.name == method.name)
+    room = [cell.task.generation.max_new_tokens]
+    if cell.context_limit is not None:
+        room.append(cell.context_limit - record["prompt_tokens"])
+    drafts = getattr(decoder.drafter, "sampling", decoder.sampling)
+    return RecordedGeneration(
+        windows(generation), len(generation["token_ids"]), min(room), decoder.model.eos_token_ids,
+        method.num_draft_tokens, decoder.sampling.greedy, drafts.greedy,
+    )  # fmt: skip
+
+
+def _metrics(
+    prompts: Prompts,
+    replays: Sequence[Sequence[ReplayedStep]],
+    seconds: Sequence[float],
+    baseline: Sequence[Generation],
+) -> dict[str, Metric]:
+    drafted, judged, accepted, emitted = (
+        [total(steps, f"num_{count}") for steps in replays] for count in ("drafted", "judged", "accepted", "emitted")
+    )
+    speeds = emitted, seconds, [step_sum(g, EMITTED) for g in baseline], [g["decode_seconds"] for g in baseline]
+    return {
+        "acceptance_rate": prompts.mean([a / j if j else None for a, j in zip(accepted, judged, strict=True)], SHARE),
+        "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)], SHARE),
+        "mean_acceptance_length": prompts.ratio(emitted, [len(steps) for steps in replays]),
+        "accepted_length": prompts.ratio(accepted, [len(steps) for steps in replays]),
+        "drafter_share": prompts.ratio(accepted, [e + 1 for e in emitted], bounds=SHARE),
+        "tokens_per_second": prompts.ratio(speeds[0], speeds[1]),
+        "speedup": prompts.ratio(*speeds),
+    }
+
+
+def total(steps: Sequence[ReplayedStep], count: str) -> int:
+    return sum(int(getattr(step, count)) for step in steps)
+
+
+SHOWN_METRICS = (
+    "acceptance_rate", "mean_acceptance_length", "drafter_share", "tokens_per_second_ar", "tokens_per_second",
+    "speedup",
+)  # fmt: skip
+ReplayedPair = tuple[Sequence[ReplayedStep], Generation]
+
+
+@dataclass(frozen=True)
+class EstimateCheck:
+    """An estimate and the real run at its setting; `num_confirmed` of its exact steps are in that run."""
+
+    estimate: Estimate
+    run: TrialRun
+    metrics: Mapping[str, Metric]
+    errors: Mapping[str, Metric]
+    num_confirmed: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "threshold": self.estimate.threshold, "num_draft_tokens": self.estimate.num_draft_tokens,
+            "estimate": False, "folder": str(self.run.folder),
+            "num_exact_steps": self.estimate.num_exact, "num_exact_steps_confirmed": self.num_confirmed,
+            "metrics": shown_metrics(self.metrics, self.run.quality),
+            "estimate_over_measured_minus_1": {name: error.model_dump() for name, error in self.errors.items()},
+        }  # fmt: skip
+
+
+def shown_metrics(metrics: Mapping[str, Metric], quality: str | None) -> dict[str, Any]:
+    """Returns the metrics of a real run that reports show: speeds, acceptance, and the main score."""
+    names = [*SHOWN_METRICS, *([f"{quality}_ar", quality] if quality else [])]
+    return {name: metrics[name].model_dump() for name in names}
+
+
+def check_of(recording: Recording, estimate: Estimate, run: TrialRun, method: str) -> EstimateCheck:
+    """Returns the check of an estimate by a run of the same prompts."""
+    real = {record_key(record): record["methods"][method] for record in run.records}
+    pairs = [
+        (steps, real[record_key(record)]) for record, steps in zip(recording.records, estimate.replays, strict=True)
+    ]
+    found = errors(recording, pairs, busier=_ar_seconds(recording.records) / _ar_seconds(run.records))
+    num_confirmed = sum(agreeing(steps, generation) for steps, generation in pairs)
+    return EstimateCheck(estimate, run, run.metrics(method), found, num_confirmed)
+
+
+def errors(recording: Recording, pairs: Sequence[ReplayedPair], busier: float) -> dict[str, Metric]:
+    """Returns estimated ÷ measured − 1 of τ and of the speed-up, with intervals over the prompts.
+
+    Each speed-up is over the AR of its own run, so that a busier machine in one of them is no error of the estimate.
+    `busier`: seconds per AR token while recording ÷ those of the real run; it has no interval of its own.
+    """
+    prompts = Prompts.of(list(recording.records), recording.seed)
+    replayed, real = [total(steps, "num_emitted") for steps, _ in pairs], [step_sum(g, EMITTED) for _, g in pairs]
+    tokens_per_step = prompts.ratio(replayed, [len(s) for s, _ in pairs], real, [len(g["steps"]) for _, g in pairs])
+    seconds = [recording.seconds(steps) / busier for steps, _ in pairs]
+    speed = prompts.ratio(replayed, seconds, real, [g["decode_seconds"] for _, g in pairs])
+    return {"mean_acceptance_length": _minus_one(tokens_per_step), "speedup": _minus_one(speed)}
+
+
+def agreeing(steps: Sequence[ReplayedStep], generation: Generation) -> int:
+    """Returns how many of the exact steps the real generation has.
+
+    It has all of them, unless the output of a model depends on the length of its passes, or a draft on where its step
+    began.
+    """
+    pairs = zip(steps, generation["steps"], strict=False)
+    return sum(
+        replayed.exact and (replayed.num_judged, replayed.num_accepted, replayed.num_emitted)
+        == (real[JUDGED], real[ACCEPTED], real[EMITTED])
+        for replayed, real in pairs
+    )  # fmt: skip
+
+
+def _ar_seconds(records: Sequence[dict[str, Any]]) -> float:
+    """Returns the seconds of a token of AR."""
+    generations = [record["methods"]["ar"] for record in records]
+    num_tokens = sum(step_sum(g, EMITTED) for g in generations)
+    return sum(float(g["decode_seconds"]) for g in generations) / num_tokens if num_tokens else 1.0
+
+
+def _minus_one(metric: Metric) -> Metric:
+    return Metric(**{key: None if value is None else value - 1 for key, value in metric.model_dump().items()})

@@ -1,0 +1,191 @@
+"""The runs that `specbench fairness` compares: their drafting methods, common records, and reference texts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from specbench.core.errors import ConfigError, nearest
+from specbench.models.causal_lm import CausalLM
+from specbench.results.recorded_prompts import RecordedPrompt
+from specbench.results.row import Row
+from specbench.results.runs import HOW, ROWS, RecordedRun, split_detail
+from specbench.running.records import Key, Record
+from specbench.training.passes import Sample
+
+WHOLE = ""  # the route of a method without routes
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """The drafter of a method, or of one of its routes. `kind`: its type. `name`, `revision`: those of its model."""
+
+    kind: str
+    options: Mapping[str, Any]
+    name: str | None
+    revision: str | None
+
+
+def drafters_of(run: RecordedRun, method: str) -> dict[str, Drafting]:
+    """Returns the drafter of each route of a method."""
+    row = run.rows_of(method)[0]
+    if "routes" not in row.options:
+        options = row.options["drafter"]
+        return {WHOLE: Drafting(options["type"], options, row.drafter, row.drafter_revision)}
+    found = {}
+    for route, own in row.options["routes"].items():
+        options = own.get("drafter") or row.options["routes"]["default"]["drafter"]
+        known = run.identity["routes"][method][route]
+        found[route] = Drafting(options["type"], options, known["name"], known["revision"])
+    return found
+
+
+def groups_of(run: RecordedRun) -> dict[tuple[str, str], Row]:
+    """Returns AR's row of every (task, subset) that has records, in the order of the run."""
+    measured = {key[:2] for key in run.records}
+    found = {(row.task_name, row.subset): row for row in run.rows_of("ar")}
+    return {place: row for place, row in found.items() if place in measured}
+
+
+def drafting_methods(run: RecordedRun) -> list[str]:
+    """Returns the methods that draft with a drafter of specbench; AR and external code have no draft distribution."""
+    return list(dict.fromkeys(row.method_name for row in run.rows if drafts(row)))
+
+
+def drafts(row: Row) -> bool:
+    """Returns whether a row's method proposes tokens that a verification rule judges."""
+    return row.num_draft_tokens > 0 and "decoder" not in row.options
+
+
+def read_run(text: str) -> tuple[RecordedRun, list[str]]:
+    """Returns the run and the methods of RUN or RUN:METHOD.
+
+    Raises ConfigError for a path without a finished run, for one that another process measures into, for damaged
+    records, and where no such method drafts.
+    """
+    path, method = split_detail(text)
+    if not path.is_dir():
+        raise ConfigError(f"run '{text}': no such folder: {HOW}")
+    for name in (ROWS, "records.jsonl"):
+        if not (path / name).is_file():
+            raise ConfigError(f"run '{path}': has no {name}: {HOW}")
+    run = RecordedRun(path)
+    _check_routes(run)
+    assert run.records  # read now: damaged ones are reported before any model is loaded
+    drafting = drafting_methods(run)
+    if not drafting:
+        raise ConfigError(f"run '{path}': none of its methods drafts: run one with a drafter, such as --method sd")
+    if method is not None and method not in drafting:
+        raise ConfigError(f"run '{text}': no method '{method}' that drafts: {nearest(method, drafting)}")
+    return run, drafting if method is None else [method]
+
+
+def _check_routes(run: RecordedRun) -> None:
+    found = run.identity.get("routes", {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{run.path / 'run.json'}: routes = {found!r:.60}: is no mapping: {HOW}")
+
+
+@dataclass(frozen=True)
+class Common:
+    """The runs of one target, with the groups and records that all of them have."""
+
+    runs: tuple[RecordedRun, ...]
+    groups: dict[tuple[str, str], Row]
+    keys: dict[tuple[str, str], list[Key]]  # of each group, those of the same prompt in all runs
+    num_left_out: int  # records of the first run's groups that another run lacks
+
+
+def common(runs: Sequence[RecordedRun], tasks: Sequence[str], subsets: Sequence[str]) -> Common:
+    """Returns the chosen tasks and subsets (all where none is named). Raises ConfigError where runs have another
+    target, or no group of the same prompts."""
+    first = runs[0]
+    _check_target(runs)
+    groups = {place: row for place, row in groups_of(first).items() if all(place in groups_of(run) for run in runs)}
+    for option, place, names in (("--task", 0, tasks), ("--subset", 1, subsets)):
+        known = {group[place] for group in groups}
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"{option} {name}: the runs have none: {nearest(name, known)}")
+        groups = {group: row for group, row in groups.items() if not names or group[place] in names}
+    keys: dict[tuple[str, str], list[Key]] = {place: [] for place in groups}
+    num_left_out = 0
+    for key, record in first.records.items():
+        if key[:2] in groups:
+            same = all(run.records.get(key, {}).get("prompt") == record["prompt"] for run in runs)
+            num_left_out += not same
+            keys[key[:2]] += [key] * same
+    if not any(keys.values()):
+        paths = ", ".join(str(run.path) for run in runs)
+        raise ConfigError(f"runs {paths}: have no prompt in common: give runs of the same task and subsets")
+    return Common(tuple(runs), {g: row for g, row in groups.items() if keys[g]}, keys, num_left_out)
+
+
+def _check_target(runs: Sequence[RecordedRun]) -> None:
+    targets: dict[Any, Path] = {}
+    for run in runs:
+        targets.setdefault((run.rows[0].target, run.rows[0].target_revision), run.path)
+    if len(targets) > 1:
+        shown = "; ".join(f"{path} has {name} ({revision})" for (name, revision), path in targets.items())
+        raise ConfigError(f"runs of several targets do not compare ({shown}): give runs of one target")
+
+
+Reference = Literal["continuation", "data"]
+REFERENCES: tuple[str, ...] = get_args(Reference)
+
+
+def texts_of(
+    common: Common,
+    asked: Mapping[Key, RecordedPrompt],
+    target: CausalLM,
+    reference: Reference,
+    context_limit: int | None,
+) -> dict[Key, Sample]:
+    """Returns the text of every common record, its prompt given: AR's own tokens in the first run, or the reference of
+    the row, each up to `context_limit` tokens with its prompt. Texts without a position are left out.
+
+    Raises ConfigError where a group has no position, or no reference text.
+    """
+    texts: dict[Key, Sample] = {}
+    for (task, subset), keys in common.keys.items():
+        made = {}
+        for key in keys:
+            record = common.runs[0].records[key]
+            new_ids = (
+                tuple(record["methods"]["ar"]["token_ids"])
+                if reference == "continuation" else reference_ids(record, asked[key], target)
+            )  # fmt: skip
+            prompt_ids = asked[key].prompt_ids
+            made[key] = within(Sample(subset, (*prompt_ids, *new_ids), len(prompt_ids)), context_limit)
+        found = {key: text for key, text in made.items() if text.num_learnt}
+        if not found:
+            raise ConfigError(
+                f"{task}/{subset}: no text has a position within the shortest context ({context_limit} tokens): leave "
+                "the subset out with --subset, or compare models with a longer context"
+            )
+        texts |= found
+    return texts
+
+
+def within(text: Sample, context_limit: int | None) -> Sample:
+    """Returns the text without the tokens whose positions lie beyond the context."""
+    if context_limit is None:
+        return text
+    return replace(text, ids=text.ids[: max(text.num_given, context_limit + 1)])
+
+
+def reference_ids(record: Record, asked: RecordedPrompt, target: CausalLM) -> tuple[int, ...]:
+    """Returns the target's tokens of the reference answer (the first of several), with a space between a prompt that
+    does not end in one and the answer. Raises ConfigError where there is no text."""
+    turn = record.get("turn", 0)
+    found = asked.example.references[turn]
+    answer = found[0] if isinstance(found, list | tuple) and found else found
+    if not isinstance(answer, str | int | float) or not str(answer).strip():
+        raise ConfigError(
+            f"--reference data: {record['task']}/{record['subset']} example {record['id']} has no reference text: use "
+            "--reference continuation"
+        )
+    before = asked.example.turns[turn]
+    space = "" if before[-1:].isspace() else " "
+    ids: list[int] = target.tokenizer(f"{space}{answer}", add_special_tokens=False)["input_ids"]
+    return tuple(ids)

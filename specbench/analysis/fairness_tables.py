@@ -1,0 +1,300 @@
+"""A fairness report as tables for a terminal of 100 columns, and as a picture."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specbench.analysis.fairness_drafters import MARK, TINY, exclusion_notes, marked
+from specbench.analysis.fairness_numbers import DrafterComparison, DrafterReport, FairnessReport, NumberChange, pinsker
+from specbench.core.table import RULE, Table, numbers, words
+from specbench.results.bootstrap import Metric
+from specbench.results.plots import reach, save_picture
+from specbench.results.row import Family, ForcedNumbers, GroupNumbers, GroupSpread, MeasuredNumbers
+from specbench.results.units import NULL, number, with_interval
+
+COLUMNS = {
+    "cross_entropy": "D", "forced_acceptance_rate": "α_T", "acceptance_rate": "measured α", "speedup": "speed-up",
+}  # fmt: skip
+DIVERGENCES = ("cross_entropy", "kl", "unfairness")  # numbers that count the tokens that a drafter excludes
+NAMES = {
+    "unfairness": "𝒰", "kl": "KL", "forced_speedup": "S_T", "mean": "mean", "variance": "variance",
+    "max_over_min": "max/min", **COLUMNS,
+}  # fmt: skip
+SPREAD_NAMES = {
+    "acceptance_rate": "measured α", "speedup": "measured speed-up", "forced_acceptance_rate": "α_T",
+    "forced_speedup": "S_T",
+}  # fmt: skip
+FORCED = "ᵀ"  # marks an α_T in a column of measured α
+
+
+def tables(report: FairnessReport) -> Iterator[Table]:
+    """Yields the measured and the teacher-forced numbers of each drafter, all drafters together, and the comparison."""
+    for drafter in report.drafters:
+        if drafter.method is not None:
+            yield measured_table(drafter)
+        if drafter.problem is None:
+            yield forced_table(drafter, report)
+    if len(report.drafters) > 1:
+        yield overview(report)
+    if report.comparison is not None:
+        yield comparison_table(report.comparison)
+
+
+def comparison_table(found: DrafterComparison) -> Table:
+    """Returns a table with a line per group: after − before; its caption has a line for each number of all groups."""
+    of_all = [*found.excluded_before.values(), *found.excluded_after.values()]
+    rows = []
+    for label, changes in found.groups.items():
+        masses = tuple(side.get(label, 0.0) for side in (found.excluded_before, found.excluded_after))
+        rows.append([label, *(_change_cell(name, changes.get(name), masses) for name in COLUMNS)])
+    caption = [
+        "differences after − before with 95 % intervals, paired by prompt",
+        *(_change_line(name, change, of_all) for name, change in changes_of_all(found).items()),
+        *exclusion_notes({found.before: found.excluded_before, found.after: found.excluded_after}),
+    ]
+    columns = words("group") + numbers(*(f"Δ {name}" for name in COLUMNS.values()), folds=True)
+    return Table(f"{found.after} − {found.before}", columns, rows, caption)
+
+
+def changes_of_all(found: DrafterComparison) -> dict[str, NumberChange]:
+    """Returns the changes over all groups; where there is one group, its own numbers, which have no spread."""
+    if len(found.groups) > 1:
+        return found.family
+    return {name.removesuffix(".mean"): change for name, change in found.family.items() if name.endswith(".mean")}
+
+
+def _change_cell(name: str, change: NumberChange | None, excluded: Sequence[float]) -> str:
+    if change is None:
+        return NULL
+    return marked(with_interval(change.difference, 2), *(excluded if name in DIVERGENCES else ()))
+
+
+def _change_line(name: str, change: NumberChange, excluded: Sequence[float]) -> str:
+    subject = " of ".join(NAMES[part] for part in reversed(name.split(".")))
+    both = " → ".join(number(metric, 5) for metric in (change.before, change.after))
+    line = f"{subject}: {both} ({with_interval(change.percent, 1)} %)"
+    return marked(line, *(excluded if name.partition(".")[0] in DIVERGENCES else ()))
+
+
+def _spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
+    """Returns a line for each number that is known; none where there is one group."""
+    if len(drafter.groups) == 1:
+        return []
+    spreads = drafter.family.spreads
+    return [f"{SPREAD_NAMES[name]}: {_spread_text(spreads[name])}" for name in names if name in spreads]
+
+
+def _spread_text(found: GroupSpread) -> str:
+    return (
+        f"variance {with_interval(found.variance, 5)}, max/min {with_interval(found.max_over_min, 2)}, worst "
+        f"{found.worst}, best {found.best}"
+    )
+
+
+def forced_table(drafter: DrafterReport, report: FairnessReport) -> Table:
+    """Returns the teacher-forced numbers with their bounds, a line per group."""
+    is_speedup = all(group.forced is None or group.forced.speedup for group in drafter.groups.values())
+    rows = [
+        [label, *forced_cells(group.forced, is_speedup)]
+        for label, group in drafter.groups.items()
+        if group.forced is not None
+    ]
+    columns = words("group") + numbers(
+        "D\n95 % interval", "KL", "α_T\n95 % interval", f"S_T\n{'speed-up' if is_speedup else 'tok/pass'}",
+        "≥ of\nα_T", "≥ of\nKL", "≥ of\nD", "1−r_q", "1−r_p", folds=True,
+    )  # fmt: skip
+    return Table(f"{drafter.label}: teacher-forced", columns, rows, forced_caption(drafter, report))
+
+
+def forced_cells(found: ForcedNumbers, is_speedup: bool) -> list[str]:
+    links = found.speedup if is_speedup and found.speedup else found.tokens_per_pass
+    fitness = (1 - (metric.value or 0.0) for metric in (found.draft_misfit, found.target_misfit))
+    return [
+        marked(with_interval(found.cross_entropy, 2), found.excluded), marked(number(found.kl, 2), found.excluded),
+        with_interval(found.acceptance_rate, 2),
+        *(f"{value:.2f}" for value in (*links.model_dump().values(), *fitness)),
+    ]  # fmt: skip
+
+
+def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
+    """Returns the lines below the teacher-forced numbers."""
+    source = "the target's own continuations" if report.reference == "continuation" else "the data's references"
+    num_positions = sum(group.forced.num_positions for group in drafter.groups.values() if group.forced)
+    cost = "not one" if drafter.cost_ratio is None else f"{drafter.cost_ratio:.3f}"
+    family = drafter.family
+    lines = [f"{num_positions} positions of {source}, raw distributions; c {cost}; TV = 1 − α_T"]
+    if family.unfairness is not None and len(drafter.groups) > 1:
+        unfairness = marked(with_interval(family.unfairness, 4), *family.excluded.values())
+        lines.append(f"unfairness 𝒰 = {unfairness} nats², lowest D: {family.lowest}")
+    lines += _spread_lines(drafter, ("forced_acceptance_rate", "forced_speedup"))
+    found = family.correlations
+    for name, metric in (("representation share", found.representation_and_acceptance),
+                         ("fitness 1 − r_q", found.fitness_and_acceptance)):  # fmt: skip
+        if metric is not None:
+            lines.append(f"Spearman's ρ of {name} and α_T over groups: {with_interval(metric, 2)}")
+    return [*lines, *exclusion_notes({drafter.label: family.excluded}), "theorems 1 and 2 hold in every group"]
+
+
+def measured_table(drafter: DrafterReport) -> Table:
+    """Returns the numbers that runs measured, a line per group."""
+    groups = drafter.groups
+    has_bleu = any(group.measured and group.measured.bleu for group in groups.values())
+    has_rank = any(group.representation_rank for group in groups.values())
+    rows = []
+    for label, group in groups.items():
+        assert group.measured is not None
+        cells = [label, str(group.num_prompts), *_measured_cells(group.measured, has_bleu)]
+        rows.append([*cells, *_rank_cells(group)] if has_rank else cells)
+    headings = ["n", "α\n95 % interval", "τ", "speed-up\n95 % interval"]
+    headings += ["BLEU", "α·BLEU\n95 % interval"] * has_bleu + ["rank", "share %"] * has_rank
+    columns = words("group") + numbers(*headings, folds=True)
+    return Table(f"{drafter.label}: measured", columns, rows, measured_caption(drafter))
+
+
+def _measured_cells(found: MeasuredNumbers, has_bleu: bool) -> list[str]:
+    cells = [
+        with_interval(found.acceptance_rate, 3), number(found.mean_acceptance_length, 2),
+        with_interval(found.speedup, 2),
+    ]  # fmt: skip
+    return cells + [number(found.bleu, 1), with_interval(found.adjusted_acceptance, 1)] * has_bleu
+
+
+def _rank_cells(group: GroupNumbers) -> tuple[str, str]:
+    if group.representation_rank is None or group.representation_share is None:
+        return NULL, NULL
+    return str(group.representation_rank), f"{100 * group.representation_share:.1f}"
+
+
+def measured_caption(drafter: DrafterReport) -> list[str]:
+    """Returns the lines below the measured numbers."""
+    lines = [f"drafter {drafter.drafter or 'without a name'}, {drafter.draft_length}; run {drafter.run}"]
+    lines += _spread_lines(drafter, ("acceptance_rate", "speedup"))
+    found = drafter.family.correlations.representation_and_measured
+    if found is not None:
+        lines.append(f"Spearman's ρ of representation share and α: {with_interval(found, 2)}")
+    if drafter.num_texts_represented:
+        texts = f"{drafter.num_texts_represented} texts behind {drafter.prompt_represented!r}, language by lingua"
+        lines.append(f"rank: of {texts}; 1 is the best represented")
+    if drafter.problem is not None:
+        lines.append(f"no teacher-forced numbers: {drafter.problem}")
+    return lines
+
+
+def overview(report: FairnessReport) -> Table:
+    """Returns a table of groups by drafters: α, D and speed-up; the last line has 𝒰 of several groups."""
+    groups = report.drafters[0].groups
+    rows: list[Sequence[str]] = [
+        [label, *(overview_cell(drafter.groups[label]) for drafter in report.drafters)] for label in groups
+    ]
+    if len(groups) > 1:
+        rows += [RULE, ["𝒰", *(unfairness_cell(drafter.family) for drafter in report.drafters)]]
+    headings = (f"{each.label}\n{'α_T' if each.method is None else 'α'} · D · ×" for each in report.drafters)
+    columns = words("group") + numbers(*headings, folds=True)
+    return Table("all drafters", columns, rows, overview_caption(report))
+
+
+def overview_caption(report: FairnessReport) -> list[str]:
+    """Returns the lines below the table of all drafters."""
+    lines = ["α · D · speed-up: α and speed-up as a run measured them; D teacher-forced"]
+    if any(drafter.method is None for drafter in report.drafters):
+        lines.append(
+            f"{FORCED}: no run measured this drafter: its teacher-forced α_T, which compares with the α_T of the "
+            "tables above and not with a measured α; no speed-up"
+        )
+    return [*lines, *exclusion_notes({drafter.label: drafter.family.excluded for drafter in report.drafters})]
+
+
+def unfairness_cell(family: Family) -> str:
+    if family.unfairness is None:
+        return NULL
+    return marked(with_interval(family.unfairness, 3), *family.excluded.values())
+
+
+def overview_cell(group: GroupNumbers) -> str:
+    rate, divergence, speedup = NULL, NULL, NULL
+    if group.forced:
+        rate = f"{number(group.forced.acceptance_rate, 2)}{FORCED}"
+        divergence = marked(number(group.forced.cross_entropy, 2), group.forced.excluded)
+    if group.measured:
+        rate, speedup = (number(each, 2) for each in (group.measured.acceptance_rate, group.measured.speedup))
+    return " · ".join([rate, divergence, speedup])
+
+
+def draw_fairness(report: FairnessReport, path: Path) -> None:
+    """Draw rates by group, acceptance over fitness, and acceptance over divergence.
+
+    plots.check_plot checks the name of the file. Raises ConfigError where it cannot be written.
+    """
+    width = max(12.0, 0.35 * len(report.drafters[0].groups) * len(report.drafters))
+    forced = [drafter for drafter in report.drafters if drafter.problem is None]
+    bars = partial(draw_bars, drafters=report.drafters)
+    panels = [[bars, bars], [partial(draw_fitness, drafters=forced), partial(draw_divergence, drafters=forced)]]
+    save_picture(panels, path, size=(width, 9))
+
+
+def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
+    """Draw acceptance rates by group, a bar for each drafter, with 95 % intervals; α_T is hatched."""
+    labels = list(drafters[0].groups)
+    width = 0.8 / len(drafters)
+    for place, drafter in enumerate(drafters):
+        shift = (place - (len(drafters) - 1) / 2) * width
+        for is_measured in (True, False):
+            found = _rates(drafter, is_measured)
+            metrics = list(found.values())
+            if metrics:
+                axes.bar([group + shift for group in found], [m.value for m in metrics], width, yerr=reach(metrics),
+                         capsize=2, color=f"C{place}", hatch=None if is_measured else "//", edgecolor="white",
+                         label=drafter.label if is_measured else f"{drafter.label}: α_T, teacher-forced")  # fmt: skip
+    axes.set_xticks(range(len(labels)), labels, rotation=45 if len(labels) > 12 else 0)
+    axes.set_ylabel("acceptance rate α, 95 %")
+    axes.legend(ncols=min(6, len(drafters)), frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
+
+
+def _rates(drafter: DrafterReport, is_measured: bool) -> dict[int, Metric]:
+    """Returns by place of the group the measured acceptance rates, or the α_T of the groups that are not measured."""
+    chosen = {
+        place: group.measured if is_measured else group.forced
+        for place, group in enumerate(drafter.groups.values())
+        if is_measured == (group.measured is not None)
+    }
+    rates = {place: found.acceptance_rate for place, found in chosen.items() if found is not None}
+    return {place: rate for place, rate in rates.items() if rate.value is not None}
+
+
+def draw_fitness(axes: Any, drafters: Sequence[DrafterReport]) -> None:
+    """Draw α_T over the drafter's fitness 1 − r_q (figure 2)."""
+    for drafter in drafters:
+        found = {
+            label: (1 - group.forced.draft_misfit.value, group.forced.acceptance_rate)
+            for label, group in drafter.groups.items()
+            if group.forced and group.forced.draft_misfit.value is not None
+        }
+        fitness, metrics = [x for x, _ in found.values()], [metric for _, metric in found.values()]
+        heights = [metric.value for metric in metrics]
+        axes.errorbar(fitness, heights, yerr=reach(metrics), fmt="o", capsize=2, label=drafter.label)
+        for label, x, y in zip(found, fitness, heights, strict=True):
+            axes.annotate(label, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
+    axes.set_xlabel("drafter fitness 1 − r_q")
+    axes.set_ylabel("α_T")
+
+
+def draw_divergence(axes: Any, drafters: Sequence[DrafterReport]) -> None:
+    """Draw α_T over KL_T and D_T, with the bound 1 − √(d/2) of both."""
+    largest = 2.0
+    for place, drafter in enumerate(drafters):
+        found = [group.forced for group in drafter.groups.values() if group.forced]
+        heights = [forced.acceptance_rate.value for forced in found]
+        for name, marker, metrics in (("KL", "o", [f.kl for f in found]), ("D", "s", [f.cross_entropy for f in found])):
+            axes.plot([m.value for m in metrics], heights, marker, color=f"C{place}",
+                      label=f"{drafter.label}: {marked(name, *drafter.family.excluded.values())}",
+                      fillstyle="full" if name == "KL" else "none")  # fmt: skip
+            largest = max([largest, *(m.value or 0.0 for m in metrics)])
+    line = np.linspace(0, largest, 200)
+    axes.plot(line, [pinsker(float(d)) for d in line], color="black", linewidth=0.8, label="bound 1 − √(d/2)")
+    axes.set_xlabel(f"divergence, nats ({MARK}: tokens that the drafter excludes count as {TINY:.1e})")
+    axes.set_ylabel("α_T")
+    axes.set_ylim(0, 1.02)
+    axes.legend(frameon=False, fontsize=8)

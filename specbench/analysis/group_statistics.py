@@ -1,0 +1,82 @@
+"""Statistics over groups: variance, max/min, Spearman's ρ, and intervals of functions of several groups."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from specbench.results.bootstrap import MIN_PROMPTS, Metric
+from specbench.results.log_ratios import NUM_RESAMPLES, expanded
+
+Array = NDArray[np.float64]
+Function = Callable[[Sequence[Array]], Array]
+
+
+def variance(values: Array) -> Array:
+    """(1/m) Σ (a − mean)², over the last axis."""
+    return np.asarray(values.var(axis=-1))
+
+
+def max_over_min(values: Array) -> Array:
+    """The largest ÷ the smallest, over the last axis; infinite where the smallest is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(values.max(axis=-1) / values.min(axis=-1))
+
+
+def spearman(ranked: Array, values: Array) -> Array:
+    """Spearman's ρ of `ranked` [m] or [..., m] and `values` [..., m], over the last axis; nan where either is constant
+    or m < 3."""
+    ranked = np.broadcast_to(ranked, values.shape)
+    if values.shape[-1] < 3:
+        return np.full(values.shape[:-1], np.nan)
+    a, b = (_centred(stats.rankdata(each, axis=-1)) for each in (ranked, values))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray((a * b).sum(-1) / np.sqrt((a**2).sum(-1) * (b**2).sum(-1)))
+
+
+def _centred(ranks: Array) -> Array:
+    return np.asarray(ranks - ranks.mean(axis=-1, keepdims=True))
+
+
+def ratios(sums: Sequence[Array], over: int, under: int) -> Array:
+    """Column `over` ÷ column `under` of every group: m arrays [..., num_columns] → [..., m]."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.stack([each[..., over] / each[..., under] for each in sums], axis=-1)
+
+
+def estimate(
+    groups: Sequence[Array], function: Function, seed: int, least: float = -np.inf, most: float = np.inf
+) -> Metric:
+    """Returns a function of the sums over prompts, with its 95 % bootstrap interval.
+
+    `groups`: for each group its prompts' numbers [num_prompts, num_columns]; `function`: of the sums of each group, m
+    arrays [num_resamples, num_columns] → [num_resamples]; `least`, `most`: what it can be. The prompts of each group
+    are drawn anew, with all their columns, so that two drafters' numbers in one row are paired. A convex function of
+    noisy means (𝒰, a variance, a maximum) is too large by a bias that every resample adds again: the expanded
+    percentiles (bootstrap.expanded) are moved back by twice the bias that the resamples show, and the interval is
+    widened to the value itself where that leaves it outside. None where a group has fewer than MIN_PROMPTS prompts.
+    """
+    value = float(function([prompts.sum(axis=0, keepdims=True) for prompts in groups])[0])
+    if not np.isfinite(value):
+        return Metric()
+    smallest = min(len(prompts) for prompts in groups)
+    if smallest < MIN_PROMPTS:
+        return Metric(value=value)
+    generator = np.random.default_rng(seed)
+    drawn = function([_resampled(prompts, generator) for prompts in groups])
+    drawn = drawn[np.isfinite(drawn)]
+    if len(drawn) < NUM_RESAMPLES / 2:
+        return Metric(value=value)
+    confidence = expanded(smallest)
+    shift = 2 * (float(drawn.mean()) - value)
+    low, high = (np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2]) - shift).clip(least, most)
+    return Metric(value=value, low=min(value, float(low)), high=max(value, float(high)))
+
+
+def _resampled(prompts: Array, generator: np.random.Generator) -> Array:
+    """Returns the sums over prompts drawn with replacement: [num_prompts, num_columns] → [NUM_RESAMPLES,
+    num_columns]."""
+    num_prompts = len(prompts)
+    counts = generator.multinomial(num_prompts, np.full(num_prompts, 1 / num_prompts), size=NUM_RESAMPLES)
+    return np.asarray(counts @ prompts)

@@ -1,0 +1,322 @@
+"""`specbench limit`: two models → timed rounds → the report, with medians over rounds and intervals of ratios."""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from statistics import median, quantiles
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from specbench.analysis.limit_report import (
+    RATES,
+    BestLength,
+    Costs,
+    DrafterLimit,
+    LimitReport,
+    ModelConditions,
+    ModelLimit,
+    PassPoint,
+    Quartiles,
+    Ratio,
+    StepLimit,
+    best,
+)
+from specbench.analysis.limit_rounds import (
+    LEAST_CONTEXT,
+    NUM_DRAFT_TOKENS,
+    ModelTimings,
+    PairTimings,
+    Points,
+    StepTimings,
+    measure,
+    points_for,
+)
+from specbench.analysis.limit_work import Gauge, Work, work_of
+from specbench.core.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
+from specbench.models.loading import load_model
+from specbench.results.bootstrap import MIN_PROMPTS
+from specbench.results.environment import environment
+from specbench.results.log_ratios import NUM_RESAMPLES, TAILS, Array
+from specbench.results.row import RowWarning
+from specbench.results.warnings import WIDE
+from specbench.running.models import engine_of, warn_of
+from specbench.running.requirements import num_compilations
+from specbench.specs.components import Dtype, Engine, Spec, Text
+
+MIN_ROUNDS = MIN_PROMPTS
+
+
+class Draws:
+    """Draws of rounds: first all as they were, then NUM_RESAMPLES with replacement."""
+
+    def __init__(self, num_rounds: int, seed: int) -> None:
+        self.num_rounds = num_rounds
+        drawn = np.random.default_rng(seed).integers(num_rounds, size=(NUM_RESAMPLES, num_rounds))
+        self._draws = np.vstack([np.arange(num_rounds), drawn])
+
+    def ratios(self, above: Sequence[float], below: Sequence[float]) -> Array:
+        """Returns the median ratio of two quantities, [num_rounds], in each draw: [1 + NUM_RESAMPLES]."""
+        by_round = np.asarray(above, dtype=np.float64) / np.asarray(below, dtype=np.float64)
+        return np.asarray(np.median(by_round[self._draws], axis=1))
+
+    def ratio(self, values: Array) -> Ratio:
+        """Returns a value computed from such medians, [1 + NUM_RESAMPLES], with its interval."""
+        if self.num_rounds < MIN_ROUNDS:
+            return Ratio(value=float(values[0]))
+        low, high = np.quantile(values[1:], TAILS)
+        return Ratio(value=float(values[0]), low=float(low), high=float(high))
+
+
+TOO_WIDE = 2.0  # end ÷ start of an interval that leaves a figure undecided
+
+
+def verdict(report: LimitReport) -> str:
+    """Returns a sentence: the shares of AR and drafting of their bounds, and the costs of verifying and drafting."""
+    ar, own = (model.at(1, report.context).bound_name for model in (report.target, report.drafter))
+    length = report.step.num_draft_tokens + 1
+    share, drafting = report.target.share_of_bound, report.drafter.share_of_bound_drafting
+    verifying = report.verification_cost[length]
+    clauses = (
+        clause(f"AR runs at {{}} of the {ar}", f"AR's share of the {ar}", share),
+        clause(f"drafting runs at {{}} of its {own}", f"drafting's share of its {own}", drafting),
+        clause(
+            f"verification of {length} tokens costs {{}} single passes",
+            f"what verifying {length} tokens costs",
+            verifying,
+        ),
+        clause("a draft pass costs {}", "what a draft pass costs", report.cost_ratio),
+    )
+    few = "" if report.repeats >= MIN_ROUNDS else f" (no intervals below {MIN_ROUNDS} rounds)"
+    return "{}, {}; {}, {}{}.".format(*clauses, few)
+
+
+def clause(said: str, subject: str, ratio: Ratio) -> str:
+    """Returns a clause with a figure and its interval, or that it is undecided where the interval is too wide."""
+    if ratio.width <= TOO_WIDE:
+        return said.format(ratio.text)
+    return f"{subject} is undecided (rounds differ too much: {ratio.span})"
+
+
+def wide_intervals(report: LimitReport) -> list[RowWarning]:
+    """Returns a warning for each figure of the verdict whose interval is wide."""
+    length = report.step.num_draft_tokens + 1
+    figures = {
+        "AR's share of its bound": report.target.share_of_bound,
+        "drafting's share of its bound": report.drafter.share_of_bound_drafting,
+        f"what verifying {length} tokens costs": report.verification_cost[length],
+        "what a draft pass costs": report.cost_ratio,
+    }
+    return [
+        RowWarning(code="wide_interval", text=(
+            f"the interval of {name} is wide, {ratio.span} (× {ratio.width:.2f}): run nothing else on the machine, "
+            "or give more --repeats"
+        ))
+        for name, ratio in figures.items()
+        if ratio.width > WIDE
+    ]  # fmt: skip
+
+
+Subject = tuple[ModelConditions, Work]
+
+
+def conclude(
+    target: Subject, drafter: Subject, parts: Sequence[PairTimings], points: Points, *,
+    environment: dict[str, Any], seed: int, repeats: int,
+) -> LimitReport:  # fmt: skip
+    """Returns the report on a pair. `parts`: the timings at the points; generations belong to the first."""
+    draws, context, main = Draws(repeats, seed), points.context, parts[0]
+    single = main.target.passes[1, context]
+    costs = Costs(
+        draws.ratios(main.drafter.passes[1, context], single),
+        {length: draws.ratios(main.target.passes[length, context], single) for length in points.query_lengths},
+    )
+    report = LimitReport(
+        environment=environment, seed=seed, repeats=repeats, context=context,
+        target=model_limit(target, [part.target for part in parts], context, draws),
+        drafter=drafter_limit(drafter, [part.drafter for part in parts], main.steps, context, draws),
+        step=StepLimit(
+            num_draft_tokens=NUM_DRAFT_TOKENS, seconds=spread(main.steps.per_step),
+            outside_passes=spread(main.steps.outside_passes),
+        ),
+        cost_ratio=draws.ratio(costs.cost_ratio),
+        verification_cost={length: draws.ratio(cost) for length, cost in costs.verifying.items()},
+        best=[best_length(costs, rate, draws) for rate in RATES],
+        verdict="", warnings=[],
+    )  # fmt: skip
+    return report.model_copy(update={"verdict": verdict(report), "warnings": wide_intervals(report)})
+
+
+def model_limit(subject: Subject, parts: Sequence[ModelTimings], context: int, draws: Draws) -> ModelLimit:
+    (model, work), main = subject, parts[0]
+    rates = main.rates
+    return ModelLimit(
+        model=model, bytes_read=work.bytes_read(1, context), operations=work.operations(1, context),
+        bytes_per_second=spread([each.bytes_per_second for each in rates]),
+        read_bytes_per_second=spread([each.read_bytes_per_second for each in rates]),
+        operations_per_second=spread([each.operations_per_second for each in rates]),
+        per_token=spread(main.per_token), outside_passes=spread(main.outside_passes),
+        share_of_bound=draws.ratio(draws.ratios(bounds(work, main, context), main.per_token)),
+        points=sorted(
+            (point for timings in parts for point in points_of(timings, work)),
+            key=lambda point: (point.query_length, point.context),
+        ),
+    )  # fmt: skip
+
+
+def drafter_limit(
+    subject: Subject, parts: Sequence[ModelTimings], steps: StepTimings, context: int, draws: Draws
+) -> DrafterLimit:
+    share = draws.ratios(bounds(subject[1], parts[0], context), steps.per_draft_token)
+    return DrafterLimit(
+        **dict(model_limit(subject, parts, context, draws)),
+        per_draft_token=spread(steps.per_draft_token), share_of_bound_drafting=draws.ratio(share),
+    )  # fmt: skip
+
+
+def bounds(work: Work, timings: ModelTimings, context: int) -> list[float]:
+    """Returns the least seconds of a pass over one token, by the rates of each round."""
+    num_bytes, operations = work.bytes_read(1, context), work.operations(1, context)
+    return [max(num_bytes / each.bytes_per_second, operations / each.operations_per_second) for each in timings.rates]
+
+
+def points_of(timings: ModelTimings, work: Work) -> list[PassPoint]:
+    """Returns the passes, with the bounds by the rates of the same rounds."""
+    per_byte = median(1 / each.bytes_per_second for each in timings.rates)
+    per_operation = median(1 / each.operations_per_second for each in timings.rates)
+    return [
+        PassPoint(
+            query_length=length, context=context, seconds=spread(values),
+            bandwidth_seconds=work.bytes_read(length, context) * per_byte,
+            arithmetic_seconds=work.operations(length, context) * per_operation,
+        )
+        for (length, context), values in timings.passes.items()
+    ]  # fmt: skip
+
+
+def spread(values: Sequence[float]) -> Quartiles:
+    low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return Quartiles(median=median(values), low=low, high=high)
+
+
+def best_length(costs: Costs[Array], rate: float, draws: Draws) -> BestLength:
+    """Returns the best draft lengths by the medians of all rounds, with intervals of the speed-ups at these lengths."""
+    free = Costs(costs.cost_ratio, dict.fromkeys(costs.verifying, np.ones_like(costs.cost_ratio)))
+    length, free_length = (best(as_measured(each), rate) for each in (costs, free))
+    return BestLength(
+        acceptance_rate=rate, num_draft_tokens=length, speedup=draws.ratio(costs.speedup(rate, length)),
+        free_num_draft_tokens=free_length, free_speedup=draws.ratio(free.speedup(rate, free_length)),
+    )  # fmt: skip
+
+
+def as_measured(costs: Costs[Array]) -> Costs[float]:
+    """Returns the costs of the first draw, which has all rounds."""
+    return Costs(float(costs.cost_ratio[0]), {length: float(cost[0]) for length, cost in costs.verifying.items()})
+
+
+Progress = Callable[[str], None]
+
+
+Models = tuple[CausalLM, CausalLM]
+
+
+class LimitOptions(Spec):
+    """The options of `specbench limit`."""
+
+    target: Text
+    drafter: Text
+    context: Annotated[int, Field(ge=LEAST_CONTEXT)]
+    repeats: Annotated[int, Field(ge=1)]
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    dtype: Dtype = "auto"
+    device: Text = "auto"
+    engine: Engine = "eager"
+    target_revision: str | None = None
+    drafter_revision: str | None = None
+
+
+def limits(options: LimitOptions, progress: Progress) -> LimitReport:
+    """Load both models and measure them. `progress` is called with lines of text. Raises ConfigError for models that
+    cannot be loaded, and for a context that does not fit into them."""
+    progress(f"loading {options.target} and {options.drafter}")
+    target = load_model(
+        options.target,
+        revision=options.target_revision,
+        dtype=options.dtype,
+        device=options.device,
+        engine=options.engine,
+    )
+    dtype = target.dtype if options.dtype == "auto" else options.dtype
+    drafter = load_model(
+        options.drafter, revision=options.drafter_revision, dtype=dtype, device=options.device, engine=target.engine
+    )
+    if target.why_eager is not None:
+        warn_of(target, "neither model is, and these are the limits of --engine eager")
+    elif drafter.why_eager is not None:
+        warn_of(drafter, "its passes are eager beside compiled ones of the target")
+    return limits_of(target, drafter, options, progress)
+
+
+def limits_of(
+    target: CausalLM, drafter: CausalLM, options: LimitOptions, progress: Progress = lambda line: None
+) -> LimitReport:
+    """Measure two loaded models."""
+    models = (target, drafter)
+    points = points_for(models, options.context)
+    works = [work_of(model) for model in models]
+    gauges = [gauge_of(*each, points) for each in zip(models, works, strict=True)]
+    is_compiled = any(model.compiled is not None for model in models)
+    parts = [
+        measured_part(models, gauges, part, options, progress) for part in (points.parts() if is_compiled else [points])
+    ]
+    capacities = (parts[0].target.capacity, parts[0].drafter.capacity)
+    first, second = (
+        (described_model(model, capacity), work)
+        for model, capacity, work in zip(models, capacities, works, strict=True)
+    )
+    conditions = environment(str(target.device), target.dtype, target.attention, engine_of(target, [drafter]))
+    return conclude(first, second, parts, points, environment=conditions, seed=options.seed, repeats=options.repeats)
+
+
+def measured_part(
+    models: Models, gauges: Sequence[Gauge], part: Points, options: LimitOptions, progress: Progress
+) -> PairTimings:
+    """Returns the timings of rounds whose passes were compiled before."""
+    for model in models:
+        if model.compiled is not None:
+            model.compiled.reserve(part.most_tokens, part.query_lengths, prompts=part.decodes, told=progress)
+    before = num_compilations()
+    rounds = report_rounds(part, options.repeats, progress)
+    found = measure(*models, gauges, part, repeats=options.repeats, seed=options.seed, progress=rounds)
+    if number := num_compilations() - before:
+        raise ConfigError(
+            f"--engine compiled: {number} passes were compiled while others were measured, so their seconds say "
+            "nothing: take --engine eager"
+        )
+    found.target.capacity, found.drafter.capacity = (
+        None if model.compiled is None else model.compiled.capacity for model in models
+    )
+    return found
+
+
+def gauge_of(model: CausalLM, work: Work, points: Points) -> Gauge:
+    return Gauge(model.device, model.model.dtype, int(work.bytes_read(1, points.context)))
+
+
+def described_model(model: CausalLM, capacity: int | None) -> ModelConditions:
+    return ModelConditions(
+        name=model.name, revision=model.revision, dtype=model.dtype, attention=model.attention, capacity=capacity
+    )
+
+
+def report_rounds(part: Points, repeats: int, progress: Progress) -> Callable[[], None]:
+    """Returns a function that reports each round."""
+    numbers = count()
+
+    def report_round() -> None:
+        number = next(numbers)
+        said = f"round {number} of {repeats} is done" if number else "warmed up"
+        progress(f"behind {part.context} tokens: {said}")
+
+    return report_round

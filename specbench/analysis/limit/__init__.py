@@ -1,1 +1,0 @@
-"""What the hardware allows a pair of models, side by side with what is measured."""

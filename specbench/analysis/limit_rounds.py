@@ -1,0 +1,278 @@
+"""The timed rounds of `specbench limit`: passes, rates and generations of two models, in turn."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from specbench.analysis.limit_work import Gauge, Rates
+from specbench.core.errors import ConfigError
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters.none import NoDrafter
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import Generation, decode
+from specbench.decoding.proposal import PointMass, Proposal
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.verification import rejection
+from specbench.models.causal_lm import CausalLM, shortest_context
+from specbench.models.timing import PassLog
+
+
+@dataclass
+class ModelTimings:
+    """Timings of one model, an entry per round: mean seconds of bare passes by (query length, context); seconds per
+    token of autoregressive decoding, in all and outside of passes; the rates at which the machine copies, reads,
+    multiplies. `capacity`: the tokens of its static buffers, if it has such."""
+
+    passes: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+    per_token: list[float] = field(default_factory=list)
+    outside_passes: list[float] = field(default_factory=list)
+    rates: list[Rates] = field(default_factory=list)
+    capacity: int | None = None
+
+
+@dataclass
+class StepTimings:
+    """Seconds of speculative decoding, an entry per round: of drafting per draft token; of a step, in all and outside
+    of passes."""
+
+    per_draft_token: list[float] = field(default_factory=list)
+    per_step: list[float] = field(default_factory=list)
+    outside_passes: list[float] = field(default_factory=list)
+
+
+@dataclass
+class PairTimings:
+    """The timings of a pair at one set of points."""
+
+    target: ModelTimings = field(default_factory=ModelTimings)
+    drafter: ModelTimings = field(default_factory=ModelTimings)
+    steps: StepTimings = field(default_factory=StepTimings)
+
+
+QUERY_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32, 48, 64)
+COMPILED_LENGTHS = (1, 2, 4, 6, 8, 16, 32, 64)  # each takes seconds to compile
+CONTEXTS = (64, 256, 1024, 4096)
+LEAST_CONTEXT = 8
+NUM_TOKENS = 32  # of one generation
+NUM_DRAFT_TOKENS = 5  # of each step of a speculative one
+
+
+@dataclass(frozen=True)
+class Points:
+    """The points of a measurement: every query length behind `context`, one token behind each of `contexts`, and, where
+    it `decodes`, whole generations behind `context`."""
+
+    context: int
+    contexts: tuple[int, ...]
+    query_lengths: tuple[int, ...] = QUERY_LENGTHS
+    decodes: bool = True
+
+    def parts(self) -> list["Points"]:
+        """Returns the points by context: a compiled pass reads its whole buffer, so each context needs a buffer of the
+        size that a run has."""
+        others = [context for context in self.every_context if context != self.context]
+        return [replace(self, contexts=()), *(Points(context, (), (1,), decodes=False) for context in others)]
+
+    def behind(self, context: int) -> tuple[int, ...]:
+        return self.query_lengths if context == self.context else (1,)
+
+    @property
+    def most_tokens(self) -> int:
+        """Returns the tokens of the longest sequence."""
+        behind = max(*self.query_lengths, NUM_TOKENS) if self.decodes else max(self.query_lengths)
+        return max(max(self.every_context) + 1, self.context + behind)
+
+    @property
+    def every_context(self) -> list[int]:
+        return sorted({self.context, *self.contexts})
+
+
+def points_for(models: Sequence[CausalLM], context: int) -> Points:
+    """Returns the points that fit into the context of every model, with contexts up to four times the given one. Raises
+    ConfigError for a context that leaves no room for a generation."""
+    room = shortest_context(models) or 2**62
+    if context + NUM_TOKENS > room:
+        most = room - NUM_TOKENS
+        remedy = f"give {LEAST_CONTEXT} to {most}" if most >= LEAST_CONTEXT else "take models with more"
+        held = f"the models hold {room} tokens, and {NUM_TOKENS} are generated behind the context"
+        raise ConfigError(f"--context {context}: {held}: {remedy}")
+    fitting = tuple(length for length in CONTEXTS if length < room and length <= 4 * context)
+    lengths = QUERY_LENGTHS if all(model.compiled is None for model in models) else COMPILED_LENGTHS
+    return Points(context, fitting, tuple(length for length in lengths if context + length <= room))
+
+
+GREEDY = Sampling(0.0)
+
+
+class TimedDrafter:
+    """Drafts as any model drafter, and marks the beginning and the end of each draft: passes, draws, and what lies
+    between them. Where the vocabularies have different sizes, a token that the other model lacks is taken modulo
+    its size: the token changes acceptance, but no time."""
+
+    def __init__(self, drafter: CausalLM, target: CausalLM) -> None:
+        self._drafter = ModelDrafter(drafter, GREEDY)
+        self._num_own, self._num_foreign = drafter.vocab_size, target.vocab_size
+        self.passes: PassLog | None = drafter.passes
+        self._log = drafter.passes
+        self._drafts: list[tuple[int, Any, Any]] = []
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self._drafts.clear()
+        self._drafter.prefill(within(prompt_ids, self._num_own))
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        own_ids, mark, num_before = within(ids, self._num_own), self._log.clock.mark, self._log.num_passes
+        start = mark()
+        proposal = self._drafter.propose(own_ids, num_draft_tokens, generator)
+        end = mark()
+        if num_draft_tokens == NUM_DRAFT_TOKENS:  # at the end of a generation there are shorter ones
+            self._drafts.append((self._log.num_passes - num_before, start, end))
+        if self._num_own == self._num_foreign:
+            return proposal
+        token_ids = within(proposal.token_ids, self._num_foreign)
+        return Proposal(token_ids, PointMass(token_ids))
+
+    def seconds_per_token(self) -> float:
+        """Returns the seconds of drafting per token, over all drafts of the generation; each token takes one pass. It
+        may be called when passes may be read."""
+        seconds = sum(self._log.clock.between(start, end) for _, start, end in self._drafts)
+        return seconds / sum(num_passes for num_passes, _, _ in self._drafts)
+
+
+def within(token_ids: list[int], vocab_size: int) -> list[int]:
+    return [token % vocab_size for token in token_ids]
+
+
+def time_decoding(model: CausalLM, prompt_ids: list[int], into: ModelTimings) -> None:
+    """One autoregressive generation."""
+    generation = generate(model, NoDrafter(), prompt_ids, 0)
+    num_timed = len(generation.token_ids) - 1
+    into.per_token.append(generation.decode_seconds / num_timed)
+    into.outside_passes.append(outside_passes(generation) / num_timed)
+
+
+def time_steps(target: CausalLM, drafter: TimedDrafter, prompt_ids: list[int], into: StepTimings) -> None:
+    """One speculative generation."""
+    generation = generate(target, drafter, prompt_ids, NUM_DRAFT_TOKENS)
+    num_steps = len(generation.steps)
+    into.per_draft_token.append(drafter.seconds_per_token())
+    into.per_step.append(generation.decode_seconds / num_steps)
+    into.outside_passes.append(outside_passes(generation) / num_steps)
+
+
+def generate(model: CausalLM, drafter: Drafter, prompt_ids: list[int], num_draft_tokens: int) -> Generation:
+    """NUM_TOKENS greedy tokens, which no end token stops."""
+    return decode(
+        model, drafter, rejection, prompt_ids, num_draft_tokens=num_draft_tokens, sampling=GREEDY,
+        stop=StopRules(NUM_TOKENS, context_limit=model.context_limit), generator=torch.Generator(device=model.device),
+    )  # fmt: skip
+
+
+def outside_passes(generation: Generation) -> float:
+    passes = (*generation.target_passes, *generation.draft_passes)
+    return generation.decode_seconds - sum(seconds for _, seconds in passes)
+
+
+TURNS = 3  # of each model in a round; every query length has a pass in each
+TURN_SECONDS = 0.004  # of each query length, in a turn
+SINGLE_SECONDS = 0.012  # of the single token, where others are divided by it
+
+
+class Sweeps:
+    """Passes of one model behind `context` tokens of `ids`, of which the model keeps just these. `seconds`: of each
+    pass, by query length, 1 among them."""
+
+    def __init__(self, model: CausalLM, ids: list[int], context: int, lengths: Sequence[int]) -> None:
+        self._model, self._ids, self._context = model, ids, context
+        self.seconds: dict[int, list[float]] = {length: [] for length in lengths}
+        if model.compiled is None:
+            model.score(ids[:context], 1)
+        else:
+            model.compiled.fill(ids[:context])
+
+    def take_turn(self, number: int, *, backwards: bool) -> None:
+        """Sweep until every length has its passes of the first `number` turns. The first pass, behind a prefill or
+        passes of another model, is not measured."""
+        self._pass(1)
+        while lacking := self._lacking(number):
+            self._sweep(lacking[::-1] if backwards else lacking)
+            backwards = not backwards
+
+    def _lacking(self, num_turns: int) -> list[int]:
+        """The query lengths that have too few passes for so many turns. By their fastest pass: if an interrupted one
+        ended a turn early, it would weigh more in the mean than it does in time."""
+        return [
+            length
+            for length, seconds in self.seconds.items()
+            if len(seconds) < num_turns or len(seconds) * min(seconds) < num_turns * self._enough(length)
+        ]
+
+    def _enough(self, length: int) -> float:
+        return SINGLE_SECONDS if length == 1 < len(self.seconds) else TURN_SECONDS
+
+    def _sweep(self, lengths: Sequence[int]) -> None:
+        """A pass of each length, and one of the single token in the middle, whether it lacks any or not."""
+        others = [length for length in lengths if length != 1]
+        half = len(others) // 2
+        for length in (*others[:half], 1, *others[half:]):
+            self.seconds[length].append(self._pass(length))
+
+    def means(self) -> dict[int, float]:
+        return {length: fmean(seconds) for length, seconds in self.seconds.items()}
+
+    def _pass(self, length: int) -> float:
+        """Seconds of a pass that reads just its own tokens: what was cached before stays."""
+        log = self._model.passes
+        log.clear()
+        self._model.score(self._ids[: self._context + length], length)
+        log.clock.now()
+        [(fed, seconds)] = log.read()
+        assert fed == length
+        return seconds
+
+
+def measure(
+    target: CausalLM, drafter: CausalLM, gauges: Sequence[Gauge], points: Points, *,
+    repeats: int, seed: int, progress: Callable[[], None] = lambda: None,
+) -> PairTimings:  # fmt: skip
+    """After one unmeasured round, `repeats` rounds: each has every point of both models, the rates of both gauges,
+    and one generation of each model and of the pair, in an order that alternates. `progress` is called after each."""
+    chance = random.Random(seed)
+    models = (target, drafter)
+    texts = [[chance.randrange(model.vocab_size) for _ in range(points.most_tokens)] for model in models]
+    drafting = TimedDrafter(drafter, target)
+    found = PairTimings()
+    for number in range(-1, repeats):
+        into = found if number >= 0 else PairTimings()
+        sides = list(zip(models, texts, gauges, (into.target, into.drafter), strict=True))
+        in_turn = sides if number % 2 == 0 else sides[::-1]
+        passing = [(model, ids, timings) for model, ids, _, timings in in_turn]
+        time_passes(passing, points, backwards=number % 2 == 1)
+        for model, ids, gauge, timings in in_turn:
+            timings.rates.append(gauge.rates())
+            if points.decodes:
+                time_decoding(model, ids[: points.context], timings)
+        if points.decodes:
+            time_steps(target, drafting, texts[0][: points.context], into.steps)
+        progress()
+    return found
+
+
+def time_passes(sides: Sequence[tuple[CausalLM, list[int], ModelTimings]], points: Points, *, backwards: bool) -> None:
+    """The mean seconds of every point, of models that take turns: what is divided by one another was measured side by
+    side, whatever else the machine did meanwhile."""
+    for model, _, _ in sides:
+        model.reset()
+    for context in points.every_context:
+        sweeps = [Sweeps(model, ids, context, points.behind(context)) for model, ids, _ in sides]
+        for turn in range(1, TURNS + 1):
+            for each in sweeps:
+                each.take_turn(turn, backwards=backwards == (turn % 2 == 1))
+        for each, (_, _, timings) in zip(sweeps, sides, strict=True):
+            for length, seconds in each.means().items():
+                timings.passes.setdefault((length, context), []).append(seconds)

@@ -1,0 +1,355 @@
+"""Sweeps that are not of one key: `specbench sweep --recipe NAME` (arXiv:2510.02128, figures 6 and 7)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from specbench.analysis.group_statistics import estimate, spearman
+from specbench.analysis.representation import LanguageShare, Representation, representation
+from specbench.analysis.sweep import with_value
+from specbench.analysis.trials import TrialRun, Trials, TuningReport, check_files, keep_rows, open_trials, trial_spec
+from specbench.analysis.tuning_tables import KEPT, conditions, title
+from specbench.core.console import say
+from specbench.core.errors import ConfigError, nearest
+from specbench.core.table import RULE, Table, numbers
+from specbench.results import plots
+from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.plots import Panel, save_picture
+from specbench.results.quality import corpus_of
+from specbench.results.row import Row
+from specbench.results.units import NULL, bounds_of, number, score, unit_of, with_interval
+from specbench.running.checked import check_samples
+from specbench.running.records import ACCEPTED, JUDGED, Record, step_sum
+from specbench.running.request import Request
+from specbench.specs import components as dotted
+from specbench.specs import yaml_files
+from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
+from specbench.specs.languages import known
+from specbench.specs.overrides import with_overrides
+from specbench.specs.run import RunSpec
+from specbench.tasks.scoring.contract import Scorer
+
+Array = NDArray[np.float64]
+
+
+def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, scorer: Scorer, seed: int) -> Metric:
+    """α · quality of a method in one subset, in the unit of the quality, with a 95 % interval over prompts, drawn with
+    their acceptance and their score together. Null where nothing was judged, or a prompt has no score."""
+    own = [record["methods"][method] for record in records]
+    cluster = Prompts.of(records, seed).cluster
+    judged = [step_sum(generation, JUDGED) for generation in own]
+    rates = [step_sum(g, ACCEPTED) / n if n else 0.0 for g, n in zip(own, judged, strict=True)]
+    least, most = bounds_of(quality) or (-np.inf, np.inf)
+    bounds = (min(least, 0.0), most)  # an acceptance rate of 0 makes any score 0
+    acceptance = by_prompt(cluster, rates, [float(n > 0) for n in judged])
+    if any(quality in generation.get("statistics", {}) for generation in own):
+        part = corpus_of(quality, scorer, cluster, own, own)
+        if part is None or len(part.own) != len(acceptance):
+            return Metric()
+        both = np.hstack([acceptance, part.own])
+        return estimate(
+            [both], lambda sums: rate(sums[0]) * [part.score(row) for row in sums[0][:, 2:].tolist()], seed,
+            *bounds,
+        )  # fmt: skip
+    scores = [generation.get("scores", {}).get(quality) for generation in own]
+    if not scores or None in scores:
+        return Metric()
+    both = np.hstack([acceptance, by_prompt(cluster, scores, [1.0] * len(scores))])
+    return estimate([both], lambda sums: rate(sums[0]) * sums[0][:, 2] / sums[0][:, 3], seed, *bounds)
+
+
+def by_prompt(cluster: NDArray[np.int64], *columns: Sequence[float]) -> Array:
+    """Sums over the records of each prompt: [num_prompts, num_columns]."""
+    return np.stack([np.bincount(cluster, weights=np.asarray(column)) for column in columns], axis=1)
+
+
+def rate(sums: Array) -> Array:
+    """Mean acceptance rate of sums over prompts [num_resamples, 2 or more]: [num_resamples]."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(sums[:, 0] / sums[:, 1])
+
+
+TEMPERATURES = (0.0, 0.5, 1.0, 1.5, 2.0)
+
+
+@dataclass(frozen=True)
+class TemperaturePoint:
+    """One temperature and one subset (or all). `adjusted`: α times the metric that stands for quality, BLEU where the
+    task has it; null where there is none, or where subsets are put together."""
+
+    temperature: float
+    run: TrialRun
+    row: Row
+    quality: str | None
+    adjusted: Metric
+
+    def as_json(self) -> dict[str, Any]:
+        metrics = {name: self.row.metrics[name].model_dump() for name in ("acceptance_rate", "speedup")}
+        if self.quality:
+            metrics[self.quality] = self.row.metrics[self.quality].model_dump()
+        return {
+            "temperature": self.temperature, "subset": self.row.subset, "language": self.row.language,
+            "folder": str(self.run.folder), "quality": self.quality, "metrics": metrics,
+            "adjusted_acceptance": self.adjusted.model_dump(),
+        }  # fmt: skip
+
+
+def checked_temperatures(values: str | None) -> list[float]:
+    """The temperatures of --values, or those of the recipe. Raises ConfigError for what is no temperature."""
+    given = list(TEMPERATURES) if values is None else yaml_files.parse(f"[{values}]", f"--values {values}")
+    for value in given:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not (value == 0 or MIN_TEMPERATURE <= value <= MAX_TEMPERATURE):
+            raise ConfigError(
+                f"--values {value}: is no temperature: give some separated by commas, 0 (greedy) or "
+                f"{MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}"
+            )
+    if not given:
+        raise ConfigError("--values: is empty: give temperatures separated by commas, such as 0,0.5,1")
+    return sorted({float(value) for value in given})
+
+
+def joint(spec: RunSpec) -> RunSpec:
+    """The run with drafters that follow its temperature, whatever the method's file gives them."""
+    ar, method = spec.methods
+    for path in dotted.leaves(method.model_dump(exclude={"sweep"})):
+        if path.endswith("drafter.temperature"):
+            method = with_value(method, path, None)
+    return spec.model_copy(update={"methods": (ar, method)})
+
+
+def at_temperature(spec: RunSpec, temperature: float) -> RunSpec:
+    """The run at a temperature. Raises ConfigError where the task cannot be run at it."""
+    tasks, _ = with_overrides(spec.tasks, [], [f"generation.temperature={temperature:g}"])
+    made = spec.model_copy(update={"tasks": tuple(tasks)})
+    check_samples(made)
+    return made
+
+
+def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[TemperaturePoint]:
+    """Measure every temperature with AR at the same one, each in its own folder."""
+    points = []
+    for place, temperature in enumerate(temperatures, start=1):
+        say(trials.console, f"[{place}/{len(temperatures)}] temperature = {temperature:g}")
+        spec = at_temperature(trials.spec, temperature)
+        loaded = [(spec.tasks[0], subset, data) for _, subset, data in trials.loaded]
+        run = replace(trials, spec=spec, loaded=loaded, output=trials.folder).run(
+            f"temperature={temperature:g}", [trials.base]
+        )
+        rows = [row for row in run.rows if row.method.startswith(f"{trials.base.name}@")]
+        points += [temperature_point(temperature, run, row, trials.base.name) for row in rows]
+    return points
+
+
+def temperature_point(temperature: float, run: TrialRun, row: Row, method: str) -> TemperaturePoint:
+    """One row of a run with its quality-adjusted α."""
+    quality = "bleu" if "bleu" in row.metrics else row.quality
+    scorer = next((cell.scorer for cell in run.cells if cell.subset == row.subset), None)
+    if quality is None or scorer is None:
+        return TemperaturePoint(temperature, run, row, quality, Metric())
+    records = [record for record in run.records if record["subset"] == row.subset]
+    return TemperaturePoint(
+        temperature, run, row, quality, adjusted_acceptance(records, method, quality, scorer, run.seed)
+    )
+
+
+def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Table:
+    """Returns a table with a line for each temperature and subset."""
+    rows: list[Sequence[str]] = []
+    for place, each in enumerate(points):
+        if place and points[place - 1].temperature != each.temperature:
+            rows.append(RULE)
+        quality = each.row.metrics.get(each.quality or "")
+        rows.append([
+            f"{each.temperature:g}", each.row.subset, with_interval(each.row.metrics["acceptance_rate"], 3),
+            score(quality, each.quality), score(each.adjusted, each.quality),
+            with_interval(each.row.metrics["speedup"], 2),
+        ])  # fmt: skip
+    unit = unit_of(next((point.quality for point in points if point.quality), None))
+    columns = numbers("tempe-\nrature", "subset", "α\n95 % interval", f"{unit.label}\n95 % interval",
+                      f"α · {unit.label}\n95 % interval", "speed-up\n95 % interval", folds=True)  # fmt: skip
+    caption = [
+        f"α·quality is over the prompts of one subset and the answers of the method to them. {conditions(trials)}"
+    ]
+    return Table(title(trials, "target and drafter at one temperature"), columns, rows, caption)
+
+
+def draw_temperatures(points: Sequence[TemperaturePoint], path: Path) -> None:
+    """Draw α, and α times quality, over the temperature: a line for each subset."""
+    unit = unit_of(next((point.quality for point in points if point.quality), None))
+
+    def panel_of(label: str, factor: float, is_adjusted: bool) -> Panel:
+        def panel(axes: Any) -> None:
+            for subset in dict.fromkeys(each.row.subset for each in points):
+                own = [each for each in points if each.row.subset == subset]
+                metrics = [each.adjusted if is_adjusted else each.row.metrics["acceptance_rate"] for each in own]
+                pairs = [(p.temperature, factor * m.value) for p, m in zip(own, metrics, strict=True)
+                         if m.value is not None]  # fmt: skip
+                if pairs:
+                    axes.plot(*zip(*pairs, strict=True), marker="o", label=subset)
+            axes.set_xlabel("temperature of target and drafter")
+            axes.set_ylabel(label)
+            axes.legend(ncols=6, fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
+
+        return panel
+
+    panels = [[panel_of("α", 1.0, False)], [panel_of(f"α · {unit.label}", unit.factor, True)]]
+    save_picture(panels, path, size=(9, 8), kept=KEPT)
+
+
+NUM_TEXTS, MAX_NEW_TOKENS = 1000, 64
+SHOWN = ("acceptance_rate", "mean_acceptance_length", "speedup", "speedup_expected", "cost_ratio")
+
+
+@dataclass(frozen=True)
+class LanguageOrder:
+    """The rows of a method from the best represented language to the least, each with its share of the texts; those
+    whose language cannot be identified come last, with no share."""
+
+    run: TrialRun
+    texts: Representation
+    rows: Sequence[tuple[Row, LanguageShare | None]]
+
+    def correlation(self, metric: str) -> float | None:
+        """Spearman's ρ between the share of a language and a metric of it; None for too few, or all the same."""
+        pairs = [
+            (share.share, value) for row, share in self.rows
+            if share is not None and (value := row.metrics[metric].value) is not None
+        ]  # fmt: skip
+        shares, values = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+        found = float(spearman(shares, values))
+        return found if np.isfinite(found) else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.run.folder), "num_texts": self.texts.num_texts, "num_unknown": self.texts.num_unknown,
+            "drafter": self.texts.model,
+            "languages": [
+                {"subset": row.subset, "language": row.language, "share": share and share.model_dump(),
+                 "metrics": {name: row.metrics[name].model_dump() for name in SHOWN}}
+                for row, share in self.rows
+            ],
+            "spearman": {name: self.correlation(name) for name in ("acceptance_rate", "speedup")},
+        }  # fmt: skip
+
+
+def check_languages(spec: RunSpec) -> None:
+    """Raise ConfigError for a method that no texts can be sampled from, or a task without several languages."""
+    method = spec.methods[1]
+    if method.routes is not None or not method.needs_drafter:
+        raise ConfigError(
+            f"--method {method.name}: drafts without a model or with several, so there is no drafter to sample texts "
+            "from: choose a method with one draft model, such as sd"
+        )
+    languages = {task.subset(subset).language for task, subset in spec.cells()} - {None}
+    if len(languages) < 2:
+        raise ConfigError(
+            f"--task {spec.tasks[0].name}: its chosen subsets are of {len(languages)} language: choose a task or "
+            "subsets of several"
+        )
+
+
+def measure_order(trials: Trials, num_texts: int) -> LanguageOrder:
+    """One run over all subsets, and texts of the drafter on an empty prompt."""
+    run = trials.run("language-order", [trials.base])
+    rows = [row for row in run.rows if row.method.startswith(f"{trials.base.name}@") and row.subset != "all"]
+    drafter = trials.models.drafters[trials.base.name]
+    say(trials.console, f"sampling {num_texts} texts from {drafter.name}")
+    texts = representation(
+        drafter, num_texts, max_new_tokens=MAX_NEW_TOKENS, temperature=1.0, seed=trials.spec.seed,
+        languages=[row.language for row in rows if row.language],
+    )  # fmt: skip
+    return LanguageOrder(run, texts, ordered(rows, texts.languages))
+
+
+def ordered(rows: Sequence[Row], shares: Sequence[LanguageShare]) -> list[tuple[Row, LanguageShare | None]]:
+    """Rows by the rank of their language; one that is in none of the texts is behind those that are, with share 0."""
+    by_code = {share.language: share for share in shares}
+    last = len(shares) + 1
+    found = []
+    for row in rows:
+        code = known(row.language) if row.language else None
+        absent = LanguageShare(rank=last, language=code, num_texts=0, share=0.0, low=0.0, high=0.0) if code else None
+        found.append((row, by_code.get(code, absent) if code else None))
+    return sorted(found, key=lambda pair: last + 1 if pair[1] is None else pair[1].rank)
+
+
+def order_table(trials: Trials, order: LanguageOrder) -> Table:
+    """Returns a table with a line for each subset, the best represented language first."""
+    found = {"α": order.correlation("acceptance_rate"), "speed-up": order.correlation("speedup")}
+    correlations = ", ".join(f"{name} {NULL if rho is None else f'{rho:z.2f}'}" for name, rho in found.items())
+    rows = [
+        [NULL if share is None else str(share.rank), row.subset,
+         NULL if share is None else f"{100 * share.share:.1f}", with_interval(row.metrics["acceptance_rate"], 3),
+         with_interval(row.metrics["speedup"], 2), number(row.metrics["speedup_expected"], 2)]
+        for row, share in order.rows
+    ]  # fmt: skip
+    columns = numbers("rank", "subset", "share %", "α\n95 % interval", "speed-up\n95 % interval",
+                      "expected\nspeed-up", folds=True)  # fmt: skip
+    caption = [
+        f"Share of {order.texts.num_texts} texts that the drafter writes on an empty prompt, language by lingua. "
+        f"Spearman's ρ of the share with {correlations}.",
+        conditions(trials),
+    ]
+    return Table(title(trials, "languages as the drafter knows them"), columns, rows, caption)
+
+
+def draw_order(order: LanguageOrder, path: Path) -> None:
+    """Speed-up with its interval and α, the best represented language first."""
+    plots.draw([[row for row, _ in order.rows]], path)
+
+
+def run_recipe(
+    request: Request, recipe: str, path: str | None, values: str | None, samples: int | None, console: Console
+) -> TuningReport:
+    """Run what is not recorded yet. Raises ConfigError for bad input, before anything is measured."""
+    if recipe not in RECIPES:
+        raise ConfigError(f"--recipe {recipe}: unknown recipe '{recipe}': {nearest(recipe, RECIPES)}")
+    if path is not None:
+        raise ConfigError(f"--path {path}: a recipe sweeps no key of a method: leave --path or --recipe out")
+    check_files(request)
+    return RECIPES[recipe](request, values, samples, console)
+
+
+def run_joint_temperature(request: Request, values: str | None, samples: int | None, console: Console) -> TuningReport:
+    """Target and drafter at every temperature together: α and quality-adjusted α of each language."""
+    if samples is not None:
+        raise ConfigError(f"--samples {samples}: is for --recipe language-order: leave it out")
+    temperatures = checked_temperatures(values)
+    spec = joint(trial_spec(request, "sweep", console))
+    for temperature in temperatures:
+        at_temperature(spec, temperature)
+    trials = open_trials(spec, request, console, "joint-temperature")
+    points = measure_temperatures(trials, temperatures)
+    keep_rows(request, [point.run for point in points])
+    if request.plot is not None:
+        draw_temperatures(points, request.plot)
+    data = {"points": [point.as_json() for point in points]}
+    return TuningReport(data, [temperature_table(trials, points)], trials.folder)
+
+
+def run_language_order(request: Request, values: str | None, samples: int | None, console: Console) -> TuningReport:
+    """The languages of a task from the one that the drafter knows best: speed-up and α of each."""
+    if values is not None:
+        raise ConfigError(f"--values {values}: --recipe language-order takes none: choose languages with --subset")
+    if samples is not None and samples < 1:
+        raise ConfigError(f"--samples {samples}: give 1 or more")
+    spec = trial_spec(request, "sweep", console)
+    check_languages(spec)
+    trials = open_trials(spec, request, console, "language-order")
+    order = measure_order(trials, NUM_TEXTS if samples is None else samples)
+    keep_rows(request, [order.run])
+    if request.plot is not None:
+        draw_order(order, request.plot)
+    return TuningReport(order.as_json(), [order_table(trials, order)], trials.folder)
+
+
+RECIPES: dict[str, Callable[[Request, str | None, int | None, Console], TuningReport]] = {
+    "joint-temperature": run_joint_temperature,
+    "language-order": run_language_order,
+}

@@ -1,0 +1,252 @@
+"""A recorded generation replayed at another threshold and a shorter draft length."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from specbench.decoding.proposal import FOREIGN, Proposal, Verdict
+from specbench.decoding.sampling import Distributions
+from specbench.decoding.verification import Rule
+from specbench.running.compose import Decoder
+from specbench.running.records import ACCEPTED, EMITTED, Generation, Record, RecordFile
+
+KEY = "drafted"  # key of a generation in the records, next to `steps` and `positions`
+
+
+class KeepingRule:
+    """A verification rule that decides as another one, and keeps the divergences of all drafted positions.
+
+    While decoding it keeps references only, so that the run is as fast as any other; numbers are read afterwards.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+        self._steps: list[tuple[list[int], Verdict, torch.Tensor | None]] = []
+
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+        verdict, greedy = self._rule(proposal, target, generator), target.sampling.greedy
+        self._steps.append((proposal.token_ids, verdict, target.best if greedy else None))
+        return verdict
+
+    def take(self, num_steps: int) -> dict[str, Any]:
+        """The evidence of the last `num_steps` steps: draft tokens, their divergences and, where the target is greedy,
+        its own token at every drafted position and at the one behind them. Nothing is kept any longer."""
+        steps, self._steps = self._steps[len(self._steps) - num_steps :], []
+        own = [tokens.tolist() for _, _, tokens in steps if tokens is not None]
+        return {
+            "token_ids": [token_ids for token_ids, _, _ in steps],
+            "divergence": [_values(verdict) for _, verdict, _ in steps],
+            "own": own if len(own) == num_steps else None,
+        }
+
+
+def _values(verdict: Verdict) -> list[float]:
+    column = verdict.divergence
+    return [] if column is None else column.tolist() if isinstance(column, torch.Tensor) else list(column)
+
+
+def keeping(decoder: Decoder) -> Decoder:
+    """Returns the decoder with a rule that keeps its evidence."""
+    return replace(decoder, rule=KeepingRule(decoder.rule))
+
+
+class EvidenceFile(RecordFile):
+    """The records of a recording run: each is written with what the method's rule kept."""
+
+    def __init__(self, path: Path, rules: Mapping[tuple[str, str], KeepingRule], method: str) -> None:
+        super().__init__(path)
+        self._rules = rules  # by (task, subset)
+        self._method = method
+
+    def append(self, record: Record) -> None:
+        """Adds the evidence to the record itself, then writes it."""
+        generation = record["methods"][self._method]
+        generation[KEY] = self._rules[record["task"], record["subset"]].take(len(generation["steps"]))
+        super().append(record)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One recorded step: what was drafted from which place of the answer, and what was made of it.
+
+    `start`: new tokens before it. `own`: the greedy target's token at every drafted position and behind the last one,
+    None where the target samples. The step emitted `num_accepted` draft tokens and then `next_token`.
+    """
+
+    start: int
+    token_ids: tuple[int, ...]
+    divergence: tuple[float, ...]
+    own: tuple[int, ...] | None
+    num_accepted: int
+    next_token: int | None  # None where the cut dropped it
+
+
+def windows(generation: Generation) -> list[Window]:
+    """Returns the steps of a recorded generation. Raises KeyError when it was recorded without evidence."""
+    evidence = generation[KEY]
+    made = []
+    start = 1  # the token of the prefill
+    for number, step in enumerate(generation["steps"]):
+        end = start + step[EMITTED]
+        own = evidence["own"]
+        window = Window(
+            start, tuple(evidence["token_ids"][number]), tuple(evidence["divergence"][number]),
+            tuple(own[number]) if own is not None else None, step[ACCEPTED],
+            generation["token_ids"][end - 1] if step[EMITTED] > step[ACCEPTED] else None,
+        )  # fmt: skip
+        made.append(window)
+        start = end
+    return made
+
+
+@dataclass(frozen=True)
+class ReplaySetting:
+    """The setting of a replay: a threshold, `inclusive` where the rule accepts at the threshold, and a draft length."""
+
+    threshold: float
+    num_draft_tokens: int
+    inclusive: bool = False
+
+    def accepts(self, divergence: float) -> bool:
+        """The rule's own comparison, in float32 as there."""
+        limit = float(np.float32(self.threshold))
+        return divergence <= limit if self.inclusive else divergence < limit
+
+
+@dataclass(frozen=True)
+class RecordedGeneration:
+    """One recorded generation. `max_tokens`: new tokens that limit or context allow; `num_draft_tokens`: the longest
+    draft of the recording; `greedy_target` and `greedy_drafts`: without both, another decision moves the random
+    stream, and nothing behind it is exact."""
+
+    windows: Sequence[Window]
+    num_tokens: int
+    max_tokens: int
+    eos_token_ids: frozenset[int]
+    num_draft_tokens: int
+    greedy_target: bool
+    greedy_drafts: bool
+
+
+@dataclass(frozen=True)
+class ReplayedStep:
+    """The counts of a step as the ledger would keep them, and whether a real run makes exactly this step."""
+
+    num_drafted: int
+    num_judged: int
+    num_accepted: int
+    num_emitted: int
+    exact: bool
+
+
+def replay(recorded: RecordedGeneration, setting: ReplaySetting) -> list[ReplayedStep]:
+    """Returns the steps of the generation at another setting. Raises ValueError for a longer draft than the recorded
+    one."""
+    if setting.num_draft_tokens > recorded.num_draft_tokens:
+        raise ValueError(f"recorded with {recorded.num_draft_tokens} draft tokens, asked {setting.num_draft_tokens}")
+    replayer = _Replayer(recorded, setting)
+    steps = []
+    while not replayer.ended:
+        steps.append(replayer.step())
+    return steps
+
+
+class _Replayer:
+    """`position`: new tokens so far. `window`, `offset`: the recorded context that stands for this place, so that
+    always position = window.start + offset; behind the accepted tokens lies the rest of the draft."""
+
+    def __init__(self, recorded: RecordedGeneration, setting: ReplaySetting) -> None:
+        self.recorded, self.setting = recorded, setting
+        self.owners = [index for index, w in enumerate(recorded.windows) for _ in range(w.num_accepted + 1)]
+        # What stands for the place behind a window that was accepted whole: the drafter's next token is not recorded.
+        self.after_accepted = [d for w in recorded.windows for d in w.divergence[1 : w.num_accepted + 1]]
+        self.is_reproducible = recorded.greedy_target and recorded.greedy_drafts
+        self.exact = recorded.greedy_drafts or setting.num_draft_tokens == recorded.num_draft_tokens
+        self.ended = recorded.num_tokens <= 1
+        self.position = 1
+        if not self.ended:
+            self.look_up()
+
+    def look_up(self) -> None:
+        """Take the recorded context at this place of the answer."""
+        if self.position < self.recorded.num_tokens:
+            self.window = self.recorded.windows[self.owners[self.position - 1]]
+            self.offset = self.position - self.window.start
+
+    def step(self) -> ReplayedStep:
+        start, begins_as_recorded, recorded_step = self.position, self.offset == 0, self.window
+        num_drafted = self.num_drafted()
+        accepted = self.accept(num_drafted)
+        rejected = accepted < num_drafted
+        num_emitted = accepted
+        if not self.ended:
+            self.emit_own()
+            num_emitted += 1
+        if not self.is_reproducible and not (begins_as_recorded and accepted == recorded_step.num_accepted):
+            self.exact = False
+        assert num_emitted == self.position - start
+        return ReplayedStep(num_drafted, accepted + int(rejected and num_emitted > accepted), accepted, num_emitted,
+                          self.exact)  # fmt: skip
+
+    def num_drafted(self) -> int:
+        """Returns how many tokens the drafter would propose here: up to its own EOS, and never the last token."""
+        most = min(self.setting.num_draft_tokens, self.recorded.max_tokens - self.position - 1)
+        known = self.window.token_ids[self.offset : self.offset + most]
+        ends = [count for count, token in enumerate(known, start=1) if token in self.recorded.eos_token_ids]
+        return ends[0] if ends else max(0, most)
+
+    def accept(self, num_drafted: int) -> int:
+        """Move over the accepted draft tokens. Returns how many there are."""
+        for count in range(num_drafted):
+            if self.ended:
+                return count
+            if self.offset >= len(self.window.token_ids) and self.offset > self.window.num_accepted:
+                self.look_up()  # the rest of the draft is used up
+            if self.offset >= len(self.window.token_ids):
+                if not self.accept_unknown():
+                    return count
+            elif not self.accept_known():
+                return count
+        return num_drafted
+
+    def accept_known(self) -> bool:
+        window, offset = self.window, self.offset
+        token = window.token_ids[offset]
+        if token == FOREIGN or not self.setting.accepts(window.divergence[offset]):
+            return False
+        same_text = offset < window.num_accepted or (offset == window.num_accepted and token == window.next_token)
+        self.exact &= same_text
+        self.move(token, stay=offset != window.num_accepted or not same_text)
+        return True
+
+    def accept_unknown(self) -> bool:
+        """Judge the token after a window that was accepted whole, by the recorded divergence of a similar place."""
+        self.exact = False
+        pool = self.after_accepted
+        if pool and not self.setting.accepts(pool[self.position % len(pool)]):
+            return False
+        self.move(None, stay=False)
+        return True
+
+    def emit_own(self) -> None:
+        """Move over the target's own token."""
+        window, offset = self.window, self.offset
+        if offset == window.num_accepted:
+            self.move(window.next_token, stay=False)
+            return
+        own = window.own[offset] if window.own is not None and offset < len(window.own) else None
+        follows_draft = offset < len(window.token_ids) and own == window.token_ids[offset]
+        self.exact &= follows_draft
+        self.move(own, stay=follows_draft)
+
+    def move(self, token: int | None, stay: bool) -> None:
+        """Move by one token: within the drafted window, or to the next place of the recorded answer."""
+        self.position += 1
+        self.offset += 1
+        self.ended = self.position >= self.recorded.num_tokens or token in self.recorded.eos_token_ids
+        if not stay:
+            self.look_up()

@@ -1,0 +1,199 @@
+"""Several runs on the same examples and the same loaded models, each in a folder of its own under one parent."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from specbench.analysis.replay import EvidenceFile, KeepingRule, keeping
+from specbench.core.errors import ConfigError
+from specbench.core.resources import EMBEDDED
+from specbench.core.table import Table
+from specbench.core.threads import set_threads
+from specbench.models.causal_lm import CausalLM
+from specbench.results.adding import add_rows
+from specbench.results.bootstrap import Metric
+from specbench.results.environment import check_takes, environment
+from specbench.results.execute import measure_into
+from specbench.results.metrics import metrics_of
+from specbench.results.plots import check_plot
+from specbench.results.quality import ScoringSpec, main_metric, scoring_by_subset
+from specbench.results.row import Row
+from specbench.running import run_folder as naming
+from specbench.running.calibration import Loaded, without_calibration
+from specbench.running.checked import run_spec
+from specbench.running.identity import run_identity
+from specbench.running.models import Models, load_drafters, load_models, parts
+from specbench.running.plan import Cell, load_data, make_cells, present
+from specbench.running.records import Record
+from specbench.running.request import Request
+from specbench.running.run_folder import RunFolder
+from specbench.specs.method import MethodSpec
+from specbench.specs.run import RunSpec
+from specbench.tasks.scoring.contract import make_scorer
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """One run: its records, and its rows by subset and method."""
+
+    folder: Path
+    methods: Sequence[MethodSpec]
+    cells: Sequence[Cell]
+    records: Sequence[Record]
+    rows: Sequence[Row]
+    seed: int
+
+    def method(self, name: str) -> MethodSpec:
+        return next(method for method in self.methods if method.name == name)
+
+    @property
+    def quality(self) -> str | None:
+        """Returns the main score of all subsets; None where they have none in common."""
+        return main_metric(scoring_by_subset(self.cells))
+
+    def metrics(self, name: str) -> dict[str, Metric]:
+        """Returns every metric of one method over all subsets."""
+        return metrics_of(self.records, self.method(name), self.seed, scoring_by_subset(self.cells))
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The conditions that several runs share: examples, the models of one method, the parent folder. `spec.methods[1]`
+    is that method."""
+
+    spec: RunSpec
+    loaded: Loaded
+    models: Models
+    console: Console
+    command: str
+    output: Path | None
+    kind: str
+
+    @property
+    def base(self) -> MethodSpec:
+        return self.spec.methods[1]
+
+    @cached_property
+    def quality(self) -> str | None:
+        """Returns the main score of all subsets; None where they have none in common."""
+        return main_metric({subset: ScoringSpec(make_scorer(task.subset(subset))) for task, subset, _ in self.loaded})
+
+    @cached_property
+    def conditions(self) -> dict[str, Any]:
+        target = self.models.target
+        return environment(str(target.device), target.dtype, target.attention, target.engine)
+
+    @cached_property
+    def folder(self) -> Path:
+        """Returns the parent folder: the given one, or one that the same command finds again, also with other swept
+        values."""
+        if self.output is not None:
+            return self.output
+        cells = make_cells(self.spec, self.models, self.loaded)
+        asked = {
+            **run_identity(self.spec, cells, self.models, self.conditions), **naming.asked_of(self.spec),
+            "examples": [[example.index for example in data.examples] for _, _, data in self.loaded],
+        }  # fmt: skip
+        return naming.folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", asked)
+
+    def run(self, name: str, methods: Sequence[MethodSpec], *, keep: str | None = None) -> TrialRun:
+        """AR and the methods, measured or taken from the folder `name` under the parent where that was done before.
+        `keep`: the method whose evidence is kept."""
+        models = Models(self.models.target, self.drafters(methods))
+        spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
+        cells = make_cells(spec, models, self.loaded)
+        identity = run_identity(spec, cells, models, self.conditions)
+        folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": keep} if keep else {})})
+        if keep is not None:
+            cells, folder.records = keep_evidence(cells, keep, folder)
+        records, rows = measure_into(folder, spec, cells, models, self.command, self.console)
+        return TrialRun(folder.path, spec.methods, cells, records, rows, spec.seed)
+
+    def drafters(self, methods: Sequence[MethodSpec]) -> dict[str, CausalLM]:
+        """Returns the draft models of the methods: that of the base method (same route), or the one that a method
+        names."""
+        base = {part.name: part for part in parts([self.base])}
+        found = {}
+        for part in parts(methods):
+            like = base.get(part.name, self.base)
+            drafter = self.models.drafters.get(like.name)
+            names_none = part.checkpoint is None and part.name not in base
+            if part.needs_drafter and drafter is not None and (names_none or part.checkpoint == like.checkpoint):
+                found[part.name] = drafter
+            elif part.needs_drafter:
+                found |= load_drafters(self.spec, [part], self.models.target)
+        return found
+
+
+def keep_evidence(cells: Sequence[Cell], method: str, folder: RunFolder) -> tuple[list[Cell], EvidenceFile]:
+    """Returns the cells in which one method's rule keeps its evidence, and the file that writes it into the records."""
+    kept = [
+        replace(cell, decoders=tuple(keeping(d) if d.method.name == method else d for d in cell.decoders))
+        for cell in cells
+    ]
+    rules = {
+        (cell.task.name, cell.subset): d.rule
+        for cell in kept for d in cell.decoders if isinstance(d.rule, KeepingRule)
+    }  # fmt: skip
+    return kept, EvidenceFile(folder.records.path, rules, method)
+
+
+def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
+    """Returns the specification of the runs: AR and one method on one task, with the subsets that the user's files
+    have.
+
+    Raises ConfigError for several of either, and for a method that drafts nothing. `kind`: the command.
+    """
+    for option, names in (("task", request.tasks), ("method", request.methods)):
+        if len(set(names)) != 1:
+            raise ConfigError(f"--{option} {','.join(names)}: specbench {kind} takes one {option}: give one")
+    spec = run_spec(request)
+    method = spec.methods[-1]
+    if method.routes is not None and kind == "tune":
+        raise ConfigError(
+            f"--method {request.methods[0]}: it has a drafter and a draft length for each language, tune finds one for "
+            "all: tune a method with one of its drafters on the subset of its language, or sweep "
+            "routes.LANGUAGE.num_draft_tokens"
+        )
+    is_allocation = kind == "sweep" and method.decodes_with == "random"
+    if len(spec.methods) != 2 or (method.most_draft_tokens == 0 and not is_allocation):
+        raise ConfigError(f"--method {request.methods[0]}: it drafts nothing, so there is nothing to {kind}")
+    return present(spec, console)
+
+
+def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) -> Trials:
+    """Load the data and the models. `kind`: the command, which names the parent folder."""
+    embedded = spec.target.startswith(EMBEDDED)
+    set_threads(request.options.threads, embedded)
+    loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)
+    return Trials(spec, loaded, load_models(spec), console, request.command, request.output, kind)
+
+
+@dataclass(frozen=True)
+class TuningReport:
+    """The output of a command."""
+
+    data: dict[str, Any]
+    tables: Sequence[Table]
+    folder: Path
+
+
+def check_files(request: Request) -> None:
+    """Raises ConfigError for a picture that cannot be written, and for a leaderboard that cannot take the rows."""
+    if request.plot is not None:
+        check_plot(request.plot)
+    if request.leaderboard is not None:
+        options = request.options
+        set_threads(options.threads, (options.target or EMBEDDED).startswith(EMBEDDED))
+        check_takes(request.leaderboard, options.device)
+
+
+def keep_rows(request: Request, runs: Sequence[TrialRun]) -> None:
+    """Add measured rows to the leaderboard; estimates are never added."""
+    if request.leaderboard is not None:
+        for run in runs:
+            add_rows(request.leaderboard, run.rows, run.folder)

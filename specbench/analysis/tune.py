@@ -1,0 +1,323 @@
+"""The search of `specbench tune`, in the order of arXiv:2502.20704, App. D."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from specbench.analysis.sweep import LENGTH, at, recorded_run, with_value
+from specbench.analysis.trials import TrialRun, Trials
+from specbench.core.console import say
+from specbench.core.errors import ConfigError
+from specbench.decoding.verification import MAX_JS
+from specbench.results.bootstrap import Metric
+from specbench.results.units import score, unit_of, with_interval
+from specbench.specs.catalogue import load_method
+from specbench.specs.method import MethodSpec
+from specbench.specs.run import RunSpec
+from specbench.tasks.scoring.contract import make_scorer
+
+LENGTHS = (5, 10, 15, 20)
+TOLERATED = 0.2  # the share of the gap between target and drafter that quality may fall
+NEARLY_ALL = 0.9  # of the draft tokens accepted: a longer draft is worth a try
+FINE = 0.05  # the grid on which T_SD is looked for: estimates cost no run
+LARGEST = 1.0  # of the thresholds tried, where the divergence itself has no bound
+
+
+def fastest(speeds: Mapping[int, float]) -> int:
+    """Returns the draft length with the most tokens per second; the shorter one of equals."""
+    return max(sorted(speeds), key=lambda length: speeds[length])
+
+
+def thresholds_up_to(divergence: str, step: float, start: float = 0.0) -> list[float]:
+    """Returns start + step, start + 2 step, … up to the threshold that accepts everything: ln 2 for the Jensen–Shannon
+    divergences, 1 for the others, where the paper's grid ends too."""
+    most = MAX_JS if divergence in ("js", "top_k_js") else LARGEST
+    count = math.floor((most - start) / step + 1e-9)
+    return [round(start + number * step, 6) for number in range(1, count + 1)]
+
+
+def thresholds_below(start: float) -> list[float]:
+    """Returns the fine grid from below `start` down to its first step."""
+    return [round(number * FINE, 6) for number in range(math.ceil(start / FINE - 1e-9) - 1, 0, -1)]
+
+
+def nearest_threshold(shares: Mapping[float, float], wanted: float) -> float:
+    """Returns the threshold whose share of accepted draft tokens is nearest to the wanted one; the smaller of
+    equals."""
+    return min(sorted(shares), key=lambda threshold: abs(shares[threshold] - wanted))
+
+
+def candidates(shares: Mapping[float, float], wanted: float) -> list[float]:
+    """Returns the nearest threshold by estimate and its neighbours: a real run chooses among them."""
+    ordered = sorted(shares)
+    place = ordered.index(nearest_threshold(shares, wanted))
+    return ordered[max(0, place - 1) : place + 2]
+
+
+def allowed_quality(target: float, drafter: float) -> float:
+    """Returns the lowest quality that has fallen by no more than a fifth of the gap."""
+    return target - TOLERATED * (target - drafter)
+
+
+def within(qualities: Sequence[tuple[float, float]], allowed: float) -> list[float]:
+    """Returns the thresholds up to the first with a quality below the allowed one: [(threshold, quality)] in rising
+    order."""
+    kept = []
+    for threshold, quality in qualities:
+        if quality < allowed - 1e-9:
+            break
+        kept.append(threshold)
+    return kept
+
+
+def is_blind(difference: Metric, gap: float, num_prompts: int, most: float = 1.0) -> bool:
+    """Returns whether the slice is too small to detect the tolerated fall: the interval of the quality's difference is
+    wider than the fall, and contains it.
+
+    An interval without width, as that of a corpus score where all answers are AR's, is replaced: n prompts cannot
+    exclude a fall below 3 / n (at 95 %) of `most`, the largest possible difference.
+
+    """
+    if difference.value is None or difference.low is None or difference.high is None:
+        return True
+    fall = TOLERATED * gap
+    low = difference.low if difference.low < difference.high else difference.value - 3 * most / num_prompts
+    return difference.high - low > fall and low <= -fall <= difference.high
+
+
+def middle(low: float, high: float) -> float:
+    """Returns the threshold half-way."""
+    return round((low + high) / 2, 6)
+
+
+CHUNK = 3  # thresholds measured in one run, with one AR
+MetricsByName = dict[str, Metric]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A setting that was chosen, with its measurement on the calibration slice. `label`: low, med, high, or none."""
+
+    label: str
+    method: MethodSpec
+    metrics: MetricsByName
+
+
+@dataclass
+class Tuner:
+    """The runs of one tuning and the decisions made from them, in sentences."""
+
+    trials: Trials
+    lengths: Sequence[int] = LENGTHS
+    step: float = 0.1
+    notes: list[str] = field(default_factory=list)
+
+    def decide(self, text: str) -> None:
+        """Print a decision with its numbers; the method's file repeats it."""
+        self.notes.append(text)
+        say(self.trials.console, text)
+
+    def length(self) -> tuple[int, TrialRun]:
+        """Returns the draft length with the most tokens per second, and its run: of the method itself, or, where it is
+        fuzzy, of speculative decoding with the same drafter; the run of a fuzzy method has the drafter alone too."""
+        base = self.trials.base
+        methods = [named(with_value(lossless(base), LENGTH, length), f"length-{length}") for length in self.lengths]
+        alone = [load_method("draft-only")] if is_fuzzy(base) else []
+        run = self.trials.run("lengths-" + "-".join(map(str, self.lengths)), [*methods, *alone])
+        found = {length: run.metrics(f"length-{length}")["tokens_per_second"] for length in self.lengths}
+        chosen = fastest({length: speed.value or 0.0 for length, speed in found.items()})
+        who = "speculative decoding with this drafter" if is_fuzzy(base) else base.name
+        speeds = ", ".join(f"{length}: {with_interval(speed, 1)}" for length, speed in found.items())
+        self.decide(f"draft length {chosen}: tokens/s of {who} by length, 95 % interval: {speeds}")
+        return chosen, run
+
+    def equivalent(self, length: int, lossless_metrics: MetricsByName) -> tuple[float, MetricsByName]:
+        """Returns T_SD, the threshold that accepts the same share of draft tokens as speculative decoding, and its
+        metrics. Estimates from one recorded run name three thresholds; a real run decides."""
+        wanted = lossless_metrics["draft_efficiency"]
+        assert wanted.value is not None
+        grid = thresholds_up_to(self.divergence, FINE)
+        _, recording = recorded_run(self.trials, grid[0], length)
+        estimated = {t: recording.estimate(t, length).metrics["draft_efficiency"].value or 0.0 for t in grid}
+        near = candidates(estimated, wanted.value)
+        found = self.measure(near, length)
+        shares = {threshold: found[threshold]["draft_efficiency"].value or 0.0 for threshold in near}
+        chosen = nearest_threshold(shares, wanted.value)
+        seen = ", ".join(f"{t:g}: ≈ {estimated[t]:.3f}, run {shares[t]:.3f}" for t in near)
+        self.decide(
+            f"T_SD = {chosen:g}: speculative decoding has {with_interval(wanted, 3)} of its draft tokens accepted; "
+            f"by threshold (≈ estimated from one run): {seen}"
+        )
+        return chosen, found[chosen]
+
+    @property
+    def quality(self) -> str:
+        """Returns the score that thresholds trade for speed."""
+        quality = self.trials.quality
+        assert quality is not None  # tune.check_quality
+        return quality
+
+    @property
+    def divergence(self) -> str:
+        return str(self.trials.base.verification.options["divergence"])
+
+    def measure(self, thresholds: Sequence[float], length: int) -> dict[float, MetricsByName]:
+        """Measure the fuzzy method at several thresholds, in one interleaved run."""
+        names = {threshold: f"threshold-{threshold:g}" for threshold in thresholds}
+        methods = [at(self.trials.base, threshold, length, name) for threshold, name in names.items()]
+        folder = f"length-{length}-thresholds-" + "-".join(f"{threshold:g}" for threshold in thresholds)
+        run = self.trials.run(folder, methods)
+        return {threshold: run.metrics(name) for threshold, name in names.items()}
+
+    def largest(self, start: float, metrics: MetricsByName, length: int, allowed: float) -> dict[float, MetricsByName]:
+        """Returns the thresholds from T_SD upwards whose quality has not fallen below the allowed one."""
+        found = {start: metrics}
+        rest = thresholds_up_to(self.divergence, self.step, start)
+        while rest and len(within(self.qualities(found), allowed)) == len(found):
+            found |= self.measure(rest[:CHUNK], length)
+            rest = rest[CHUNK:]
+        kept = within(self.qualities(found), allowed)
+        failed = f"T_SD = {start:g} itself loses more than is allowed, speculative decoding nothing"
+        what = f"largest threshold {kept[-1]:g}" if kept else failed
+        unit = unit_of(self.quality)
+        seen = ", ".join(f"{t:g}: {score(m[self.quality], self.quality)}" for t, m in found.items())
+        fall = f"{unit.label} may fall to {unit.factor * allowed:.{unit.digits}f}"
+        self.decide(f"{what}: {fall}; by threshold: {seen}")
+        return {threshold: found[threshold] for threshold in kept or [start]}
+
+    def smaller(self, start: float, length: int, allowed: float) -> dict[float, MetricsByName]:
+        """Returns the thresholds below T_SD that keep the quality, where T_SD itself does not; empty where none does.
+        The paper's search only goes up; but the share of a fuzzy rule may match that of SD with worse tokens."""
+        rest = thresholds_below(start)
+        found: dict[float, MetricsByName] = {}
+        kept: list[float] = []
+        while rest and not kept:
+            found |= self.measure(rest[:CHUNK], length)
+            rest = rest[CHUNK:]
+            kept = [threshold for threshold, quality in self.qualities(found) if quality >= allowed - 1e-9]
+        seen = ", ".join(f"{t:g}: {score(m[self.quality], self.quality)}" for t, m in sorted(found.items()))
+        what = f"below T_SD: {kept[-1]:g} is the largest that keeps the quality" if kept else "no smaller one keeps it"
+        self.decide(f"{what}; by threshold: {seen or 'none is left'}")
+        return {threshold: found[threshold] for threshold in kept}
+
+    def qualities(self, found: dict[float, MetricsByName]) -> list[tuple[float, float]]:
+        """(threshold, quality) in rising order."""
+        return [(threshold, found[threshold][self.quality].value or 0.0) for threshold in sorted(found)]
+
+    def longer(self, label: str, threshold: float, metrics: MetricsByName, length: int, allowed: float) -> Preset:
+        """Returns the preset, with a longer draft while nearly all draft tokens are accepted and the longer one is
+        faster."""
+        while (metrics["draft_efficiency"].value or 0.0) >= NEARLY_ALL and length < max(self.lengths):
+            following = min(other for other in self.lengths if other > length)
+            pair = {n: at(self.trials.base, threshold, n, f"length-{n}") for n in (length, following)}
+            run = self.trials.run(f"threshold-{threshold:g}-lengths-{length}-{following}", list(pair.values()))
+            now, then = (run.metrics(method.name) for method in pair.values())
+            better = _speed(then) > _speed(now) and (then[self.quality].value or 0.0) >= allowed - 1e-9
+            self.decide(
+                f"{label or 'one'}: {with_interval(metrics['draft_efficiency'], 3)} of the draft tokens are accepted; "
+                f"{following} instead of {length}: tokens/s {with_interval(now['tokens_per_second'], 1)} → "
+                f"{with_interval(then['tokens_per_second'], 1)}, {unit_of(self.quality).label} "
+                f"{score(then[self.quality], self.quality)}: " + ("taken" if better else "not taken")
+            )
+            if not better:
+                break
+            length, metrics = following, then
+        return Preset(label, at(self.trials.base, threshold, length), metrics)
+
+
+def is_fuzzy(method: MethodSpec) -> bool:
+    return method.verification.rule == "fuzzy"
+
+
+def lossless(method: MethodSpec) -> MethodSpec:
+    """Returns the method itself, or, where it is fuzzy, speculative decoding with the same drafter and bridge."""
+    if not is_fuzzy(method):
+        return method
+    return with_value(method, "verification", {"rule": "rejection"})
+
+
+def named(method: MethodSpec, name: str) -> MethodSpec:
+    return method.model_copy(update={"name": name})
+
+
+def _speed(metrics: MetricsByName) -> float:
+    return metrics["tokens_per_second"].value or 0.0
+
+
+def tune(tuner: Tuner) -> list[Preset]:
+    """Returns the presets low, med and high of a fuzzy method; one preset without a label where they are equal, and for
+    any other method."""
+    trials = tuner.trials
+    length, run = tuner.length()
+    own = run.metrics(f"length-{length}")
+    if not is_fuzzy(trials.base):
+        return [Preset("", with_value(trials.base, LENGTH, length), own)]
+    quality, unit = tuner.quality, unit_of(tuner.quality)
+    target, drafter = own[f"{quality}_ar"], run.metrics("draft-only")[quality]
+    if target.value is None or drafter.value is None:
+        raise ConfigError(f"no answer of this slice has a score ({unit.label}): give examples that have references")
+    gap = target.value - drafter.value
+    said = f"{unit.label}: target {score(target, quality)}, drafter alone {score(drafter, quality)}"
+    if gap <= 0:
+        raise ConfigError(
+            f"{said}: without a gap no fall of quality can be seen on this slice: give more examples with "
+            "--calibration or --limit, or another task"
+        )
+    tuner.decide(said)
+    allowed = allowed_quality(target.value, drafter.value)
+    low, low_metrics = tuner.equivalent(length, own)
+    kept = tuner.largest(low, low_metrics, length, allowed)
+    if (kept[low][quality].value or 0.0) < allowed - 1e-9:
+        kept = tuner.smaller(low, length, allowed) or kept
+    low, high = min(kept), max(kept)
+    med = middle(low, high)
+    if med not in kept:
+        kept |= tuner.measure([med], length)
+    if low == high:
+        tuner.decide("low, med and high are one, in one file: no other threshold keeps the quality, or is left to try")
+    num_prompts = sum(len(data.examples) for _, _, data in trials.loaded)
+    difference = kept[high][f"{quality}_difference"]
+    if is_blind(difference, gap, num_prompts, unit.most):
+        tuner.decide(
+            f"the slice is too small to see a fall of {TOLERATED:.0%} of the gap "
+            f"({TOLERATED * unit.factor * gap:.1f} points): on {num_prompts} prompts the {unit.label} of "
+            f"high − AR is {score(difference, quality)} points; tune on more"
+        )
+    chosen = {"": low} if low == high else {"low": low, "med": med, "high": high}
+    return [tuner.longer(label, t, kept[t], length, allowed) for label, t in chosen.items()]
+
+
+def checked_lengths(texts: Sequence[str], method: MethodSpec) -> list[int]:
+    """Returns the draft lengths to try. Raises ConfigError for one that the method cannot draft."""
+    lengths = []
+    for text in texts:
+        if not text.isascii() or not text.isdigit():
+            raise ConfigError(f"--lengths {text}: not a number of tokens: give some like 5,10,15,20")
+        lengths.append(with_value(method, LENGTH, int(text), place=f"--lengths {text}").num_draft_tokens)
+    if not lengths:
+        raise ConfigError("--lengths: is empty: give some like 5,10,15,20")
+    return sorted(set(lengths))
+
+
+def check_quality(spec: RunSpec, step: float) -> None:
+    """Raises ConfigError where a fuzzy method's quality cannot be measured, or has no drafter to compare with."""
+    task, method = spec.tasks[0], spec.methods[1]
+    if not is_fuzzy(method):
+        return
+    if not 0 < step < math.inf:
+        raise ConfigError(f"--step {step:g}: must be above 0")
+    scorers = {subset: make_scorer(task.subset(subset)) for _, subset in spec.cells()}
+    mains = {scorer.names[0] for scorer in scorers.values() if scorer is not None}
+    if not mains:
+        raise ConfigError(
+            f"--task {task.name}: has no scorer, so there is no quality that thresholds could trade: choose a task "
+            "with `scorer` and `reference`"
+        )
+    if len(mains) > 1:
+        scores = ", ".join(sorted(mains))
+        raise ConfigError(f"--task {task.name}: its subsets have several scores ({scores}): choose one with --subset")
+    if not method.needs_drafter:
+        raise ConfigError(
+            f"--method {method.name}: drafts without a model, so there is no drafter's own quality to measure "
+            "thresholds against: choose one with drafter.type = 'model'"
+        )

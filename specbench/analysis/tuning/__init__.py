@@ -1,1 +1,0 @@
-"""Sweeps and tuning: one run's records re-walked at other thresholds and draft lengths, and settings chosen by them."""

@@ -1,0 +1,330 @@
+"""One `specbench vocab`: two vocabularies compared, in general and on texts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+
+from specbench.analysis.vocab_acceptance import MethodAcceptance, MethodFit, PairFigures, expected_acceptance, fits
+from specbench.analysis.vocab_overlap import (
+    CountSummary,
+    Decompositions,
+    Injectivity,
+    LengthSummary,
+    Overlap,
+    TextOverlap,
+    count,
+    decompositions,
+    injectivity,
+    text_overlap,
+    token_counts,
+    vocabulary_overlap,
+)
+from specbench.core.errors import ConfigError
+from specbench.core.resources import EMBEDDED
+from specbench.core.table import Table, numbers, words
+from specbench.core.threads import set_threads
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.loading import load_model, load_tokenizer
+from specbench.models.vocabulary import Vocabulary
+from specbench.results.units import NULL, interval, number
+from specbench.running.plan import with_files
+from specbench.specs.catalogue import load_task
+from specbench.tasks.examples import load_examples
+
+
+class VocabReport(BaseModel):
+    """Tables 3, 4, 5, 8, 9, 10 and 11 of arXiv:2502.05202 for one pair; acceptance only where it was asked for."""
+
+    target: str
+    drafter: str
+    texts: str
+    same_vocabulary: bool
+    overlap: Overlap
+    text_overlap: TextOverlap
+    target_injectivity: Injectivity
+    drafter_injectivity: Injectivity
+    decompositions: Decompositions
+    passes_in_texts: float
+    writable_in_texts: float
+    acceptance: list[MethodAcceptance] | None
+    methods: list[MethodFit]
+
+
+class NamedTokenizer(BaseModel, arbitrary_types_allowed=True):
+    """A model's name, tokenizer and vocabulary."""
+
+    name: str
+    tokenizer: Any
+    vocabulary: Vocabulary
+
+
+def make_report(
+    target: NamedTokenizer,
+    drafter: NamedTokenizer,
+    texts: Sequence[str],
+    texts_from: str,
+    models: ModelPair | None = None,
+    seed: int = 0,
+) -> VocabReport:
+    """Compare two vocabularies, in general and on texts; with both models loaded also what methods accept."""
+    passes, writable = costs_in_texts(target.vocabulary, drafter.vocabulary, texts)
+    figures = PairFigures(
+        same_vocabulary=target.tokenizer.get_vocab() == drafter.tokenizer.get_vocab(),
+        text_overlap=text_overlap(target.vocabulary, drafter.vocabulary, texts),
+        passes_in_texts=passes,
+        writable_in_texts=writable,
+        target=injectivity(target.tokenizer, target.vocabulary, texts),
+        drafter=injectivity(drafter.tokenizer, drafter.vocabulary, texts),
+    )
+    methods = fits(figures)
+    return VocabReport(
+        target=target.name,
+        drafter=drafter.name,
+        texts=texts_from,
+        same_vocabulary=figures.same_vocabulary,
+        overlap=vocabulary_overlap(target.vocabulary, drafter.vocabulary),
+        text_overlap=figures.text_overlap,
+        target_injectivity=figures.target,
+        drafter_injectivity=figures.drafter,
+        decompositions=decompositions(target.vocabulary, drafter.vocabulary),
+        passes_in_texts=figures.passes_in_texts,
+        writable_in_texts=figures.writable_in_texts,
+        acceptance=None if models is None else expected_acceptance(models, methods, texts, seed),
+        methods=methods,
+    )
+
+
+def costs_in_texts(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> tuple[float, float]:
+    """Over the target's tokens as often as they appear in the texts: the mean draft passes that ψ takes at least, and
+    the share of tokens that drafter tokens can be joined to."""
+    pieces = drafter.id_of.keys()
+    longest = max(map(len, pieces), default=0)
+    counts = token_counts(target, texts)
+    found = [(number, *count(token, pieces, longest)) for token, number in counts.items()]
+    total = max(1, counts.total())
+    passes = sum(number * of_token for number, _, of_token in found)
+    return passes / total, sum(number for number, ways, _ in found if ways) / total
+
+
+NUM_PROMPTS = 50  # as in arXiv:2502.05202, table 10
+DEFAULT_TASK = "mgsm"
+
+
+def task_prompts(
+    task: str, subsets: Sequence[str] | None, *, data: str | None, use_sample: bool, limit: int | None,
+    console: Console,
+) -> list[str]:  # fmt: skip
+    """The first `limit` prompts of every subset; without a limit 50 in all, spread evenly over the subsets. Where none
+    is named, of a user's own files those that have any; the others are named on the console.
+
+    Raises ConfigError for an unknown task or subset and for anything wrong with the data.
+    """
+    spec = load_task(task)
+    if subsets is None:
+        subsets = with_files(spec, data, console) or spec.subset_names
+    names = list(dict.fromkeys(subsets))
+    if not names:
+        raise ConfigError("--subset is empty: name at least one, or leave the option out")
+    if limit is not None and limit < 1:
+        raise ConfigError(f"--limit {limit}: must be 1 or more")
+    each = -(-NUM_PROMPTS // len(names)) if limit is None else limit
+    loaded = [
+        load_examples(spec, name, data=data, use_sample=use_sample, limit=each, num_subsets=len(names)).examples
+        for name in names
+    ]
+    in_turn = [examples[row].prompt for row in range(each) for examples in loaded if row < len(examples)]
+    return in_turn[: NUM_PROMPTS if limit is None else None]
+
+
+@dataclass(frozen=True)
+class VocabOptions:
+    """The options of `specbench vocab`, as a user gives them."""
+
+    target: str
+    drafter: str
+    target_revision: str | None
+    drafter_revision: str | None
+    task: str | None
+    subsets: Sequence[str] | None
+    limit: int | None
+    data: str | None
+    acceptance: bool
+    seed: int
+    dtype: str
+    device: str
+
+
+def vocab_report(asked: VocabOptions, console: Console) -> VocabReport:
+    """Returns the report on a pair; the models' weights are loaded only for --acceptance. `console`: is told which
+    subsets have no files."""
+    check_revision("target", asked.target, asked.target_revision)
+    check_revision("drafter", asked.drafter, asked.drafter_revision)
+    texts = prompts(asked, console)
+    texts_from = f"{len(texts)} prompts of {asked.task or DEFAULT_TASK}"
+    if not asked.acceptance:
+        target_side = named_tokenizer(asked.target, load_tokenizer(asked.target, asked.target_revision))
+        drafter_side = named_tokenizer(asked.drafter, load_tokenizer(asked.drafter, asked.drafter_revision))
+        return make_report(target_side, drafter_side, texts, texts_from)
+    set_threads(None, asked.target.startswith(EMBEDDED))
+    target = load_model(asked.target, revision=asked.target_revision, dtype=asked.dtype, device=asked.device)
+    dtype = target.dtype if asked.dtype == "auto" else asked.dtype
+    drafter = load_model(asked.drafter, revision=asked.drafter_revision, dtype=dtype, device=asked.device)
+    models = ModelPair(target, drafter)
+    return make_report(of_model(target), of_model(drafter), texts, texts_from, models, asked.seed)
+
+
+def check_revision(role: str, name: str, revision: str | None) -> None:
+    """Raises ConfigError for a revision of a model that is not on the hub, where it would have no effect."""
+    if revision is not None and (name.startswith(EMBEDDED) or Path(name).is_dir()):
+        raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
+
+
+def prompts(asked: VocabOptions, console: Console) -> list[str]:
+    """The bundled prompts where no task is named or the target is an embedded one, as in `specbench run`."""
+    bundled = asked.data is None and (asked.task is None or asked.target.startswith(EMBEDDED))
+    return task_prompts(
+        asked.task or DEFAULT_TASK, asked.subsets, data=asked.data, use_sample=bundled, limit=asked.limit,
+        console=console,
+    )  # fmt: skip
+
+
+def named_tokenizer(name: str, tokenizer: object) -> NamedTokenizer:
+    return NamedTokenizer(name=name, tokenizer=tokenizer, vocabulary=Vocabulary(tokenizer))
+
+
+def of_model(model: CausalLM) -> NamedTokenizer:
+    return NamedTokenizer(name=model.name, tokenizer=model.tokenizer, vocabulary=model.text_vocabulary)
+
+
+BAR_WIDTH = 30
+MANY_LENGTHS = 20
+
+
+def parts(report: VocabReport) -> Iterator[Table | str]:
+    """Yields the tables, and the lines below them."""
+    yield f"T: {report.target}\nD: {report.drafter}\n"
+    yield sizes_table(report)
+    yield text_shares(report)
+    yield injectivity_table(report)
+    yield from changed_texts(report)
+    yield decompositions_table(report.decompositions)
+    yield lengths_table(report.decompositions.by_length[:MANY_LENGTHS])
+    yield from longer_tokens(report.decompositions.by_length[MANY_LENGTHS:])
+    if report.acceptance is not None:
+        yield acceptance_table(report.acceptance)
+        yield from (f"{of.method}: not computed: {of.problem}\n" for of in report.acceptance if of.problem)
+    yield methods_table(report)
+
+
+def text_shares(report: VocabReport) -> str:
+    """Returns the shares of the tokens in texts that the other vocabulary has."""
+    texts = report.text_overlap
+    return (
+        f"texts: {report.texts}; of the tokens as they appear there, the drafter has {texts.share_of_target:.1%} of "
+        f"the target's and\nthe target {texts.share_of_drafter:.1%} of the drafter's\n"
+    )
+
+
+def sizes_table(report: VocabReport) -> Table:
+    """Returns the sizes of both vocabularies and of their intersection."""
+    both, texts = report.overlap, report.text_overlap
+    shared_plain = both.intersection / max(1, both.target_plain)
+    rows = [
+        _cells("all", both.target_size, both.drafter_size, both.intersection, f"{both.ratio:.3f}"),
+        _cells("plain, by the bytes they write", both.target_plain, both.drafter_plain, both.intersection,
+               f"{shared_plain:.3f}"),
+        _cells(f"in {texts.num_texts} texts", texts.target_tokens, texts.drafter_tokens, texts.intersection,
+               f"{texts.ratio:.3f}"),
+    ]  # fmt: skip
+    return Table("vocabularies", words("tokens") + numbers("T", "D", "T ∩ D", "T ∩ D / T", folds=True), rows)
+
+
+def injectivity_table(report: VocabReport) -> Table:
+    """Returns how many texts come back from their tokens."""
+    rows = [
+        _cells(side, found.num_texts, found.num_changed, found.num_changed_by_bridges,
+               "yes, on these" if found.injective else "no")
+        for side, found in (("T", report.target_injectivity), ("D", report.drafter_injectivity))
+    ]  # fmt: skip
+    columns = words("") + numbers("texts", "changed", "by bridges", "injective", folds=True)
+    return Table("texts that come back from their tokens", columns, rows)
+
+
+def changed_texts(report: VocabReport) -> Iterator[str]:
+    """Yields the first text that changes on each side."""
+    for side, found in (("T", report.target_injectivity), ("D", report.drafter_injectivity)):
+        if found.first is not None:
+            yield f"{side}: {found.first.text!r} comes back as {found.first.comes_back!r}\n"
+
+
+def decompositions_table(found: Decompositions) -> Table:
+    """Returns the distribution of the decompositions and draft passes over the target's tokens."""
+    summaries: dict[str, CountSummary] = {
+        "length in bytes": found.length,
+        "decompositions into D": found.number,
+        "draft passes for ψ, at least": found.passes,
+    }
+    rows = [
+        _cells(name, of.mean, of.sd, of.min, of.quartile_1, of.median, of.quartile_3, of.max)
+        for name, of in summaries.items()
+    ]
+    impossible = f", {found.num_impossible:,} of them not at all" if found.num_impossible else ""
+    title = f"how D can write the {found.num_tokens:,} plain tokens of T{impossible}"
+    columns = words("per token") + numbers("mean", "sd", "min", "25 %", "median", "75 %", "max", folds=True)
+    return Table(title, columns, rows)
+
+
+def lengths_table(found: Sequence[LengthSummary]) -> Table:
+    """Returns the median by the length of the token, with a bar for its logarithm."""
+    longest_bar = max((of.median.bit_length() for of in found), default=0)
+    rows = [
+        _cells(str(of.length), of.num_tokens, of.median, of.max,
+               "█" * round(BAR_WIDTH * of.median.bit_length() / max(1, longest_bar)))
+        for of in found
+    ]  # fmt: skip
+    columns = words("bytes") + numbers("tokens", "median", "max", folds=True) + words("log of median")
+    return Table("decompositions by the length of the token", columns, rows)
+
+
+def longer_tokens(found: Sequence[LengthSummary]) -> Iterator[str]:
+    """Yields a line about the lengths that the table leaves out, if any."""
+    if found:
+        yield (
+            f"and {sum(of.num_tokens for of in found):,} tokens of {found[0].length} to {found[-1].length} bytes, with "
+            f"up to {_count(max(of.max for of in found))} decompositions (--json lists them)\n"
+        )
+
+
+def acceptance_table(found: Sequence[MethodAcceptance]) -> Table:
+    """Returns the expected acceptance of each method."""
+    rows = [
+        _cells(of.method, number(of.value, 3), interval(of.value, 3) or NULL, of.num_positions, of.num_drafted)
+        for of in found
+    ]
+    columns = words("method") + numbers("acceptance", "95 % interval", "positions", "drafted", folds=True)
+    return Table("expected acceptance of the next token at temperature 1", columns, rows)
+
+
+def methods_table(report: VocabReport) -> Table:
+    """Returns the verdict on each method."""
+    rows = [[fit.method, "yes" if fit.runs else "no", fit.verdict, fit.reason] for fit in report.methods]
+    title = "methods for this pair, if the drafter is accurate"
+    return Table(title, words("method", "runs", "verdict", "why"), rows)
+
+
+def _cells(*cells: str | float) -> list[str]:
+    return [cell if isinstance(cell, str) else _count(cell) for cell in cells]
+
+
+def _count(value: float) -> str:
+    """Returns a count with separators, a huge one as a power of ten, any other number with two decimals."""
+    if isinstance(value, float):
+        return f"{value:,.2f}" if value < 10**6 else f"{value:.2e}"
+    if value < 10**9:
+        return f"{value:,}"
+    digits = str(value)
+    return f"{digits[0]}.{digits[1]}e{len(digits) - 1}"

@@ -1,0 +1,230 @@
+"""The overlap of two vocabularies, and how one writes the tokens of the other (arXiv:2502.05202, tables 3 to 11)."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from fractions import Fraction
+from math import isqrt
+from typing import Any
+
+from pydantic import BaseModel
+
+from specbench.models.vocabulary import Vocabulary
+
+
+class Overlap(BaseModel):
+    """|T|, |D| and |T ∩ D|. Sizes count every token; the plain ones are told apart by the bytes that they write."""
+
+    target_size: int
+    drafter_size: int
+    target_plain: int
+    drafter_plain: int
+    intersection: int
+    ratio: float  # |T ∩ D| / |T|
+
+
+class TextOverlap(BaseModel):
+    """The same of the tokens T′ and D′ that appear in texts, and by how often they appear.
+
+    ratio: |T′ ∩ D′| / |T′|, the formula of table 10. share_of_target: how many of the target's tokens in the texts the
+    drafter has too; share_of_drafter: how many of the drafter's tokens there the target has too, which is what the
+    authors' published code prints as table 10.
+    """
+
+    num_texts: int
+    target_tokens: int
+    drafter_tokens: int
+    intersection: int
+    ratio: float
+    share_of_target: float
+    share_of_drafter: float
+
+
+def vocabulary_overlap(target: Vocabulary, drafter: Vocabulary) -> Overlap:
+    shared = len(target.id_of.keys() & drafter.id_of.keys())
+    return Overlap(
+        target_size=target.num_tokens,
+        drafter_size=drafter.num_tokens,
+        target_plain=len(target.id_of),
+        drafter_plain=len(drafter.id_of),
+        intersection=shared,
+        ratio=shared / target.num_tokens,
+    )
+
+
+def text_overlap(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> TextOverlap:
+    ours, theirs = token_counts(target, texts), token_counts(drafter, texts)
+    shared = len(ours.keys() & theirs.keys())
+    return TextOverlap(
+        num_texts=len(texts),
+        target_tokens=len(ours),
+        drafter_tokens=len(theirs),
+        intersection=shared,
+        ratio=shared / max(1, len(ours)),
+        share_of_target=share(ours, drafter),
+        share_of_drafter=share(theirs, target),
+    )
+
+
+def token_counts(vocabulary: Vocabulary, texts: Sequence[str]) -> Counter[bytes]:
+    """Returns how often each plain token, by its bytes, appears in the texts."""
+    counts = Counter(index for text in texts for index in vocabulary.encode(text))
+    found: Counter[bytes] = Counter()
+    for index, count in counts.items():
+        written = vocabulary.token_bytes[index]
+        if written is not None and vocabulary.plain[index]:
+            found[written] += count
+    return found
+
+
+def share(counts: Counter[bytes], other: Vocabulary) -> float:
+    """Returns the share of the counted tokens that another vocabulary has."""
+    return sum(count for written, count in counts.items() if written in other.id_of) / max(1, counts.total())
+
+
+NUM_SHOWN = 24  # characters of a text around the first difference
+
+
+class TextChange(BaseModel):
+    """The first difference between a text and what comes back, with what is around it."""
+
+    text: str
+    comes_back: str
+
+
+class Injectivity(BaseModel):
+    """decode(encode(s)) == s over texts, by the tokenizer's own decoding and by that of the bridges (which drop one
+    dummy space exactly, where some decoders drop all that stand first)."""
+
+    num_texts: int
+    num_changed: int
+    num_changed_by_bridges: int
+    first: TextChange | None
+
+    @property
+    def injective(self) -> bool:
+        return self.num_changed == 0
+
+
+def injectivity(tokenizer: Any, vocabulary: Vocabulary, texts: Sequence[str]) -> Injectivity:
+    """Test a tokenizer on texts; no special token is put in or read."""
+    num_changed = num_changed_by_bridges = 0
+    first = None
+    for text in texts:
+        ids = vocabulary.encode(text)
+        comes_back = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        if comes_back != text:
+            num_changed += 1
+            first = first or around_difference(text, comes_back)
+        num_changed_by_bridges += vocabulary.text(ids) != (text, 0)
+    return Injectivity(
+        num_texts=len(texts), num_changed=num_changed, num_changed_by_bridges=num_changed_by_bridges, first=first
+    )
+
+
+def around_difference(text: str, comes_back: str) -> TextChange:
+    """Excerpts that begin a little before the first difference."""
+    pairs = zip(text, comes_back, strict=False)
+    place = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(text), len(comes_back)))
+    start = max(0, place - NUM_SHOWN // 3)
+    return TextChange(text=text[start : start + NUM_SHOWN], comes_back=comes_back[start : start + NUM_SHOWN])
+
+
+EXACT_FLOAT = 10**15  # above it a mean is rounded to an integer, so that it never overflows
+
+
+class CountSummary(BaseModel):
+    """A summary of whole numbers, which may be huge. Quartiles are values that occur (the lower one between two)."""
+
+    mean: float | int
+    sd: float | int
+    min: int
+    quartile_1: int
+    median: int
+    quartile_3: int
+    max: int
+
+
+class LengthSummary(BaseModel):
+    """The decompositions of all target tokens of one length, in bytes."""
+
+    length: int
+    num_tokens: int
+    median: int
+    max: int
+
+
+class Decompositions(BaseModel):
+    """number: decompositions of a target token into drafter tokens; passes: the draft passes that summing over them
+    takes (the beginnings of decompositions that end inside the token, the empty one included): what ψ costs at least.
+    num_impossible: target tokens that the drafter cannot write; they count as 0."""
+
+    num_tokens: int
+    num_impossible: int
+    length: CountSummary
+    number: CountSummary
+    passes: CountSummary
+    by_length: list[LengthSummary]
+
+
+def decompositions(target: Vocabulary, drafter: Vocabulary) -> Decompositions:
+    """Over all plain tokens of the target."""
+    pieces = drafter.id_of.keys()
+    longest = max(map(len, pieces), default=0)
+    tokens = list(target.id_of)
+    counted = [count(token, pieces, longest) for token in tokens]
+    numbers = [number for number, _ in counted]
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for token, number in zip(tokens, numbers, strict=True):
+        by_length[len(token)].append(number)
+    return Decompositions(
+        num_tokens=len(tokens),
+        num_impossible=numbers.count(0),
+        length=summary([len(token) for token in tokens]),
+        number=summary(numbers),
+        passes=summary([passes for _, passes in counted]),
+        by_length=[
+            LengthSummary(length=length, num_tokens=len(of), median=quantile(sorted(of), 1, 2), max=max(of))
+            for length, of in sorted(by_length.items())
+        ],
+    )
+
+
+def count(token: bytes, pieces: Collection[bytes], longest: int) -> tuple[int, int]:
+    """The sequences of pieces that join to `token`, and those that join to one of its proper beginnings.
+
+    Both exactly, without listing any: ways[end] is the sum of ways[start] over the pieces token[start:end]; `longest`
+    is the length of the longest piece.
+    """
+    ways = [1] + [0] * len(token)
+    for end in range(1, len(token) + 1):
+        for start in range(max(0, end - longest), end):
+            if ways[start] and token[start:end] in pieces:
+                ways[end] += ways[start]
+    return ways[-1], sum(ways[:-1])
+
+
+def summary(values: Sequence[int]) -> CountSummary:
+    """Statistics without a rounding error in any sum. Raises ValueError without values."""
+    if not values:
+        raise ValueError("a summary needs values")
+    ordered = sorted(values)
+    mean = Fraction(sum(ordered), len(ordered))
+    variance = Fraction(sum(value * value for value in ordered), len(ordered)) - mean * mean
+    return CountSummary(
+        mean=number(mean),
+        sd=number(Fraction(isqrt(int(variance * 10**12)), 10**6)),
+        min=ordered[0],
+        quartile_1=quantile(ordered, 1, 4),
+        median=quantile(ordered, 1, 2),
+        quartile_3=quantile(ordered, 3, 4),
+        max=ordered[-1],
+    )
+
+
+def number(value: Fraction) -> float | int:
+    return float(value) if value < EXACT_FLOAT else round(value)
+
+
+def quantile(ordered: Sequence[int], part: int, of: int) -> int:
+    """Returns the value at part/of of the way through sorted values, the lower one between two."""
+    return ordered[(len(ordered) - 1) * part // of]

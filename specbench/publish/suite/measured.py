@@ -1,0 +1,215 @@
+"""The rows of one pair of a suite, and published figures beside our own numbers."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from specbench.core.errors import ConfigError
+from specbench.core.resources import EMBEDDED
+from specbench.publish.suite.cells import RUNS, SuiteCell, cells_of, load_suite, suite_path
+from specbench.publish.suite.figures import (
+    FAIRNESS,
+    QUALITY,
+    Figure,
+    FigureColumn,
+    FigureGroup,
+    FigureReference,
+    FigureRow,
+    PublishedTable,
+)
+from specbench.publish.suite.spec import SuiteSpec, file_name
+from specbench.results.bootstrap import Metric
+from specbench.results.leaderboard import load
+from specbench.results.row import ALL, Row
+from specbench.results.units import short
+
+OF_MACHINE = {"device", "threads", "allow_code_execution"}
+OF_AMOUNT = {"data", "limit"}
+CellRows = tuple[SuiteCell, Sequence[Row]]
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """The rows of one pair of a suite, by cell."""
+
+    suite: SuiteSpec
+    pair_name: str
+    cells: Sequence[CellRows]
+
+    @property
+    def measured(self) -> list[CellRows]:
+        """Returns the cells that have rows."""
+        return [(cell, rows) for cell, rows in self.cells if rows]
+
+    def ours(self, reference: FigureReference) -> float | None:
+        """Returns our number of what a figure is of, in the figure's unit; None where nothing is measured, or the
+        figure is of another pair. The embedded models stand beside the figures of every pair."""
+        pair = self.suite.pairs[self.pair_name]
+        is_own = reference.pair == self.pair_name
+        is_own |= reference.pair is None and reference.target in (None, pair.target)
+        value = self._value(reference, reference.method) if is_own or pair.is_embedded else None
+        other = reference.minus or reference.change_from
+        if value is None or other is None:
+            return None if value is None else value * (reference.scale or 1)
+        base = self._value(reference, other)
+        if base is None or (reference.change_from and not base):
+            return None
+        return 100 * (value / base - 1) if reference.change_from else (value - base) * (reference.scale or 1)
+
+    def _value(self, reference: FigureReference, method: str | None) -> float | None:
+        row = self._row(reference, method)
+        return None if row is None or reference.metric is None else value_of(row, reference.metric)
+
+    def _row(self, reference: FigureReference, method: str | None) -> Row | None:
+        """Returns the row of a method of the suite on a subset; without a subset the row over all, or the only one."""
+        rows = [row for cell, found in self.cells if cell.task.called == reference.task for row in found]
+        own = [row for row in rows if method is not None and self.method_name(row) == method]
+        subset = reference.subset or (ALL if len(own) > 1 else None)
+        return next((row for row in own if subset in (None, row.subset)), None)
+
+    def method_name(self, row: Row) -> str:
+        """Returns the suite's name of the method of a row, which the pair may have replaced."""
+        for name, replacement in self.suite.pairs[self.pair_name].methods.items():
+            if replacement is not None and row.method_name in (replacement, file_name(replacement)):
+                return name
+        return row.method_name
+
+
+def value_of(row: Row, metric: str) -> float | None:
+    """Returns the value of a metric, of the row's main score, or of a number of `specbench fairness`."""
+    if metric.startswith(FAIRNESS):
+        return _at(row.fairness, metric.removeprefix(FAIRNESS).split("."))
+    found = row.metrics.get(str(row.quality) if metric == QUALITY else metric)
+    return None if found is None else found.value
+
+
+def _at(numbers: Any, path: Sequence[str]) -> float | None:
+    """Returns the number at the end of a path of fields and keys; None where there is none."""
+    for name in path:
+        numbers = numbers.get(name) if isinstance(numbers, dict) else getattr(numbers, name, None)
+    if isinstance(numbers, Metric):
+        return numbers.value
+    return None if numbers is None or isinstance(numbers, BaseModel | dict | str) else float(numbers)
+
+
+def measured_pairs(name: str, pair: str | None, runs: Path | None) -> list[PairRows]:
+    """Returns the rows of a pair; without one those of all pairs that have rows, or of the first pair where none has.
+
+    A cell has the rows of its folder in `runs`, else those of the leaderboard beside the suite's file.
+    """
+    suite = load_suite(name)
+    if runs is not None and not runs.is_dir():
+        raise ConfigError(f"--runs {runs}: no such folder: give the one that `specbench board run` measured into")
+    committed = suite_path(name).with_suffix(".json")
+    kept = load(committed) if committed.is_file() else []
+    found = [
+        PairRows(suite, each, [(cell, cell.rows() or rows_of_cell(kept, cell)) for cell in cells])
+        for each in ([pair] if pair is not None else suite.pairs)
+        for cells in (cells_of(suite, runs=runs or RUNS, pair=each),)
+    ]
+    return [each for each in found if each.measured] or found[:1]
+
+
+def rows_of_cell(rows: Sequence[Row], cell: SuiteCell) -> list[Row]:
+    """Returns the rows of a leaderboard that are of a cell. Where two cells measure the same, a leaderboard keeps one
+    row, which is of both."""
+    if not rows:
+        return []
+    names, target, drafter = cell.row_names(), cell.pair.target or f"{EMBEDDED}target", cell.pair.drafter
+    key = measurement_key(cell.request.settings())
+    return [
+        row
+        for row in rows
+        if (row.task, row.method) in names
+        and row.target == target
+        and (drafter is None or row.drafter in (None, drafter) or measurement_key(row.request) == key)
+    ]
+
+
+def measurement_key(settings: dict[str, Any]) -> str:
+    """Returns what a request measures, of whatever amount of data and on whatever machine."""
+    return json.dumps(_without(settings, OF_MACHINE | OF_AMOUNT), sort_keys=True)
+
+
+def outdated(cell: SuiteCell, rows: Sequence[Row]) -> str | None:
+    """Returns how rows were measured where that is not what a cell asks for now; None where it is."""
+    asked = cell.request.settings()
+    own = [row for row in rows if all(row.request.get(key) == asked.get(key) for key in ("task", "method", "target"))]
+    now = _without(asked, OF_MACHINE)
+    for row in own:
+        then = _without(row.request, OF_MACHINE)
+        differ = [name for name in dict.fromkeys([*then, *now]) if then.get(name) != now.get(name)]
+        if differ:
+            first, second = (", ".join(_option(name, each.get(name)) for name in differ) for each in (then, now))
+            return f"{cell.task.called}: measured with {first}; the suite now asks for {second}"
+    if own and (missing := cell.row_names() - {(row.task, row.method) for row in rows}):
+        names = ", ".join(sorted({f"{short(task)} {short(method)}" for task, method in missing}))
+        return f"{cell.task.called}: measured with other versions; the suite now asks for {names}"
+    return None
+
+
+def _without(settings: dict[str, Any], keys: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in keys}
+
+
+def _option(name: str, value: Any) -> str:
+    text = "–" if value is None else " ".join(value) if isinstance(value, list) else value
+    return f"--{name.replace('_', '-')} {text}"
+
+
+@dataclass(frozen=True)
+class FigureComparison:
+    """A published figure with our number of the same, in the same unit; None where nothing is measured."""
+
+    table: PublishedTable
+    group: FigureGroup
+    row: FigureRow
+    column: FigureColumn
+    published: Figure
+    ours: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Returns ours ÷ published; None where nothing is measured, and for changes that do not have the same sign."""
+        published = self.published.value
+        if self.ours is None or published == 0 or self.ours * published < 0:
+            return None
+        return self.ours / published
+
+    @property
+    def column_name(self) -> str:
+        return " ".join(filter(None, (self.column.heading, self.column.label)))
+
+
+def compared(
+    table: PublishedTable, group: FigureGroup, row: FigureRow, rows: PairRows
+) -> list[FigureComparison | None]:
+    """Returns the figures of a published row by column; None where the paper has none."""
+    return [
+        None
+        if figure is None
+        else FigureComparison(table, group, row, column, figure, rows.ours(table.reference(group, row, column)))
+        for column, figure in zip(table.columns, row.figures, strict=True)
+    ]
+
+
+def comparisons(rows: PairRows, table: PublishedTable) -> Iterator[FigureComparison]:
+    """Returns every figure of a published table beside ours."""
+    return (found for group, row in table.rows() for found in compared(table, group, row, rows) if found is not None)
+
+
+def as_records(rows: PairRows) -> Iterator[dict[str, object]]:
+    """Returns every published figure of a suite beside ours, for a program to read."""
+    for found in (found for table in rows.suite.published for found in comparisons(rows, table)):
+        reference = found.table.reference(found.group, found.row, found.column)
+        yield {
+            "board": rows.suite.name, "table": found.table.number, "heading": found.group.heading,
+            "hardware": found.group.hardware or found.table.hardware, "row": found.row.label,
+            "column": found.column_name, "place": reference.model_dump(exclude_none=True),
+            "published": found.published.value, "published_spread": found.published.spread,
+            "pair": rows.pair_name, "ours": found.ours, "ratio": found.ratio,
+        }  # fmt: skip

@@ -1,0 +1,214 @@
+"""Workers on the machines of a ray cluster: each has one GPU, or CPUs, and sends back every record."""
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specbench.core.errors import ConfigError
+from specbench.core.files import write_bytes
+from specbench.publish.suite.process import MeasuringProcess
+from specbench.publish.suite.workers import (  # fmt: skip
+    BlockRecorded,
+    Event,
+    Job,
+    JobFinished,
+    JobStarted,
+    LogLine,
+    WorkerLost,
+    WorkerReady,
+    WorkerSettings,
+)
+from specbench.running.records import RecordFile, record_key
+
+Files = dict[str, bytes]
+RUN_FILES = ("run.json", "specs.json", "measurements.json", "leaderboard.json")
+
+
+class Host:
+    """A ray actor in the cluster: a process that measures, and the folder that it measures into."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._scratch = Path(tempfile.mkdtemp(prefix="specbench-"))
+        self._process = MeasuringProcess(replace(settings, scratch=self._scratch))
+
+    def open(self) -> WorkerReady | WorkerLost:
+        """Start a new process."""
+        return self._process.open()
+
+    def measure(self, job: Job, files: Files) -> Iterator[Event]:
+        """Do a job in a folder that holds these files at first. Returns the events, with the files that are written."""
+        folder = self._scratch / "cell"
+        shutil.rmtree(folder, ignore_errors=True)
+        self._scratch.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        own = replace(job, request=replace(job.request, output=folder))
+        for event in self._process.events(own):
+            sent = self._for_the_sender(event, folder, job)
+            if isinstance(event, JobFinished | WorkerLost):  # the receiver may end this process at once
+                shutil.rmtree(self._scratch, ignore_errors=True)
+            yield sent
+
+    def _for_the_sender(self, event: Event, folder: Path, job: Job) -> Event:
+        """Returns an event with the files of the folder, and with the folder's name on the sender's machine."""
+        if isinstance(event, JobStarted):
+            return replace(event, files=files_of(folder))
+        if isinstance(event, LogLine):
+            return LogLine(event.line.replace(str(folder), str(job.folder)))
+        if isinstance(event, JobFinished):
+            failure = event.failure and event.failure.replace(str(folder), str(job.folder))
+            return replace(event, failure=failure, files=files_of(folder) if failure is None else None)
+        return event
+
+
+def files_of(folder: Path, with_records: bool = False) -> Files:
+    """Returns the files of a run by name. `with_records`: the records too."""
+    names = (*RUN_FILES, *(["records.jsonl"] if with_records else []))
+    return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
+
+
+ANSWER_SECONDS = 10  # of a cluster's head
+START_SECONDS = 180  # until a worker has started Python and imported torch
+STORE_BYTES = 128 * 2**20  # of ray's own memory on this machine, which only records pass through
+LOCAL = "local"
+
+
+@dataclass
+class RayWorker:
+    """A worker with an actor in the cluster; `open` makes a new one where it is gone. `ray`: the module. `needs`: GPUs
+    or CPUs of the actor."""
+
+    ray: Any
+    name: str
+    settings: WorkerSettings
+    needs: dict[str, float]
+    actor: Any = None
+
+    def open(self) -> WorkerReady | WorkerLost:
+        """Make an actor where there is none, and start a new process in it."""
+        try:
+            if self.actor is None:
+                self.actor = self.ray.remote(Host).options(max_restarts=0, **self.needs).remote(self.settings)
+            found: WorkerReady | WorkerLost = self.ray.get(self.actor.open.remote(), timeout=START_SECONDS)
+        except self.ray.exceptions.GetTimeoutError:
+            self.close()
+            return WorkerLost(f"the cluster had no room for it within {START_SECONDS} s")
+        except self.ray.exceptions.RayError as error:
+            self.close()
+            return WorkerLost(first_line(error))
+        return found
+
+    def events(self, job: Job) -> Iterator[Event]:
+        """Send a job with its records, and write every record that arrives once. Returns the events."""
+        records = RecordFile(job.folder / "records.jsonl")
+        known = {record_key(record) for record in records.read()}
+        try:
+            measure = self.actor.measure.options(num_returns="streaming")
+            for reference in measure.remote(job, files_of(job.folder, with_records=True)):
+                event: Event = self.ray.get(reference)
+                if isinstance(event, BlockRecorded) and record_key(event.record) not in known:
+                    records.append(event.record)
+                    known.add(record_key(event.record))
+                elif isinstance(event, JobStarted | JobFinished):
+                    for name, content in (event.files or {}).items():
+                        write_bytes(job.folder / name, content)
+                yield event
+        except self.ray.exceptions.RayError as error:
+            self.close()
+            yield WorkerLost(first_line(error))
+        except Exception:  # a record cannot be written here: nobody waits for the rest
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the actor, whose process then ends itself."""
+        if self.actor is not None:
+            with suppress(Exception):
+                self.ray.kill(self.actor)
+            self.actor = None
+
+
+def first_line(error: Exception) -> str:
+    """Returns the first line of a message of ray; for a worker that could not be made, its cause."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
+    return lines[-1] if "creation task" in lines[0] else lines[0]
+
+
+@contextmanager
+def ray_workers(
+    address: str, num_workers: int | None, num_cells: int, settings: WorkerSettings, log: Path
+) -> Iterator[list[RayWorker]]:
+    """Give as many workers as the cluster has GPUs, or `num_workers`. The output of ray itself goes into `log`.
+
+    Raises ConfigError where ray is not installed, or the cluster cannot be reached or is too small.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError("--ray: ray is not installed: pip install 'specbench[ray]'") from error
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):
+        try:
+            connect(ray, address)
+            needs, most = worker_needs(ray.cluster_resources(), settings)  # type: ignore[no-untyped-call]
+            number = number_of_workers(num_workers, needs, most, num_cells)
+            yield [RayWorker(ray, f"worker {place}", settings, needs) for place in range(1, number + 1)]
+        finally:
+            ray.shutdown()
+
+
+def connect(ray: Any, address: str) -> None:
+    """Start ray on this machine alone, or join a cluster. Raises ConfigError for a wrong address, and where nobody
+    answers within seconds: ray itself would try for minutes."""
+    advice = "give `local`, or the address of a cluster's head, such as 10.0.0.1:6379"
+    host, _, port = address.rpartition(":")
+    if address != LOCAL and (not host or "/" in address or not port.isdecimal()):
+        raise ConfigError(f"--ray {address}: is no HOST:PORT (and a ray:// client carries no records): {advice}")
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if address == LOCAL:
+            ray.init(
+                LOCAL, _node_ip_address="127.0.0.1", object_store_memory=STORE_BYTES, include_dashboard=False, **quiet
+            )
+            return
+        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+        ray.init(address, **quiet)
+    except Exception as error:  # of several kinds: no such address, no answer, no token, another version
+        if address == LOCAL:
+            raise ConfigError(
+                f"--ray {LOCAL}: ray did not start here ({first_line(error)}): where the machine is busy, run the same "
+                "command again later, or leave --ray out"
+            ) from error
+        raise ConfigError(f"--ray {address}: cannot be reached ({first_line(error)}): {advice}") from error
+
+
+def worker_needs(resources: dict[str, float], settings: WorkerSettings) -> tuple[dict[str, float], int]:
+    """Returns what a worker needs, and how many workers the cluster has room for. Raises ConfigError where workers
+    would have CPUs and --threads does not say how many."""
+    if resources.get("GPU", 0) >= 1 and settings.device in ("auto", "cuda"):
+        return {"num_gpus": 1, "num_cpus": 0}, int(resources["GPU"])
+    if settings.threads is None:
+        raise ConfigError(
+            "--ray: the cluster has no GPU: give each worker a number of CPU threads, such as --threads 1"
+        )
+    return {"num_cpus": settings.threads}, int(resources.get("CPU", 0)) // settings.threads
+
+
+def number_of_workers(asked: int | None, needs: dict[str, float], most: int, num_cells: int) -> int:
+    """Returns the number of workers. Raises ConfigError for more than there is room for."""
+    if most < 1:
+        raise ConfigError(
+            "--ray: the cluster has no GPU, and fewer CPUs than --threads asks for: add a machine, or ask for fewer"
+        )
+    if asked is not None and not 1 <= asked <= most:
+        each = "a GPU" if "num_gpus" in needs else f"{needs['num_cpus']:g} CPUs"
+        raise ConfigError(f"--workers {asked}: the cluster has {each} for {most} workers: give 1 to {most}")
+    return min(asked or (most if "num_gpus" in needs else 1), max(1, num_cells))

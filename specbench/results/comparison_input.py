@@ -1,0 +1,171 @@
+"""The inputs of `specbench compare` and `specbench check`: a run, a method of it, or rows of a leaderboard file."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specbench.core.errors import ConfigError, nearest
+from specbench.results.leaderboard import load
+from specbench.results.row import Row
+from specbench.results.runs import ROWS, RecordedRun, finished_run, split_detail
+from specbench.results.units import short
+
+VERSIONED = ("task", "method")  # also by their bare names
+LEFT_OUT = ("metrics", "format")
+
+
+def filtered(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
+    """Returns the rows in which every KEY=VALUE holds. A key is a field of the file, dotted where it has parts.
+
+    Raises ConfigError for an unknown key, and for a value that no row has.
+    """
+    chosen = list(rows)
+    for text in filters:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--filter {text}: write it as KEY=VALUE, such as --filter method=sd")
+        known = dict.fromkeys(name for row in rows for name in leaves(row))
+        if key not in known:
+            raise ConfigError(f"--filter {text}: no row has '{key}': {nearest(key, known)}")
+        found = [row for row in chosen if value in names_of(row, key)]
+        if not found:
+            values = dict.fromkeys(str(leaves(row)[key]) for row in chosen if key in leaves(row))
+            raise ConfigError(f"--filter {text}: no row has this value: {nearest(value, values)}")
+        chosen = found
+    return chosen
+
+
+def names_of(row: Row, key: str) -> tuple[str, ...]:
+    """Returns the values of a field that a filter may name: of tasks and methods also the name, and name@version."""
+    value = str(leaves(row).get(key))
+    return (value, short(value), short(value).partition("@")[0]) if key in VERSIONED else (value,)
+
+
+def leaves(row: Row) -> dict[str, Any]:
+    """Returns every field but the metrics, dotted where it has parts; null and true as JSON writes them."""
+    return _leaves(row.model_dump(mode="json", exclude=set(LEFT_OUT)), "")
+
+
+def _leaves(value: Any, prefix: str) -> dict[str, Any]:
+    if isinstance(value, Mapping) and value:
+        found: dict[str, Any] = {}
+        for key, part in value.items():
+            found |= _leaves(part, f"{prefix}.{key}" if prefix else str(key))
+        return found
+    if value is None or isinstance(value, bool):
+        return {prefix: json.dumps(value)}
+    return {prefix: value}
+
+
+def of_subsets(rows: Sequence[Row], subsets: Sequence[str]) -> list[Row]:
+    """Returns the rows of these subsets; without subsets the rows over all, and those of a task's only subset."""
+    if subsets:
+        known = dict.fromkeys(row.subset for row in rows)
+        for name in subsets:
+            if name not in known:
+                raise ConfigError(f"--subset {name}: no row has it: {nearest(name, known)}")
+        return [row for row in rows if row.subset in subsets]
+    whole = {(row.task, row.target) for row in rows if row.subset == "all"}
+    return [row for row in rows if row.subset == "all" or (row.task, row.target) not in whole]
+
+
+NUMBER = re.compile(r"(?:rows\.)?(\d+)")
+HOW = "give a run or a board file, as PATH, PATH:METHOD or FILE:NUMBER of a row"
+
+
+@dataclass(frozen=True)
+class ComparisonInput:
+    """One side of a comparison. `text`: as the user named it. `run`: None for rows of a leaderboard file."""
+
+    text: str
+    file: Path
+    rows: tuple[Row, ...]
+    run: RecordedRun | None = None
+
+    @property
+    def methods(self) -> list[str]:
+        """The names of its methods, in order."""
+        return list(dict.fromkeys(row.method_name for row in self.rows))
+
+    def by_group(self) -> dict[tuple[str, str], Row]:
+        """Returns its rows by task and subset."""
+        return {(row.task_name, row.subset): row for row in self.rows}
+
+    def of_methods(self, method: str, *others: str) -> "ComparisonInput":
+        """Returns the rows of a method, and of `others`. Raises ConfigError where no row is of the method."""
+        if method not in self.methods:
+            raise ConfigError(f"{self.text}: has no rows of method '{method}': {nearest(method, self.methods)}")
+        return self.with_rows([row for row in self.rows if row.method_name in (method, *others)])
+
+    def with_rows(self, rows: Sequence[Row]) -> "ComparisonInput":
+        """Returns the input with these of its rows."""
+        return replace(self, rows=tuple(rows))
+
+
+def read_path(text: str, path: Path) -> ComparisonInput:
+    """Returns all rows of a run's folder or of a leaderboard file. `text`: as the user named it."""
+    if not path.is_dir():
+        return ComparisonInput(text, path, tuple(load(path)))
+    run = finished_run(path)
+    return ComparisonInput(text, path / ROWS, tuple(run.rows), run)
+
+
+def read_input(text: str, filters: Sequence[str] = ()) -> ComparisonInput:
+    """Returns the rows of one method, one for each task and subset, that PATH, PATH:METHOD or FILE:NUMBER names.
+
+    Raises ConfigError for what does not exist, and where the text fits several rows of a task and subset.
+    """
+    path, detail = split_detail(text)
+    if not path.exists():
+        raise ConfigError(f"'{text}': no such folder or file: {HOW}")
+    found = read_path(text, path)
+    if detail is not None and detail not in found.methods and (number := NUMBER.fullmatch(detail)):
+        return found.with_rows([_numbered(found, int(number[1]))])
+    if detail is not None:
+        found.of_methods(detail)
+    if filters:
+        found = found.with_rows(filtered(found.rows, filters))
+    found = found.with_rows([row for row in found.rows if row.method_name == (detail or _only_method(found))])
+    _check_one_each(found)
+    return found
+
+
+def _numbered(found: ComparisonInput, number: int) -> Row:
+    if number >= len(found.rows):
+        raise ConfigError(f"{found.text}: {found.file} has no row {number}: the last one is {len(found.rows) - 1}")
+    return found.rows[number]
+
+
+def _only_method(found: ComparisonInput) -> str:
+    """Returns the one method beside the baseline. Raises ConfigError where there are several."""
+    others = [name for name in found.methods if name != "ar"] or found.methods
+    if len(others) > 1:
+        raise ConfigError(f"{found.text}: has rows of {', '.join(others)}: choose one, as {found.text}:{others[0]}")
+    return others[0]
+
+
+def _check_one_each(found: ComparisonInput) -> None:
+    """Raise ConfigError where a task and subset has several rows."""
+    seen: dict[tuple[str, str], Row] = {}
+    for row in found.rows:
+        if seen.setdefault((row.task_name, row.subset), row) is not row:
+            raise ConfigError(
+                f"{found.text}: has several rows of {row.place}, measured under other conditions: choose with --filter "
+                "KEY=VALUE, or name one row as FILE:NUMBER (`specbench leaderboard show` prints the numbers)"
+            )
+
+
+def chosen(found: ComparisonInput, tasks: Sequence[str], subsets: Sequence[str]) -> ComparisonInput:
+    """Returns the rows of these tasks and subsets; all where none is named. Raises ConfigError for an unknown one."""
+    for option, names, known in (
+        ("--task", tasks, {row.task_name for row in found.rows}),
+        ("--subset", subsets, {row.subset for row in found.rows}),
+    ):
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"{option} {name}: {found.text} has no such rows: {nearest(name, known)}")
+    rows = [row for row in found.rows if not tasks or row.task_name in tasks]
+    return found.with_rows([row for row in rows if not subsets or row.subset in subsets])

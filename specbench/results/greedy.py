@@ -1,0 +1,168 @@
+"""A method's greedy outputs against AR's: where they differ, and whether the target is undecided there."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, cycle, repeat
+from statistics import median
+from typing import Any
+
+import torch
+
+from specbench.decoding.drafters.model import ScoringModel
+from specbench.results.verdict import (
+    BaselineAnswer,
+    Greedy,
+    Noise,
+    TokenDifference,
+    declaration,
+    different,
+    first_difference,
+)
+from specbench.specs.method import MethodSpec
+
+DecodeText = Callable[[Sequence[int]], str]
+
+
+def compare(
+    target: ScoringModel,
+    answers: Sequence[BaselineAnswer],
+    outputs: Sequence[list[int]],
+    tolerance: float,
+    decode_text: DecodeText,
+    num_judged: int | None = None,
+) -> Greedy:
+    """Returns how greedy outputs differ from AR's answers: one output per answer, made while `num_judged` draft
+    tokens were judged. Only those that differ are scored again."""
+    found = [
+        difference(target, answer, output, tolerance, decode_text)
+        for answer, output in zip(answers, outputs, strict=True)
+    ]
+    differences = [each for each in found if each is not None]
+    serious = [each for each in differences if not each.near_tie]
+    return Greedy(
+        num_prompts=len(answers), num_equal=len(answers) - len(differences),
+        num_near_ties=len(differences) - len(serious),
+        num_judged=num_judged,
+        median_position=median(each.position for each in differences) if differences else None,
+        example=next(iter([*serious, *differences]), None),
+    )  # fmt: skip
+
+
+def difference(
+    target: ScoringModel, answer: BaselineAnswer, output: list[int], tolerance: float, decode_text: DecodeText
+) -> TokenDifference | None:
+    """Returns the first difference of an output. It is a near-tie iff the logits of both tokens are within
+    `tolerance` of the highest."""
+    position = first_difference(answer.token_ids, output)
+    if position is None:
+        return None
+    tokens = [ids[position] if position < len(ids) else None for ids in (answer.token_ids, output)]
+    gap = None
+    chosen = [token for token in tokens if token is not None]
+    if len(chosen) == 2:
+        gap = logit_gap(target, [*answer.prompt_ids, *answer.token_ids[:position]], chosen)
+    ar_token, method_token = (None if token is None else decode_text([token]) for token in tokens)
+    return TokenDifference(
+        prompt=answer.name, position=position, ar_token=ar_token, method_token=method_token, gap=gap,
+        near_tie=gap is not None and gap <= tolerance,
+    )  # fmt: skip
+
+
+@torch.inference_mode()
+def logit_gap(target: ScoringModel, ids: list[int], tokens: Sequence[int]) -> float:
+    """Returns how far the lowest of the tokens' logits is below the highest logit after `ids`: the larger value of
+    two fresh scorings, all of `ids` in one pass and the last token alone."""
+    target.reset()
+    rows = [target.score(ids, 1)[-1].float()]
+    if len(ids) > 1:
+        target.reset()
+        target.score(ids[:-1], 1)
+        rows.append(target.score(ids, 1)[-1].float())
+    return max(float(row.max() - row[token]) for row in rows for token in tokens)
+
+
+SAFETY = 2.0  # the audited positions are a sample: others may move twice as far
+ULPS = 2.0  # a tolerance is at least this many rounding steps of the largest logit
+NUM_TOP = 10
+
+
+@torch.inference_mode()
+def measure_noise(target: ScoringModel, answers: Sequence[BaselineAnswer], max_query_length: int) -> Noise:
+    """Measures the noise of the target's logits along AR's answers: one token per pass against 2 …
+    `max_query_length` tokens per pass and all in one pass. The model keeps only its last sequence."""
+    largest, smallest_step, squares, num_positions, num_changed = 0.0, 0.0, 0.0, 0, 0
+    for answer in answers:
+        alone = forced(target, answer, repeat(1))
+        others = [forced(target, answer, cycle(range(2, max(2, max_query_length) + 1))), whole(target, answer)]
+        chosen = torch.tensor(answer.token_ids, device=alone.device)
+        num_changed += any(bool((rows.argmax(-1) != chosen).any()) for rows in others)
+        num_positions += len(answer.token_ids)
+        step = torch.finfo(alone.dtype).eps * float(alone.abs().max())
+        smallest_step = max(smallest_step, step)
+        largest = max(largest, *(gap_change(alone, rows) for rows in others))
+        squares += max(log_change(alone, rows) for rows in others)
+    return Noise(
+        num_prompts=len(answers), num_positions=num_positions, num_changed=num_changed, max_gap_change=largest,
+        tolerance=max(SAFETY * largest, ULPS * smallest_step), mean_square_change=squares / max(1, num_positions),
+    )  # fmt: skip
+
+
+def forced(target: ScoringModel, answer: BaselineAnswer, query_lengths: Iterable[int]) -> torch.Tensor:
+    """Returns the logits before each token of the answer, [num_tokens, vocab], with the last 1, 2, … tokens scored
+    again."""
+    target.reset()
+    ids = [*answer.prompt_ids, *answer.token_ids]
+    start = len(answer.prompt_ids)
+    rows = []
+    for end, length in zip(range(start, len(ids)), chain([1], query_lengths), strict=False):
+        rows.append(target.score(ids[:end], min(length, end))[-1].clone())
+    return torch.stack(rows)
+
+
+def whole(target: ScoringModel, answer: BaselineAnswer) -> torch.Tensor:
+    """Returns the same logits from one pass over all tokens."""
+    target.reset()
+    return target.score([*answer.prompt_ids, *answer.token_ids[:-1]], len(answer.token_ids)).clone()
+
+
+def gap_change(first: torch.Tensor, second: torch.Tensor) -> float:
+    """Returns the largest change of the distance between the highest logit of a position and one of the next
+    highest."""
+    top = first.topk(min(NUM_TOP, first.shape[-1]), dim=-1).indices
+    moved = (second.float() - first.float()).gather(1, top)
+    return float((moved[:, :1] - moved).abs().max())
+
+
+def log_change(first: torch.Tensor, second: torch.Tensor) -> float:
+    """Returns Σ over positions of E_p[(Δ ln p)²]."""
+    logs, others = (torch.log_softmax(rows.float(), dim=-1) for rows in (first, second))
+    return float((logs.exp() * (logs - others).square()).nan_to_num().sum())
+
+
+NUM_NOISE_ANSWERS = 4
+NUM_NOISE_TOKENS = 64
+Record = Mapping[str, Any]
+
+
+def ties_of_records(
+    records: Sequence[Record], method: MethodSpec, target: ScoringModel, prompt_ids: Callable[[Record], list[int]]
+) -> tuple[int, int, float] | None:
+    """Returns how many greedy answers of a method are not AR's, at how many of these the target is undecided, and the
+    tolerance in logits; None where all are AR's, and for a method that is lossy by design.
+
+    `records`: of a greedy run, with the same history on both sides; `prompt_ids` gives the prompt of a record. The
+    target is asked at the first difference, and along up to four of AR's answers there for the noise. Leaves nothing in
+    the model but its last sequence.
+    """
+    found = [] if declaration(method) is False else different(records, method.name)
+    if not found:
+        return None
+    answers = [
+        BaselineAnswer(f"{record['subset']} {record['id']}", prompt_ids(record), record["methods"]["ar"]["token_ids"])
+        for record in found
+    ]
+    outputs = [record["methods"][method.name]["token_ids"] for record in found]
+    measured = [
+        BaselineAnswer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]
+    ]
+    noise = measure_noise(target, measured, method.most_draft_tokens + 1)
+    return len(found), compare(target, answers, outputs, noise.tolerance, str).num_near_ties, noise.tolerance

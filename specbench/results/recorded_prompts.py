@@ -1,0 +1,189 @@
+"""The prompts and models of a run that is recorded, loaded again."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from specbench.core.errors import ConfigError
+from specbench.core.resources import EMBEDDED
+from specbench.core.threads import set_threads
+from specbench.models.causal_lm import CausalLM
+from specbench.models.loading import load_model
+from specbench.results.greedy import NUM_NOISE_ANSWERS, NUM_NOISE_TOKENS, difference, measure_noise
+from specbench.results.row import Row
+from specbench.results.runs import RecordedRun
+from specbench.results.verdict import BaselineAnswer, TokenDifference
+from specbench.running.blocks import prompt_digest
+from specbench.running.prompts import Budget, record_prompts, truncated
+from specbench.running.records import Key, Record, record_key, with_the_same_history
+from specbench.specs.catalogue import load_task, load_tasks
+from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import Example, TaskData, load_examples
+
+Group = tuple[str, str]  # task and subset
+
+
+@dataclass
+class ModelLoader:
+    """Loads each model of a run once, by name and revision, in the dtype and on the device of the target."""
+
+    device: str
+    dtype: str
+    _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
+
+    def load(self, name: str, revision: str | None = None) -> CausalLM:
+        """Returns a model as it was when a run recorded this revision. Raises ConfigError where it has changed."""
+        if (name, revision) not in self._loaded:
+            is_commit = revision is not None and not revision.startswith("local-")
+            model = load_model(name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device)
+            if revision is not None and model.revision != revision:
+                raise ConfigError(
+                    f"model '{name}' is not what the run measured ({model.revision} now, {revision} then): give back "
+                    "its files, or measure again"
+                )
+            self._loaded[name, revision] = model
+        return self._loaded[name, revision]
+
+
+@dataclass(frozen=True)
+class RecordedPrompt:
+    """The prompt of a recorded generation, as text and as the target's tokens."""
+
+    example: Example
+    prompt_ids: tuple[int, ...]
+
+
+def tasks_of(rows: Sequence[Row]) -> dict[str, TaskSpec]:
+    """Returns the tasks of rows by name, as their command named them, files of users included. Raises ConfigError
+    where one does not exist any more."""
+    found: dict[str, TaskSpec] = {}
+    for row in rows:
+        name = row.task_name
+        if name not in found:
+            asked = (option_of(row.command, "--task") or "").split(",")
+            special = [each for each in asked if each.endswith((".yaml", ".yml")) or each.startswith("lm_eval:")]
+            known = {task.name: task for each in special for task in load_tasks(each)}
+            found[name] = known[name] if name in known else load_task(name)
+    return found
+
+
+def option_of(command: str, option: str) -> str | None:
+    """Returns the value of an option in a recorded command line; None where it is absent."""
+    words = shlex.split(command)
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        if word == option:
+            return following
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return None
+
+
+def prompts_of(
+    run: RecordedRun, rows: Mapping[Group, Row], keys: Mapping[Group, Sequence[Key]], target: CausalLM,
+    others: Sequence[CausalLM], data: str | None = None,
+) -> dict[Key, RecordedPrompt]:  # fmt: skip
+    """Returns the prompts of records, made again from their tasks and data.
+
+    `rows`, `keys`: by (task, subset) AR's row and the chosen records. `others`: the models whose contexts may have
+    shortened prompts. `data`: a folder or file of rows in the place of the run's own.
+
+    Raises ConfigError where the data give other prompts than were measured.
+    """
+    tasks, found = tasks_of(list(rows.values())), {}
+    for group, row in rows.items():
+        records = [run.records[key] for key in keys[group]]
+        chat = "auto" if row.chat else "never"
+        budgets = _budgets(records, [target, *others])
+        num_subsets = sum(other[0] == group[0] for other in rows)
+        limit = max(record["example"] for record in records) + 1
+        loaded = load_examples(tasks[group[0]], group[1], data=data or _place(row), use_sample=False, limit=limit,
+                               num_subsets=num_subsets)  # fmt: skip
+        examples = {(group[1], each.index): each for each in truncated(loaded, target, budgets, chat).examples}
+        every = [record for record in run.records.values() if (record["task"], record["subset"]) == group]
+        ids_of = record_prompts(examples, {group[1]: budgets}, every, target, chat)
+        for key, record in zip(keys[group], records, strict=True):
+            example = examples.get((group[1], record["example"]))
+            _check(record, example, loaded)
+            assert example is not None
+            found[key] = RecordedPrompt(example, tuple(ids_of(record)))
+    return found
+
+
+def _place(row: Row) -> str:
+    """Returns the --data with which a row was measured."""
+    if row.data_source != "local":
+        return row.data_source
+    found = option_of(row.command, "--data")
+    if found is None:
+        raise ConfigError(f"{row.task_name}/{row.subset} was measured on {row.data_location}: give its --data")
+    return found
+
+
+def _budgets(records: Sequence[Record], models: Sequence[CausalLM]) -> tuple[Budget, ...]:
+    """Returns the lengths to which the prompts were shortened, by the records; none where they were not."""
+    by_name = {model.name: model for model in models}
+    lengths = {name: length for record in records for name, length in record.get("budgets", {}).items()}
+    absent = [name for name in lengths if name not in by_name]
+    if absent:
+        raise ConfigError(f"the prompts were shortened to fit '{absent[0]}': give it with --drafter too")
+    return tuple(Budget(by_name[name], length) for name, length in lengths.items())
+
+
+def _check(record: Record, example: Example | None, loaded: TaskData) -> None:
+    if example is None or prompt_digest(example, record.get("turn", 0)) != record["prompt"]:
+        raise ConfigError(
+            f"{loaded.location}: {record['task']}/{record['subset']} example {record['id']} was measured with another "
+            "prompt than the task and its data give now: give the data of the run with --data, or measure again"
+        )
+
+
+class Target:
+    """The target of a run, which scores outputs that differ."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self.run = run
+        self.loader = ModelLoader("auto", run.rows[0].dtype)
+
+    def differences(
+        self, row: Row, keys: Sequence[Key], candidate: Mapping[Key, Record], method: str, max_query_length: int
+    ) -> list[TokenDifference]:
+        """Returns the first difference of each output of a row. Near-ties are those within the measured noise of the
+        target.
+
+        Raises ConfigError where the target or the prompts do not exist any more.
+        """
+        set_threads(None, row.target.startswith(EMBEDDED))
+        target = self.loader.load(row.target, row.target_revision)
+        records = self._with_history([self.run.records[key] for key in keys], row, method)
+        budgets = {name for record in records for name in record.get("budgets", {})} - {target.name}
+        place = (row.task_name, row.subset)
+        chosen = [record_key(record) for record in records]
+        others = [self.loader.load(name) for name in budgets]
+        prompts = prompts_of(self.run, {place: row}, {place: chosen}, target, others)
+        answers = [
+            BaselineAnswer(
+                str(self.run.records[key]["id"]), list(prompts[key].prompt_ids), _ids(self.run.records, key, method)
+            )
+            for key in chosen
+        ]
+        if not answers:
+            return []
+        measured = [
+            BaselineAnswer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]
+        ]
+        tolerance = measure_noise(target, measured, max_query_length).tolerance
+        found = [
+            difference(target, answer, _ids(candidate, key, method), tolerance, str)
+            for key, answer in zip(chosen, answers, strict=True)
+        ]
+        return [each for each in found if each is not None]
+
+    def _with_history(self, records: Sequence[Record], row: Row, method: str) -> list[Record]:
+        """Returns the records whose prompt is AR's too: in later turns a method has read its own answers."""
+        every = [r for r in self.run.records.values() if (r["task"], r["subset"]) == (row.task_name, row.subset)]
+        kept = {record_key(record) for record in with_the_same_history(every, method)}
+        return [record for record in records if record_key(record) in kept]
+
+
+def _ids(records: Mapping[Key, Record], key: Key, method: str) -> list[int]:
+    return list(records[key]["methods"][method]["token_ids"])

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ import torch
 
 from specbench.analysis.audit_distribution import (
     NUM_TOKENS,
-    accept_everything,
+    AcceptEverything,
     choose_prompts,
     draw_many,
     exact_rows,
@@ -85,7 +84,7 @@ def audited(
 ) -> AuditFindings:
     """AR and the others on three prompts; the control accepts every draft of `draft`."""
     prompts = [AuditPrompt(f"p{i}", [i, 1, 2], STOP) for i in range(3)]
-    control = Toy(target, ModelDrafter(draft, PLAIN), accept_everything, PLAIN)
+    control = Toy(target, ModelDrafter(draft, PLAIN), AcceptEverything(), PLAIN)
     bench = AuditConditions(target, str, draft, ("every draft accepted", control), PLAIN, num_draws, seed=0)
     return audit_methods([subject("ar", target, None, rejection), *others], prompts, bench, say)
 
@@ -173,7 +172,7 @@ def test_a_wrong_first_token_is_found(target: TableModel, draft: TableModel) -> 
 def test_accepting_everything_diverges_and_fuzzy_is_lossy_by_design(target: TableModel, draft: TableModel) -> None:
     fuzzy = fuzzy_rule(divergence="js", threshold=0.5)
     findings = audited(
-        target, draft, subject("all", target, draft, accept_everything), subject("fuzzy", target, draft, fuzzy, False)
+        target, draft, subject("all", target, draft, AcceptEverything()), subject("fuzzy", target, draft, fuzzy, False)
     )
     everything, lossy = verdict(findings, "all"), verdict(findings, "fuzzy")
     assert everything.verdict == "diverged" and everything.greedy is not None and everything.greedy.example is not None
@@ -421,10 +420,6 @@ def wrong_method(tmp_path: Path) -> Iterator[str]:
 
     @rule("wrong", lossless=True, requires=frozenset())
     def wrong() -> Rule:
-        class AcceptEverything(Rule):
-            def __call__(self, *given: Any) -> Decision:
-                return accept_everything(*given)
-
         return AcceptEverything()
 
     file = tmp_path / "wrong.yaml"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench.embedded.family import source_of
 from specbench.models.checkpoints import identified
+from specbench.models.loading import model_source
 from specbench.publish.suite.cells import SuiteCell, cells_of, load_suite
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
@@ -27,7 +27,7 @@ def test_every_run_of_the_board_is_measured_as_it_is_today(cell: SuiteCell) -> N
     rows = rows_of(cell)
     assert cell.is_measured(rows), AGAIN
     for name, revision in {(row.target, row.target_revision) for row in rows}:
-        assert revision == identified(source_of(name), None), AGAIN
+        assert revision == identified(model_source(name), None), AGAIN
 
 
 def test_the_file_is_whole() -> None:

@@ -6,10 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specbench.analysis.vocab import load_tokenizer
 from specbench.core.errors import ConfigError
 from specbench.models.checkpoints import fingerprint
-from specbench.models.loading import check_causal, choose_device, load_model
+from specbench.models.loading import check_causal, choose_device, load_model, load_tokenizer
 from tests import tiny
 
 

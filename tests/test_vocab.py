@@ -16,7 +16,7 @@ from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
 from specbench.analysis import vocab_acceptance as accepted
-from specbench.analysis.vocab import NamedTokenizer, VocabReport, load_tokenizer, make_report, task_prompts
+from specbench.analysis.vocab import NamedTokenizer, VocabReport, make_report, task_prompts
 from specbench.analysis.vocab_acceptance import MethodFit
 from specbench.analysis.vocab_overlap import (
     count,
@@ -31,6 +31,7 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.proposal import FOREIGN, PointMass, Proposal
 from specbench.decoding.sampling import DraftProbs, process
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.loading import load_tokenizer
 from specbench.models.vocabulary import Vocabulary
 from tests import tiny
 from tests import tokenizers_made_here as made

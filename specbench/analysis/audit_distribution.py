@@ -29,6 +29,7 @@ from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal, Step, Verdict
 from specbench.decoding.sampling import Distributions, Sampling, process
+from specbench.decoding.verification import Rule
 from specbench.results.verdict import BaselineAnswer
 
 Tokens = tuple[int, ...]
@@ -335,6 +336,8 @@ def draw_many(
     return draws
 
 
-def accept_everything(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
-    """A wrong rule, as a control: every draft token stands, the next one is drawn from the target."""
-    return Verdict(proposal.num_drafted, target.draw(proposal.num_drafted, generator))
+class AcceptEverything(Rule):
+    """A wrong rule, as a control: it accepts every draft token and draws the next one from the target."""
+
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+        return Verdict(proposal.num_drafted, target.draw(proposal.num_drafted, generator))

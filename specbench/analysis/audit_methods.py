@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 from specbench.analysis.audit_distribution import (
     NUM_TOKENS,
+    AcceptEverything,
     Cut,
     Draws,
     Generates,
     PromptPrefix,
     TokenDistribution,
-    accept_everything,
     choose_prompts,
     draw_many,
     exact_rows,
@@ -26,7 +26,7 @@ from specbench.analysis.audit_report import (
     decide,
 )
 from specbench.core.errors import ConfigError
-from specbench.decoding.decoder import stream_seed
+from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.drafters.model import ModelDrafter, ScoringModel
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
@@ -298,12 +298,13 @@ def make_control(methods: Sequence[MethodSpec], models: Models, sampling: Sampli
     """Returns a wrong method: drafts that are never rejected, or, without drafts in the target's tokens, AR at a higher
     temperature."""
     autoregressive = compose(methods[0], models.pair(methods[0]), sampling)
+    assert isinstance(autoregressive, DraftingDecoder)
     found = same_vocabulary_drafter(methods, models)
     if found is None:
         hotter = replace(sampling, temperature=HOTTER * sampling.temperature)
         return f"AR at {HOTTER} times the temperature", replace(autoregressive, sampling=hotter)
     method, drafter = found
     wrong = replace(
-        autoregressive, method=method, drafter=ModelDrafter(drafter, sampling), rule=accept_everything
+        autoregressive, method=method, drafter=ModelDrafter(drafter, sampling), rule=AcceptEverything()
     )  # fmt: skip
     return "every draft accepted", wrong

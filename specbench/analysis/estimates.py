@@ -10,6 +10,7 @@ import numpy as np
 from specbench.analysis.replay import KEY, RecordedGeneration, ReplayedStep, ReplaySetting, replay, windows
 from specbench.analysis.trials import TrialRun
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import DraftingDecoder
 from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.running.plan import Cell
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, record_key, step_sum
@@ -147,7 +148,8 @@ def recorded(record: Record, method: MethodSpec, cell: Cell) -> RecordedGenerati
     room = [cell.task.generation.max_new_tokens]
     if cell.context_limit is not None:
         room.append(cell.context_limit - record["prompt_tokens"])
-    drafts = getattr(decoder.drafter, "sampling", decoder.sampling)
+    assert isinstance(decoder, DraftingDecoder)
+    drafts = decoder.drafter.sampling or decoder.sampling
     return RecordedGeneration(
         windows(generation), len(generation["token_ids"]), min(room), decoder.model.eos_token_ids,
         method.num_draft_tokens, decoder.sampling.greedy, drafts.greedy,

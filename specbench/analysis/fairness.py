@@ -18,7 +18,7 @@ from specbench.results.leaderboard import load, set_fairness
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import Family, GroupNumbers, Row
 from specbench.results.runs import RecordedRun
-from specbench.tasks.scoring.language import known
+from specbench.specs.languages import known
 
 RunMethod = tuple[RecordedRun, str]  # a run and one of its methods
 

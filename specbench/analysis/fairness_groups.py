@@ -25,8 +25,8 @@ from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
 from specbench.results.row import Correlations, Family, ForcedNumbers, GroupNumbers, GroupSpread, MeasuredNumbers
 from specbench.results.units import PERCENT
 from specbench.running.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum
+from specbench.specs.languages import known
 from specbench.tasks.scoring.contract import Scorer
-from specbench.tasks.scoring.language import known
 from specbench.training.passes import unfairness
 
 # After the columns of positions.py, per prompt: Σ F(α(s)) and the number of positions, …

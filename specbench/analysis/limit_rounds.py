@@ -109,7 +109,7 @@ def points_for(models: Sequence[CausalLM], context: int) -> Points:
 GREEDY = Sampling(0.0)
 
 
-class TimedDrafter:
+class TimedDrafter(Drafter):
     """Drafts as any model drafter, and marks the beginning and the end of each draft: passes, draws, and what lies
     between them. Where the vocabularies have different sizes, a token that the other model lacks is taken modulo
     its size: the token changes acceptance, but no time."""

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from specbench.decoding.decoder import Decoder, DraftingDecoder
 from specbench.decoding.proposal import FOREIGN, Proposal, Verdict
 from specbench.decoding.sampling import Distributions
 from specbench.decoding.verification import Rule
-from specbench.running.compose import Decoder
 from specbench.running.records import ACCEPTED, EMITTED, Generation, Record, RecordFile
 
 KEY = "drafted"  # key of a generation in the records, next to `steps` and `positions`
 
 
-class KeepingRule:
+class KeepingRule(Rule):
     """A verification rule that decides as another one, and keeps the divergences of all drafted positions.
 
     While decoding it keeps references only, so that the run is as fast as any other; numbers are read afterwards.
@@ -25,6 +25,7 @@ class KeepingRule:
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
+        self.compares_processed = rule.compares_processed
         self._steps: list[tuple[list[int], Verdict, torch.Tensor | None]] = []
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
@@ -49,8 +50,9 @@ def _values(verdict: Verdict) -> list[float]:
     return [] if column is None else column.tolist() if isinstance(column, torch.Tensor) else list(column)
 
 
-def keeping(decoder: Decoder) -> Decoder:
+def keeping(decoder: Decoder) -> DraftingDecoder:
     """Returns the decoder with a rule that keeps its evidence."""
+    assert isinstance(decoder, DraftingDecoder)
     return replace(decoder, rule=KeepingRule(decoder.rule))
 
 

@@ -13,6 +13,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.table import Table
 from specbench.core.threads import set_threads
+from specbench.decoding.decoder import DraftingDecoder
 from specbench.models.causal_lm import CausalLM
 from specbench.results.adding import add_rows
 from specbench.results.bootstrap import Metric
@@ -137,7 +138,8 @@ def keep_evidence(cells: Sequence[Cell], method: str, folder: RunFolder) -> tupl
     ]
     rules = {
         (cell.task.name, cell.subset): d.rule
-        for cell in kept for d in cell.decoders if isinstance(d.rule, KeepingRule)
+        for cell in kept for d in cell.decoders
+        if isinstance(d, DraftingDecoder) and isinstance(d.rule, KeepingRule)
     }  # fmt: skip
     return kept, EvidenceFile(folder.records.path, rules, method)
 

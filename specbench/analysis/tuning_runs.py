@@ -31,10 +31,10 @@ from specbench.analysis.tuning_tables import (
 )
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import stream_seed
 from specbench.results.bootstrap import MIN_PROMPTS
 from specbench.running.blocks import prompt_digest
 from specbench.running.calibration import Loaded
-from specbench.running.compose import stream_seed
 from specbench.running.request import Request
 from specbench.specs.method import CalibrationSpec
 

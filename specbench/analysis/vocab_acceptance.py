@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from specbench.analysis.vocab_overlap import Injectivity, TextOverlap
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.proposal import FOREIGN, Proposal
 from specbench.decoding.sampling import Distributions, Sampling, process
@@ -171,7 +172,9 @@ def expected_acceptance(
 
 @torch.inference_mode()
 def _of_method(method: MethodSpec, models: ModelPair, reference: SampledPositions, seed: int) -> MethodAcceptance:
-    drafter = compose(method, models, SAMPLING).drafter
+    decoder = compose(method, models, SAMPLING)
+    assert isinstance(decoder, DraftingDecoder)
+    drafter = decoder.drafter
     generator = torch.Generator(device=models.target.device).manual_seed(seed)
     num_draft_tokens = 1 if method.verification.rule == "rejection" else method.num_draft_tokens  # text needs several
     values: list[float] = []
@@ -191,8 +194,10 @@ def _of_method(method: MethodSpec, models: ModelPair, reference: SampledPosition
 
 def _judged(proposal: Proposal, target_probs: torch.Tensor) -> float:
     """Returns the probability that the first draft token is accepted, given p as [vocab]."""
-    if (attempted := getattr(proposal.probs, "attempted", None)) is not None:
-        return float(attempted(target_probs[:0], Distributions(target_probs.log()[None], SAMPLING))[0])
+    if proposal.probs is not None:
+        attempted = proposal.probs.attempted(target_probs[:0], Distributions(target_probs.log()[None], SAMPLING))
+        if attempted is not None:
+            return float(attempted[0])
     if proposal.probs is None or not proposal.token_ids:
         return 0.0
     drafted = proposal.on(target_probs.device)

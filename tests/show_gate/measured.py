@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM
 
 from specbench.decoding import loop, verification
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.embedded.family import source_of
 from specbench.models import timing
+from specbench.models.loading import model_source
 from specbench.results.execute import execute
 from specbench.results.gate.check import check
 from specbench.results.gate.findings import CheckReport
@@ -56,7 +56,7 @@ class Machine:
             return
         for name in ("target", "drafter"):
             for copy in (name, f"other-{name}"):
-                shutil.copytree(source_of(f"embedded:{name}"), folder / copy)
+                shutil.copytree(model_source(f"embedded:{name}"), folder / copy)
             with_a_space(folder / f"other-{name}" / "tokenizer.json")
         make_worse(folder / "drafter", folder / "worse")
 

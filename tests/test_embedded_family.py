@@ -5,11 +5,11 @@ import pytest
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.embedded.family import drafter_for
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
 from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
+from specbench.specs.run import embedded_drafter
 
 MAX_NEW_TOKENS = 32
 OF_ANOTHER_VOCABULARY = ("slem", "tli")
@@ -39,7 +39,7 @@ def test_greedy_output_is_that_of_the_target(
     written."""
     spec = load_method(method)
     assert spec.lossless
-    drafter = load_model(f"embedded:{drafter_for(spec.bridge.type)}", device="cpu") if spec.needs_drafter else None
+    drafter = load_model(embedded_drafter(spec.bridge.type), device="cpu") if spec.needs_drafter else None
     models = ModelPair(embedded_pair.target, drafter)
     steps = []
     for prompt, token_ids in expected:
@@ -50,7 +50,7 @@ def test_greedy_output_is_that_of_the_target(
     assert len(expected) == 11
     assert num_accepted > 0.1 * sum(len(token_ids) for _, token_ids in expected)
     if method in OWN_DRAFTERS:
-        assert drafter_for(spec.bridge.type) == OWN_DRAFTERS[method]
+        assert embedded_drafter(spec.bridge.type) == f"embedded:{OWN_DRAFTERS[method]}"
         assert num_accepted > 0.6 * sum(step.num_judged for step in steps)
 
 
@@ -62,7 +62,7 @@ def test_a_drafter_made_for_another_bridge_changes_nothing(
     method: str, drafter: str, embedded_pair: ModelPair, expected: list[tuple[list[int], list[int]]]
 ) -> None:
     """A prompt of every other language."""
-    assert drafter != drafter_for(load_method(method).bridge.type)
+    assert f"embedded:{drafter}" != embedded_drafter(load_method(method).bridge.type)
     models = ModelPair(embedded_pair.target, load_model(f"embedded:{drafter}", device="cpu"))
     prompts = expected[::2]
     assert len(prompts) == 6

@@ -10,7 +10,6 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.embedded.family import drafter_for
 from specbench.integrations.external import LoadedModel
 from specbench.integrations.transformers_decoders import TokenIntersection
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -18,6 +17,7 @@ from specbench.models.loading import load_model
 from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
 from specbench.specs.overrides import with_overrides
+from specbench.specs.run import embedded_drafter
 from tests import tiny
 
 GREEDY, WARM = Sampling(0.0), Sampling(4.0, top_k=900, top_p=0.99)
@@ -27,7 +27,7 @@ METHODS = [("hf-sd", ()), ("hf-pld", ()), ("hf-slem", ()), ("hf-tli", WHOLE_HEAD
 
 @pytest.fixture(scope="module")
 def models(embedded_pair: ModelPair) -> dict[str, CausalLM]:
-    other = load_model(f"embedded:{drafter_for('retokenize')}", device="cpu")
+    other = load_model(embedded_drafter("retokenize"), device="cpu")
     assert embedded_pair.drafter is not None
     return {"target": embedded_pair.target, "same": embedded_pair.drafter, "other": other}
 

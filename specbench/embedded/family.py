@@ -265,19 +265,6 @@ MEMBERS: tuple[Recipe, ...] = (
 WEIGHTS = Path(__file__).parent / "weights"
 MANIFEST = "manifest.json"
 
-DRAFTERS = {
-    "shared": "drafter",
-    "intersection": "drafter-bpe",
-    "union": "drafter-bpe",
-    "retokenize": "drafter-bpe",
-    "string": "drafter-bytes",
-}
-
-
-def drafter_for(bridge: str) -> str:
-    """Returns the name of the member that a bridge drafts with by default."""
-    return DRAFTERS.get(bridge, "drafter")
-
 
 def member(name: str) -> Recipe:
     """Returns the recipe of a member. Raises ConfigError for an unknown name."""

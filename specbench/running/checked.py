@@ -8,8 +8,7 @@ from rich.console import Console
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
-from specbench.embedded.family import member
-from specbench.models.loading import is_local
+from specbench.models.loading import is_local, model_source
 from specbench.running.compose import unique, without_subset
 from specbench.running.plan import without
 from specbench.running.request import Request
@@ -40,7 +39,7 @@ def run_spec(request: Request) -> RunSpec:
     check_counts(options)
     if options.target is not None:  # what is not there is said before a drafter that was not given
         if options.target.startswith(EMBEDDED):
-            member(options.target.removeprefix(EMBEDDED))
+            model_source(options.target)
         else:
             is_local(options.target)
     given = {name: value for name, value in asdict(options).items() if name in RunSpec.model_fields}

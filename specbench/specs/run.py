@@ -73,9 +73,7 @@ class RunSpec(Spec):
         found = own_drafter(part, self.target) or self.drafter
         if found is not None or self.target != EMBEDDED + "target":
             return found
-        from specbench.embedded.family import drafter_for
-
-        return EMBEDDED + drafter_for(part.decoder.pair_of if part.decoder else part.bridge.type)
+        return embedded_drafter(part.decoder.pair_of if part.decoder else part.bridge.type)
 
     @property
     def uses_sample(self) -> bool:
@@ -170,3 +168,17 @@ def _filled(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
         return int(value)  # 0 and 0.0 mean the same
     return value
+
+
+EMBEDDED_DRAFTERS = {
+    "shared": "drafter",
+    "intersection": "drafter-bpe",
+    "union": "drafter-bpe",
+    "retokenize": "drafter-bpe",
+    "string": "drafter-bytes",
+}
+
+
+def embedded_drafter(bridge: str) -> str:
+    """Returns the embedded model that drafts for the embedded target through a bridge by default."""
+    return EMBEDDED + EMBEDDED_DRAFTERS.get(bridge, "drafter")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
-from specbench.embedded.family import drafter_for
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
 from specbench.running.compose import compose
@@ -18,6 +17,7 @@ from specbench.running.requirements import Need, needs, num_compilations
 from specbench.specs.catalogue import load_method
 from specbench.specs.method import MethodSpec
 from specbench.specs.overrides import with_overrides
+from specbench.specs.run import embedded_drafter
 from tests.bench_transformers import (
     GREEDY,
     Run,
@@ -66,7 +66,9 @@ HEAD = (
 def load(methods: Sequence[MethodSpec], engine: str) -> Models:
     """The embedded target, and for every method that drafts with a model the drafter of its bridge."""
     drafters = {
-        method.name: drafter_for(method.bridge.type if method.decoder is None else method.decoder.pair_of)
+        method.name: embedded_drafter(
+            method.bridge.type if method.decoder is None else method.decoder.pair_of
+        ).removeprefix("embedded:")
         for method in methods
         if method.needs_drafter
     }

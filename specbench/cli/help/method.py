@@ -9,10 +9,9 @@ from pydantic import BaseModel, ConfigDict
 
 from specbench.cli.help.parameters import Parameter, parameters
 from specbench.core.resources import EMBEDDED
-from specbench.embedded.family import drafter_for
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import own_drafter
+from specbench.specs.run import embedded_drafter, own_drafter
 
 TASK = "mgsm"  # comes with sample rows that the embedded models can answer
 Lossless = Literal["yes", "no", "claimed", "unknown"]
@@ -146,9 +145,7 @@ def embedded(method: MethodSpec) -> list[str]:
     """The embedded models that a run takes where it is given none."""
     bridge = method.decoder.pair_of if method.decoder is not None else method.bridge.type
     target = f"{EMBEDDED}target"
-    drafters = [
-        own_drafter(part, target) or f"{EMBEDDED}{drafter_for(bridge)}" for part in method.parts if part.needs_drafter
-    ]
+    drafters = [own_drafter(part, target) or embedded_drafter(bridge) for part in method.parts if part.needs_drafter]
     return [target, *dict.fromkeys(drafters)]
 
 

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -15,6 +16,7 @@ from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import DenseProbs, Sampling, residual
 from specbench.models.causal_lm import ModelPair
 from specbench.models.devices import uploaded
+from specbench.models.loading import model_source
 from specbench.models.ngram import Array, NgramModel, Span, vocabulary_digest
 from specbench.models.timing import Clock, PassLog
 from specbench.specs.components import DraftTemperature
@@ -232,6 +234,4 @@ def ngram_drafter(
 
 
 def load_embedded() -> NgramModel:
-    from specbench.embedded.family import member_path
-
-    return NgramModel.load(member_path("ngram"))
+    return NgramModel.load(Path(model_source(EMBEDDED_NGRAM)))

@@ -116,6 +116,7 @@ def test_too_few_prompts_have_no_interval():
     assert None not in interval([np.arange(5) + 1.0, np.ones(5)], 0)
 
 
+@pytest.mark.slow
 def test_coverage_with_long_tails_is_ours_and_not_the_percentiles():
     """600 runs of 100 prompts with log-normal lengths. An interval that holds the truth in 93 % of all cases stays
     above the bound with probability 0.98; plain percentiles, the control, hold it in 88 %, and stay below it."""

@@ -37,13 +37,17 @@ from tests.test_leaderboard import row as leaderboard_row
 NAMES = ("en", "de", "sw")
 
 
-def run_into(folder, methods="sd,ngram", subsets=NAMES, drafter=None, limit=5, task="mgsm", leaderboard=None):
+def run_into(
+    folder, methods="sd,ngram", subsets=NAMES, drafter=None, limit=5, task="mgsm", leaderboard=None, target=None
+):
     request = RunRequest(
-        tasks=[task], methods=methods.split(","), subsets=list(subsets), drafter=drafter, target=None, threads=1,
+        tasks=[task], methods=methods.split(","), subsets=list(subsets), drafter=drafter, target=target, threads=1,
         overrides=["generation.max_new_tokens=12"], output=folder, leaderboard=leaderboard, plot=None,
         command=f"specbench run --task {task}", options={"limit": limit},
     )  # fmt: skip
-    return execute(request, Console(quiet=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)
+        return execute(request, Console(quiet=True))
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ import yaml
 ROOT = Path(__file__).parent.parent
 TABLE = Path(__file__).with_suffix(".yaml")
 IGNORED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "*.egg-info", ".venv", "venv")
-FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - |$)", re.MULTILINE)
 CAUGHT, PASSED, NO_TESTS = 1, 0, 5  # exit codes of pytest
 
 
@@ -98,12 +98,20 @@ def caught_by(root: Path, source: Path, workers: Sequence[str]) -> str | None:
         if arguments is None:
             continue
         code, output = run_tests(root, arguments)
-        if code == CAUGHT:
-            failed = FAILED.search(output)
-            return failed[1] if failed else "a test that pytest does not name"
+        failed = FAILED.search(output)
+        if code == CAUGHT and failed:
+            check_sound(failed[1])
+            return failed[1]
         if code not in (PASSED, NO_TESTS):
             raise Unfit(f"pytest ended with exit code {code}:\n{output[-2000:]}")
     return None
+
+
+def check_sound(test: str) -> None:
+    """Raise Unfit for a test that fails without any mutant."""
+    code, output = run_tests(ROOT, ["-n", "0", test])
+    if code != PASSED:
+        raise Unfit(f"{test} fails without a mutant too (exit code {code}):\n{output[-2000:]}")
 
 
 def copies(mutants: Sequence[Mutant]) -> Iterator[tuple[Mutant, Path, Path]]:

@@ -54,11 +54,6 @@ def test_stop_string_straddling_two_accepted_tokens() -> None:
     assert text_before_stop(decode_text(made.new_ids), ("\n\n",)) == "a"
 
 
-def test_the_text_ends_before_the_first_of_several_stop_strings() -> None:
-    assert text_before_stop("a STOP b END c STOP", ("END", "STOP", "nowhere")) == "a "
-    assert text_before_stop("a", ("END",)) == "a"
-
-
 def test_stop_string_straddling_two_steps_and_empty_tokens() -> None:
     made = ledger(stop_strings=("END",), decode_text=decode_text)
     made.extend(Proposal([6]), Verdict(1, 5))

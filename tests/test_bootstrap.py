@@ -6,7 +6,7 @@ from scipy import stats
 
 from specbench.results import log_ratios as resampling
 from specbench.results.bootstrap import Metric, Prompts, interval, ratio
-from specbench.results.log_ratios import MIN_STUDENTIZED, normal, resamples, standard_error, studentized
+from specbench.results.log_ratios import MAX_PIVOT, MIN_STUDENTIZED, normal, resamples, standard_error, studentized
 from specbench.results.shares import SHARE, wilson
 from tests.show_coverage import POPULATIONS, coverage
 
@@ -125,6 +125,16 @@ def test_coverage_with_long_tails_is_ours_and_not_the_percentiles():
     bound = 0.93 - stats.norm.ppf(0.98) * (0.93 * 0.07 / num_runs) ** 0.5
     assert found["specbench"][0] >= bound > found["percentile"][0]
     assert found["specbench"][1] < 1.7 * found["percentile"][1], "coverage is not bought with any width"
+
+
+def test_a_prompt_is_drawn_with_its_baseline():
+    """Lengths differ much more than speed-ups: only resamples in which both are of the same prompts have pivots like
+    Student's t. Of unpaired ones both ends would lie as far out as they may, at MAX_PIVOT."""
+    rng = np.random.default_rng(5)
+    seconds = np.exp(0.5 * rng.normal(size=100))
+    drawn = np.array([np.ones(100), seconds / 2 * np.exp(0.01 * rng.normal(size=100)), np.ones(100), seconds])
+    ends = np.log(studentized(drawn, 0)) - np.log(drawn[3].sum() / drawn[1].sum())
+    assert (abs(ends) / standard_error(drawn) < 0.8 * MAX_PIVOT).all() and ends[0] < 0 < ends[1]
 
 
 def test_a_studentized_interval_reaches_to_the_side_of_what_may_be_missing():

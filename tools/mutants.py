@@ -71,12 +71,13 @@ def read_table(path: Path = TABLE) -> list[Mutant]:
 
 
 def nearest_tests(root: Path, source: Path) -> list[str]:
-    """Returns the test files that name the module of a source file, or else its package: those that bear its name
-    first, then those that name it most often."""
+    """Returns the test files that bear the name of a source file, then those that name its module, or else its package,
+    the most often naming first."""
     module = ".".join(source.with_suffix("").parts)
     texts = {path: path.read_text() for path in sorted((root / "tests").rglob("test_*.py"))}
     for name in (module, module.rpartition(".")[0]):
-        if found := [path for path, text in texts.items() if name in text]:
+        found = [path for path, text in texts.items() if name in text or source.stem in path.stem]
+        if found:
             found.sort(key=lambda path: (source.stem not in path.stem, -texts[path].count(name)))
             return [str(path.relative_to(root)) for path in found]
     return []

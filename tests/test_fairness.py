@@ -43,7 +43,8 @@ def run_into(
     request = RunRequest(
         tasks=[task], methods=methods.split(","), subsets=list(subsets), drafter=drafter, target=target, threads=1,
         overrides=["generation.max_new_tokens=12"], output=folder, leaderboard=leaderboard, plot=None,
-        command=f"specbench run --task {task}", options={"limit": limit, **({} if target is None else {"data": "sample"})},
+        command=f"specbench run --task {task}",
+        options={"limit": limit, "data": None if target is None else "sample"},
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)

@@ -70,7 +70,8 @@ def test_greedy_output_is_that_of_the_target(
     assert num_accepted > 0.1 * sum(len(expected(number)[1]) for number in languages)
     if method in OWN_DRAFTERS:
         assert drafter_for(spec.bridge.type) == OWN_DRAFTERS[method]
-        assert num_accepted > 0.6 * sum(step.num_judged for step in steps)
+        floor = 0.6 if languages == ALL else 0.5  # three prompts are too few to say more
+        assert num_accepted > floor * sum(step.num_judged for step in steps)
 
 
 @in_languages(EVERY_OTHER)

@@ -66,8 +66,8 @@ def test_every_command_is_parsed(command: str) -> None:
         group = group.commands[name]
     parameters = group.make_context(name, words).params
     tasks = parameters.get("task") or ""
-    for task in tasks.split(",") if name != "train" else ():
-        assert task in ("", "all") or task.endswith(".yaml") or load_tasks(task)
+    for task in tasks.split(","):
+        assert task in ("", "all") or task.endswith(".yaml") or task.startswith("world:") or load_tasks(task)
     for method in (parameters.get("method") or "").split(","):
         assert not method or method.endswith(".yaml") or load_method(method)
 

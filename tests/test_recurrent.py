@@ -136,7 +136,7 @@ PAIRS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("gamma", [1, 5])
+@pytest.mark.parametrize("gamma", [pytest.param(1, marks=pytest.mark.slow), 5])
 @pytest.mark.parametrize(("kind", "draft_kind"), PAIRS)
 def test_greedy_speculative_equals_autoregressive(kind: str, draft_kind: str, gamma: int) -> None:
     """As target and as drafter; a drafter of another kind is a stranger, whose drafts are nearly all thrown back."""

@@ -294,7 +294,7 @@ def test_exact_rows_are_the_tables(target: TableModel) -> None:
     assert row.mean == pytest.approx(float(probs @ np.log(probs)), rel=1e-4)
 
 
-@pytest.mark.parametrize(("vocab", "spread"), [(5, 1.5), (40, 4.0)])
+@pytest.mark.parametrize(("vocab", "spread"), [(5, 1.5), pytest.param(40, 4.0, marks=pytest.mark.slow)])
 def test_false_alarms_are_as_rare_as_stated(vocab: int, spread: float) -> None:
     """250 audits of a correct method with few draws: p < 0.05 in 5 % of them or fewer, and p is not always 1.
 

@@ -149,6 +149,7 @@ def test_the_comparison_is_that_of_the_rule() -> None:
     assert not Setting(0.3, 1).accepts(at_it) and Setting(0.3, 1, inclusive=True).accepts(at_it)
 
 
+@pytest.mark.slow
 def test_estimates_come_near_real_runs_of_the_embedded_pair(
     embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int]]]
 ) -> None:

@@ -1,5 +1,6 @@
 """Shared by all tests: no network, one thread, and a tiny pair saved once."""
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,11 @@ from specbench.tasks.examples import load_examples
 from tests import tiny
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the garbage collector need not look at it again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from specbench.specs.catalogue import load_method, load_task
 MAX_NEW_TOKENS = 48
 GAMMA = 5
 LANGUAGES = load_task("mgsm").subset_names
+QUICK = ("en", "sw", "th")  # the fast tests take these
 
 
 def ours(models: ModelPair, prompt: list[int]) -> Generation:
@@ -50,7 +51,9 @@ def theirs(embedded_pair: ModelPair, monkeypatch: pytest.MonkeyPatch) -> list[in
     return accepted
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    "language", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in LANGUAGES]
+)
 def test_output_equals_generate_and_accepted_tokens_per_step_assisted_generation(
     language: str, embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int]]], theirs: list[int]
 ) -> None:

@@ -299,7 +299,7 @@ def test_exact_rows_are_the_tables(target: TableModel) -> None:
     assert row.mean == pytest.approx(float(probs @ np.log(probs)), rel=1e-4)
 
 
-@pytest.mark.parametrize(("vocab", "spread"), [(5, 1.5), (40, 4.0)])
+@pytest.mark.parametrize(("vocab", "spread"), [(5, 1.5), pytest.param(40, 4.0, marks=pytest.mark.slow)])
 def test_false_alarms_are_as_rare_as_stated(vocab: int, spread: float) -> None:
     """250 audits of a correct method with few draws: p < 0.05 in 5 % of them or fewer, and p is not always 1.
 
@@ -458,6 +458,7 @@ def test_all_says_what_could_not_be_run(call: Specbench) -> None:
     assert found["sd"]["verdict"] == "not run" and "--drafter" in found["sd"]["reason"]
 
 
+@pytest.mark.slow
 def test_command_on_the_embedded_pair(specbench: Specbench) -> None:
     short = ("--limit", "1", "--set", "generation.max_new_tokens=24")
     code, out, err = specbench("audit", "--method", "sd", "--subset", "de", *short, "--draws", "45", "--json")
@@ -535,6 +536,7 @@ def test_rows_of_another_dtype_engine_or_model_keep_their_verdict() -> None:
         assert report.verdict_of(own.model_copy(update=changes)) is None
 
 
+@pytest.mark.slow
 def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench, tiny_pair: tuple[str, str], rows: str) -> None:
     common = ("--target", tiny_pair[0], "--drafter", tiny_pair[1], "--data", rows, "--subset", "en", "--limit", "2")
     common += ("--set", "generation.max_new_tokens=10")

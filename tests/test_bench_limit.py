@@ -14,6 +14,7 @@ def cells(table: Table) -> list[list[str]]:
     return [[str(cell) for cell in column.cells] for column in table.columns]
 
 
+@pytest.mark.slow
 def test_every_row_is_made() -> None:
     target, drafter = (random_model("2 × 64", "float32", "cpu", seed=seed) for seed in range(2))
     setting = Setting(context=24, num_tokens=21, num_prompts=2, num_draft_tokens=3, rates=(0.0, 1.0))

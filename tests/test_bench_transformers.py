@@ -18,6 +18,7 @@ def columns(table: Table) -> list[list[str]]:
     return [[str(cell) for cell in column.cells] for column in table.columns]
 
 
+@pytest.mark.slow
 def test_every_row_is_made() -> None:
     table = Table("what", "wanted", "ratio", "own", "other")
     embedded(table, num_prompts_per_language=1, max_new_tokens=16)
@@ -28,6 +29,7 @@ def test_every_row_is_made() -> None:
     assert ratios[5].endswith("[no interval]")
 
 
+@pytest.mark.slow
 def test_bridges_and_prompt_lookup_write_what_transformers_own_write() -> None:
     """One row of speeds and one of equal outputs for each: ours, theirs and AR's."""
     table = Table("what", "wanted", "ratio", "own", "other")

@@ -80,19 +80,21 @@ def test_rows_of_routes_shares_outside_code_and_corpus_scores_are_recomputed(tmp
     assert (found.num_recomputed, found.problems) == (12, ())
 
 
-def test_a_row_is_recomputed_after_its_run_has_grown(tmp_path):
+def test_a_row_is_recomputed_after_its_run_has_grown(tmp_path, tiny_pair):
     """The old row is of the first examples of each subset; the folder's own rows are of them all."""
-    run_into(tmp_path / "run", "pld", subsets=("en", "sw"), limit=2, leaderboard=tmp_path / "board.json")
-    run_into(tmp_path / "run", "pld", subsets=("en", "sw"), limit=3)
+    asked = {"methods": "pld", "subsets": ("en", "sw"), "target": tiny_pair[0]}
+    run_into(tmp_path / "run", **asked, limit=2, leaderboard=tmp_path / "board.json")
+    run_into(tmp_path / "run", **asked, limit=3)
     for path, num in ((tmp_path / "board.json", 2), (tmp_path / "run" / "leaderboard.json", 3)):
         assert {each.n for each in load(path) if each.subset != "all"} == {num}
         assert validate(path, with_records=True).problems == ()
 
 
-def test_a_row_over_all_is_recomputed_from_its_own_subsets(tmp_path):
+def test_a_row_over_all_is_recomputed_from_its_own_subsets(tmp_path, tiny_pair):
     """The folder's last command was of others."""
-    run_into(tmp_path / "run", "pld", subsets=("en", "sw"), limit=2, leaderboard=tmp_path / "board.json")
-    run_into(tmp_path / "run", "pld", subsets=("bn", "de"), limit=2)
+    asked = {"methods": "pld", "limit": 2, "target": tiny_pair[0]}
+    run_into(tmp_path / "run", **asked, subsets=("en", "sw"), leaderboard=tmp_path / "board.json")
+    run_into(tmp_path / "run", **asked, subsets=("bn", "de"))
     assert validate(tmp_path / "board.json", with_records=True, verdict_in=verdict_in_report).problems == ()
     write(tmp_path / "board.json", [each for each in load(tmp_path / "board.json") if each.subset == "all"])
     assert validate(tmp_path / "board.json", with_records=True, verdict_in=verdict_in_report).problems == (), (

@@ -5,8 +5,18 @@ import pytest
 from scipy import stats
 
 from specbench.results import log_ratios as resampling
-from specbench.results.bootstrap import SHARE, Metric, Prompts, interval, ratio, wilson
-from specbench.results.log_ratios import MIN_STUDENTIZED, normal, resamples, standard_error, studentized
+from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import Prompts
+from specbench.results.bootstrap import interval
+from specbench.results.bootstrap import ratio
+from specbench.results.log_ratios import MAX_PIVOT
+from specbench.results.log_ratios import MIN_STUDENTIZED
+from specbench.results.log_ratios import normal
+from specbench.results.log_ratios import resamples
+from specbench.results.log_ratios import standard_error
+from specbench.results.log_ratios import studentized
+from specbench.results.bootstrap import SHARE
+from specbench.results.bootstrap import wilson
 from tests.show_coverage import POPULATIONS, coverage
 
 
@@ -115,6 +125,7 @@ def test_too_few_prompts_have_no_interval():
     assert None not in interval([np.arange(5) + 1.0, np.ones(5)], 0)
 
 
+@pytest.mark.slow
 def test_coverage_with_long_tails_is_ours_and_not_the_percentiles():
     """600 runs of 100 prompts with log-normal lengths. An interval that holds the truth in 93 % of all cases stays
     above the bound with probability 0.98; plain percentiles, the control, hold it in 88 %, and stay below it."""
@@ -123,6 +134,16 @@ def test_coverage_with_long_tails_is_ours_and_not_the_percentiles():
     bound = 0.93 - stats.norm.ppf(0.98) * (0.93 * 0.07 / num_runs) ** 0.5
     assert found["specbench"][0] >= bound > found["percentile"][0]
     assert found["specbench"][1] < 1.7 * found["percentile"][1], "coverage is not bought with any width"
+
+
+def test_a_prompt_is_drawn_with_its_baseline():
+    """Lengths differ much more than speed-ups: only resamples in which both are of the same prompts have pivots like
+    Student's t. Of unpaired ones both ends would lie as far out as they may, at MAX_PIVOT."""
+    rng = np.random.default_rng(5)
+    seconds = np.exp(0.5 * rng.normal(size=100))
+    drawn = np.array([np.ones(100), seconds / 2 * np.exp(0.01 * rng.normal(size=100)), np.ones(100), seconds])
+    ends = np.log(studentized(drawn, 0)) - np.log(drawn[3].sum() / drawn[1].sum())
+    assert (abs(ends) / standard_error(drawn) < 0.8 * MAX_PIVOT).all() and ends[0] < 0 < ends[1]
 
 
 def test_a_studentized_interval_reaches_to_the_side_of_what_may_be_missing():

@@ -37,6 +37,14 @@ PAIRS: dict[str, tuple[Sequence[str | None], Sequence[str | None]]] = {
     "one is a part of the other": (("a", "b", "c", "ab", "bc"), ("a", "c")),
     "an ordinary token ends the drafter's texts": (("a", "b", "c", "d"), ("b", "c", "a", "d")),
 }
+LATER = ("prefixes of one another", "one is a part of the other")  # run with the slow tests
+
+
+def later(name: str, *values: Any) -> Any:
+    """A case of a test, slow for the pairs of LATER."""
+    return pytest.param(*values, name, marks=[pytest.mark.slow] * (name in LATER))
+
+
 RULES = {"tli": rejection, "union": rejection, "slem": exact_match}
 
 
@@ -76,7 +84,7 @@ def models(name: str, seed: int) -> tuple[TextModel, TextModel]:
 @pytest.mark.parametrize(
     ("method", "name"),
     [
-        *itertools.product(("tli", "union"), PAIRS),
+        *(later(name, method) for method, name in itertools.product(("tli", "union"), PAIRS)),
         ("slem", "each side has its own"),
         ("slem", "the drafter ends texts"),
     ],
@@ -98,7 +106,7 @@ def read_late(name: str, seed: int) -> tuple[TextModel, TextModel]:
     return made
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", map(later, PAIRS))
 def test_a_draft_that_is_carried_over_unread_follows_the_target(name: str) -> None:
     target, draft = read_late(name, 1)
     drafter = drafter_of("tli", target, draft, PLAIN)
@@ -139,8 +147,8 @@ def test_control_an_end_that_is_judged_unread_is_caught(monkeypatch: pytest.Monk
     ("method", "name", "draft_temperature"),
     [
         ("tli", "each side has its own", 2.0),
-        ("tli", "prefixes of one another", 0.0),
-        ("union", "each side has its own", None),
+        pytest.param("tli", "prefixes of one another", 0.0, marks=pytest.mark.slow),
+        pytest.param("union", "each side has its own", None, marks=pytest.mark.slow),
         ("union", "each side has its own", 2.0),
         ("slem", "prefixes of one another", None),
     ],

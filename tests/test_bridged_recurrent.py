@@ -67,6 +67,7 @@ def test_a_recurrent_target(kind: str, method: str) -> None:
     same_as_plain(method, ModelPair(target, model("llama", THEIRS.get(method, "byte_bpe"), seed=2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_recurrent_models_that_agree_in_part(kind: str, method: str) -> None:

@@ -474,7 +474,7 @@ def script(*arguments: str, encoding: str = "utf-8", **streams: Any) -> subproce
     return subprocess.run([sys.executable, "-m", "specbench", *arguments], env=variables, check=False, **streams)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize("encoding", ["ascii", pytest.param("cp1252", marks=pytest.mark.slow)])
 def test_an_encoding_without_a_letter_loses_the_letter_only(encoding: str) -> None:
     listed = script("list", "tasks", encoding=encoding, capture_output=True)
     assert listed.returncode == 0 and b"mgsm" in listed.stdout and listed.stderr == b""

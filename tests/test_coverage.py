@@ -7,6 +7,7 @@ from tests.populations import POPULATIONS
 from tests.show_coverage import ENOUGH, LEAST, NUM_RUNS, PAGE, SIZES, coverage, method_digest, sample_of
 
 TEXT = PAGE.read_text(encoding="utf-8")
+QUICK = (0, 3)  # populations of the fast tests
 AGAIN = "the method has changed: `python -m tests.show_coverage --write` computes the page anew"
 
 
@@ -41,7 +42,13 @@ def test_a_part_of_the_page_is_computed_again(population):
     assert sample_of(population) in TEXT.splitlines(), AGAIN
 
 
-@pytest.mark.parametrize("population", POPULATIONS[:6], ids=lambda population: population.name)
+@pytest.mark.parametrize(
+    "population",
+    [
+        pytest.param(each, id=each.name, marks=[pytest.mark.slow] * (number not in QUICK))
+        for number, each in enumerate(POPULATIONS[:6])
+    ],
+)
 def test_a_part_of_the_coverage_is_computed_again(population):
     """300 runs: a share of 93 % stays above the bound in 999 of 1,000 times."""
     covered = coverage(population, ENOUGH, 300, seed=1)["specbench"][0]

@@ -327,6 +327,7 @@ def test_grown_model_caches_correctly():
     assert torch.allclose(second, model(ids).logits[:, 5:], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_build_runs_end_to_end_on_a_tiny_budget(tmp_path, monkeypatch):
     def tiny(recipe):
         if isinstance(recipe, NgramRecipe):

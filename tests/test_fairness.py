@@ -37,14 +37,19 @@ from tests.test_leaderboard import row as leaderboard_row
 NAMES = ("en", "de", "sw")
 
 
-def run_into(folder, methods="sd,ngram", subsets=NAMES, drafter=None, limit=5, task="mgsm", leaderboard=None):
+def run_into(
+    folder, methods="sd,ngram", subsets=NAMES, drafter=None, limit=5, task="mgsm", leaderboard=None, target=None
+):
     request = RunRequest(
         tasks=[task], methods=methods.split(","), command=f"specbench run --task {task}", output=folder,
         leaderboard=leaderboard,
-        options=RunOptions(subsets=tuple(subsets), drafter=drafter, threads=1, limit=limit,
+        options=RunOptions(subsets=tuple(subsets), drafter=drafter, target=target, threads=1, limit=limit,
+                           data=None if target is None else "sample",
                            overrides=("generation.max_new_tokens=12",)),
     )  # fmt: skip
-    return execute(request, Console(quiet=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)
+        return execute(request, Console(quiet=True))
 
 
 @pytest.fixture(scope="module")

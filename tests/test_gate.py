@@ -181,8 +181,8 @@ def with_another_token(records):
     ids[3] = (ids[3] + 1) % 256
 
 
-def test_twenty_repetitions_raise_no_alarm(base, again, tmp_path):
-    folders = [redrawn(base, tmp_path / str(seed), seed) for seed in range(19)]
+def test_ten_repetitions_raise_no_alarm(base, again, tmp_path):
+    folders = [redrawn(base, tmp_path / str(seed), seed) for seed in range(9)]
     for folder in [again, *folders]:
         report = check(str(base), str(folder), 0.03)
         assert report.verdict == "fine" and report.exit_code == 0 and report.num_tolerant == 4, said(report)
@@ -498,15 +498,21 @@ def test_ratios_of_rows_join_their_intervals():
     assert unpaired_ratio(speed, Metric(value=1.0)) == Metric(value=0.5) and unpaired_ratio(Metric(), speed) == Metric()
 
 
-def test_false_alarms_are_rare_and_large_falls_are_seen(monkeypatch):
-    """Exit codes; leaderboards/gate.md has the table. At a rate of 1 % more than 17 of 1,000 are alarms with a
-    probability of 1 %."""
+@pytest.mark.slow
+def test_false_alarms_are_rare():
+    """At a rate of 1 % more than 17 of 1,000 are alarms with a probability of 1 %."""
     assert shares(1000, MIN_PROMPTS, 0.0, CLOCKS["quiet"], max_regression=0.0)[1] <= 17 / 1000
     assert shares(200, MIN_PROMPTS, 0.0, CLOCKS["noisy"])[1] <= 6 / 200
+
+
+def test_false_alarms_are_few_and_large_falls_are_seen(monkeypatch):
+    """Exit codes; leaderboards/gate.md has the table. Of 200 checks more than 6 are alarms with a probability of 0.4 %
+    at a rate of 1 %, and of 94 % at a rate of 5.5 %."""
+    assert shares(200, MIN_PROMPTS, 0.0, CLOCKS["quiet"], max_regression=0.0)[1] <= 6 / 200
     assert shares(20, 100, 0.2, CLOCKS["quiet"])[1] >= 0.9
     assert shares(20, MIN_PROMPTS - 1, 0.0, CLOCKS["quiet"]) == (0, 0, 1)
     monkeypatch.setattr("specbench.results.gate.pairing.EXCESS", 0.0)
-    assert shares(300, 100, 0.0, CLOCKS["noisy"])[1] > 0.03, "control: a load that AR does not cancel"
+    assert shares(100, 100, 0.0, CLOCKS["noisy"])[1] > 0.03, "control: a load that AR does not cancel"
 
 
 def test_the_typical_ratio_is_that_of_wilcoxon_and_ignores_a_generation_that_was_held_up():

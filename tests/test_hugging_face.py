@@ -85,7 +85,9 @@ def test_accepted_drafts_are_those_of_our_own_loop(
         assert counts[0] == counts[1]
 
 
-@pytest.mark.parametrize(("name", "overrides"), METHODS)
+@pytest.mark.parametrize(
+    ("name", "overrides"), [METHODS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in METHODS[1:])]
+)
 def test_no_run_depends_on_the_one_before(
     name: str, overrides: tuple[str, ...], models: dict[str, CausalLM], embedded_prompts: dict[str, list[list[int]]]
 ) -> None:

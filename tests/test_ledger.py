@@ -42,6 +42,11 @@ def test_rejected_token_after_the_cut_is_not_judged() -> None:
     assert made.extend(Proposal([2, 1]), Verdict(1, 1)) == Step(2, 1, 1, 1)
 
 
+def test_the_text_ends_before_the_first_of_several_stop_strings() -> None:
+    assert text_before_stop("a STOP b END c STOP", ("END", "STOP", "nowhere")) == "a "
+    assert text_before_stop("a", ("END",)) == "a"
+
+
 def test_stop_string_straddling_two_accepted_tokens() -> None:
     made = ledger(stop_strings=("\n\n",), decode_text=decode_text)
     assert made.extend(Proposal([3, 3, 1]), Verdict(3, 1)) == Step(3, 2, 2, 2)

@@ -428,7 +428,6 @@ def test_a_mistake_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
 def test_an_unknown_task_names_the_nearest(line: Callable[..., list[str]], tmp_path: Path) -> None:
     write_task(tmp_path / "tasks", "sums")
     with pytest.raises(ConfigError, match="unknown lm-eval task 'gsm8kk': did you mean 'gsm8k'"):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lm_eval.tasks._index import TaskIndex as Entries
 from rich.console import Console
 
 from specbench.core.errors import ConfigError
@@ -30,7 +31,7 @@ from specbench.specs.components import build
 from specbench.specs.run import RunSpec, digest
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData
-from tests.lm_eval_files import ROWS, use_cache, write_task, write_upstream
+from tests.lm_eval_files import ROWS, build_index, use_cache, write_task, write_upstream
 
 SHARED = Path(__file__).resolve().parents[2] / "shared/data"
 BLEU = [{"metric": name, "aggregation": name, "higher_is_better": name != "ter"} for name in ("bleu", "chrf", "ter")]
@@ -381,7 +382,9 @@ def test_a_mistake_is_one_line(tmp_path: Path, name: str, problem: str) -> None:
 
 
 @pytest.mark.slow
-def test_log_likelihoods_are_refused_before_data_is_fetched() -> None:
+def test_log_likelihoods_are_refused_before_data_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the whole of lm-eval's index."""
+    monkeypatch.setattr(Entries, "build", staticmethod(build_index))
     with pytest.raises(ConfigError, match="task arc_easy: output_type multiple_choice asks for log-likelihoods"):
         load_tasks("lm_eval:arc_easy")
 
@@ -402,7 +405,6 @@ def test_a_scorer_needs_its_task() -> None:
         SCORERS.get("lm_eval")(task="other", config="0")
 
 
-@pytest.mark.slow
 def test_an_unknown_task_names_the_nearest(tmp_path: Path) -> None:
     write_task(tmp_path, "sums")
     with pytest.raises(ConfigError, match=r"unknown lm-eval task 'sumss': did you mean .*'sums'"):

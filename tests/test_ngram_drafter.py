@@ -26,7 +26,7 @@ from tests.test_losslessness import PROMPT, chi_square_p
 from tests.toys import TableModel, joint
 
 CPU = torch.device("cpu")
-NUM_DRAWS = 2_000  # sequences; the controls fail at p < 1e-6 with them
+NUM_DRAWS = 1_000  # sequences; the controls fail at p < 1e-6 with them
 VOCAB = 12
 SAMPLINGS = [
     Sampling(1.0), Sampling(0.5), Sampling(2.0, top_k=3), Sampling(1.0, top_p=0.7), Sampling(0.7, 5, 0.9), Sampling(0.0)

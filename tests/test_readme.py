@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 
 import specbench.integrations.external as externals
-from specbench.specs.catalogue import load_file, load_method, method_names, task_names
+from specbench.cli import app
+from specbench.specs.catalogue import load_file, load_method, load_tasks, method_names, task_names
 from specbench.specs.method import MethodSpec
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -37,6 +39,10 @@ SMALLER = {"run": ["--set", "generation.max_new_tokens=16"], "sweep": SHORT, "au
                     "--output", "my.yaml"]}  # fmt: skip
 SHORTER = {"my-suite.yaml": "set: [generation.max_new_tokens=12]\n"}
 RUNNABLE = chained([command for command in COMMANDS if command not in INSTALLING])
+# These measure many tokens, train or compile: each takes more seconds than all others together.
+COSTLY = re.compile(
+    r"specbench (audit|board run|limit|suite|sweep|train|tune)\b(?!.* --dry-run)|--task all|--engine|--method sd,"
+)
 
 
 def test_the_two_first_commands_are_run_by_the_continuous_checks() -> None:
@@ -49,7 +55,28 @@ def test_the_two_first_commands_are_run_by_the_continuous_checks() -> None:
     assert "pip install" in checks and "-e '.[test]'" in checks and re.search(r"^pytest$", checks, re.M)
 
 
-@pytest.mark.parametrize("commands", RUNNABLE, ids="; ".join)
+@pytest.mark.parametrize("command", [each for chain in RUNNABLE for each in chain])
+def test_every_command_is_parsed(command: str) -> None:
+    """Those that are costly to run too: their options are known and fit, and so are the built-in names in them."""
+    program, *words = shlex.split(command)
+    assert program == "specbench"
+    group = typer.main.get_command(app)
+    while hasattr(group, "commands"):
+        name, *words = words
+        group = group.commands[name]
+    parameters = group.make_context(name, words).params
+    tasks = parameters.get("task") or ""
+    for task in tasks.split(","):
+        assert task in ("", "all") or task.endswith(".yaml") or task.startswith("world:") or load_tasks(task)
+    for method in (parameters.get("method") or "").split(","):
+        assert not method or method.endswith(".yaml") or load_method(method)
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [pytest.param(each, marks=[pytest.mark.slow] * any(map(COSTLY.search, each))) for each in RUNNABLE],
+    ids="; ".join,
+)
 def test_commands(commands: list[str], specbench: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     for name, text in re.findall(r"```(?:yaml|python)\n# (\S+)\n(.*?)```", README, re.S):
         (tmp_path / name).write_text(text + SHORTER.get(name, ""), encoding="utf-8")

@@ -13,7 +13,7 @@ from specbench.running.blocks import Block, blocks, what_blocks_are
 from specbench.running.compose import compose, methods_for_any_vocabulary
 from specbench.running.identity import run_identity
 from specbench.running.models import Models
-from specbench.running.runner import check_same_examples
+from specbench.running.runner import check_same_examples, measure
 from specbench.specs.catalogue import load_method, load_task
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import RunSpec
@@ -57,6 +57,27 @@ def test_streams_are_independent_and_reproducible() -> None:
              for repeat in (0, 1) for method in ("ar", "n")]  # fmt: skip
     assert len({stream_seed(*name) for name in names}) == len(names)
     assert stream_seed(0, "en", 1, 0, "sd") == stream_seed(0, "en", 1, 0, "sd")
+
+
+def test_every_repeat_and_every_example_draws_anew() -> None:
+    """The same block gives the same tokens; its other repeat, and the same question as another example, others."""
+    pair = ModelPair(tiny.causal_lm(num_hidden_layers=1))
+    spec = RunSpec(tasks=(load_task("mgsm"),), methods=(load_method("ar"),), target="t")
+    task = load_task("mgsm").subset("en")
+    short = task.generation.model_copy(update={"max_new_tokens": 12, "temperature": 1.0})
+    place: Any = SimpleNamespace(
+        task=task.model_copy(update={"generation": short}), subset="en", scorer=None, budgets=(), context_limit=None,
+        decoders=(compose(load_method("ar"), pair, Sampling(1.0)),),
+    )  # fmt: skip
+
+    def tokens(index: int, repeat: int) -> list[int]:
+        block = Block(place, Example(index, str(index), ("What?",), ("1",)), repeat, place.decoders)
+        found: list[int] = measure(block, spec)["methods"]["ar"]["token_ids"]
+        return found
+
+    first = tokens(0, 0)
+    assert tokens(0, 0) == first
+    assert first != tokens(0, 1) and first != tokens(1, 0)
 
 
 def test_records_of_other_examples_are_refused() -> None:

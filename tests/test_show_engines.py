@@ -16,6 +16,7 @@ def measured(monkeypatch, made):
     return list(methods.lines(("ar", "sd", "fsd", "slem"), per_language=1, max_new_tokens=12))
 
 
+@pytest.mark.slow
 def test_every_side_is_measured_on_every_prompt_and_lossless_ones_agree(measured):
     assert [line.method for line in measured] == ["ar", "sd", "fsd", "slem"]
     assert [line.transformers is None for line in measured] == [False, False, True, False]

@@ -279,6 +279,7 @@ SORT = """async (key) => {
 }"""
 
 
+@pytest.mark.slow
 def test_five_thousand_rows_are_sorted_in_one_step(browser, tmp_path, capsys, monkeypatch):
     """Timing depends on the machine, so it is printed (pytest -s); what makes it short is asserted. The pages of the
     rows, which the index only links to, are left out."""

@@ -25,7 +25,7 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.overrides import with_overrides
 from tests import tiny
 from tests.test_leaderboard import row
-from tests.test_losslessness import chi_square_p
+from tests.test_losslessness import NUM_DRAWS, chi_square_p
 from tests.toys import TableModel, joint
 
 GREEDY, PLAIN = Sampling(0.0), Sampling(1.0)
@@ -87,7 +87,7 @@ def test_drawn_tokens_follow_the_target(acceptance: float) -> None:
     """As tests/test_losslessness.py; and where the draft distribution is not told rightly, the same test fails."""
     prompt, target_counts = [0, 1], Counter()
     made = decoder(acceptance, PLAIN, vocab=4)
-    for seed in range(2_000):
+    for seed in range(NUM_DRAWS):
         target_counts[tuple(made.generate(prompt, StopRules(4), seed).token_ids[:3])] += 1
     assert chi_square_p(target_counts, joint(made.model, prompt, 3)) > 1e-3
 
@@ -98,7 +98,7 @@ def test_control_a_mixture_that_is_not_what_was_drawn_from_is_caught(monkeypatch
     monkeypatch.setattr(Mixture, "token_probs", lambda self, ids: torch.full((len(ids),), 0.05))
     prompt, found = [0, 1], Counter()
     made = decoder(0.25, PLAIN, vocab=4)
-    for seed in range(2_000):
+    for seed in range(NUM_DRAWS):
         found[tuple(made.generate(prompt, StopRules(4), seed).token_ids[:3])] += 1
     assert chi_square_p(found, joint(made.model, prompt, 3)) < 1e-6
 

@@ -77,6 +77,7 @@ class Counting(ToyObjective):
         return loss
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_parts_and_make_the_same_updates(tmp_path: Path) -> None:
     train_toy(tmp_path, "one", Counting(tmp_path))
     in_two_processes(lambda: train_toy(tmp_path, "two", Counting(tmp_path)))
@@ -88,6 +89,7 @@ def test_two_processes_share_the_parts_and_make_the_same_updates(tmp_path: Path)
         check_alike(tmp_path / "one", tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_scdf_on_two_processes_is_that_of_one(specbench: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specbench.training.command.cache_folder", lambda: tmp_path / "cache")
     models = {

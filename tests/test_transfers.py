@@ -171,8 +171,12 @@ def test_reading_late_changes_nothing(name: str, changes: Changes, sampling: Sam
     late_as_early(*(decoder(name, sampling, changes, defers) for defers in (True, False)))
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.parametrize("kind", RECURRENT)
+@pytest.mark.parametrize(
+    "sampling", [pytest.param(GREEDY, id="greedy"), pytest.param(DRAWN, id="drawn", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(
+    "kind", [RECURRENT[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in RECURRENT[1:])]
+)
 def test_states_that_cannot_be_cropped_are_read_late_as_well(kind: str, sampling: Sampling) -> None:
     """Target and drafter go back to a snapshot, behind which they read again what was unknown when they read it."""
     made = [decoder("sd", sampling, defers=defers, kind=kind) for defers in (True, False)]

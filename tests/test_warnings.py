@@ -118,11 +118,12 @@ def test_the_same_warning_of_several_rows_is_one_line() -> None:
 
 
 @pytest.fixture(scope="module")
-def drifting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the embedded pair in whose records the last third has half the speed of the first."""
+def drifting(tmp_path_factory: pytest.TempPathFactory, tiny_pair: tuple[str, str]) -> Path:
+    """A run of a small pair in whose records the last third has half the speed of the first."""
     folder = tmp_path_factory.mktemp("drifting") / "run"
     run = ["run", "--task", "mgsm", "--method", "sd", "--subset", "en,de", "--limit", "20", "--output", str(folder)]
-    run += ["--set", "generation.max_new_tokens=8"]
+    run += ["--set", "generation.max_new_tokens=8", "--target", tiny_pair[0], "--drafter", tiny_pair[1]]
+    run += ["--data", "sample"]
     assert CliRunner().invoke(app, run).exit_code == 0
     path = folder / "records.jsonl"
     records = read(path)

@@ -2,6 +2,8 @@
 the size is bounded, with every alias counted as a copy of what it stands for."""
 
 import re
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ MAX_BYTES = 2**20  # of a file
 MAX_NODES = 20_000  # keys, values, lists and mappings
 MAX_CHARACTERS = 4 * 2**20  # of all keys and values
 MAX_TAG = 100  # characters; %TAG lets a few stand for many
+MAX_KEPT = 2**16  # characters of a text whose value is kept
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
@@ -118,13 +121,19 @@ def parse(text: str, place: str) -> Any:
     if len(text) > MAX_BYTES:
         raise ConfigError(f"{place}: has more than {MAX_BYTES:,} characters, the most that are read: shorten it")
     try:
-        return yaml.load(text, Loader)
+        return deepcopy(_kept(text)) if len(text) <= MAX_KEPT else yaml.load(text, Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{place}{line}: not valid YAML: {error.problem or error.context}: correct it") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{place}: not valid YAML: {error}: correct it") from error
+
+
+@lru_cache(maxsize=256)
+def _kept(text: str) -> Any:
+    """The value of a short text, which is parsed once: a command reads the file of a method up to a hundred times."""
+    return yaml.load(text, Loader)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -5,18 +5,8 @@ import pytest
 from scipy import stats
 
 from specbench.results import log_ratios as resampling
-from specbench.results.bootstrap import Metric
-from specbench.results.bootstrap import Prompts
-from specbench.results.bootstrap import interval
-from specbench.results.bootstrap import ratio
-from specbench.results.log_ratios import MAX_PIVOT
-from specbench.results.log_ratios import MIN_STUDENTIZED
-from specbench.results.log_ratios import normal
-from specbench.results.log_ratios import resamples
-from specbench.results.log_ratios import standard_error
-from specbench.results.log_ratios import studentized
-from specbench.results.bootstrap import SHARE
-from specbench.results.bootstrap import wilson
+from specbench.results.bootstrap import SHARE, Metric, Prompts, interval, ratio, wilson
+from specbench.results.log_ratios import MAX_PIVOT, MIN_STUDENTIZED, normal, resamples, standard_error, studentized
 from tests.show_coverage import POPULATIONS, coverage
 
 

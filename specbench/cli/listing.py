@@ -46,7 +46,6 @@ def parts_table() -> Table:
 
 def metrics_table() -> Table:
     """name, unit, meaning."""
-    from specbench.results.glossary import MEANINGS  # brings scipy, which the other tables do without
 
     table = _table("metrics of a leaderboard row", "name", "unit", "meaning")
     for name, (unit, meaning) in MEANINGS.items():

@@ -114,7 +114,7 @@ def _judgement(request: Request, reply: Reply | str, was_cached: bool, path: Pat
         return Judgement(None, reply, None, digest(request), was_cached)
     score, problem = rating(reply.text), None
     if score is None:
-        problem = f"{_unusable(reply, request['max_tokens'])} (stored in {path}: delete it to ask again)"
+        problem = f"{_unusable(reply, request['max_tokens'])} (kept in {path}: delete it to ask again)"
     return Judgement(score, problem, reply, digest(request), was_cached)
 
 

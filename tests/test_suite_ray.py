@@ -18,10 +18,10 @@ import yaml
 
 from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
-from specbench.publish.suite import process as measuring
-from specbench.publish.suite import ray_workers
-from specbench.publish.suite.progress import SuiteProgress
-from specbench.publish.suite.workers import (
+from specbench.publish import process as measuring
+from specbench.publish import ray_workers
+from specbench.publish.progress import SuiteProgress
+from specbench.publish.workers import (
     BlockRecorded,
     Event,
     JobFinished,

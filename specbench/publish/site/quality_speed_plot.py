@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from specbench.publish.site.charts import Box, Label, Scale, place_labels, scale
-from specbench.publish.site.entries import Entries, Entry, settings_apart
+from specbench.publish.site.entries import Entries, SiteRow, settings_apart
 from specbench.results.bootstrap import Metric
 from specbench.results.row import Row
 from specbench.results.units import bounds_of, number, unit_of, with_interval
@@ -19,7 +19,7 @@ class PlotPoint:
     """A row in a plot. `x_interval`, `y_interval`: ends of the intervals of speed-up and score, or None.
     `is_best`: whether it is on the front."""
 
-    entry: Entry
+    entry: SiteRow
     name: str
     x: float
     y: float
@@ -75,7 +75,7 @@ def _title(row: Row) -> str:
     return row.task_name if row.subset == "all" else f"{row.task_name} · {row.subset}"
 
 
-def _plot(group: Sequence[Entry]) -> QualitySpeedPlot:
+def _plot(group: Sequence[SiteRow]) -> QualitySpeedPlot:
     row = group[0].row
     unit = unit_of(row.quality)
     speedups = [_speedup(entry.row) for entry in group]
@@ -117,7 +117,9 @@ def front(values: Sequence[tuple[float, float]]) -> set[int]:
     return best
 
 
-def _sweeps(group: Sequence[Entry], places: Sequence[tuple[float, float]]) -> Iterator[tuple[tuple[float, float], ...]]:
+def _sweeps(
+    group: Sequence[SiteRow], places: Sequence[tuple[float, float]]
+) -> Iterator[tuple[tuple[float, float], ...]]:
     """Returns the places of each method with several thresholds, from the lowest threshold to the highest."""
     found: dict[str, list[tuple[float, tuple[float, float]]]] = {}
     for entry, place in zip(group, places, strict=True):
@@ -164,7 +166,7 @@ PREDICTED_FRAME: Box = (56.0, 16.0, 660.0, 460.0)
 class PredictedPoint:
     """A row in the plot of predictions. `ratio`: measured ÷ predicted."""
 
-    entry: Entry
+    entry: SiteRow
     name: str
     x: float
     y: float
@@ -218,7 +220,7 @@ def prediction_plot(entries: Entries) -> PredictionPlot | None:
     return PredictionPlot(tuple(points), x, y, max(0, left_out), sum(point.ratio >= 1 for point in points))
 
 
-def _names(entries: Sequence[Entry]) -> list[str]:
+def _names(entries: Sequence[SiteRow]) -> list[str]:
     """Returns task and method of each row, with the settings that tell rows of one name apart."""
     names = [f"{entry.row.task_name} · {entry.label}" for entry in entries]
     told = settings_apart([entry.row for entry in entries], names)

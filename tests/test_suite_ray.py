@@ -227,3 +227,10 @@ def test_what_a_host_tells_speaks_of_the_asking_machines_folder(tmp_path: Path) 
     monkeypatch.undo()
     assert said == LogLine("measuring into x") and planned == JobStarted(1, {"run.json": b"{}"})
     assert finished == JobFinished("x: broken")
+
+
+def test_all_that_rows_are_made_of_comes_back_from_a_host(tmp_path: Path) -> None:
+    for name in ("run.json", "specs.json", "measurements.json", "leaderboard.json", "records.jsonl", "other.txt"):
+        (tmp_path / name).write_text(name)
+    assert ray_workers.files_of(tmp_path).keys() == {"run.json", "specs.json", "measurements.json", "leaderboard.json"}
+    assert ray_workers.files_of(tmp_path, with_records=True)["records.jsonl"] == b"records.jsonl"

@@ -31,7 +31,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import DTYPES, choose_device
 from specbench.results import bootstrap
-from specbench.results.speed import expected_speedup
+from specbench.results.metrics import expected_speedup
 from specbench.running.compose import Decoder, compose
 from specbench.running.requirements import num_compilations
 from specbench.specs.catalogue import load_method

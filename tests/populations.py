@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.fairness.spread import estimate, ratios, variance
-from specbench.results.bootstrap import Metric, interval, ratio
-from specbench.results.differences import unpaired_ratio
+from specbench.results.bootstrap import SHARE, Bounds, Metric, interval, ratio
 from specbench.results.gate.speed import typical
 from specbench.results.log_ratios import SIGNS
-from specbench.results.quality import Corpus, corpus_metrics
-from specbench.results.shares import SHARE, Bounds
+from specbench.results.paired import unpaired_ratio
+from specbench.results.quality import CorpusStatistics, corpus_metrics
 
 Array = NDArray[np.float64]
 Ends = tuple[float | None, float | None]
@@ -149,7 +148,7 @@ def _geometric(sums: Sequence[float]) -> float:
 
 
 def _corpus(columns: Array, seed: int) -> Ends:
-    found = corpus_metrics([Corpus(columns.T, columns.T, _geometric)], seed)[0]
+    found = corpus_metrics([CorpusStatistics(columns.T, columns.T, _geometric)], seed)[0]
     return found.low, found.high
 
 

@@ -51,7 +51,7 @@ def theirs(embedded_pair: ModelPair, monkeypatch: pytest.MonkeyPatch) -> list[in
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_output_equals_generate_and_accepted_lengths_assisted_generation(
+def test_output_equals_generate_and_accepted_tokens_per_step_assisted_generation(
     language: str, embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int]]], theirs: list[int]
 ) -> None:
     """One prompt of each language, not the same one of all. That AR too writes the same is shown by

@@ -37,8 +37,8 @@ from specbench.models.causal_lm import ModelPair
 from specbench.results.captions import verdict_of
 from specbench.results.greedy import measure_noise, ties_of_records
 from specbench.results.leaderboard import load
-from specbench.results.row import Sampling as Sampled
-from specbench.results.verdict import Answer, Greedy, declaration, different, verdict_of_records
+from specbench.results.row import RowSampling as Sampled
+from specbench.results.verdict import BaselineAnswer, Greedy, declaration, different, verdict_of_records
 from specbench.specs.catalogue import load_method
 from tests.test_leaderboard import row
 from tests.toys import TableModel
@@ -333,7 +333,7 @@ def test_measured_noise_is_forgiven_and_no_more(target: TableModel) -> None:
 
 
 def test_prompts_of_the_draws_are_cut_where_much_is_undecided(target: TableModel, draft: TableModel) -> None:
-    answers = [Answer("p", [0, 1], [2, 3, 1, 2, 3, 1, 4]), Answer("q", [3, 3], [3, 3, 3, 3])]
+    answers = [BaselineAnswer("p", [0, 1], [2, 3, 1, 2, 3, 1, 4]), BaselineAnswer("q", [3, 3], [3, 3, 3, 3])]
     chosen = choose_prompts(target, draft, answers, PLAIN, 1, 4)
     assert len(chosen) == 1 and chosen[0].repeats  # a place where the coming pair has occurred before
     every = choose_prompts(target, None, answers, PLAIN, 3, 4)
@@ -346,7 +346,7 @@ def test_prompts_of_the_draws_are_cut_where_much_is_undecided(target: TableModel
 def test_noise_of_a_real_model(embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int]]]) -> None:
     ids = embedded_prompts["en"][0]
     tokens = Toy(embedded_pair.target, NoDrafter(), rejection, GREEDY).generate(ids, STOP, 0).token_ids  # type: ignore[arg-type]
-    noise = measure_noise(embedded_pair.target, [Answer("en", ids, tokens)], 6)
+    noise = measure_noise(embedded_pair.target, [BaselineAnswer("en", ids, tokens)], 6)
     assert noise.num_positions == 24 and noise.num_changed == 0
     assert 1e-7 < noise.max_gap_change < 1e-3 and noise.tolerance >= 2 * noise.max_gap_change
 

@@ -14,10 +14,9 @@ from specbench.analysis.audit.output import verdict_in_report
 from specbench.core.errors import ConfigError
 from specbench.results.adding import add_runs, merge_files
 from specbench.results.bootstrap import INTERVALS, Metric
-from specbench.results.comparable import Difference, conditions, conditions_that_differ
-from specbench.results.group_numbers import Correlations, Family
+from specbench.results.comparable import FieldDifference, conditions, conditions_that_differ
 from specbench.results.leaderboard import BoardFile, load, schema, set_verdicts, write
-from specbench.results.row import FORMAT, Evidence, Row, Sampling, Shots, sealed
+from specbench.results.row import FORMAT, Correlations, Evidence, Family, Row, RowSampling, RowShots, sealed
 from specbench.results.runs import RecordedRun
 from specbench.results.validation import compare_with_run, validate
 from tests.test_fairness import run_into
@@ -282,7 +281,7 @@ def test_every_field_that_a_run_tells_is_compared_with_it(folder):
         "attention": "eager", "versions": {"torch": "9"}, "engine": "compiled",
         "num_draft_tokens": 9, "lossless": False, "quality": "bleu",
         "signatures": {"bleu": "x"}, "intervals": INTERVALS.model_copy(update={"level": 0.5}), "options": {},
-        "sampling": Sampling(temperature=1.0), "language": "xx", "accepted_lengths": (1, 2, 3),
+        "sampling": RowSampling(temperature=1.0), "language": "xx", "accepted_tokens_per_step": (1, 2, 3),
     }  # fmt: skip
     for field, value in edits.items():
         found = mismatches(honest.model_copy(update={field: value}), run)
@@ -399,7 +398,7 @@ def test_what_must_match_is_told_with_both_values_and_may_be_ignored():
     assert [each.field for each in found] == [
         "sampling.temperature", "dtype", "versions.torch", "intervals.level",
     ]  # fmt: skip
-    assert found[0] == Difference("sampling.temperature", 0.0, 0.5) and str(found[1]) == "dtype: float32 ≠ float16"
+    assert found[0] == FieldDifference("sampling.temperature", 0.0, 0.5) and str(found[1]) == "dtype: float32 ≠ float16"
     assert conditions_that_differ(first, other, ignore=("sampling", "versions.torch", "intervals", "dtype")) == []
     assert conditions_that_differ(row(signatures={"bleu": "a"}), row(signatures={"chrf": "b"})) == []
     assert conditions_that_differ(row(signatures={"bleu": "a"}), row(signatures={"bleu": "b"}))
@@ -408,7 +407,7 @@ def test_what_must_match_is_told_with_both_values_and_may_be_ignored():
 
 
 def test_other_worked_examples_are_other_conditions_and_another_result():
-    shots = [Shots(num=2, source="local", location="dev", digest=each, num_checked=16) for each in "ab"]
+    shots = [RowShots(num=2, source="local", location="dev", digest=each, num_checked=16) for each in "ab"]
     first, second = (row(shots=each) for each in shots)
     assert [each.field for each in conditions_that_differ(first, second)] == ["shots.digest"]
     assert [each.field for each in conditions_that_differ(first, row())] == [
@@ -489,7 +488,7 @@ def test_a_file_is_read_once_before_a_run(specbench, folder, tmp_path, monkeypat
     """And once more when its rows are put into it."""
     add_runs([folder], tmp_path / "board.json")
     read, loaded = [], []
-    monkeypatch.setattr("specbench.results.machine.load", lambda path: read.append(path) or load(path))
+    monkeypatch.setattr("specbench.results.environment.load", lambda path: read.append(path) or load(path))
     monkeypatch.setattr("specbench.running.models.load_model", lambda *_, **__: loaded.append(len(read)) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         specbench("run", "--task", "mgsm", "--method", "sd", "--threads", "1", "--leaderboard", "board.json")

@@ -11,13 +11,11 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import locked
 from specbench.results.adding import add_runs
 from specbench.results.bootstrap import Metric, interval
-from specbench.results.compare import compare
-from specbench.results.compare_tables import subsets_table
+from specbench.results.compare import compare, subsets_table
 from specbench.results.comparison_input import read_input
 from specbench.results.leaderboard import load, write
 from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, RowWithRecords, pair_up
-from specbench.results.ranked_tables import Numbered, show, tables
-from specbench.results.ranks import less_is_better, ranked, widening
+from specbench.results.ranking import Numbered, less_is_better, ranked, show, tables, widening
 from specbench.results.runs import RecordedRun
 from specbench.specs.catalogue import load_method
 from tests.test_fairness import run_into
@@ -113,7 +111,7 @@ def test_of_tables_of_equal_methods_few_claim_that_two_are_separable():
     assert widening(1, 30) == 1 and 1.5 < widening(28, 1000) < widening(28, 30) < widening(28, 10)
 
 
-def test_the_ar_of_a_table_is_exactly_1_and_a_row_without_interval_is_told_apart():
+def test_the_ar_of_a_table_is_exactly_1_and_a_row_without_interval_is_distinct_names():
     ar = RowWithRecords(row(method="ar@1:0", metrics={"speedup": Metric(value=1.0)}))
     sides = [ar, *(RowWithRecords(each) for each in rows_of((2.7, 2.9)))]
     assert [each.text for each in ranked(sides, "speedup")] == ["1", "2"]

@@ -19,9 +19,8 @@ from specbench.publish.suite_spec import SuiteSpec
 from specbench.publish.tables import boards_table, pair_table, published_tables
 from specbench.publish.workers import Event, JobFinished, RunJob, WorkerReady, WorkerSettings
 from specbench.results.bootstrap import Metric
-from specbench.results.group_numbers import Correlations, Family
 from specbench.results.leaderboard import load, write
-from specbench.results.row import Row
+from specbench.results.row import Correlations, Family, Row
 from specbench.specs.run_options import RunOptions
 from tests.test_leaderboard import FIELDS
 

@@ -5,9 +5,8 @@ import pytest
 from scipy import stats
 
 from specbench.results import log_ratios as resampling
-from specbench.results.bootstrap import Metric, Prompts, interval, ratio
+from specbench.results.bootstrap import SHARE, Metric, Prompts, interval, ratio, wilson
 from specbench.results.log_ratios import MIN_STUDENTIZED, normal, resamples, standard_error, studentized
-from specbench.results.shares import SHARE, wilson
 from tests.show_coverage import POPULATIONS, coverage
 
 

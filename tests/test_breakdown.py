@@ -82,27 +82,27 @@ def test_only_what_compares_is_compared() -> None:
 
 def test_a_cost_ratio_that_is_not_what_drafting_took_is_told() -> None:
     """Fifty steps of 5 draft passes took 0.5 s, 2 ms each; a target pass takes 8 ms: 0.25 of it, if c is 0.2 or 0.1."""
-    plain = row("ar", 1.0, None, (0.0, 0.8, 0.1, 0.0, 0.1), c=None, accepted_lengths=(100,), num_draft_tokens=0)
+    plain = row("ar", 1.0, None, (0.0, 0.8, 0.1, 0.0, 0.1), c=None, accepted_tokens_per_step=(100,), num_draft_tokens=0)
     even, other = (
-        row("sd", 1.1, 0.74, (0.5, 0.3, 0.05, 0.0, 0.0591), c=c, accepted_lengths=(10, 40)) for c in (0.2, 0.1)
+        row("sd", 1.1, 0.74, (0.5, 0.3, 0.05, 0.0, 0.0591), c=c, accepted_tokens_per_step=(10, 40)) for c in (0.2, 0.1)
     )
     text = " ".join(rendered([plain, other]).split())
-    assert "sd: c = 0.100 is of medians, but its draft passes took 0.250 of a target pass on average" in text
+    assert "sd: c = 0.100 is a ratio of medians, but its draft passes took 0.250 target passes on average" in text
     assert "of medians" not in rendered([plain, even]) and "of medians" not in rendered([other])
-    little = row("ngram", 1.1, 0.74, (0.01, 0.3, 0.05, 0.0, 0.0591), c=0.001, accepted_lengths=(10, 40))
+    little = row("ngram", 1.1, 0.74, (0.01, 0.3, 0.05, 0.0, 0.0591), c=0.001, accepted_tokens_per_step=(10, 40))
     assert "of medians" not in rendered([plain, little])
 
 
 def test_the_cost_of_verifying_is_told_where_the_expected_speed_up_leaves_it_out() -> None:
     """Forty steps of 0.02 s, where a pass of the baseline takes 0.008 s: v = 2.5. With α = 1, γ = 5 and c = 0.1 six
     tokens a step take 0.5 + 2.5 passes, not 0.5 + 1."""
-    plain = row("ar", 1.0, None, (0.0, 0.8, 0.1, 0.0, 0.1), c=None, accepted_lengths=(100,), num_draft_tokens=0)
+    plain = row("ar", 1.0, None, (0.0, 0.8, 0.1, 0.0, 0.1), c=None, accepted_tokens_per_step=(100,), num_draft_tokens=0)
     seconds = (0.2, 0.8, 0.05, 0.0, 0.05)
-    method = row("sd", 0.9, 1.0, seconds, c=0.1, accepted_lengths=(10, 30), num_draft_tokens=5)
+    method = row("sd", 0.9, 1.0, seconds, c=0.1, accepted_tokens_per_step=(10, 30), num_draft_tokens=5)
     text = " ".join(rendered([plain, method]).split())
-    assert "1.000 0.100 2.50" in text and "for one pass of ar; with v it is sd 2.00" in text
+    assert "1.000 0.100 2.50" in text and "costs one pass of ar; with v it is sd 2.00" in text
     assert why([plain, method]).endswith("verify takes 73% of its time (τ = 2.00; v = 2.50)")
-    cheap = row("sd", 1.2, 1.0, seconds, c=0.1, accepted_lengths=(10, 90), num_draft_tokens=5)
+    cheap = row("sd", 1.2, 1.0, seconds, c=0.1, accepted_tokens_per_step=(10, 90), num_draft_tokens=5)
     assert "with v it is" not in rendered([plain, cheap]) and "with v it is" not in rendered([method])
 
 

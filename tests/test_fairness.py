@@ -28,9 +28,8 @@ from specbench.analysis.fairness.texts import within
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.results.execute import execute
-from specbench.results.group_numbers import Family, GroupNumbers
 from specbench.results.leaderboard import load
-from specbench.results.row import DIGEST, digest_of
+from specbench.results.row import DIGEST, Family, GroupNumbers, digest_of
 from specbench.results.runs import RecordedRun
 from specbench.running.request import Request as RunRequest
 from specbench.specs.run_options import RunOptions

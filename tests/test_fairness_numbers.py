@@ -34,10 +34,9 @@ from specbench.analysis.fairness.report import compare
 from specbench.analysis.fairness.spread import estimate, max_over_min, ratios, spearman, variance
 from specbench.analysis.representation import Representation
 from specbench.analysis.representation import ranked as shares_of
-from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.group_numbers import Chain, GroupNumbers
+from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.log_ratios import NUM_RESAMPLES
-from specbench.results.shares import SHARE
+from specbench.results.row import Chain, GroupNumbers
 from specbench.specs.catalogue import load_task
 from specbench.tasks.scoring.contract import make_scorer
 from specbench.training.divergence import unfairness

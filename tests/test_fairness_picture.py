@@ -7,7 +7,7 @@ import pytest
 from specbench.analysis.fairness.numbers import DrafterReport
 from specbench.analysis.fairness.picture import draw_bars, draw_fitness
 from specbench.results.bootstrap import Metric
-from specbench.results.group_numbers import Chain, Correlations, Family, Forced, GroupNumbers, Measured
+from specbench.results.row import Chain, Correlations, Family, ForcedNumbers, GroupNumbers, MeasuredNumbers
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 
@@ -18,14 +18,14 @@ def metric(value: float | None) -> Metric:
 
 def group(measured: float | str | None, forced: float | None, misfit: float | None = 0.5) -> GroupNumbers:
     """`measured`: "" for a drafter that no run has measured."""
-    found = None if isinstance(measured, str) else Measured(
+    found = None if isinstance(measured, str) else MeasuredNumbers(
         acceptance_rate=metric(measured), mean_acceptance_length=Metric(), speedup=Metric()
     )  # fmt: skip
     names = ("cross_entropy", "kl", "tv", "target_misfit", "speedup_expected")
     rates: dict[str, Any] = {name: Metric() for name in names}
     return GroupNumbers(
         task="mgsm", subset="x", language="x", num_prompts=3, measured=found,
-        forced=Forced(num_positions=5, acceptance_rate=metric(forced), draft_misfit=metric(misfit), excluded=0.0,
+        forced=ForcedNumbers(num_positions=5, acceptance_rate=metric(forced), draft_misfit=metric(misfit), excluded=0.0,
                       tokens_per_pass=Chain.model_construct(), **rates),
     )  # fmt: skip
 

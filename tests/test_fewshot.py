@@ -10,7 +10,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.results.leaderboard import load
 from specbench.results.leaderboard import write as write_rows
-from specbench.results.row import Shots
+from specbench.results.row import RowShots
 from specbench.specs.catalogue import load_task
 from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
@@ -160,7 +160,7 @@ def test_rows_tell_it_too_and_validate_asks_the_task(folder: Path, specbench: Ca
     found = load(folder / "run" / "leaderboard.json")
     assert {(row.shots.num, row.shots.source, row.shots.num_checked) for row in found if row.shots} == {(2, "local", 2)}
     assert not validate(folder / "run" / "leaderboard.json", with_records=True).problems
-    wrong = [row.model_copy(update={"shots": Shots(num=0)}) for row in found]
+    wrong = [row.model_copy(update={"shots": RowShots(num=0)}) for row in found]
     write_rows(folder / "run" / "leaderboard.json", wrong)
     problems = validate(folder / "run" / "leaderboard.json", with_records=True).problems
     assert any("shots.num = 0, but its run gives 2" in str(problem) for problem in problems)

@@ -22,10 +22,9 @@ from specbench.core.errors import ConfigError
 from specbench.models import timing
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.comparison_input import ComparisonInput
-from specbench.results.differences import unpaired_ratio, widened_ratio
 from specbench.results.execute import execute
 from specbench.results.gate.check import check
-from specbench.results.gate.findings import Compared, output_finding
+from specbench.results.gate.findings import MethodFindings, output_finding
 from specbench.results.gate.pairing import pair_rows
 from specbench.results.gate.report import junit, markdown
 from specbench.results.gate.speed import (
@@ -41,8 +40,9 @@ from specbench.results.gate.speed import (
     widening,
 )
 from specbench.results.leaderboard import load, write
-from specbench.results.row import Sampling
-from specbench.results.verdict import Difference
+from specbench.results.paired import unpaired_ratio, widened_ratio
+from specbench.results.row import RowSampling
+from specbench.results.verdict import TokenDifference
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 from tests import tiny
@@ -238,7 +238,7 @@ def test_a_rule_that_is_wrong_is_caught_by_its_outputs(base, tmp_path):
 
 def test_other_draws_are_no_regression(base, tmp_path):
     """Of a run that samples, other tokens are compared by what their passes are worth."""
-    before = edited(base, tmp_path / "before", sampling=Sampling(temperature=1.0))
+    before = edited(base, tmp_path / "before", sampling=RowSampling(temperature=1.0))
     now = with_records(before, tmp_path / "now", with_another_token)
     report = check(str(before), str(now), 0.03)
     sd = next(each for each in report.compared if each.method == "sd")
@@ -276,7 +276,7 @@ def test_of_rows_too_counts_have_noise_where_rounding_may_differ(base, tmp_path)
 
 
 def test_near_ties_are_no_regression():
-    tie = Difference(prompt="1", position=2, ar_token="a", method_token="b", gap=1e-6, near_tie=True)
+    tie = TokenDifference(prompt="1", position=2, ar_token="a", method_token="b", gap=1e-6, near_tie=True)
     serious = tie.model_copy(update={"near_tie": False, "gap": 1.0})
     excused, wrong = output_finding("en", 8, 1, [tie]), output_finding("en", 8, 2, [tie, serious])
     assert not excused.regressed and excused.candidate == "8 equal, 1 near-ties"
@@ -384,7 +384,7 @@ def test_a_speed_up_that_fell_with_the_speed_of_ar_has_no_verdict(base, tmp_path
     ],
 )
 def test_what_has_no_interval_never_passes(num_prompts, ratio, what, verdict):
-    compared = Compared("mgsm", "sd")
+    compared = MethodFindings("mgsm", "sd")
     values = (Metric(value=2.0), Metric(value=2.0))
     Pending(compared, what, "all", joined(values, ratio, num_prompts)).judge(1.0, 0.03, paired=True)
     assert compared.verdict == verdict
@@ -535,7 +535,7 @@ def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_ou
     assert found.num_prompts == MIN_PROMPTS and [each.value for each in found.values] == [3.0, 3.0]
     assert found.ratio(1.0) == Metric(value=1.0, low=1.0, high=1.0)
     none = lengths(SimpleNamespace(generations=lambda: ([answer(0)] * (MIN_PROMPTS + 1), before), prompts=prompts))
-    compared = Compared("mgsm", "sd")
+    compared = MethodFindings("mgsm", "sd")
     Pending(compared, LENGTH, "all", none).judge(1.0, 0.03, paired=True)
     assert none.num_prompts == 0 and compared.verdict == "cannot compare"
 

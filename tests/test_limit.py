@@ -19,7 +19,7 @@ from specbench.analysis.limit.timings import COMPILED_LENGTHS, NUM_DRAFT_TOKENS,
 from specbench.analysis.limit.work import LEAST_BYTES, AttentionLayer, Gauge, Rates, Work, work_of
 from specbench.core.errors import ConfigError
 from specbench.models.timing import Clock, PassLog
-from specbench.results.speed import expected_speedup
+from specbench.results.metrics import expected_speedup
 from tests import tiny
 from tests.limits import known_report, known_timings
 
@@ -179,7 +179,7 @@ def test_an_interval_between_the_two_widths_is_a_figure_with_a_warning() -> None
     assert "0.90 to 1.80 (× 2.00)" in warning.text
 
 
-def test_a_speedup_that_is_not_told_apart_from_1_is_marked() -> None:
+def test_a_speedup_that_is_not_distinct_names_from_1_is_marked() -> None:
     """At α = 0.4 the best of 1 token is 1.4 ÷ (0.3 + 1.016), with v(2) from 0.908 to 1.232; none is drafted at 0.3."""
     cells = [line.split() for line in printed(known_report(9)).splitlines() if line.strip()]
     lines = {first: others for first, *others in cells}

@@ -4,9 +4,8 @@ import warnings
 
 import pytest
 
-from specbench.results.acceptance import accepted_lengths
-from specbench.results.metrics import metrics_of, summarize
-from specbench.results.speed import expected_speedup
+from specbench.results.acceptance import accepted_tokens_per_step
+from specbench.results.metrics import expected_speedup, metrics_of, summarize
 from specbench.specs.catalogue import load_method
 
 FUZZY = {"rule": "fuzzy", "divergence": "js", "threshold": 0.4}
@@ -414,12 +413,13 @@ def test_a_simulated_run_gives_what_was_put_in_without_warnings():
         assert metric.low is None or metric.low - 1e-9 <= metric.value <= metric.high + 1e-9
 
 
-def test_accepted_lengths_count_the_target_passes_by_what_they_accepted():
+def test_accepted_tokens_per_step_count_the_target_passes_by_what_they_accepted():
     """Of a drafter that decodes alone, and of an external decoder, nothing is known of such passes."""
     drafted = [FIRST["methods"]["m"], SECOND["methods"]["m"]]
-    assert accepted_lengths(drafted, 4) == (0, 1, 1, 1, 0)
-    assert accepted_lengths([autoregressive(7)], 0) == (6,)
+    assert accepted_tokens_per_step(drafted, 4) == (0, 1, 1, 1, 0)
+    assert accepted_tokens_per_step([autoregressive(7)], 0) == (6,)
     alone = {**autoregressive(7), "decoded_by": "drafter"}
-    assert accepted_lengths([alone], 0) is None and accepted_lengths([alone, *drafted], 3) == (0, 1, 1, 1)
+    assert accepted_tokens_per_step([alone], 0) is None
+    assert accepted_tokens_per_step([alone, *drafted], 3) == (0, 1, 1, 1)
     external = {"num_first_tokens": 1, "num_target_passes": 2}
-    assert accepted_lengths([*drafted, {**autoregressive(1), "external": external}], 3) is None
+    assert accepted_tokens_per_step([*drafted, {**autoregressive(1), "external": external}], 3) is None

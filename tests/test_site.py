@@ -33,12 +33,12 @@ from specbench.publish.site.charts import (
 from specbench.publish.site.entries import COLUMNS, read, signed
 from specbench.publish.site.quality_speed_plot import front, prediction_plot, quality_speed_plots
 from specbench.publish.site.row_page import breakdown_of, facts
-from specbench.results import ranks
+from specbench.results import ranking as ranks
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import verdict_of
 from specbench.results.leaderboard import load, write
 from specbench.results.paired import RowWithRecords
-from specbench.results.ranks import ranked
+from specbench.results.ranking import ranked
 from specbench.results.row import Evidence, Row, digest_of
 from tests.site_rows import HOSTILE, hostile_row, many_rows, metrics, some_rows
 from tests.test_fairness import run_into
@@ -249,7 +249,7 @@ def test_planes_of_sweeps_and_predictions(made, tmp_path):
     assert points is not None and len(points.points) == 8 and points.num_reached == 6
 
 
-def test_pictures_of_one_task_are_told_apart_by_what_differs(tmp_path):
+def test_pictures_of_one_task_are_distinct_names_by_what_differs(tmp_path):
     same = {"quality": "accuracy", "n": 40, "subset": "all", "metrics": metrics(random.Random(0))}
     rows = [
         row(**same, method=f"m{method}@1:0", task="mgsm@1:0", seed=seed, sampling={"temperature": temperature})
@@ -373,7 +373,7 @@ def test_a_row_of_impossible_size_has_a_page(tmp_path):
     write(tmp_path / "board.json", [row(method=f"m{each}@1:0", metrics=found) for each in range(2)])
     build([tmp_path / "board.json"], tmp_path / "site", "x")
     with pytest.raises(ValidationError):
-        Row.model_validate(row().model_dump() | {"accepted_lengths": (1, -1)})
+        Row.model_validate(row().model_dump() | {"accepted_tokens_per_step": (1, -1)})
 
 
 def test_scales_are_round_and_hold_all_values():
@@ -411,7 +411,7 @@ def test_parts_of_the_overhead_take_its_place():
     assert breakdown_of(row(metrics={}), "x") is None
 
 
-def test_accepted_lengths_are_those_of_the_records(tmp_path):
+def test_accepted_tokens_per_step_are_those_of_the_records(tmp_path):
     run_into(tmp_path / "run", "sd,draft-only", subsets=("en",))
     entries = read([tmp_path / "run" / "leaderboard.json"])
     found = {entry.row.method_name: histogram_of(entry.side) for entry in entries.all}

@@ -16,8 +16,7 @@ from specbench.models.causal_lm import ModelPair
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import caption
 from specbench.results.paired import RowWithRecords
-from specbench.results.ranked_tables import unranked
-from specbench.results.ranks import ranked
+from specbench.results.ranking import ranked, unranked
 from specbench.running.compose import Decoder, compose
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
@@ -180,4 +179,4 @@ def test_its_rows_are_marked_and_ranked_beside_none() -> None:
     order = ranked([RowWithRecords(each) for each in rows], "speedup")
     assert [(each.row.method, each.text) for each in order] == [("sd@1:0", "1"), ("synthetic@1:0", "")]
     assert unranked(rows) == ["not ranked: synthetic: its α is prescribed (0.8), not a drafter's"]
-    assert any("ranked beside no other row: its α is prescribed (0.8)" in line for line in caption(rows[:1]))
+    assert any("not ranked: its α is prescribed (0.8)" in line for line in caption(rows[:1]))

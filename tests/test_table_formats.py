@@ -9,7 +9,7 @@ from specbench.core.table import Table, escaped_latex, escaped_markdown, numbers
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import write
 from specbench.results.paired import RowWithRecords
-from specbench.results.ranked_tables import Numbered, tables
+from specbench.results.ranking import Numbered, tables
 from tests.test_leaderboard import row
 
 

@@ -66,7 +66,7 @@ def test_other_conditions_are_said():
     assert re.search(r"float32 on .*, compiled", rendered(rows(engine="compiled")))
 
 
-def test_subsets_that_are_sampled_in_different_ways_are_told_apart():
+def test_subsets_that_are_sampled_in_different_ways_are_distinct_names():
     warm = {"temperature": 0.8}
     mixed = [row(subset="en", metrics=METRICS), *(row(subset=s, metrics=METRICS, sampling=warm) for s in ("ja", "th"))]
     assert "greedy in en; temperature 0.8 in ja, th; float32 on" in rendered(mixed)
@@ -154,8 +154,8 @@ def test_a_drafter_without_a_model_is_named_by_its_kind():
         ("greedy equal", 0.0, "verdict: greedy equal, this run's outputs are AR's"),
         ("lossless", 0.0, "verdict: lossless, stated without evidence"),
         ("lossless", 1.0, "verdict: lossless, stated without evidence"),
-        ("near-tie only", 0.0, "verdict: near-tie only, by this run's outputs beside AR's"),
-        ("diverged", 0.0, "verdict: diverged, by this run's outputs beside AR's"),
+        ("near-tie only", 0.0, "verdict: near-tie only, by this run's outputs compared with AR's"),
+        ("diverged", 0.0, "verdict: diverged, by this run's outputs compared with AR's"),
         ("diverged", 1.0, "verdict: diverged, stated without evidence"),
         ("lossy by design", 1.0, "verdict: lossy by design, as its rule declares"),
         ("not audited", 1.0, "verdict: not audited"),
@@ -167,7 +167,7 @@ def test_a_verdict_is_said_with_what_it_comes_from(verdict, temperature, said):
     assert said in [line.strip() for line in text.splitlines()]
 
 
-def test_verdicts_that_differ_are_told_apart():
+def test_verdicts_that_differ_are_distinct_names():
     mixed = [row(subset="en", metrics=METRICS, verdict="greedy equal"), row(subset="ja", metrics=METRICS)]
     assert "verdict: greedy equal, this run's outputs are AR's in en; not audited in ja" in rendered(mixed)
 
@@ -208,7 +208,7 @@ def test_what_is_weak_about_a_score_is_said():
     for line in (
         "not scored, and in no mean: 3 answers in ja",
         "programs that a limit ended (time, output), counted as wrong: 2 answers in ja",
-        "prompts that lost their middle to fit the context: 25% in ja",
+        "prompts shortened in the middle to fit the context: 25% in ja",
         "asked language %, ar → method: 100.0 → 80.0 in ja",
     ):
         assert line in text
@@ -241,10 +241,10 @@ def test_texts_without_a_reference_have_language_and_repetition():
     text = rendered([row(subset="ja", metrics=told, quality="loop_free", n=40)])
     assert "loop-free %" in text and "asked language %, ar → method: 100.0 → 100.0 in ja" in text
     assert "repetition %, ar → method: 0.0 → 12.5 in ja" in text
-    assert "cannot be told" not in text
+    assert "cannot be identified" not in text
     del told["language_share"], told["language_share_ar"]
     text = rendered([row(subset="oci", metrics=told, quality="loop_free", n=40)])
-    assert "language of the answers: cannot be told in oci" in text
+    assert "language of the answers: cannot be identified in oci" in text
 
 
 def test_what_drafts_is_said_in_words():

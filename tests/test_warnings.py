@@ -15,9 +15,9 @@ from specbench.cli import app
 from specbench.results.bootstrap import Metric
 from specbench.results.gate.check import check
 from specbench.results.leaderboard import load, write
-from specbench.results.ranked_tables import Numbered, tables
-from specbench.results.row import Row, Warning
-from specbench.results.runs import Runs
+from specbench.results.ranking import Numbered, tables
+from specbench.results.row import Row, RowWarning
+from specbench.results.runs import RecordedRuns
 from specbench.results.tables import comparison_table, overview_table, run_table
 from specbench.results.validation import validate
 from specbench.results.warnings import WIDE, warnings_of
@@ -80,7 +80,10 @@ def test_a_drift_names_the_ratio_and_a_resumed_run() -> None:
     assert codes(measured(ar_drift=Metric(value=0.8, low=0.6, high=1.0))) == []
 
 
-DOUBTS = (Warning(code="wide_interval", text="too wide: measure more"), Warning(code="few_prompts", text="too few"))
+DOUBTS = (
+    RowWarning(code="wide_interval", text="too wide: measure more"),
+    RowWarning(code="few_prompts", text="too few"),
+)
 
 
 def shown(*found: Table) -> str:
@@ -96,7 +99,7 @@ TABLES: dict[str, Callable[[Row], list[Table]]] = {
     "run": lambda each: [run_table([each])],
     "methods": lambda each: [comparison_table([each])],
     "tasks": lambda each: [overview_table([[each]])],
-    "leaderboard": lambda each: tables([Numbered("1", Runs().with_records(each, Path("board.json")))]),
+    "leaderboard": lambda each: tables([Numbered("1", RecordedRuns().with_records(each, Path("board.json")))]),
 }
 
 
@@ -164,16 +167,16 @@ def test_a_run_whose_baseline_drifts_says_so_everywhere(drifted: Path, specbench
     assert "baseline all: the baseline ran at 0.5" in notes and "candidate all: the baseline ran at 0.5" in notes
 
 
-def test_accepted_lengths_are_those_of_the_steps_and_recomputed(drifted: Path) -> None:
+def test_accepted_tokens_per_step_are_those_of_the_steps_and_recomputed(drifted: Path) -> None:
     board = drifted / "leaderboard.json"
     found = load(board)
     whole = {each.method_name: each for each in found if each.subset == "all"}
     for name, each in whole.items():
         steps = [step for record in read(drifted / "records.jsonl") for step in record["methods"][name]["steps"]]
         by_hand = [sum(step[2] == length for step in steps) for length in range(each.num_draft_tokens + 1)]
-        assert each.accepted_lengths == tuple(by_hand) and sum(by_hand) == len(steps)
-    assert len(whole["ar"].accepted_lengths or ()) == 1 and len(whole["sd"].accepted_lengths or ()) == 6
-    for field, value in (("warnings", ()), ("accepted_lengths", (1, 2))):
+        assert each.accepted_tokens_per_step == tuple(by_hand) and sum(by_hand) == len(steps)
+    assert len(whole["ar"].accepted_tokens_per_step or ()) == 1 and len(whole["sd"].accepted_tokens_per_step or ()) == 6
+    for field, value in (("warnings", ()), ("accepted_tokens_per_step", (1, 2))):
         write(board, [each.model_copy(update={field: value}) for each in found])
         problems = validate(board, with_records=True).problems
         assert any(f"{field} = {list(value)!r}" in problem for problem in problems if "all sd" in problem)

@@ -1,4 +1,4 @@
-"""`specbench leaderboard`: board files that are kept and published."""
+"""`specbench leaderboard`, `compare` and `check`."""
 
 import json
 from pathlib import Path
@@ -11,24 +11,24 @@ from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError
 
 leaderboard = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Board files: leaderboard JSON.")]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")]
 
 
 @leaderboard.callback()
 def about() -> None:
-    """Keep, check, join and show leaderboard files."""
+    """Add to, check, join and show leaderboard files."""
 
 
 @leaderboard.command()
 def add(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
-    to: Annotated[str, typer.Option(help="Board file; it is made where there is none.")],
+    to: Annotated[str, typer.Option(help="Leaderboard file; it is created where it does not exist.")],
 ) -> None:
-    """Put the rows of runs into a board file, with the place of their records; several may do so at once.
+    """Add the rows of runs to a leaderboard file, with the place of their records; several processes may do so at once.
 
     A row of the same configuration is replaced.
 
-    A file holds rows of one machine and one set of versions: others are refused, with both values.
+    A file holds rows of one machine and one set of versions: other rows are refused, with both values.
     """
     from specbench.results.adding import add_runs
 
@@ -41,9 +41,9 @@ def add(
 def merge(
     files: Files, to: Annotated[str, typer.Option(help="File that takes the rows of all: a new one, or one of them.")]
 ) -> None:
-    """Join board files; what does not go together is refused, with both values.
+    """Join leaderboard files; rows that do not go together are refused, with both values.
 
-    An audit's verdict that only one of the files has is kept.
+    A verdict of an audit that only one of the files has is kept.
     """
     from specbench.results.adding import merge_files
 
@@ -57,15 +57,15 @@ def validate(
     files: Files,
     records: Annotated[bool, flag("--records", help="Compute every row again from the folder of its run.")] = False,
     run: Annotated[
-        list[Path] | None, typer.Option(help="Folder of a run whose rows do not say where it is; several times.")
+        list[Path] | None, typer.Option(help="Folder of a run whose rows do not name it; may be given several times.")
     ] = None,
 ) -> None:
-    """Say whether board files are whole, unedited, of one machine and set of versions; exit code 2 if one is not.
+    """Check that leaderboard files are whole, unedited, and of one machine and set of versions; exit code 2 if not.
 
     Each row has a digest, which protects against slips and not against forgery.
 
-    --records makes every row again from the folder of its run and compares all of it, metrics to the last digit; what
-    was added later and cannot be made again (an audit without its report, numbers of fairness) is named as stated.
+    --records computes every row again from the folder of its run and compares all fields, metrics to the last digit.
+    Fields that cannot be computed again (an audit without its report, numbers of fairness) are listed as stated.
     """
     from specbench.analysis.audit.output import verdict_in_report
     from specbench.results.validation import validate as validated
@@ -97,13 +97,13 @@ def show(
     ] = None,
     format_: Annotated[str, typer.Option("--format", help="text, markdown, or latex for a paper.")] = "text",
 ) -> None:
-    """Print ranked tables: rows that compare share one, and ranks say what their intervals cannot tell apart.
+    """Print ranked tables, one for each set of conditions; ranks overlap where intervals cannot separate the rows.
 
-    A rank like 2–3: the paired intervals cannot tell the row from its neighbours.
+    A rank like 2–3: the paired intervals cannot separate the row from its neighbours.
 
     The intervals of all pairs of a table are widened together (Bonferroni): 5 % of tables of equals rank any.
     """
-    from specbench.results.ranked_tables import show as shown
+    from specbench.results.ranking import show as shown
 
     with stderr.status("reading the records"):
         found = shown(files, sort, filter_ or [], split(subset or ""), format_)
@@ -131,9 +131,9 @@ def compare(
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the comparison as JSON instead of tables.")] = False,
 ) -> None:
-    """Put two runs, methods or rows side by side: what differs in their configuration, then paired changes."""
+    """Compare two runs, methods or rows: differences in configuration, then paired changes of the metrics."""
     from specbench.results.compare import compare as compared
-    from specbench.results.compare_tables import tables
+    from specbench.results.compare import tables
     from specbench.results.comparison_input import chosen, read_input
 
     tasks, subsets = split(task or ""), split(subset or "")
@@ -161,18 +161,19 @@ def check(
     markdown: Annotated[str | None, typer.Option(help="File for the report as Markdown.")] = None,
     junit: Annotated[str | None, typer.Option(help="File for the report as JUnit XML.")] = None,
 ) -> None:
-    """Say whether a run is worse than a baseline; exit code 0: no, 1: yes, 2: they cannot be compared.
+    """Check whether a run is worse than a baseline; exit code 0: no, 1: yes, 2: they cannot be compared.
 
-    Of the same outputs, more target or draft passes per token or a lower τ or α is a regression, however small, and so
-    is another text, finish or score of the same tokens. A run beside itself is identical, with exit code 0.
+    For the same outputs, any increase of target or draft passes per token and any decrease of τ or α is a regression,
+    and so is another text, finish or score of the same tokens. A run compared with itself is identical: exit code 0.
 
-    Outputs of lossless methods must be the baseline's, near-ties apart; of others τ is judged like a speed-up.
+    Outputs of lossless methods must equal the baseline's, except near-ties; for other methods τ is judged like a
+    speed-up.
 
     A speed-up has regressed where the whole interval of new ÷ old lies below 1 − MAX_REGRESSION.
 
-    With a leaderboard as the baseline outputs and draft passes are not compared, and intervals are not paired.
+    With a leaderboard file as the baseline, outputs and draft passes are not compared, and intervals are not paired.
 
-    Of several rows of a method there, the one whose conditions and options are nearest is taken.
+    Of several rows of a method in the file, the one with the nearest conditions and options is used.
     """
     from specbench.analysis.audit.output import check_place, write_report
     from specbench.results.gate import report as junit_xml
@@ -198,7 +199,7 @@ def check(
 
 
 def share(option: str, text: str) -> float:
-    """3% or 0.03 as 0.03. Raises ConfigError for what is no share below 1."""
+    """Returns 0.03 for 3% or 0.03. Raises ConfigError for a value that is not a share below 1."""
     number, percent, rest = text.strip().partition("%")
     try:
         value = float(number) / (100 if percent else 1)

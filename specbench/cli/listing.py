@@ -6,7 +6,7 @@ from rich.text import Text
 
 from specbench.cli.help.method import verdict
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
-from specbench.results.glossary import MEANINGS
+from specbench.results.units import MEANINGS
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.method import MethodSpec
 

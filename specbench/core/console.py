@@ -1,4 +1,4 @@
-"""What is printed, and where: results on stdout, everything else on stderr."""
+"""The two outputs of a command: results on stdout, everything else on stderr."""
 
 import os
 import re
@@ -22,7 +22,7 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 
 
 class PlainConsole(Console):
-    """Prints texts as they are: names of users hold brackets and colons too."""
+    """A console that prints texts as they are: names of users hold brackets and colons too."""
 
     def __init__(self, stderr: bool = False) -> None:
         # A pipe or a file has no width of its own; 100 columns hold every table.
@@ -34,7 +34,7 @@ class PlainConsole(Console):
         return super().render_str(visible(text), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """All that is printed passes here; what a file brought commands no terminal."""
+        """Escapes control characters in everything that is printed, so that a file cannot command the terminal."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else visible(text), style, control)
 
@@ -44,7 +44,8 @@ class PlainConsole(Console):
 
 
 def visible(text: str) -> str:
-    """The text with each control character as its escape, such as \\u001b, which in JSON means the same character."""
+    """Returns the text with each control character as its escape, such as \\u001b, which JSON reads as the same
+    character."""
     return CONTROLS.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
@@ -52,13 +53,13 @@ stdout, stderr = PlainConsole(), PlainConsole(stderr=True)
 
 
 def say(console: Console, text: str) -> None:
-    """One line as it is: names of users hold brackets and colons too."""
+    """Print one line as it is."""
     console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def saying(what: str) -> Iterator[Callable[[str], None]]:
-    """Where a long command is: a line that changes on a terminal, a line now and then elsewhere."""
+    """Shows the progress of a long command: a line that changes on a terminal, a line at intervals elsewhere."""
     if stderr.is_terminal:
         with stderr.status(what) as status:
             yield status.update
@@ -75,13 +76,13 @@ def saying(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def fail(error: ConfigError) -> int:
-    """Say what is wrong, in one line; the exit code."""
+    """Print the error in one line; returns the exit code."""
     stderr.print(f"error: {error}", soft_wrap=True)
     return 2
 
 
 def discard_output() -> None:
-    """What is left in a stream that takes nothing goes nowhere, or Python would complain about it when it ends."""
+    """Discards the rest of a closed stream; Python would complain about it at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -98,6 +99,6 @@ def show_warning(
     file: object = None,
     line: str | None = None,
 ) -> None:
-    """Our own warnings in one line; those of libraries are not the user's concern."""
+    """Prints warnings of specbench in one line; those of libraries are not for the user."""
     if category is UserWarning and "specbench" in filename:
         stderr.print(f"warning: {message}", soft_wrap=True)

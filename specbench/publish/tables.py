@@ -124,7 +124,7 @@ def _remarks(measured: Sequence[CellRows], labels: Sequence[str]) -> list[str]:
     where = ", ".join(few) if len(few) <= MAX_NAMES else f"{len(few)} of {len(measured)} cells"
     rows = [(row, name) for name, (_, found) in zip(labels, measured, strict=True) for row in over_all(found)]
     marks = warning_lines([row for row, _ in rows], [f"{name} {row.method_name}" for row, name in rows])
-    alone = {f"{row.method_name} ranks with none: {why}" for row, _ in rows if (why := prescribed(row))}
+    alone = {f"{row.method_name} is not ranked: {why}" for row, _ in rows if (why := prescribed(row))}
     return [*([f"{FEW} in {where}"] if few else []), *marks, *sorted(alone)]
 
 

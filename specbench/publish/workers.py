@@ -13,8 +13,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.core.threads import called
 from specbench.results.comparable import VERSIONS
-from specbench.results.environment import commit, environment
-from specbench.results.machine import check_rows
+from specbench.results.environment import check_rows, commit, environment
 from specbench.running.records import Record
 from specbench.running.request import Request
 

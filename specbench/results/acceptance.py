@@ -1,19 +1,19 @@
-"""Recorded generations → how many draft tokens were accepted, and how many tokens a target pass was worth."""
+"""Recorded generations → how many draft tokens were accepted, and how many tokens each target pass emitted."""
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.shares import SHARE, Bounds
+from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, step_sum
 
 
 def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
-    """The generation with its passes where they belong: of one model that decodes alone, the decode loop calls every
-    pass the target's. `decodes_with` is the method's; "random" is settled by the record, which says who `decoded_by`.
+    """Returns the generation with each pass under the model that ran it. The decode loop calls every pass of a model
+    that decodes alone the target's. `decodes_with`: of the method; with "random" the record says which model decoded
+    (`decoded_by`).
 
-    Raises ValueError where the record does not say.
+    Raises ValueError for a record without `decoded_by`.
     """
     decoder = generation.get("decoded_by") if decodes_with == "random" else decodes_with
     if decoder is None:
@@ -25,7 +25,7 @@ def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
 
 
 def is_drafted_alone(generation: Generation) -> bool:
-    """Whether the drafter decoded it without the target; asked of what `with_own_passes` gives."""
+    """Returns whether the drafter decoded without the target. `generation`: from `with_own_passes`."""
     return generation.get("decoded_by") == "drafter"
 
 
@@ -34,13 +34,14 @@ def new_tokens(generation: Generation) -> int:
 
 
 def timed_tokens(generation: Generation) -> int:
-    """The tokens that decode_seconds were spent on: all but those that were there when its clock started, which is one,
-    unless an external decoder reported several at once or (0) did not report any."""
+    """Returns the tokens that decode_seconds covers: all but those that exist when its clock starts. That is one
+    token, unless an external decoder reported several first tokens, or none."""
     return new_tokens(generation) - int(generation.get("external", {}).get("num_first_tokens", 1))
 
 
 def target_passes(generation: Generation) -> int | None:
-    """Target passes, the prefill included; None where an external decoder does not tell."""
+    """Returns the number of target passes, the prefill included; None for an external decoder that does not report
+    it."""
     if "external" in generation:
         told: int | None = generation["external"]["num_target_passes"]
         return told
@@ -48,9 +49,9 @@ def target_passes(generation: Generation) -> int | None:
 
 
 def tokens_of_passes(generation: Generation) -> tuple[int, int]:
-    """Emitted tokens, and the target passes that emitted them; (0, 0) where the passes are not known, or none.
+    """Returns the emitted tokens and the target passes that emitted them; (0, 0) where the passes are unknown.
 
-    A prefill that emits a token by itself is left out with its token, where the steps are known.
+    Where the steps are known, a prefill that emits a token by itself is left out, and so is its token.
     """
     num_passes, num_steps = target_passes(generation), len(generation["steps"])
     if not num_passes:
@@ -61,8 +62,8 @@ def tokens_of_passes(generation: Generation) -> tuple[int, int]:
 
 
 def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[str, Any]) -> dict[str, Metric]:
-    """Acceptance of draft tokens, and target passes. A query that the drafter decoded alone has no target pass: it
-    counts in `target_passes_per_token`, and it has no acceptance length."""
+    """Returns the metrics of acceptance and of target passes. A query that the drafter decoded alone has no target
+    pass: it counts in `target_passes_per_token`, and has no acceptance length."""
     drafted, judged, accepted = ([step_sum(g, column) for g in own] for column in (DRAFTED, JUDGED, ACCEPTED))
     num_steps = [len(g["steps"]) for g in own]
     passes = [target_passes(g) for g in own]
@@ -95,7 +96,8 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
 
 
 def _unconditional(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
-    """Only of drafts whose end is not proposed: of all others it is `acceptance_rate_expected`."""
+    """Returns the unconditional acceptance rate, for drafters that do not propose the end of a text; for all others
+    it equals `acceptance_rate_expected`."""
     if not any("attempted" in g for g in own):
         return {}
     lists = [g.get("attempted") or [] for g in own]
@@ -103,10 +105,13 @@ def _unconditional(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Met
     return {"acceptance_rate_unconditional": rate}
 
 
-def accepted_lengths(own: Sequence[Generation], num_draft_tokens: int) -> tuple[int, ...] | None:
-    """Element k: the target passes after the prefill in which k draft tokens were accepted, 0 to `num_draft_tokens`;
-    their sum is that of all steps of all answers. None of an external decoder, and where no answer has a target pass:
-    queries that the drafter decoded alone are left out."""
+def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -> tuple[int, ...] | None:
+    """Returns a histogram: element k is the number of target passes after the prefill in which k draft tokens were
+    accepted, k from 0 to `num_draft_tokens`.
+
+    Returns None for an external decoder, and where no answer has a target pass. Queries that the drafter decoded alone
+    are left out.
+    """
     verified = [g for g in own if not is_drafted_alone(g)]
     if not verified or any("external" in g for g in verified):
         return None
@@ -115,7 +120,8 @@ def accepted_lengths(own: Sequence[Generation], num_draft_tokens: int) -> tuple[
 
 
 def allocated_share(prompts: Prompts, own: Sequence[Generation]) -> Metric:
-    """`drafter_share` of random allocation: the new tokens of the queries that the drafter decoded ÷ all new tokens."""
+    """Returns `drafter_share` of random allocation: the new tokens of the queries that the drafter decoded ÷ all new
+    tokens."""
     num_new = [new_tokens(g) for g in own]
     alone = [n * is_drafted_alone(g) for n, g in zip(num_new, own, strict=True)]
     return prompts.ratio(alone, num_new, bounds=SHARE)

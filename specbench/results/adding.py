@@ -1,4 +1,5 @@
-"""Rows into a board file: those of finished runs, and those of other files. Locked, and written in one step."""
+"""Adds rows to a leaderboard file: those of finished runs, and those of other files. The file is locked and replaced
+in one step."""
 
 import os
 from collections.abc import Sequence
@@ -6,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.core.errors import ConfigError
-from specbench.results.additions import with_added
 from specbench.results.comparable import Sourced, check_together
 from specbench.results.leaderboard import load, merge
 from specbench.results.quality import JUDGED
 from specbench.results.row import Row
 from specbench.results.runs import ROWS, finished_run, place_of
+from specbench.results.validation import OF_AUDITS
 
 
 @dataclass(frozen=True)
 class Added:
-    """How many rows were new, took the place of an older result of the same configuration, and were there already."""
+    """How many rows were new, replaced an older result of the same configuration, or were in the file already."""
 
     new: int
     replaced: int
@@ -102,12 +103,13 @@ def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
 
 
 def is_same(row: Row, other: Row) -> bool:
-    """Whether two rows are one result, whatever was added to either later, and wherever its file is."""
+    """Returns whether two rows are one result. Fields that were added later, and the place of the file, do not
+    count."""
     return (row.key, row.created, row.metrics) == (other.key, other.created, other.metrics)
 
 
 def is_unjudged(row: Row, judged: Row) -> bool:
-    """Whether a row is what a judge's ratings were added to: the same result without them."""
+    """Returns whether a row is the same result as `judged`, without the judge's ratings."""
     if JUDGED in row.signatures or row.key != judged.model_copy(update={"signatures": {}}).key:
         return False
     return all(judged.metrics.get(name) == row.metrics.get(name) for name in ("tpot_seconds", "new_tokens", "speedup"))
@@ -118,7 +120,7 @@ def _with_place(row: Row, folder: Path, file: Path) -> Row:
 
 
 def _moved(row: Row, file: Path, to: Path) -> Row:
-    """The row of a file as it stands in another: the places of its run and of its audit's report seen from there."""
+    """Returns the row with the places of its run and of its audit's report relative to another file."""
     if row.evidence is not None and row.evidence.report is not None:
         report = relative(file.parent / row.evidence.report, to)
         row = row.model_copy(update={"evidence": row.evidence.model_copy(update={"report": report})})
@@ -127,7 +129,8 @@ def _moved(row: Row, file: Path, to: Path) -> Row:
 
 
 def relative(folder: Path, file: Path) -> str:
-    """The way from a file's folder to another folder, with "/"; the whole path where there is none (other drives)."""
+    """Returns the path from a file's folder to another folder, with "/"; the absolute path where both are on
+    different drives."""
     try:
         return Path(os.path.relpath(folder.resolve(), file.resolve().parent)).as_posix()
     except ValueError:
@@ -137,3 +140,34 @@ def relative(folder: Path, file: Path) -> str:
 def _speedup(row: Row) -> str:
     metric = row.metrics.get("speedup")
     return "–" if metric is None or metric.value is None else f"{metric.value:.4f}"
+
+
+def with_added(row: Row, other: Row, where: str, refuse: bool = True) -> Row:
+    """Returns a row with the verdict of an audit and the fairness numbers that another copy of the row has.
+
+    Raises ConfigError where both copies have different ones. Without `refuse` the row's own verdict and the other's
+    numbers win.
+    """
+    verdicts = sorted((row, other), key=_evidence_strength, reverse=True)
+    fairness = row.fairness or other.fairness if refuse else other.fairness or row.fairness
+    contradictions = {
+        "verdict": _evidence_strength(row) == _evidence_strength(other)
+        and (row.verdict, row.evidence) != (other.verdict, other.evidence),
+        "fairness": other.fairness is not None and other.fairness != fairness,
+    }
+    for name, differ in contradictions.items():
+        if differ and refuse:
+            first, second = (f"{getattr(each, name)!s:.80}" for each in (other, row))
+            raise ConfigError(
+                f"{where} are one result ({row.place}) with two {name}s, {first} and {second}: take one of the two out"
+            )
+    best = verdicts[0]
+    return row.model_copy(update={"verdict": best.verdict, "evidence": best.evidence, "fairness": fairness})
+
+
+def _evidence_strength(row: Row) -> int:
+    """Returns how strong the evidence of a verdict is: none, the run's own outputs, an audit, an audit with its
+    evidence."""
+    if row.evidence is not None or row.verdict in OF_AUDITS:
+        return 2 + (row.evidence is not None)
+    return int(row.verdict != "not audited")

@@ -19,10 +19,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, FiniteFloat, model_validator
+from scipy import special
 
 from specbench.results.log_ratios import (
     CONFIDENCE,
     NUM_RESAMPLES,
+    TAILS,
+    Array,
     are_equal,
     expanded,
     normal,
@@ -30,7 +33,6 @@ from specbench.results.log_ratios import (
     ratio_of,
     studentized,
 )
-from specbench.results.shares import SHARE, Bounds, bounded
 
 __all__ = [
     "CONFIDENCE", "INTERVALS", "MIN_PROMPTS", "NUM_RESAMPLES", "SHARE", "SMALL_SAMPLE", "Bounds", "Intervals",
@@ -38,6 +40,8 @@ __all__ = [
 ]  # fmt: skip
 
 Column = NDArray[np.float64]
+Bounds = tuple[float, float]
+SHARE: Bounds = (0.0, 1.0)
 MIN_PROMPTS = 5  # with so many, speed-ups of heavy-tailed lengths are held in 87 % of all cases, with fewer in less
 SMALL_SAMPLE = 30  # intervals of fewer prompts are said to rest on few
 
@@ -59,7 +63,8 @@ class Metric(BaseModel):
 
 
 class Intervals(BaseModel):
-    """How the intervals of a row were computed: the method for each kind of number, and what holds for all of them."""
+    """How the intervals of a row were computed: the method for each kind of number, the level and the number of
+    resamples."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -85,7 +90,7 @@ INTERVALS = Intervals(
 
 @dataclass(frozen=True)
 class Prompts:
-    """Which records belong to one prompt, and the seed of the intervals."""
+    """The prompt of each record, and the seed of the intervals."""
 
     cluster: NDArray[np.int64]  # [num_records], the number of the record's prompt
     seed: int
@@ -97,9 +102,11 @@ class Prompts:
         return cls(np.array([numbers[key] for key in keys], dtype=np.int64), seed)
 
     def ratio(self, *values: Sequence[float] | Column, bounds: Bounds | None = None) -> Metric:
-        """Σ numerator / Σ denominator, or that divided by a baseline's; values: two or four lists [num_records], or
-        eight: one such speed-up divided by another.
-        `bounds`: the least and the most that a record's numerator / denominator can be, where it has such."""
+        """Returns Σ numerator / Σ denominator with its interval.
+
+        `values`: two lists [num_records]; four, to divide by the ratio of a baseline; or eight, to divide one such
+        speed-up by another. `bounds`: the least and greatest numerator / denominator that a record can have.
+        """
         columns: list[Column] = [
             np.bincount(self.cluster, weights=np.asarray(column)).astype(np.float64) for column in values
         ]
@@ -109,24 +116,24 @@ class Prompts:
         return Metric(value=value, low=low, high=high)
 
     def mean(self, values: Sequence[float | None], bounds: Bounds | None = None) -> Metric:
-        """Mean over the examples that have a value; values: [num_records]."""
+        """Returns the mean over the examples that have a value; values: [num_records]."""
         present = [float(value is not None) for value in values]
         return self.ratio([value or 0.0 for value in values], present, bounds=bounds)
 
 
 def ratio(columns: Sequence[Column]) -> float | None:
-    """Σ first / Σ second, with four columns divided by Σ third / Σ fourth, and so on; null where that is undefined."""
+    """Returns Σ first / Σ second; with four columns divided by Σ third / Σ fourth, and so on. None where it is
+    undefined."""
     return _finite(float(ratio_of(np.array([column.sum() for column in columns]))))
 
 
 def interval(columns: Sequence[Column], seed: int, bounds: Bounds | None = None) -> tuple[float | None, float | None]:
-    """95 % interval of a ratio of sums, of a ratio of two such ratios, or of a ratio of two of these.
+    """Returns the 95 % interval of a ratio of sums, of a ratio of two such ratios, or of a ratio of two of these.
 
     columns: two, four or eight arrays [num_prompts] (numerator, denominator, and those of the baseline; then the same
-    of what is compared with); a prompt is drawn with all its columns. Prompts with a zero denominator have nothing to
-    say and are left out. Fewer than MIN_PROMPTS prompts have no interval. `bounds`: of numerator / denominator of two
-    columns. Without them, prompts that all have the same ratio have an interval without width: it says that these
-    prompts show no difference, not that others would.
+    of the other side). A prompt is resampled with all its columns. Prompts with a denominator of zero are left out.
+    Fewer than MIN_PROMPTS prompts have no interval. `bounds`: of numerator / denominator of two columns. Without them,
+    prompts that all have the same ratio have an interval without width: these prompts show no difference; others may.
     """
     usable = np.logical_and.reduce([denominator > 0 for denominator in columns[1::2]])
     drawn = np.array([column[usable] for column in columns], dtype=np.float64)
@@ -143,8 +150,8 @@ def interval(columns: Sequence[Column], seed: int, bounds: Bounds | None = None)
 
 
 def _within(columns: Sequence[Column] | Column, bounds: Bounds | None) -> list[Column] | None:
-    """The columns where values are where they are said to be, up to the rounding of float32, which is taken off; None
-    where they are not: a plug-in's score may not be."""
+    """Returns the columns, with the rounding of float32 beyond the bounds removed; None where a value is out of
+    bounds, as the score of a plug-in may be."""
     if bounds is None:
         return None
     least, most = (bound * columns[1] for bound in bounds)
@@ -156,3 +163,58 @@ def _within(columns: Sequence[Column] | Column, bounds: Bounds | None) -> list[C
 
 def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+def bounded(columns: Array, bounds: Bounds, seed: int) -> tuple[float, float]:
+    """Returns the interval of a weighted mean of bounded values; columns [2, num_prompts]: sums of values, of weights.
+
+    Equal values, as of a method that was right every time: `of_equal`. Bounds that begin at 0: bootstrap-t of the log
+    odds, which are a log ratio of sums too; `wilson` where every prompt is at a bound (right or wrong), or too few
+    differ. Differences, with bounds on both sides of 0: expanded percentiles; on a side to which no prompt differs they
+    reach as far as for equal values.
+    """
+    value, (least, most) = float(columns[0].sum() / columns[1].sum()), bounds
+    if are_equal(columns):
+        return of_equal(value, bounds, columns.shape[1])
+    if least < 0:
+        return _of_differences(columns, bounds, seed)
+    parts = np.stack([columns[0] - least * columns[1], most * columns[1] - columns[0]]).clip(min=0.0)
+    odds = None if (parts.min(axis=0) == 0).all() else studentized(parts, seed)
+    low, high = wilson(parts) if odds is None else (each / (1 + each) for each in odds)
+    return least + (most - least) * low, least + (most - least) * high
+
+
+def _of_differences(columns: Array, bounds: Bounds, seed: int) -> tuple[float, float]:
+    low, high = percentiles(columns, seed)
+    unseen = of_equal(float(columns[0].sum() / columns[1].sum()), bounds, columns.shape[1])
+    low = min(low, unseen[0]) if columns[0].min() >= 0 else low
+    return low, max(high, unseen[1]) if columns[0].max() <= 0 else high
+
+
+def of_equal(value: float, bounds: Bounds, num_prompts: int) -> tuple[float, float]:
+    """Returns the interval of equal values, which have no variance. n equal prompts exclude, at 97.5 % to each side,
+    that more than a share 1 − 0.025^(1/n) of all prompts has another value (3.7 % for n = 100). That value may be at
+    a bound."""
+    unseen = 1 - TAILS[0] ** (1 / num_prompts)
+    return value - unseen * (value - bounds[0]), value + unseen * (bounds[1] - value)
+
+
+def wilson(parts: Array) -> tuple[float, float]:
+    """Returns Wilson's interval of a share, with Student's t, for the effective number of answers: as many independent
+    answers as give the variance of the share between prompts. Repeats of a prompt and prompts of uneven weight count
+    for less; without such variance it is n − 1. The interval stays within 0 and 1. (Effective sample size: Korn and
+    Graubard, Survey Methodology 24, 1998; with Wilson's: Kott and Carr, Journal of Official Statistics 13, 1997.)
+
+    parts [2, num_prompts]: how much of each prompt's weight is in the share, and how much is not.
+    """
+    values, weights = parts[0], parts.sum(axis=0)
+    num_prompts, total = len(values), weights.sum()
+    share = values.sum() / total
+    residuals = (values - share * weights) / (total - weights)  # each over what the others weigh: the jackknife's
+    variance = np.square(residuals).sum() * (num_prompts - 1) / num_prompts
+    num_effective = share * (1 - share) / variance if variance > 0 else num_prompts - 1
+    t = special.stdtrit(num_prompts - 1, TAILS[1])
+    spread = t**2 / num_effective
+    centre = (share + spread / 2) / (1 + spread)
+    half = np.sqrt(spread * share * (1 - share) + spread**2 / 4) / (1 + spread)
+    return max(0.0, float(centre - half)), min(1.0, float(centre + half))

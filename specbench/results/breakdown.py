@@ -1,12 +1,13 @@
-"""Where the time of each method goes, per emitted token, and why a method that accepts more may be slower."""
+"""The time of each method per emitted token, by part; and why a method that accepts more may be slower."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from specbench.core.table import Table, numbers, words
+from specbench.results.bootstrap import Metric
 from specbench.results.captions import prescribed
+from specbench.results.metrics import expected_speedup
 from specbench.results.row import Row
-from specbench.results.speed import dear, name_of, number_of, token_pass, uneven, value_of, verifying_cost
 from specbench.results.units import NULL, number, short
 
 PARTS = {
@@ -14,14 +15,15 @@ PARTS = {
     "tokenizer": "tokenizer_seconds", "other": "other_seconds",
 }  # fmt: skip
 MILLISECONDS = 1000.0
-SAME = 0.02  # acceptance rates closer than that, and speed-ups by that share, are not told apart in words
+SAME = 0.02  # acceptance rates closer than that, and speed-ups by that share, count as equal
 
 
 def breakdown_table(rows: Sequence[Row]) -> Table:
-    """One task and subset, a line per method: milliseconds per emitted token after the first, and what they are spent
-    on; the parts sum to the whole."""
+    """Returns a table of one task and subset, a line per method: milliseconds per emitted token after the first, and
+    their parts, which sum to the whole."""
     plain = token_pass(rows)
-    figures = ("all", "draft", "verify", "rule and\nsampling", "tokenizer", "other", "draft\nshare", "α", "c", "v")
+    spent = ("all", "draft", "verify", "rule and\nsampling", "tokenizer", "other", "draft\nshare")
+    figures = (*spent, "α", "draft\ncost", "verification\ncost")
     return Table(
         f"{short(rows[0].task)} · {rows[0].subset} · ms per token", (*words("method"), *numbers(*figures)),
         [_cells(row, plain) for row in rows], _caption(rows),
@@ -29,8 +31,8 @@ def breakdown_table(rows: Sequence[Row]) -> Table:
 
 
 def per_token(row: Row) -> dict[str, float | None]:
-    """Milliseconds per emitted token by part; a part is null where the records do not tell it. "all" is what tok/s
-    says."""
+    """Returns milliseconds per emitted token by part; None for a part that the records do not hold. "all" is 1000 ÷
+    tok/s."""
     speed = value_of(row, "tokens_per_second")
     spent = [value_of(row, name) for name in ("draft_seconds", "verify_seconds", "overhead_seconds")]
     whole = None if not speed else MILLISECONDS / speed
@@ -42,10 +44,13 @@ def per_token(row: Row) -> dict[str, float | None]:
 
 
 def why(rows: Sequence[Row]) -> str | None:
-    """One line: of the methods that accept more than another and are slower, the one with the highest rate, and the
-    part that takes it the most time more; where there is none, what takes the time of the slowest that is slower than
-    the baseline. None where there is neither. Acceptance rates do not compare across bridges, nor with prescribed ones;
-    and of two speed-ups whose intervals overlap neither is the slower."""
+    """Returns one line on a method that accepts more than another and is slower: the one with the highest rate, and the
+    part that takes it the most additional time. Without such a method, the largest part of the slowest method that is
+    slower than the baseline. None without either.
+
+    Acceptance rates do not compare across bridges, nor with prescribed ones. Of two speed-ups whose intervals overlap
+    neither is slower.
+    """
     needed = ("acceptance_rate", "speedup", "draft_seconds")
     known = [row for row in rows if all(value_of(row, name) is not None for name in needed) and prescribed(row) is None]
     beaten = [
@@ -68,7 +73,7 @@ def _accepts_more(row: Row, other: Row) -> bool:
 
 
 def _comparable(row: Row, other: Row) -> bool:
-    """Whether their α and their seconds are of one kind: the same bridge and engine."""
+    """Returns whether their α and their seconds compare: the bridge and the engine are the same."""
     return (_bridge(row), row.engine) == (_bridge(other), other.engine)
 
 
@@ -91,28 +96,28 @@ def _compared(slow: Row, fast: Row, plain: float | None) -> str:
     mine, other = per_token(slow), per_token(fast)
     more = {part: (mine[part] or 0.0) - (other[part] or 0.0) for part in PARTS}
     part = max(more, key=lambda name: more[name])
-    beside = _hangs_on(part, fast, plain)
+    beside = _explaining_numbers(part, fast, plain)
     numbers = [
         f"{sign} = {value}" if beside.get(sign, value) == value else f"{sign} = {value}, not {beside[sign]}"
-        for sign, value in _hangs_on(part, slow, plain).items()
+        for sign, value in _explaining_numbers(part, slow, plain).items()
     ]
-    told = f"{name_of(slow)} takes {more[part]:.1f} ms more per token for {part}{_in_brackets(numbers)}"
-    return f"{_said(slow)}, {_said(fast)}: {told}"
+    told = f"{slow.method_name} takes {more[part]:.1f} ms more per token for {part}{_in_brackets(numbers)}"
+    return f"{_summary(slow)}, {_summary(fast)}: {told}"
 
 
 def _explained(row: Row, plain: float | None) -> str:
     spent = per_token(row)
     part = max(PARTS, key=lambda name: spent[name] or 0.0)
     share = (spent[part] or 0.0) / (spent["all"] or 1.0)
-    numbers = [f"{sign} = {value}" for sign, value in _hangs_on(part, row, plain).items()]
-    return f"{_said(row)}: {part} takes {share:.0%} of its time{_in_brackets(numbers)}"
+    numbers = [f"{sign} = {value}" for sign, value in _explaining_numbers(part, row, plain).items()]
+    return f"{_summary(row)}: {part} takes {share:.0%} of its time{_in_brackets(numbers)}"
 
 
-def _hangs_on(part: str, row: Row, plain: float | None) -> dict[str, str]:
-    """The numbers of a part: of drafting the cost ratio, of verifying the tokens and the cost of a pass."""
+def _explaining_numbers(part: str, row: Row, plain: float | None) -> dict[str, str]:
+    """Returns the numbers that explain a part: of drafting the draft cost, of verifying τ and the verification cost."""
     numbers = {
         "draft": {"c": value_of(row, "cost_ratio")},
-        "verify": {"τ": value_of(row, "mean_acceptance_length"), "v": verifying_cost(row, plain)},
+        "verify": {"τ": value_of(row, "mean_acceptance_length"), "v": verification_cost(row, plain)},
     }.get(part, {})
     return {sign: f"{value:.2f}" for sign, value in numbers.items() if value is not None}
 
@@ -121,8 +126,8 @@ def _in_brackets(numbers: Sequence[str]) -> str:
     return f" ({'; '.join(numbers)})" if numbers else ""
 
 
-def _said(row: Row) -> str:
-    return f"{name_of(row)} has α {number_of(row, 'acceptance_rate'):.2f} and {number_of(row, 'speedup'):.2f}×"
+def _summary(row: Row) -> str:
+    return f"{row.method_name} has α {number_of(row, 'acceptance_rate'):.2f} and {number_of(row, 'speedup'):.2f}×"
 
 
 def _cells(row: Row, plain: float | None) -> list[str]:
@@ -130,20 +135,84 @@ def _cells(row: Row, plain: float | None) -> list[str]:
     draft, whole = spent["draft"], spent["all"]
     share = NULL if draft is None or not whole else f"{draft / whole:.0%}"
     return [
-        name_of(row),
+        row.method_name,
         *(NULL if spent[part] is None else f"{spent[part]:.2f}" for part in ("all", *PARTS)),
         share,
         number(row.metrics.get("acceptance_rate"), 3),
         number(row.metrics.get("cost_ratio"), 3),
-        NULL if (cost := verifying_cost(row, plain)) is None else f"{cost:.2f}",
+        NULL if (cost := verification_cost(row, plain)) is None else f"{cost:.2f}",
     ]
 
 
 def _caption(rows: Sequence[Row]) -> list[str]:
-    told = "rule and sampling: rules, draws; tokenizer: cutting texts anew, stop strings; other: Python, caches"
+    parts = "rule and sampling: rules, draws; tokenizer: retokenization, stop strings; other: Python, caches"
     ratio = (
-        "c is of the median passes, and the times are of all: where passes were slow at times, these hold more of it; "
-        "v: the mean verifying pass in mean passes of ar"
+        "draft cost c: median draft pass ÷ median target pass; verification cost v: mean verifying pass ÷ mean pass of "
+        "ar; both in target passes. Times are of all passes: slow passes count in them, and not in c"
     )
     plain = token_pass(rows)
-    return [told, ratio, *filter(None, [dear(rows), why(rows), *(uneven(row, plain) for row in rows)])]
+    warnings = [expensive_verification(rows), why(rows), *(skewed_cost(row, plain) for row in rows)]
+    return [parts, ratio, *filter(None, warnings)]
+
+
+SKEWED = 1.5  # a larger mean draft cost ÷ c is reported
+NEGLIGIBLE = 0.05  # passes of the baseline: a smaller effect on a step is not reported
+EXPENSIVE = 1.25  # passes of the baseline: a larger verification cost is reported
+
+
+def token_pass(rows: Sequence[Row]) -> float | None:
+    """Returns the mean seconds of a pass of the baseline; None where the baseline is not among the rows."""
+    plain = next((row for row in rows if row.method_name == "ar" and row.accepted_tokens_per_step), None)
+    return None if plain is None else number_of(plain, "verify_seconds") / sum(plain.accepted_tokens_per_step or ())
+
+
+def verification_cost(row: Row, plain: float | None) -> float | None:
+    """Returns the verification cost v: the mean verifying pass in mean passes of the baseline, which take `plain`
+    seconds. None where the steps of a method are unknown."""
+    whole, num_passes = value_of(row, "verify_seconds"), sum(row.accepted_tokens_per_step or ())
+    return whole / num_passes / plain if whole and num_passes and plain else None
+
+
+def expensive_verification(rows: Sequence[Row]) -> str | None:
+    """Returns a line with the expected speed-ups at the measured verification costs, where these are well above the
+    one pass that the formula assumes; else None."""
+    plain = token_pass(rows)
+    told = [
+        f"{row.method_name} {_expected(row, cost):.2f}"
+        for row in rows
+        if (cost := verification_cost(row, plain))
+        and cost >= EXPENSIVE
+        and value_of(row, "speedup_expected") is not None
+    ]
+    if not told:
+        return None
+    return f"the expected speed-up assumes that a verifying pass costs one pass of ar; with v it is {', '.join(told)}"
+
+
+def _expected(row: Row, cost: float) -> float:
+    rate, cost_ratio = number_of(row, "acceptance_rate"), number_of(row, "cost_ratio")
+    return expected_speedup(rate, row.num_draft_tokens, cost_ratio, cost)
+
+
+def skewed_cost(row: Row, plain: float | None) -> str | None:
+    """Returns a line where the mean draft cost is well above the median draft cost c; else None. The mean is a lower
+    bound: it counts every step as if it had drafted all its tokens. For drafts as text it is unknown."""
+    cost, whole = value_of(row, "cost_ratio"), value_of(row, "draft_seconds")
+    num_passes = row.num_draft_tokens * sum(row.accepted_tokens_per_step or ())
+    if not (cost and whole and num_passes and plain) or value_of(row, "speedup_expected") is None:
+        return None
+    mean = whole / num_passes / plain
+    if mean < SKEWED * cost or row.num_draft_tokens * (mean - cost) < NEGLIGIBLE:
+        return None
+    return (
+        f"{row.method_name}: c = {cost:.3f} is a ratio of medians, but its draft passes took {mean:.3f} target passes "
+        "on average: a few took far longer than most (a busy machine?), which the expected speed-up does not include"
+    )
+
+
+def value_of(row: Row, name: str) -> float | None:
+    return row.metrics.get(name, Metric()).value
+
+
+def number_of(row: Row, name: str) -> float:
+    return value_of(row, name) or 0.0

@@ -1,4 +1,4 @@
-"""Rows → what a reader must know beside their numbers, in words."""
+"""Rows → the sentences below their tables: conditions, evidence, and what makes the numbers weak."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,10 +13,12 @@ SYNTHETIC = "synthetic"  # the drafter whose acceptance rate is an option
 
 
 def drafter_of(row: Row) -> str:
-    """The drafter by name and revision, and what the draft model that the method itself names has to do with it."""
+    """Returns the drafter with its revision, and whether it is the method's own draft model or replaces it."""
     if "routes" in row.options:
-        told = "by the language of the task" if row.options["language"] == "given" else "by the language of the prompt"
-        return f"{told}: {row.drafter}{_own(row)}"
+        chosen = (
+            "by the language of the task" if row.options["language"] == "given" else "by the language of the prompt"
+        )
+        return f"{chosen}: {row.drafter}{_own(row)}"
     return f"{model_name(row.drafter, row.drafter_revision)}{_own(row)}" if row.drafter else drafter_kind(row)
 
 
@@ -29,7 +31,7 @@ def _own(row: Row) -> str:
 
 
 def draft_length(row: Row) -> str:
-    """What the drafter does in every query, or in how many it does all."""
+    """Returns the number of draft tokens in words, or who decodes alone."""
     if "drafter_share" in row.options:
         return f"alone with {row.options['drafter_share']:.0%} of the queries, drawn at random"
     if decodes_alone(row):
@@ -44,12 +46,12 @@ def draft_length(row: Row) -> str:
 
 
 def decodes_alone(row: Row) -> bool:
-    """Whether nothing is drafted, so that the rule judges nothing."""
+    """Returns whether nothing is drafted, so that the rule judges nothing."""
     return row.num_draft_tokens == 0 and "decoder" not in row.options
 
 
 def drafter_kind(row: Row) -> str:
-    """The kind of drafter; external code without a draft model has one of its own, or none."""
+    """Returns the type of the drafter; "its own" for external code."""
     if "decoder" in row.options:
         return "its own"
     return str(row.options.get("drafter", {}).get("type", "none"))
@@ -60,8 +62,8 @@ def model_name(name: str, revision: str | None) -> str:
 
 
 def prescribed(row: Row) -> str | None:
-    """Why a row stands in no ranking: its acceptance rate was set, by a drafter that knows the target's tokens. None
-    for all others."""
+    """Returns why a row is not ranked: its acceptance rate is an option of a drafter that knows the target's tokens.
+    None for all other rows."""
     parts = row.options.get("routes", {"": row.options}).values()
     rates = [part["drafter"]["acceptance"] for part in parts if (part.get("drafter") or {}).get("type") == SYNTHETIC]
     if not rates:
@@ -72,7 +74,7 @@ def prescribed(row: Row) -> str | None:
 FEW = f"numbers rest on few prompts: less than {SMALL_SAMPLE}"
 FORECAST = ("acceptance_rate", "cost_ratio", "speedup_expected")
 MANY_CUT = 0.1  # a larger share of answers that ended at the limit makes the accuracy one of cut answers
-OWN_OUTPUTS = "by this run's outputs beside AR's"
+OWN_OUTPUTS = "by this run's outputs compared with AR's"
 SOURCES = {
     "greedy equal": "this run's outputs are AR's",
     "lossy by design": "as its rule declares",
@@ -80,7 +82,7 @@ SOURCES = {
 
 
 def caption(rows: Sequence[Row]) -> list[str]:
-    """What was run and on what, a line each; then what makes the numbers weak."""
+    """Returns a line for each condition, then for each reason to doubt the numbers."""
     row = rows[0]
     places = [each.data_location for each in rows if len(rows) == 1 or each.subset != "all"]
     lossless = {
@@ -91,7 +93,7 @@ def caption(rows: Sequence[Row]) -> list[str]:
         f"target {model_name(row.target, row.target_revision)}",
         *_code(row),
         f"drafter {drafter_of(row)}, {draft_length(row)}, {lossless}{_options(row)}",
-        *([f"ranked beside no other row: {reason}"] if (reason := prescribed(row)) else []),
+        *([f"not ranked: {reason}"] if (reason := prescribed(row)) else []),
         f"{_by_subset(rows, sampling_of)}; {computed_on(row)}",
         f"verdict: {_by_subset(rows[-1:] if rows[-1].subset == 'all' else rows, verdict_of)}",
         f"data: {row.data_source} ({_locations(places)})",
@@ -110,14 +112,14 @@ def caption(rows: Sequence[Row]) -> list[str]:
 
 
 def rests_on_few(row: Row) -> bool:
-    """Whether the speed-up is one of so few prompts that its interval may be too narrow, or that it has none; not of
-    the baseline, whose speed-up over itself is exact."""
+    """Returns whether the speed-up has fewer than SMALL_SAMPLE prompts, so that its interval may be too narrow or
+    absent. The speed-up of the baseline over itself is exact."""
     speedup = row.metrics.get("speedup")
     return speedup is not None and speedup.value is not None and num_timed(row) < SMALL_SAMPLE and not is_baseline(row)
 
 
 def no_forecast(row: Row) -> str | None:
-    """Why the expected speed-up of a row is null though its acceptance rate is known; else None."""
+    """Returns why a row with a known acceptance rate has no expected speed-up; else None."""
     rate, cost, expected = (row.metrics.get(name, Metric()).value for name in FORECAST)
     if rate is None or expected is not None or is_baseline(row):
         return None
@@ -131,7 +133,7 @@ def is_baseline(row: Row) -> bool:
 
 
 def verdict_word(row: Row) -> str:
-    """The verdict as tables have it: outputs of the baseline are compared with nothing but themselves."""
+    """Returns the verdict as tables show it; the baseline has none."""
     return "baseline" if is_baseline(row) else row.verdict
 
 
@@ -163,14 +165,14 @@ def _evidence(found: Evidence) -> str:
 
 
 def lossless_word(row: Row) -> str:
-    """Derived from the rule; of external code no more than a claim."""
+    """Returns whether a method is lossless by its rule; for external code whether it claims to be."""
     if "decoder" in row.options:
         return "claimed" if row.lossless else "not claimed"
     return "yes" if row.lossless else "no"
 
 
 def _code(row: Row) -> list[str]:
-    """The external code of a method, and how its clock was started where it did not report its first token."""
+    """Returns the external code of a method, and a note where it reports no first token."""
     decoder = row.options.get("decoder")
     if decoder is None:
         return []
@@ -191,7 +193,7 @@ def _locations(locations: Sequence[str]) -> str:
 
 
 def _options(row: Row) -> str:
-    """The options of the verification rule (or of external code), such as the threshold, that the numbers hang on."""
+    """Returns the options of the verification rule or of external code, such as the threshold."""
     if decodes_alone(row):
         return ""
     options = row.options.get("verification", row.options.get("decoder", {}).get("options", {}))
@@ -199,7 +201,7 @@ def _options(row: Row) -> str:
 
 
 def _by_subset(rows: Sequence[Row], text_of: Callable[[Row], str]) -> str:
-    """What is said of rows, with the subsets of each saying where there are several."""
+    """Returns the text of the rows; of several texts each with its subsets."""
     subsets: dict[str, list[str]] = {}
     for row in rows:
         subsets.setdefault(text_of(row), []).append(row.subset)
@@ -209,12 +211,12 @@ def _by_subset(rows: Sequence[Row], text_of: Callable[[Row], str]) -> str:
 
 
 def computed_on(row: Row) -> str:
-    """In which dtype, on which machine, and by which engine, where it is not the usual one."""
+    """Returns dtype, device, and the engine where it is not eager."""
     return f"{row.dtype} on {row.device}" + ("" if row.engine == "eager" else f", {row.engine}")
 
 
 def sampling_of(row: Row) -> str:
-    """How tokens are drawn."""
+    """Returns the sampling in words."""
     sampling = row.sampling
     if sampling.temperature == 0:
         return "greedy"
@@ -230,13 +232,13 @@ IN_LANGUAGE = 0.9  # a smaller share of answers in the asked language is said of
 
 
 def heading(rows: Sequence[Row]) -> str:
-    """The name and unit of the score of these rows; of several scores "score", each named by `notes`."""
+    """Returns the name and unit of the score of these rows; of several scores "score", which `notes` explains."""
     names = {row.quality for row in rows if row.quality is not None}
     return unit_of(names.pop()).label if len(names) == 1 else "score"
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """A line for each thing to be said of the scores of one task and one method."""
+    """Returns a line for each note on the scores of one task and one method."""
     lines = []
     if len({row.quality for row in rows if row.quality is not None}) > 1:
         lines.append(f"score: {_listed(rows, [row.quality and unit_of(row.quality).label for row in rows])}")
@@ -245,12 +247,12 @@ def notes(rows: Sequence[Row]) -> list[str]:
         texts = [row.signatures.get(name) for row in parts]
         lines.append(f"{unit_of(name).label}: {_listed(parts, texts) if len({*texts}) > 1 else texts[0]}")
     for name in (JUDGED, "language_share", "repetition_rate"):
-        shown = [pair(row.metrics, name) if _is_said(row, name) else None for row in rows]
+        shown = [pair(row.metrics, name) if _is_reported(row, name) else None for row in rows]
         if any(shown):
             lines.append(f"{unit_of(name).label}, ar → method: {_listed(rows, shown)}")
-    untold = ["cannot be told" if _asks_in_vain(row) else None for row in parts]
-    if any(untold):
-        lines.append(f"language of the answers: {_listed(parts, untold)}")
+    unidentified = ["cannot be identified" if _has_unknown_language(row) else None for row in parts]
+    if any(unidentified):
+        lines.append(f"language of the answers: {_listed(parts, unidentified)}")
     unscored = [_value(row, "num_unscored") for row in rows]
     if any(unscored):
         counts = [f"{count:.0f} answers" if count else None for count in unscored]
@@ -266,12 +268,12 @@ def notes(rows: Sequence[Row]) -> list[str]:
     truncated = [_value(row, "share_truncated") for row in rows]
     if any(truncated):
         shares = [f"{share:.0%}" if share else None for share in truncated]
-        lines.append(f"prompts that lost their middle to fit the context: {_listed(rows, shares)}")
+        lines.append(f"prompts shortened in the middle to fit the context: {_listed(rows, shares)}")
     return lines
 
 
 def why_unscored(records: Sequence[Record]) -> str | None:
-    """The most frequent reason for which answers have no score, in one line; None where all that should have one do."""
+    """Returns the most frequent reason for absent scores, in one line; None where no score is absent."""
     generations = (generation for record in records for generation in record["methods"].values())
     problems = Counter(generation["problem"] for generation in generations if generation.get("problem"))
     if not problems:
@@ -282,23 +284,23 @@ def why_unscored(records: Sequence[Record]) -> str | None:
     return f"not scored: {count} answers, because {' '.join(reason.split())}{other}"
 
 
-def _is_said(row: Row, name: str) -> bool:
-    """Of texts without a reference all is said; of others only that many are in another language, and what a judge
-    says beside their own score."""
+def _is_reported(row: Row, name: str) -> bool:
+    """Returns whether a caption reports a metric: of texts without a reference always; of others the language share
+    where it is low, and ratings of a judge beside their own score."""
     if name == JUDGED:
         return row.quality != JUDGED and any(_value(row, each) for each in (name, f"{name}_ar"))
     low = name == "language_share" and min(_value(row, name, 1.0), _value(row, f"{name}_ar", 1.0)) < IN_LANGUAGE
     return name in row.metrics and (row.quality == "loop_free" or low)
 
 
-def _asks_in_vain(row: Row) -> bool:
-    """Whether nothing tells a story in the language that was asked for from one in another."""
+def _has_unknown_language(row: Row) -> bool:
+    """Returns whether the language of the answers cannot be identified, though a subset asks for one."""
     metric = row.metrics.get("language_share")
     return row.quality == "loop_free" and row.subset != "all" and (metric is None or metric.value is None)
 
 
 def _listed(rows: Sequence[Row], texts: Sequence[str | None]) -> str:
-    """The texts with the subsets of each."""
+    """Returns each text with its subsets."""
     subsets: dict[str, list[str]] = {}
     for row, text in zip(rows, texts, strict=True):
         if text is not None:

@@ -1,8 +1,7 @@
 """Two rows → what differs between them that must be the same for their numbers to be compared.
 
-The rule is pyperf's: what was measured under other conditions stands in no common table, and whoever tries is told both
-values. Methods are what is compared, so their name, drafter, draft length and options may differ; so may the commit,
-the command and the date.
+As in pyperf, results of other conditions share no table; an error names both values. Methods may differ in name,
+drafter, draft length and options, since they are what is compared. Commit, command and date may differ too.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -22,7 +21,7 @@ VERSIONS = ("torch", "transformers")  # those that decide about speed
 
 
 @dataclass(frozen=True)
-class Difference:
+class FieldDifference:
     """A field with its two values. `field` is dotted where only a part of it differs: `sampling.temperature`."""
 
     field: str
@@ -33,19 +32,19 @@ class Difference:
         return f"{self.field}: {self.first} ≠ {self.second}"
 
 
-def conditions_that_differ(first: Row, second: Row, ignore: Collection[str] = ()) -> list[Difference]:
-    """What differs of what must match, in the order of FIELDS; nothing where the rows may be compared.
+def conditions_that_differ(first: Row, second: Row, ignore: Collection[str] = ()) -> list[FieldDifference]:
+    """Returns the conditions that must match and differ, in the order of FIELDS; none where the rows may be compared.
 
     `ignore`: fields that may differ, by their name (`versions`) or that of a part (`versions.torch`).
     """
     mine, other = conditions(first), conditions(second)
     names = [name for name in mine if name in other and not {name, name.partition(".")[0]} & set(ignore)]
-    return [Difference(name, mine[name], other[name]) for name in names if mine[name] != other[name]]
+    return [FieldDifference(name, mine[name], other[name]) for name in names if mine[name] != other[name]]
 
 
 def conditions(row: Row) -> dict[str, Any]:
-    """What must match, by name, dotted where a part may differ alone. Of `signatures` there are those of the row's own
-    scores: a score that another row lacks is compared with nothing."""
+    """Returns the conditions that must match, by name, dotted where a part may differ alone. `signatures` holds
+    those of the row's own scores: a score that another row lacks is compared with nothing."""
     return {name: value for field in FIELDS for name, value in _parts(field, getattr(row, field))}
 
 
@@ -84,7 +83,7 @@ def check_together(rows: Sequence[Sourced]) -> None:
 
 
 def facts(row: Row) -> Iterator[Fact]:
-    """What all rows of a file share; of tasks, methods and targets, what all rows of one of them share."""
+    """Yields the values that all rows of a file share, or all its rows of one task, method or target."""
     yield "device", "", row.device
     for name in VERSIONS:
         yield f"versions.{name}", "", row.versions.get(name)

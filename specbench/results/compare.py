@@ -1,45 +1,51 @@
-"""Two runs, methods or rows beside each other: what differs in their configuration, then what that changed."""
+"""Two runs, methods or rows beside each other: what differs in configuration and in numbers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.results.comparable import Difference, conditions_that_differ
+from specbench.core.table import Table, numbers, words
+from specbench.results.bootstrap import SMALL_SAMPLE
+from specbench.results.captions import FEW, rests_on_few
+from specbench.results.comparable import FieldDifference, conditions_that_differ
 from specbench.results.comparison_input import ComparisonInput, leaves
-from specbench.results.paired import KINDS, Change, Pairs, pair_up
+from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import RESULT_FIELDS, Row
-from specbench.results.runs import Runs
+from specbench.results.runs import RecordedRuns
+from specbench.results.tables import marked, warning_lines
+from specbench.results.units import NULL, interval, number, unit_of
 
 ABSENT = "–"
 OUTCOMES = RESULT_FIELDS - {"command"}  # what is no part of a configuration
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A task and subset. `changes`: of each metric that both sides have. `num_paired`: prompts that both sides have
-    records of; 0 where records are not at hand."""
+class ComparedSubset:
+    """A task and subset. `changes`: of each metric that both sides have. `num_paired`: prompts with records on both
+    sides; 0 where records cannot be read."""
 
     task: str
     subset: str
     first: Row
     second: Row
     num_paired: int
-    changes: tuple[Change, ...]
+    changes: tuple[MetricChange, ...]
 
-    def change(self, metric: str) -> Change | None:
+    def change(self, metric: str) -> MetricChange | None:
         return next((each for each in self.changes if each.metric == metric), None)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`hindrances`: what must match for numbers to be compared, and does not; `differing`: all else that differs;
-    `unread`: why records that are there could not be read."""
+    """`hindrances`: fields that must match and differ; `differing`: all other fields that differ; `unread`: why
+    records that exist could not be read."""
 
     first: str
     second: str
-    hindrances: tuple[Difference, ...]
-    differing: tuple[Difference, ...]
-    compared: tuple[Compared, ...]
+    hindrances: tuple[FieldDifference, ...]
+    differing: tuple[FieldDifference, ...]
+    compared: tuple[ComparedSubset, ...]
     unread: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -69,7 +75,7 @@ class Comparison:
 def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     """Compare the rows of the tasks and subsets that both have. Raises ConfigError where there are none, and where both
     are the same row."""
-    runs, mine, other = Runs(), first.by_group(), second.by_group()
+    runs, mine, other = RecordedRuns(), first.by_group(), second.by_group()
     places = [place for place in mine if place in other]
     if not places:
         told = [", ".join(f"{task} {subset}" for task, subset in list(side)[:4]) for side in (mine, other)]
@@ -82,7 +88,7 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     found = []
     for place in places:
         pairs = pair_up(runs.with_records(mine[place], first.file), runs.with_records(other[place], second.file))
-        found.append(Compared(*place, mine[place], other[place], pairs.num_prompts, changes(pairs)))
+        found.append(ComparedSubset(*place, mine[place], other[place], pairs.num_prompts, changes(pairs)))
     hindrances = unique(each for place in places for each in conditions_that_differ(mine[place], other[place]))
     known = {each.field for each in hindrances}
     rest = unique(each for place in places for each in configuration(mine[place], other[place]))
@@ -96,28 +102,140 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     )
 
 
-def changes(pairs: Pairs) -> tuple[Change, ...]:
-    """Of speed, acceptance and score, where both sides have a value."""
+def changes(pairs: Pairs) -> tuple[MetricChange, ...]:
+    """Returns the changes of speed, acceptance and score, where both sides have a value."""
     quality = pairs.first.row.quality
     names = [*KINDS, *([quality] if quality is not None and quality == pairs.second.row.quality else [])]
     made = [pairs.change(name) for name in names]
     return tuple(each for each in made if each.first.value is not None and each.second.value is not None)
 
 
-def configuration(first: Row, second: Row) -> list[Difference]:
-    """Every field that differs, but those of the outcome."""
+def configuration(first: Row, second: Row) -> list[FieldDifference]:
+    """Returns every field that differs, without the fields of the outcome."""
     mine, other = (
         {name: value for name, value in leaves(row).items() if name.partition(".")[0] not in OUTCOMES}
         for row in (first, second)
     )
     names = dict.fromkeys([*mine, *other])
     return [
-        Difference(name, mine.get(name, ABSENT), other.get(name, ABSENT))
+        FieldDifference(name, mine.get(name, ABSENT), other.get(name, ABSENT))
         for name in names
         if mine.get(name, ABSENT) != other.get(name, ABSENT)
     ]
 
 
-def unique(found: Any) -> list[Difference]:
-    """Each field once: rows of several subsets mostly differ in the same."""
+def unique(found: Any) -> list[FieldDifference]:
+    """Returns each field once: rows of several subsets mostly differ in the same fields."""
     return list({each.field: each for each in found}.values())
+
+
+LABELS = {
+    "speedup": ("speed-up", 3), "tokens_per_second": ("tok/s", 1), "tokens_per_second_ar": ("tok/s of AR", 1),
+    "mean_acceptance_length": ("τ", 3), "acceptance_rate": ("α", 3),
+}  # fmt: skip
+IN_SUBSETS = ("speedup", "mean_acceptance_length", "acceptance_rate")
+HINDERED = "what must match does not: a change below is that of the conditions as well"
+
+
+def tables(comparison: Comparison) -> list[Table]:
+    """Returns a table of the configuration, a table of metrics for every task, and a table of subsets where there
+    are several."""
+    wholes = [each for each in comparison.compared if each.subset == "all" or _alone(each, comparison.compared)]
+    parts = [each for each in comparison.compared if each not in wholes]
+    return [
+        configuration_table(comparison),
+        *(changes_table(each) for each in wholes),
+        *([subsets_table(parts)] if parts else []),
+    ]
+
+
+def _alone(each: ComparedSubset, compared: Sequence[ComparedSubset]) -> bool:
+    return not any(other.task == each.task and other.subset != each.subset for other in compared)
+
+
+def configuration_table(comparison: Comparison) -> Table:
+    """A line for each field that differs."""
+    rows = [
+        (mark, each.field, str(each.first), str(each.second))
+        for mark, found in (("!", comparison.hindrances), (" ", comparison.differing)) for each in found
+    ]  # fmt: skip
+    caption = [f"first: {comparison.first}", f"second: {comparison.second}"]
+    if comparison.hindrances:
+        caption.append(f"! {HINDERED}")
+    elif not comparison.differing:
+        caption.append("nothing: these are two measurements of one configuration")
+    columns = (*words("", folds=False), *words("field", "first", "second"))
+    return Table("what differs in the configuration", columns, rows, caption)
+
+
+def changes_table(each: ComparedSubset) -> Table:
+    """A line for each metric of a task and subset."""
+    figures = numbers("first", "second", "change", "95 % interval")
+    caption = [*_caption(each), *warning_lines([each.first, each.second], ["first", "second"])]
+    rows = [_change_cells(each, change) for change in each.changes]
+    return Table(f"{each.task} · {each.subset}", (*words("metric", folds=False), *figures, *words("")), rows, caption)
+
+
+def _change_cells(each: ComparedSubset, change: MetricChange) -> tuple[str, ...]:
+    label, digits, factor = _unit(change.metric)
+    values = [number(change.first, digits, factor), number(change.second, digits, factor)]
+    if change.metric == "speedup":
+        values = [marked(value, row) for value, row in zip(values, (each.first, each.second), strict=True)]
+    return label, *values, *_change(change, factor), _remark(change)
+
+
+def subsets_table(parts: Sequence[ComparedSubset]) -> Table:
+    """A line for each subset."""
+    several = len({each.task for each in parts}) > 1
+    figures = (f"{LABELS[name][0]}: change\n95 % interval" for name in IN_SUBSETS)
+    columns = (*words("subset", folds=False), *numbers("n", "speed-up\nfirst → second", *figures))
+    rows = [(f"{each.task} {each.subset}" if several else each.subset, *_subset_cells(each)) for each in parts]
+    few = [each for each in parts if each.num_paired < SMALL_SAMPLE and (each.num_paired or _rest_on_few(each))]
+    caption = [f"{FEW} in {', '.join(each.subset for each in few)}"] if few else []
+    return Table("by subset", columns, rows, caption)
+
+
+def _subset_cells(each: ComparedSubset) -> list[str]:
+    changes = [each.change(name) for name in IN_SUBSETS]
+    speedup = changes[0]
+    pair = NULL if speedup is None else f"{number(speedup.first, 2)} → {number(speedup.second, 2)}"
+    cells = [NULL if change is None else " ".join(filter(None, _change(change, 1.0))) for change in changes]
+    return [str(each.num_paired or NULL), pair, *cells]
+
+
+def _rest_on_few(each: ComparedSubset) -> bool:
+    return rests_on_few(each.first) or rests_on_few(each.second)
+
+
+def _change(change: MetricChange, factor: float) -> tuple[str, str]:
+    if change.kind == "ratio":
+        return f"× {number(change.change, 3)}", interval(change.change, 3)
+    digits = 3 if factor == 1 else 1
+    return number(change.change, digits, factor, "+"), interval(change.change, digits, factor, "+")
+
+
+def _remark(change: MetricChange) -> str:
+    if change.change.low is None:
+        return "no interval"
+    words = "" if change.separable else "not separable"
+    return words if change.paired else f"{words}, not paired".removeprefix(", ")
+
+
+def _unit(metric: str) -> tuple[str, int, float]:
+    if metric in LABELS:
+        return *LABELS[metric], 1.0
+    unit = unit_of(metric)
+    return unit.label, unit.digits, unit.factor
+
+
+def _caption(each: ComparedSubset) -> list[str]:
+    if not each.num_paired:
+        few = [FEW] if _rest_on_few(each) else []
+        return [*few, f"not paired: {', '.join(sorted({c.unpaired for c in each.changes if c.unpaired}))}"]
+    left_out = max(each.first.n, each.second.n) - each.num_paired
+    lines = [f"paired over {each.num_paired} prompts"]
+    if left_out:
+        lines[0] += f"; {left_out} that only one side has are left out of the changes"
+    if each.num_paired < SMALL_SAMPLE:
+        lines.append(FEW)
+    return lines

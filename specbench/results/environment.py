@@ -1,18 +1,22 @@
-"""What the numbers were measured on."""
+"""The machine and versions of a measurement, and whether a leaderboard file takes rows of this machine."""
 
 import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.core.threads import called, num_sharing
+from specbench.models.loading import choose_device
+from specbench.results.comparable import VERSIONS, conditions
+from specbench.results.leaderboard import check_writable, load
 
 PACKAGES = ("torch", "transformers", "datasets", "specbench")
 MEASURED_FILES = ("specbench", "tasks", "methods")  # a change anywhere else leaves the numbers as they are
@@ -98,3 +102,28 @@ def _or_null(get: Callable[[], str | None]) -> str | None:
         return get()
     except Exception:
         return None
+
+
+def check_takes(file: Path, device: str) -> None:
+    """Raise ConfigError for a file that cannot be written, is broken, or has rows of another machine or other versions.
+
+    `device`: as --device names it. The name of a machine includes its threads, so they are set before.
+    """
+    check_writable(file)
+    if not file.exists():
+        return
+    here = environment(str(choose_device(device)), "", "")
+    check_rows(file, here["device"], here["versions"])
+
+
+def check_rows(file: Path, device: str, versions: Mapping[str, str | None]) -> None:
+    """Raise ConfigError for a file with rows of another machine or other versions; `device`: as rows name it."""
+    now = {"device": device, **{f"versions.{name}": versions.get(name) for name in VERSIONS}}
+    for number, row in enumerate(load(file)):
+        known = conditions(row)
+        for field, value in now.items():
+            if known[field] != value:
+                raise ConfigError(
+                    f"--leaderboard {file}: rows.{number} has {field} = {known[field]}, and this is {value}: such rows "
+                    "do not go into one file; nothing was measured: name another file"
+                )

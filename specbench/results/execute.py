@@ -1,6 +1,6 @@
 """One `specbench run`: what was asked for → specs, data, models, records, rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +13,12 @@ from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.results.adding import add_rows
 from specbench.results.captions import why_unscored
-from specbench.results.environment import environment
+from specbench.results.environment import check_takes, environment
+from specbench.results.greedy import ties_of_records
 from specbench.results.leaderboard import check_writable, write
-from specbench.results.machine import check_takes
-from specbench.results.measured import measurement_of
-from specbench.results.measurement import add_measurement
+from specbench.results.measurement import MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.results.plots import check_plot, draw
-from specbench.results.quality import Asked
+from specbench.results.quality import ScoringSpec
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun
 from specbench.running import runner
@@ -27,44 +26,110 @@ from specbench.running.blocks import blocks, what_blocks_are
 from specbench.running.calibration import without_calibration
 from specbench.running.checked import run_spec, runs_programs, say_what_is_not_plain
 from specbench.running.identity import run_identity
-from specbench.running.models import Models, load_models
+from specbench.running.models import Models, load_models, training_prompts
 from specbench.running.plan import Cell, load_asked, make_cells
 from specbench.running.progress import RunProgress, announce, saying_what_is_kept
-from specbench.running.records import Key, Record, record_key
+from specbench.running.prompts import record_prompts, uses_chat
+from specbench.running.records import Key, Record, record_key, with_the_same_history
 from specbench.running.request import Request
 from specbench.running.run_folder import RunFolder, default_folder, write_specs
+from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
 from specbench.tasks.judge.judgements import with_recorded
 from specbench.tasks.judge.judging import Judging
 
 
+def measurement_of(
+    spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequence[Record], command: str,
+    settings: Mapping[str, Any] | None = None,
+) -> Measurement:  # fmt: skip
+    """Returns what a command measured. `settings`: those of its request.
+
+    The target is asked where a greedy answer of a lossless method is not AR's.
+    """
+    return Measurement(
+        command=command,
+        request=dict(settings or {}),
+        repeats=spec.repeats,
+        chat=uses_chat(models.target, spec.chat),
+        subsets=tuple(
+            MeasuredSubset(
+                task=cell.task.name, subset=cell.subset, num_examples=len(cell.data.examples), source=cell.data.source,
+                location=str(cell.data.location), revision=cell.data.revision, worked=cell.data.worked,
+            )
+            for cell in cells
+        ),
+        other_vocabulary=tuple(method.name for method in spec.methods if has_other_vocabulary(method, models)),
+        trained_on=_trained_on(spec, records),
+        ties=tuple(_ties(spec, cells, models, records)),
+    )  # fmt: skip
+
+
+def has_other_vocabulary(method: MethodSpec, models: Models) -> bool:
+    """Returns whether the drafter decodes alone in a vocabulary of its own. Its tokens/s are then no multiple of the
+    target's."""
+    alone = models.drafters.get(method.name) if method.decodes_with == "drafter" else None
+    return alone is not None and alone.vocabulary != models.target.vocabulary
+
+
+def prompts(
+    cell: Cell, models: Models, records: Sequence[Record], chat: str
+) -> Callable[[Mapping[str, Any]], list[int]]:
+    """Returns a function that gives the target's prompt ids of a record of a cell, AR's answers in the earlier turns
+    included."""
+    examples = {(cell.subset, example.index): example for example in cell.data.examples}
+    ids = record_prompts(examples, {cell.subset: cell.budgets}, records, models.target, chat)
+    return lambda record: ids(dict(record))
+
+
+def _trained_on(spec: RunSpec, records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
+    measured = {record["prompt"] for record in records if not record.get("turn")}
+    found = {method.name: measured & training_prompts(spec, method) for method in spec.methods}
+    return {name: tuple(sorted(digests)) for name, digests in found.items() if digests}
+
+
+def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequence[Record]) -> Iterator[Ties]:
+    for cell in cells:
+        if cell.task.generation.temperature != 0:
+            continue
+        chosen = [r for r in records if (r["task"], r["subset"]) == (cell.task.name, cell.subset)]
+        ids = prompts(cell, models, chosen, spec.chat)
+        for method in spec.methods:
+            alike = with_the_same_history(chosen, method.name)
+            found = ties_of_records(alike, method, models.target, ids)
+            if found is not None:
+                num_different, num_near_ties, tolerance = found
+                yield Ties(task=cell.task.name, subset=cell.subset, method=method.name, num_different=num_different,
+                           num_near_ties=num_near_ties, tolerance=tolerance)  # fmt: skip
+
+
 class Reports(Protocol):
-    """Is told of every block of a run that is recorded."""
+    """An object that is called with every block of a run that is recorded."""
 
     def report(self, where: str, record: Record, measured: bool) -> None: ...
 
 
-# Of a console and a number of blocks: what is told of them, for as long as they are measured.
+# Takes a console and the number of blocks; reports them while they are measured.
 MakeProgress = Callable[[Console, int], AbstractContextManager[Reports]]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The rows of a run and where they are."""
+class RunOutcome:
+    """The rows of a run and the places of their files."""
 
     rows: Sequence[Row]
     records: Path
     leaderboard: Path
 
     def tables(self) -> list[list[Row]]:
-        """The rows that share a table: one task and one method; AR only when it was the only method."""
+        """Returns the rows of each table: one task and one method; AR only where it is the only method."""
         pairs = dict.fromkeys((row.task, row.method) for row in self.rows)
         shown = [pair for pair in pairs if not pair[1].startswith("ar@")] or list(pairs)
         return [[row for row in self.rows if (row.task, row.method) == pair] for pair in shown]
 
     def by_task(self) -> list[list[Row]]:
-        """The rows of each task over all its subsets (or of its only one), a row per method."""
+        """Returns the rows of each task over all its subsets (or of its only one), a row per method."""
         groups = []
         for task in dict.fromkeys(row.task for row in self.rows):
             rows = [row for row in self.rows if row.task == task]
@@ -78,9 +143,9 @@ def execute(
     console: Console,
     load_pair: Callable[[RunSpec], Models] | None = None,
     make_progress: MakeProgress = RunProgress,
-) -> Outcome:
-    """Measure what is not recorded yet, and write the rows. Progress goes to `console`. `load_pair`: gives the models,
-    where some may be loaded already."""
+) -> RunOutcome:
+    """Measure the blocks without a record, and write the rows. Progress goes to `console`. `load_pair`: returns the
+    models, some of which may be loaded already."""
     spec = run_spec(request)
     say_what_is_not_plain(request, spec, console)
     embedded = spec.target.startswith(EMBEDDED)
@@ -107,7 +172,7 @@ def execute(
         say(console, reason)
     if request.leaderboard is not None:
         add_rows(request.leaderboard, rows, folder.path)
-    outcome = Outcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
+    outcome = RunOutcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
     if request.plot is not None:
         draw(outcome.tables(), request.plot)
     return outcome
@@ -132,7 +197,7 @@ def measure_into(
         def rows_of(records: Sequence[Record], judge: str | None) -> list[Row]:
             known = {record_key(record): record for record in records}
             return MeasuredRun(
-                folder.identity, spec.tasks, spec.methods, measurement, known, judge, asked_of_cells(cells)
+                folder.identity, spec.tasks, spec.methods, measurement, known, judge, scoring_of_cells(cells)
             ).rows()
 
         records, judge = with_recorded(measured, cells, folder.path, console)
@@ -147,9 +212,9 @@ def measure_into(
     return records, rows
 
 
-def asked_of_cells(cells: Sequence[Cell]) -> Callable[[TaskSpec, str], Asked]:
-    """Gives what the answers of a task's subset are judged by, with the scorers that are made already."""
-    found = {(cell.task.name, cell.subset): Asked(cell.scorer, cell.task.language) for cell in cells}
+def scoring_of_cells(cells: Sequence[Cell]) -> Callable[[TaskSpec, str], ScoringSpec]:
+    """Returns a function that gives the scorer and language of a task's subset, with the scorers that exist already."""
+    found = {(cell.task.name, cell.subset): ScoringSpec(cell.scorer, cell.task.language) for cell in cells}
     return lambda task, subset: found[task.name, subset]
 
 
@@ -157,7 +222,7 @@ def measure(
     spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, done: Mapping[Key, Record], console: Console,
     make_progress: MakeProgress = RunProgress,
 ) -> list[Record]:  # fmt: skip
-    """The records of the plan, those that were not there measured now."""
+    """Returns the records of the plan; those without a record are measured now."""
     plan = list(blocks(cells, spec.repeats))
     announce(console, len(plan), sum(block.key in done for block in plan), folder.path, what_blocks_are(plan))
     with make_progress(console, len(plan)) as progress, saying_what_is_kept(console, folder.path):

@@ -8,7 +8,15 @@ from typing import Any
 import torch
 
 from specbench.decoding.drafters.model import ScoringModel
-from specbench.results.verdict import Answer, Difference, Greedy, Noise, declaration, different, first_difference
+from specbench.results.verdict import (
+    BaselineAnswer,
+    Greedy,
+    Noise,
+    TokenDifference,
+    declaration,
+    different,
+    first_difference,
+)
 from specbench.specs.method import MethodSpec
 
 DecodeText = Callable[[Sequence[int]], str]
@@ -16,14 +24,14 @@ DecodeText = Callable[[Sequence[int]], str]
 
 def compare(
     target: ScoringModel,
-    answers: Sequence[Answer],
+    answers: Sequence[BaselineAnswer],
     outputs: Sequence[list[int]],
     tolerance: float,
     decode_text: DecodeText,
     num_judged: int | None = None,
 ) -> Greedy:
-    """One output per answer of AR, written while `num_judged` draft tokens were judged; only those that differ are
-    scored again."""
+    """Returns how greedy outputs differ from AR's answers: one output per answer, made while `num_judged` draft
+    tokens were judged. Only those that differ are scored again."""
     found = [
         difference(target, answer, output, tolerance, decode_text)
         for answer, output in zip(answers, outputs, strict=True)
@@ -40,9 +48,10 @@ def compare(
 
 
 def difference(
-    target: ScoringModel, answer: Answer, output: list[int], tolerance: float, decode_text: DecodeText
-) -> Difference | None:
-    """The first difference, a near-tie iff both tokens' logits are within `tolerance` of the highest."""
+    target: ScoringModel, answer: BaselineAnswer, output: list[int], tolerance: float, decode_text: DecodeText
+) -> TokenDifference | None:
+    """Returns the first difference of an output. It is a near-tie iff the logits of both tokens are within
+    `tolerance` of the highest."""
     position = first_difference(answer.token_ids, output)
     if position is None:
         return None
@@ -52,7 +61,7 @@ def difference(
     if len(chosen) == 2:
         gap = logit_gap(target, [*answer.prompt_ids, *answer.token_ids[:position]], chosen)
     ar_token, method_token = (None if token is None else decode_text([token]) for token in tokens)
-    return Difference(
+    return TokenDifference(
         prompt=answer.name, position=position, ar_token=ar_token, method_token=method_token, gap=gap,
         near_tie=gap is not None and gap <= tolerance,
     )  # fmt: skip
@@ -60,8 +69,8 @@ def difference(
 
 @torch.inference_mode()
 def logit_gap(target: ScoringModel, ids: list[int], tokens: Sequence[int]) -> float:
-    """How far the lowest of the tokens' logits is below the highest logit after `ids`: the larger of two fresh
-    scorings, all of `ids` in one pass and the last token alone."""
+    """Returns how far the lowest of the tokens' logits is below the highest logit after `ids`: the larger value of
+    two fresh scorings, all of `ids` in one pass and the last token alone."""
     target.reset()
     rows = [target.score(ids, 1)[-1].float()]
     if len(ids) > 1:
@@ -77,11 +86,9 @@ NUM_TOP = 10
 
 
 @torch.inference_mode()
-def measure_noise(target: ScoringModel, answers: Sequence[Answer], max_query_length: int) -> Noise:
-    """The target's logits along AR's answers, one token a pass, against 2 … `max_query_length` a pass and all at once.
-
-    Leaves nothing in the model but its last sequence.
-    """
+def measure_noise(target: ScoringModel, answers: Sequence[BaselineAnswer], max_query_length: int) -> Noise:
+    """Measures the noise of the target's logits along AR's answers: one token per pass against 2 …
+    `max_query_length` tokens per pass and all in one pass. The model keeps only its last sequence."""
     largest, smallest_step, squares, num_positions, num_changed = 0.0, 0.0, 0.0, 0, 0
     for answer in answers:
         alone = forced(target, answer, repeat(1))
@@ -99,8 +106,9 @@ def measure_noise(target: ScoringModel, answers: Sequence[Answer], max_query_len
     )  # fmt: skip
 
 
-def forced(target: ScoringModel, answer: Answer, query_lengths: Iterable[int]) -> torch.Tensor:
-    """The logits that precede each token of the answer, [num_tokens, vocab], fed with the last 1, 2, … tokens again."""
+def forced(target: ScoringModel, answer: BaselineAnswer, query_lengths: Iterable[int]) -> torch.Tensor:
+    """Returns the logits before each token of the answer, [num_tokens, vocab], with the last 1, 2, … tokens scored
+    again."""
     target.reset()
     ids = [*answer.prompt_ids, *answer.token_ids]
     start = len(answer.prompt_ids)
@@ -110,21 +118,22 @@ def forced(target: ScoringModel, answer: Answer, query_lengths: Iterable[int]) -
     return torch.stack(rows)
 
 
-def whole(target: ScoringModel, answer: Answer) -> torch.Tensor:
-    """The same logits from one pass over everything."""
+def whole(target: ScoringModel, answer: BaselineAnswer) -> torch.Tensor:
+    """Returns the same logits from one pass over all tokens."""
     target.reset()
     return target.score([*answer.prompt_ids, *answer.token_ids[:-1]], len(answer.token_ids)).clone()
 
 
 def gap_change(first: torch.Tensor, second: torch.Tensor) -> float:
-    """The largest change of the distance between the highest logit of a position and one of the next highest."""
+    """Returns the largest change of the distance between the highest logit of a position and one of the next
+    highest."""
     top = first.topk(min(NUM_TOP, first.shape[-1]), dim=-1).indices
     moved = (second.float() - first.float()).gather(1, top)
     return float((moved[:, :1] - moved).abs().max())
 
 
 def log_change(first: torch.Tensor, second: torch.Tensor) -> float:
-    """Σ over positions of E_p[(Δ ln p)²]."""
+    """Returns Σ over positions of E_p[(Δ ln p)²]."""
     logs, others = (torch.log_softmax(rows.float(), dim=-1) for rows in (first, second))
     return float((logs.exp() * (logs - others).square()).nan_to_num().sum())
 
@@ -148,10 +157,12 @@ def ties_of_records(
     if not found:
         return None
     answers = [
-        Answer(f"{record['subset']} {record['id']}", prompt_ids(record), record["methods"]["ar"]["token_ids"])
+        BaselineAnswer(f"{record['subset']} {record['id']}", prompt_ids(record), record["methods"]["ar"]["token_ids"])
         for record in found
     ]
     outputs = [record["methods"][method.name]["token_ids"] for record in found]
-    measured = [Answer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]]
+    measured = [
+        BaselineAnswer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]
+    ]
     noise = measure_noise(target, measured, method.most_draft_tokens + 1)
     return len(found), compare(target, answers, outputs, noise.tolerance, str).num_near_ties, noise.tolerance

@@ -1,4 +1,4 @@
-"""The leaderboard file: how its rows are read, each checked, and written."""
+"""The leaderboard file: reads, checks and writes its rows."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -11,12 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_place, locked, write_atomically
-from specbench.results.group_numbers import Family, GroupNumbers
-from specbench.results.row import DIGEST, FORMAT, Evidence, Row, digest_of, sealed
+from specbench.results.row import DIGEST, FORMAT, Evidence, Family, GroupNumbers, Row, digest_of, sealed
 
 
 def load(path: Path | str) -> list[Row]:
-    """The rows of a leaderboard file. Raises ConfigError for anything else than a whole file of this format."""
+    """Returns the rows of a leaderboard file. Raises ConfigError for anything but a whole file of this format."""
     path = Path(path)
     content = bounded.read_json(path, _REMEDY)
     if (
@@ -32,7 +31,7 @@ def load(path: Path | str) -> list[Row]:
 
 
 def write(path: Path | str, rows: Sequence[Row]) -> None:
-    """Replace the file by these rows, in one step: a reader or a crash sees the old file or the new one."""
+    """Replace the rows of the file in one step: a reader or a crash sees the old file or the new one."""
     path = Path(path).resolve()  # through a link to the file itself
     content = {"format": FORMAT, "rows": [sealed(row.model_dump(mode="json")) for row in rows]}
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -129,8 +128,8 @@ def merge(
 
 
 def set_verdicts(path: Path | str, verdict_of: Callable[[Row], tuple[str, Evidence] | None]) -> int:
-    """Give rows of the file another verdict, with its evidence, where `verdict_of` has one for them; returns how many.
-    A later run of the same configuration replaces the row, and its verdict."""
+    """Change the verdict and evidence of the rows for which `verdict_of` returns them; returns how many. A later run
+    of the same configuration replaces the row with its verdict."""
     names = ("verdict", "evidence")
 
     def changed(row: Row) -> dict[str, Any] | None:
@@ -141,8 +140,8 @@ def set_verdicts(path: Path | str, verdict_of: Callable[[Row], tuple[str, Eviden
 
 
 def set_fairness(path: Path | str, fairness_of: Callable[[Row], GroupNumbers | Family | None]) -> int:
-    """Give rows of the file their `fairness`, where `fairness_of` has some for them; returns how many. A later run of
-    the same configuration replaces the row without them."""
+    """Set the `fairness` of the rows for which `fairness_of` returns it; returns how many. A later run of the same
+    configuration replaces the row."""
 
     def changed(row: Row) -> dict[str, Any] | None:
         found = fairness_of(row)
@@ -170,7 +169,7 @@ METRICS = "By name; `specbench list metrics` says what each means, in which unit
 
 
 class WrittenRow(Row):
-    """A row as it is in a file: with the digest of its content."""
+    """A row of a file, with the digest of its content."""
 
     digest: Annotated[str, Field(pattern="^[0-9a-f]{16}$", description=ABOUT)]
 
@@ -185,7 +184,7 @@ class BoardFile(BaseModel):
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of the files that this version reads and writes."""
+    """Returns the JSON Schema (draft 2020-12) of the files that this version reads and writes."""
     made = BoardFile.model_json_schema(mode="serialization")
     rows = made["$defs"]["WrittenRow"]
     rows["properties"]["metrics"]["description"] = METRICS

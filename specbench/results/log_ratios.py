@@ -47,8 +47,8 @@ BATCH = 2**20  # numbers of one array at a time
 
 
 def ratio_of(sums: Array) -> Array:
-    """Sum 0 ÷ sum 1; with four columns ÷ (sum 2 ÷ sum 3); with eight the ratio of the first four ÷ that of the last:
-    [..., num_columns] → [...]."""
+    """Returns sum 0 ÷ sum 1; with four columns ÷ (sum 2 ÷ sum 3); with eight the ratio of the first four ÷ that of
+    the last four: [..., num_columns] → [...]."""
     half = sums.shape[-1] // 2
     with np.errstate(all="ignore"):
         if half == 1:
@@ -57,7 +57,7 @@ def ratio_of(sums: Array) -> Array:
 
 
 def percentiles(columns: Array, seed: int) -> tuple[float, float]:
-    """Expanded percentiles of the ratio over the resamples; columns: [2, 4 or 8, num_prompts]."""
+    """Returns the expanded percentiles of the ratio over the resamples; columns: [2, 4 or 8, num_prompts]."""
     num_prompts = columns.shape[1]
     ratios = np.concatenate([ratio_of(counts @ columns.T) for counts in resamples(num_prompts, seed)])
     share = expanded(num_prompts)
@@ -67,15 +67,16 @@ def percentiles(columns: Array, seed: int) -> tuple[float, float]:
 
 
 def expanded(num_prompts: int) -> float:
-    """The share of the resamples that a percentile interval holds. Expanded percentiles: the tails are moved out as far
-    as Student's t and the variance's missing n / (n - 1) ask for, or few prompts would get intervals that are too
+    """Returns the share of the resamples within a percentile interval. Expanded percentiles move the tails out by
+    Student's t and the variance's missing n / (n - 1); without them few prompts would get intervals that are too
     narrow (Hesterberg, What Teachers Should Know About the Bootstrap, arXiv:1411.5279, section 5.3)."""
     t = special.stdtrit(num_prompts - 1, TAILS[1])
     return float(2 * special.ndtr(t * np.sqrt(num_prompts / (num_prompts - 1))) - 1)
 
 
 def resamples(num_prompts: int, seed: int) -> Iterator[Array]:
-    """How often each prompt is drawn in each of NUM_RESAMPLES resamples, in batches [num_resamples, num_prompts]."""
+    """Yields how often each prompt is drawn in each of NUM_RESAMPLES resamples, in batches [num_resamples,
+    num_prompts]."""
     size = max(1, BATCH // num_prompts)
     for start in range(0, NUM_RESAMPLES, size):
         yield _counts(min(size, NUM_RESAMPLES - start), num_prompts, (seed, start))
@@ -120,10 +121,10 @@ def studentized(columns: Array, seed: int) -> tuple[float, float] | None:
 
 
 def normal(columns: Array) -> tuple[float, float] | None:
-    """exp(log ratio ± 1.96 `standard_error`), which has Student's t in it; columns: [2, 4 or 8, num_prompts].
+    """Returns exp(log ratio ± 1.96 `standard_error`), which includes Student's t; columns: [2, 4 or 8, num_prompts].
 
-    None for negative numbers, from MIN_STUDENTIZED prompts on, and where fewer than MIN_PRESENT prompts have anything
-    in one of the columns.
+    Returns None for negative numbers, from MIN_STUDENTIZED prompts on, and where fewer than MIN_PRESENT prompts have a
+    value in one of the columns.
     """
     few = columns.shape[1] < MIN_STUDENTIZED
     if not few or (columns < 0).any() or np.count_nonzero(columns, axis=1).min() < MIN_PRESENT:
@@ -142,7 +143,8 @@ def _log_ratio(sums: Array) -> float:
 
 
 def _num_different(columns: Array) -> int:
-    """How many prompts have another ratio than the median prompt, or anything in the column that is emptiest."""
+    """Returns how many prompts have another ratio than the median prompt, or a value in the emptiest column; the
+    smaller of both."""
     with np.errstate(all="ignore"):
         ratios = SIGNS[: len(columns)] @ np.log(columns)
         same = np.isclose(ratios, np.median(ratios), rtol=0, atol=1e-9, equal_nan=True)
@@ -150,7 +152,7 @@ def _num_different(columns: Array) -> int:
 
 
 def _pivots(counts: Array, columns: Array, log_ratio: float) -> Array:
-    """How many of its own standard errors the log ratio of a resample lies above that of the data; counts:
+    """Returns how many of its own standard errors the log ratio of a resample lies above that of the data; counts:
     [num_resamples, num_prompts] → [num_resamples]."""
     signs = SIGNS[: len(columns)]
     sums = counts @ columns.T
@@ -179,9 +181,9 @@ def standard_error(columns: Array) -> float:
 
 
 def are_equal(columns: Array) -> bool:
-    """Whether no prompt has an influence on the ratio of the sums: of [2, num_prompts], where every prompt has the same
-    ratio; of [4 or 8, num_prompts], where every prompt's shares of the sums cancel, as those of one method beside
-    itself. To first order no resample can then have another ratio."""
+    """Returns whether no prompt has an influence on the ratio of the sums: in [2, num_prompts] every prompt has the
+    same ratio; in [4 or 8, num_prompts] every prompt's shares of the sums cancel, as for one method beside itself.
+    To first order no resample can then have another ratio."""
     sums = columns.sum(axis=1)
     ratio = sums[0] / sums[1]
     if len(columns) == 2:

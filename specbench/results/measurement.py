@@ -1,6 +1,6 @@
-"""measurements.json in the folder of a run: what each command measured, beside the records, that its rows need.
+"""measurements.json in the folder of a run: the facts of each command that its rows need beside the records.
 
-Rows are made from the folder alone: run.json says on what, specs.json says what, records.jsonl holds the answers, and
+Rows are made from the folder alone: run.json holds the conditions, specs.json the specs, records.jsonl the answers, and
 this file the rest.
 """
 
@@ -20,14 +20,14 @@ FILE = "measurements.json"
 REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
 
 
-class Noted(BaseModel):
+class MeasurementPart(BaseModel):
     """A part of the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class MeasuredSubset(Noted):
-    """How many examples of a subset were measured, and where its data and worked examples came from."""
+class MeasuredSubset(MeasurementPart):
+    """How many examples of a subset were measured, and the sources of its data and worked examples."""
 
     task: str
     subset: str
@@ -38,9 +38,9 @@ class MeasuredSubset(Noted):
     worked: Worked
 
 
-class Ties(Noted):
-    """How many greedy answers of a method are not AR's, and at how many of these the target is undecided: both logits
-    within `tolerance` of the highest (`specbench.results.greedy`)."""
+class Ties(MeasurementPart):
+    """How many greedy answers of a method are not AR's, and at how many of these the target is undecided: both
+    logits are within `tolerance` of the highest (`specbench.results.greedy`)."""
 
     task: str
     subset: str
@@ -50,7 +50,7 @@ class Ties(Noted):
     tolerance: FiniteFloat
 
 
-class Measurement(Noted):
+class Measurement(MeasurementPart):
     """What one command measured. `request`: its settings. `chat`: whether prompts went through the chat template.
 
     `other_vocabulary`: the methods whose drafter decodes alone in tokens that are not the target's. `trained_on`: by
@@ -71,7 +71,7 @@ class Measurement(Noted):
         return [part for part in self.subsets if part.task == task]
 
 
-class _File(Noted):
+class _File(MeasurementPart):
     measurements: tuple[Measurement, ...]
 
 

@@ -1,22 +1,102 @@
 """Two methods on the same prompts → what differs between them, with intervals of the ratios and differences.
 
-Prompts are drawn with all that either run measured of them, AR included: what makes a prompt fast or slow for both
-cancels. Without records only the two intervals of the rows are known, which say less: they are joined as if the runs
-had nothing in common, and the result is called not paired.
+Prompts are resampled with everything that either run measured of them, AR included: what makes a prompt fast or slow
+for both cancels. Without records only the intervals of the two rows are known. They are joined as if the runs had
+nothing in common, and the result is called not paired.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from specbench.results import differences
-from specbench.results.acceptance import with_own_passes
+from specbench.results.acceptance import timed_tokens, tokens_of_passes, with_own_passes
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.differences import Columns, length_columns, speed_columns
-from specbench.results.quality import Asked, quality
+from specbench.results.quality import ScoringSpec, quality
 from specbench.results.row import Row
 from specbench.running.records import ACCEPTED, JUDGED, Generation, Key, Record, record_key, step_sum
 from specbench.specs.method import MethodSpec
+
+
+def unpaired(first: Metric, second: Metric) -> Metric:
+    """Returns the difference of two metrics from their intervals alone: the squared distances of their ends are
+    added (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
+    if first.value is None or second.value is None:
+        return Metric()
+    value = second.value - first.value
+    if first.low is None or first.high is None or second.low is None or second.high is None:
+        return Metric(value=value)
+    down = math.hypot(second.value - second.low, first.high - first.value)
+    return Metric(
+        value=value, low=value - down, high=value + math.hypot(second.high - second.value, first.value - first.low)
+    )
+
+
+def widened(change: Metric, by: float) -> Metric:
+    """Returns the metric with both ends `by` times as far from its value."""
+    if change.value is None or change.low is None or change.high is None:
+        return change
+    low, high = (change.value + by * (end - change.value) for end in (change.low, change.high))
+    return Metric(value=change.value, low=low, high=high)
+
+
+def unpaired_ratio(baseline: Metric, candidate: Metric) -> Metric:
+    """Returns the ratio of two metrics from their intervals alone: the squared distances of their ends on the log
+    scale are added (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
+    if not baseline.value or not candidate.value:
+        return Metric()
+    ratio = candidate.value / baseline.value
+    if not math.isfinite(ratio):
+        return Metric()
+    ends = (baseline.low, baseline.high, candidate.low, candidate.high)
+    if any(end is None or end <= 0 for end in ends):
+        return Metric(value=ratio)
+    before_low, before_high, low, high = (math.log(end) for end in ends if end is not None)
+    before, now = math.log(baseline.value), math.log(candidate.value)
+    return _with_ends(ratio, -math.hypot(now - low, before_high - before), math.hypot(high - now, before - before_low))
+
+
+def _with_ends(ratio: float, below: float, above: float) -> Metric:
+    """Returns a ratio with ends at these distances on the log scale; without ends where they overflow."""
+    try:
+        low, high = ratio * math.exp(below), ratio * math.exp(above)
+    except OverflowError:
+        return Metric(value=ratio)
+    return Metric(value=ratio, low=low, high=high) if math.isfinite(high) else Metric(value=ratio)
+
+
+def widened_ratio(ratio: Metric, by: float) -> Metric:
+    """Returns the metric with both ends `by` times as far from its value on the log scale."""
+    if not ratio.value or not ratio.low or not ratio.high:
+        return ratio
+    low, high = (ratio.value * (end / ratio.value) ** by for end in (ratio.low, ratio.high))
+    return Metric(value=ratio.value, low=low, high=high)
+
+
+Sides = Sequence[Sequence[Generation]]  # of each side its generations, in the same order of prompts
+Columns = list[list[float]]  # two of each side, of all generations
+
+
+def speed_columns(sides: Sides) -> Columns:
+    """Returns tokens and seconds of each side. A generation of one token has no speed: it is left out on every side,
+    so that all sides are of the same answers."""
+    timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
+    return [
+        [float(value(g) * keep) for g, keep in zip(generations, timed, strict=True)]
+        for generations in sides
+        for value in (timed_tokens, lambda g: g["decode_seconds"])
+    ]
+
+
+def length_columns(sides: Sides) -> Columns:
+    """Returns emitted tokens and target passes of each side. A generation without a pass has no tokens per pass: it
+    is left out on every side."""
+    counts = [list(map(tokens_of_passes, generations)) for generations in sides]
+    known = [min(passes for _, passes in each) > 0 for each in zip(*counts, strict=True)]
+    return [
+        [float(each[part] * keep) for each, keep in zip(side, known, strict=True)] for side in counts for part in (0, 1)
+    ]
+
 
 Kind = Literal["ratio", "difference"]
 KINDS: dict[str, Kind] = {
@@ -28,8 +108,9 @@ OVER_AR = ("speedup", "speedup_e2e")  # of AR itself they are exactly 1
 
 
 @dataclass(frozen=True)
-class Change:
-    """A metric of both sides, and the second's ÷ the first's (or minus it). `unpaired`: why it is not paired."""
+class MetricChange:
+    """A metric of both sides, and the second's ÷ the first's (or minus it). `unpaired`: why the change is not
+    paired."""
 
     metric: str
     kind: Kind
@@ -48,18 +129,18 @@ class Change:
 
     @property
     def separable(self) -> bool:
-        """Whether the interval of the change leaves out that there is none; not where it has no interval."""
+        """Whether the interval of the change excludes "no change"; false without an interval."""
         low, high = self.change.low, self.change.high
         return low is not None and high is not None and not low <= NEUTRAL[self.kind] <= high
 
-    def widened(self, by: float) -> "Change":
-        """The same with both ends so many times as far from the value; of a ratio on the scale of its logs."""
-        make = differences.widened_ratio if self.kind == "ratio" else differences.widened
+    def widened(self, by: float) -> "MetricChange":
+        """Returns the change with both ends `by` times as far from the value; of a ratio on the log scale."""
+        make = widened_ratio if self.kind == "ratio" else widened
         return replace(self, change=make(self.change, by))
 
 
 def own(row: Row, metric: str) -> Metric:
-    """A row's metric. What AR is faster than itself is exact: its interval is the value."""
+    """Returns a row's metric. AR's speed-up over itself is exact: its interval is the value."""
     found = row.metrics.get(metric, Metric())
     exact = metric in OVER_AR and row.method_name == "ar" and found.value == 1
     return Metric(value=1.0, low=1.0, high=1.0) if exact else found
@@ -67,15 +148,15 @@ def own(row: Row, metric: str) -> Metric:
 
 @dataclass(frozen=True)
 class RowWithRecords:
-    """`method` and `asked` are None and `records` empty where nothing of that is at hand."""
+    """A row with its records, method and scorers; without records `method` and `asked` are None."""
 
     row: Row
     records: Sequence[Record] = ()
     method: MethodSpec | None = None
-    asked: Mapping[str, Asked] | None = None
+    asked: Mapping[str, ScoringSpec] | None = None
 
     def generations(self, records: Sequence[Record]) -> list[Generation]:
-        """What the method generated, every pass booked on the model that made it."""
+        """Returns the method's generations, with every pass under the model that ran it."""
         assert self.method is not None
         name, decodes_with = self.method.name, self.method.decodes_with
         return [with_own_passes(record["methods"][name], decodes_with) for record in records]
@@ -88,24 +169,24 @@ NO_FORM, NO_RECORDS, OTHER_PROMPTS = (
 
 @dataclass(frozen=True)
 class Pairs:
-    """Two sides, of the same prompts in the same order."""
+    """Two sides with the records of the same prompts in the same order."""
 
     first: RowWithRecords
     second: RowWithRecords
     records: tuple[Sequence[Record], Sequence[Record]]
 
-    def change(self, metric: str) -> Change:
-        """Of one metric; paired where it has a paired form and both sides have records."""
+    def change(self, metric: str) -> MetricChange:
+        """Returns the change of a metric; paired where the metric has a paired form and both sides have records."""
         kind = KINDS.get(metric, "difference")
         first, second = (own(side.row, metric) for side in (self.first, self.second))
         make, reason = _PAIRED.get(metric), self._unpaired(metric)
         if reason is None:
-            return Change(metric, kind, first, second, make(self) if make is not None else _score(self, metric))
-        join = differences.unpaired_ratio if kind == "ratio" else differences.unpaired
-        return Change(metric, kind, first, second, join(first, second), reason)
+            return MetricChange(metric, kind, first, second, make(self) if make is not None else _score(self, metric))
+        join = unpaired_ratio if kind == "ratio" else unpaired
+        return MetricChange(metric, kind, first, second, join(first, second), reason)
 
     def _unpaired(self, metric: str) -> str | None:
-        """Why a metric cannot be compared prompt by prompt; None where it can."""
+        """Returns why a metric cannot be compared prompt by prompt; None where it can."""
         if metric not in _PAIRED and not metric == self.first.row.quality == self.second.row.quality:
             return NO_FORM
         if not (self.first.records and self.second.records):
@@ -154,7 +235,8 @@ def joined_pairs(parts: Sequence[Pairs]) -> Pairs:
 
 
 def pair_up(first: RowWithRecords, second: RowWithRecords) -> Pairs:
-    """The records of both sides of the same example, repeat and turn, where prompt and reference are the same."""
+    """Returns the records of both sides with the same example, repeat and turn, where prompt and reference are the
+    same."""
     others = {record_key(record): record for record in second.records}
     both = [
         (record, other)

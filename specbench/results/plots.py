@@ -11,7 +11,7 @@ from specbench.results.row import Row
 
 
 def check_plot(path: Path) -> None:
-    """That a picture can be drawn into a file of this name, before anything is measured. Raises ConfigError."""
+    """Raise ConfigError where no picture can be drawn into a file of this name. Called before anything is measured."""
     figure = pyplot().figure()
     kinds = figure.canvas.get_supported_filetypes()
     pyplot().close(figure)
@@ -29,7 +29,8 @@ def draw(groups: Sequence[Sequence[Row]], path: Path) -> None:
 
 @contextmanager
 def saved(figure: Any, path: Path, kept: str = "") -> Iterator[None]:
-    """A figure that is drawn inside, and then written. Raises ConfigError where it cannot be, which ends in `kept`."""
+    """Draws a figure inside the block, then writes it. Raises ConfigError, which ends in `kept`, where it cannot be
+    written."""
     try:
         yield
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +42,7 @@ def saved(figure: Any, path: Path, kept: str = "") -> Iterator[None]:
 
 
 def reach(metrics: Sequence[Metric]) -> list[list[float]]:
-    """How far the intervals reach below and above their values; 0 where there is none."""
+    """Returns the lengths of the intervals below and above their values; 0 without an interval."""
     pairs = [(metric.value or 0.0, metric) for metric in metrics]
     below = [0.0 if m.low is None else max(0.0, value - m.low) for value, m in pairs]
     above = [0.0 if m.high is None else max(0.0, m.high - value) for value, m in pairs]
@@ -69,7 +70,8 @@ def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
 
 
 def pyplot() -> Any:
-    """matplotlib's, drawing into files. Raises ConfigError where it is not installed."""
+    """Returns the pyplot of matplotlib, which draws into files. Raises ConfigError where matplotlib is not
+    installed."""
     try:
         import matplotlib
     except ImportError as error:

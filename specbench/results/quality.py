@@ -1,4 +1,4 @@
-"""Recorded answers → how good they are: every score with its interval, beside AR's on the same prompts."""
+"""Recorded answers → scores with their intervals, beside AR's on the same prompts."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from specbench.results.bootstrap import MIN_PROMPTS, Metric, Prompts
+from specbench.results.bootstrap import MIN_PROMPTS, SHARE, Metric, Prompts
 from specbench.results.log_ratios import CONFIDENCE, NUM_RESAMPLES
-from specbench.results.shares import SHARE
 from specbench.results.units import bounds_of
 from specbench.running.records import Generation, Record
 from specbench.tasks.sandbox.run import ENDED
@@ -25,9 +24,9 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """The answers of one subset. `own`, `baseline`: sums of statistics [num_prompts, num_statistics] of the method and
-    of AR; `score`: the corpus score of such sums over prompts."""
+class CorpusStatistics:
+    """The answers of one subset. `own`, `baseline`: sums of statistics [num_prompts, num_statistics] of the method
+    and of AR. `score`: returns the corpus score of such sums over prompts."""
 
     own: Array
     baseline: Array
@@ -40,30 +39,30 @@ def corpus_of(
     numbers: NDArray[np.int64],
     own: Sequence[Generation],
     baseline: Sequence[Generation],
-) -> Corpus | None:
-    """The statistics of the metric `name` by prompt, of the answers that both have some for; None where there are none.
-    `numbers`: the prompt of each answer."""
+) -> CorpusStatistics | None:
+    """Returns the statistics of the metric `name` by prompt, of the answers that have them on both sides; None
+    without any. `numbers`: the prompt of each answer."""
     sides = [[g.get("statistics", {}).get(name) for g in side] for side in (own, baseline)]
     kept = [place for place, pair in enumerate(zip(*sides, strict=True)) if None not in pair]
     if not kept:
         return None
     summed = [_summed(numbers[kept], np.array([side[place] for place in kept], dtype=np.float64)) for side in sides]
-    return Corpus(summed[0], summed[1], lambda sums: scorer.corpus(name, sums))
+    return CorpusStatistics(summed[0], summed[1], lambda sums: scorer.corpus(name, sums))
 
 
 def _summed(numbers: NDArray[np.int64], statistics: Array) -> Array:
-    """The sums over the answers to each prompt: [num_prompts, num_statistics]."""
+    """Returns the sums over the answers to each prompt: [num_prompts, num_statistics]."""
     prompts, places = np.unique(numbers, return_inverse=True)
     sums = np.zeros((len(prompts), statistics.shape[1]))
     np.add.at(sums, places, statistics)
     return sums
 
 
-def corpus_metrics(parts: Sequence[Corpus], seed: int) -> tuple[Metric, Metric, Metric]:
-    """The score of the method, of AR, and their difference; of several subsets the mean of their scores.
+def corpus_metrics(parts: Sequence[CorpusStatistics], seed: int) -> tuple[Metric, Metric, Metric]:
+    """Returns the score of the method, of AR, and their difference; of several subsets the mean of their scores.
 
-    Intervals: the prompts of each subset are drawn anew, method and AR together, and the scores computed from the new
-    sums. There is none where a subset has fewer than MIN_PROMPTS prompts.
+    Intervals: the prompts of each subset are resampled, method and AR together, and the scores computed from the new
+    sums. There is no interval where a subset has fewer than MIN_PROMPTS prompts.
     """
     if not parts:
         return Metric(), Metric(), Metric()
@@ -81,8 +80,8 @@ def corpus_metrics(parts: Sequence[Corpus], seed: int) -> tuple[Metric, Metric, 
     )
 
 
-def _resampled(part: Corpus, generator: np.random.Generator) -> tuple[Array, Array]:
-    """The scores of the method and of AR in every resample: [NUM_RESAMPLES] each."""
+def _resampled(part: CorpusStatistics, generator: np.random.Generator) -> tuple[Array, Array]:
+    """Returns the scores of the method and of AR in every resample: [NUM_RESAMPLES] each."""
     num_prompts = len(part.own)
     counts = generator.multinomial(num_prompts, np.full(num_prompts, 1 / num_prompts), size=NUM_RESAMPLES)
     own, baseline = (
@@ -93,7 +92,8 @@ def _resampled(part: Corpus, generator: np.random.Generator) -> tuple[Array, Arr
 
 
 def _with_interval(value: float, drawn: Array, sizes: Sequence[int]) -> Metric:
-    """`drawn`: the scores of each subset in every resample [num_subsets, NUM_RESAMPLES]; `sizes`: its prompts."""
+    """Returns the score with its interval. `drawn`: the scores of each subset in every resample [num_subsets,
+    NUM_RESAMPLES]; `sizes`: its prompts."""
     confidence = stratified(drawn.var(axis=1), np.array(sizes))
     resampled = drawn.mean(axis=0)
     low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])
@@ -103,9 +103,9 @@ def _with_interval(value: float, drawn: Array, sizes: Sequence[int]) -> Metric:
 
 
 def stratified(variances: Array, sizes: NDArray[np.int64]) -> float:
-    """The share of the resamples that the interval of a mean over subsets holds: `bootstrap.expanded`, with the missing
-    n / (n - 1) of each subset's own variance, and Student's t of as many degrees of freedom as their sum has
-    (Welch, Biometrika 34, 1947; Satterthwaite, Biometrics Bulletin 2, 1946). Both are [num_subsets]."""
+    """Returns the share of the resamples within the interval of a mean over subsets: `bootstrap.expanded`, with the
+    missing n / (n - 1) of each subset's own variance, and Student's t with the degrees of freedom of their sum
+    (Welch, Biometrika 34, 1947; Satterthwaite, Biometrics Bulletin 2, 1946). Both arguments are [num_subsets]."""
     total = float(variances.sum())
     if total == 0:
         return CONFIDENCE
@@ -122,15 +122,15 @@ Values = list[float | None]  # [num_records]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the answers of a subset are judged by: a scorer, and the language that they should be in (ISO 639)."""
+class ScoringSpec:
+    """How the answers of a subset are scored: the scorer, and the language that they should have (ISO 639)."""
 
     scorer: Scorer | None = None
     language: str | None = None
 
     @property
     def code(self) -> str | None:
-        """The language that can be told of an answer; None where none is asked for, or answers are too short."""
+        """The language that can be identified in an answer; None where none is required, or answers are too short."""
         return known(self.language) if self.language and getattr(self.scorer, "in_sentences", True) else None
 
     @property
@@ -138,13 +138,13 @@ class Asked:
         return self.scorer.names[0] if self.scorer else None
 
 
-def asked_of(cells: "Sequence[Cell]") -> dict[str, Asked]:
-    """What is asked in the cells of a task, by subset."""
-    return {cell.subset: Asked(cell.scorer, cell.task.language) for cell in cells}
+def scoring_by_subset(cells: "Sequence[Cell]") -> dict[str, ScoringSpec]:
+    """Returns the scoring of the cells of a task, by subset."""
+    return {cell.subset: ScoringSpec(cell.scorer, cell.task.language) for cell in cells}
 
 
-def main_metric(asked: Mapping[str, Asked], metrics: Collection[str] = ()) -> str | None:
-    """The metric that stands for quality; None where there is none, or where the subsets have several. A judge's
+def main_metric(asked: Mapping[str, ScoringSpec], metrics: Collection[str] = ()) -> str | None:
+    """Returns the metric that stands for quality; None without one, or where subsets have different ones. A judge's
     rating, if it is among the `metrics`, stands for tasks without a scorer."""
     mains = {each.main for each in asked.values() if each.main is not None}
     if not mains and JUDGED in metrics:
@@ -152,8 +152,8 @@ def main_metric(asked: Mapping[str, Asked], metrics: Collection[str] = ()) -> st
     return mains.pop() if len(mains) == 1 else None
 
 
-def signatures(asked: Mapping[str, Asked], records: Sequence[Record]) -> dict[str, str]:
-    """How the metrics were computed, by metric; where subsets differ, all the ways. sacrebleu's signature has the
+def signatures(asked: Mapping[str, ScoringSpec], records: Sequence[Record]) -> dict[str, str]:
+    """Returns how each metric was computed; where subsets differ, all the ways. sacrebleu's signature holds the
     number of references, which is that of the records."""
     found: dict[str, dict[str, None]] = {}
     for subset, each in asked.items():
@@ -170,11 +170,11 @@ def quality(
     records: Sequence[Record],
     own: Sequence[Generation],
     baseline: Sequence[Generation],
-    asked: Mapping[str, Asked],
+    asked: Mapping[str, ScoringSpec],
 ) -> dict[str, Metric]:
-    """Each score by its name, with `_ar` and `_difference`: means over the answers that both have a value for; corpus
-    scores and pass@k are of all answers together. What could not be judged is counted in `num_unscored`."""
-    subsets = [asked.get(record["subset"], Asked()) for record in records]
+    """Returns each score by its name, with `_ar` and `_difference`: means over the answers that have a value on both
+    sides; corpus scores and pass@k are of all answers together. `num_unscored` counts the answers without a score."""
+    subsets = [asked.get(record["subset"], ScoringSpec()) for record in records]
     sides = [[_scores(g, each) for g, each in zip(side, subsets, strict=True)] for side in (own, baseline)]
     names = dict.fromkeys(name for each in asked.values() if each.scorer for name in each.scorer.names)
     names |= dict.fromkeys(name for side in sides for scores in side for name in scores)
@@ -207,8 +207,8 @@ def quality(
     }
 
 
-def _scores(generation: Generation, asked: Asked) -> Mapping[str, float | None]:
-    """Metric → value of one answer. A record without `scores` has one score."""
+def _scores(generation: Generation, asked: ScoringSpec) -> Mapping[str, float | None]:
+    """Returns the scores of one answer by metric. A record without `scores` has one score."""
     if "scores" in generation:
         scores: Mapping[str, float | None] = generation["scores"]
         return scores
@@ -216,9 +216,9 @@ def _scores(generation: Generation, asked: Asked) -> Mapping[str, float | None]:
 
 
 def _values(
-    name: str, records: Sequence[Record], scores: Sequence[Mapping[str, float | None]], asked: Sequence[Asked]
+    name: str, records: Sequence[Record], scores: Sequence[Mapping[str, float | None]], asked: Sequence[ScoringSpec]
 ) -> Values:
-    """The value of each record. Where it is one of all answers to a prompt (pass@k), the first of them has it."""
+    """Returns the value of each record. A value of all answers to a prompt (pass@k) belongs to the first of them."""
     values: Values = [None] * len(records)
     answers: dict[tuple[object, ...], list[int]] = {}
     for number, record in enumerate(records):
@@ -239,14 +239,15 @@ def _num_unjudged(own: Sequence[Mapping[str, float | None]], baseline: Sequence[
 
 
 def _programs_ended(own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
-    """Where programs were run, how many of either side a limit ended: they count as wrong, and may be right."""
+    """Returns how many programs of either side a limit ended, where programs were run: they count as wrong, and may
+    be right."""
     ends = [{g.get("outcome", {}).get("status") for g in pair} for pair in zip(own, baseline, strict=True)]
     num_ended = sum(not end.isdisjoint(ENDED) for end in ends)
     return {"num_programs_ended": Metric(value=num_ended)} if any(end - {None} for end in ends) else {}
 
 
-def _is_of_samples(asked: Asked, name: str) -> bool:
-    """Whether a metric is one of all answers to a prompt, by what the scorer offers."""
+def _is_of_samples(asked: ScoringSpec, name: str) -> bool:
+    """Returns whether a metric is one of all answers to a prompt, such as pass@k."""
     return asked.scorer is not None and name in asked.scorer.names and hasattr(asked.scorer, "of_samples")
 
 
@@ -261,15 +262,15 @@ def _means(prompts: Prompts, name: str, own: Values, baseline: Values) -> dict[s
     }
 
 
-def _by_subset(records: Sequence[Record], asked: Mapping[str, Asked]) -> list[tuple[Asked, list[int]]]:
-    """What is asked in a subset, and which records are of it."""
+def _by_subset(records: Sequence[Record], asked: Mapping[str, ScoringSpec]) -> list[tuple[ScoringSpec, list[int]]]:
+    """Returns the scoring of each subset, and the numbers of its records."""
     return [
         (each, [number for number, record in enumerate(records) if record["subset"] == subset])
         for subset, each in asked.items()
     ]
 
 
-def _in_language(generations: Sequence[Generation], asked: Sequence[Asked]) -> Values:
+def _in_language(generations: Sequence[Generation], asked: Sequence[ScoringSpec]) -> Values:
     """1 for an answer in the language of its subset, 0 for any other (also one without words); None where there is none
     that lingua knows."""
     return [

@@ -5,13 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from specbench.core.errors import ConfigError
+from specbench.core.resources import EMBEDDED
+from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
+from specbench.results.greedy import NUM_NOISE_ANSWERS, NUM_NOISE_TOKENS, difference, measure_noise
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
+from specbench.results.verdict import BaselineAnswer, TokenDifference
 from specbench.running.blocks import prompt_digest
 from specbench.running.prompts import Budget, record_prompts, truncated
-from specbench.running.records import Key, Record
+from specbench.running.records import Key, Record, record_key, with_the_same_history
 from specbench.specs.catalogue import load_task, load_tasks
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import Example, TaskData, load_examples
@@ -20,15 +24,15 @@ Group = tuple[str, str]  # task and subset
 
 
 @dataclass
-class Loader:
-    """Models by name and revision, each loaded once, all as the target is."""
+class ModelLoader:
+    """Loads each model of a run once, by name and revision, in the dtype and on the device of the target."""
 
     device: str
     dtype: str
     _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
 
     def load(self, name: str, revision: str | None = None) -> CausalLM:
-        """The model, as it was when a run recorded this revision. Raises ConfigError where it is another one now."""
+        """Returns a model as it was when a run recorded this revision. Raises ConfigError where it has changed."""
         if (name, revision) not in self._loaded:
             is_commit = revision is not None and not revision.startswith("local-")
             model = load_model(name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device)
@@ -43,15 +47,15 @@ class Loader:
 
 @dataclass(frozen=True)
 class RecordedPrompt:
-    """A recorded generation: what it was asked, as text and as the target's tokens."""
+    """The prompt of a recorded generation, as text and as the target's tokens."""
 
     example: Example
     prompt_ids: tuple[int, ...]
 
 
 def tasks_of(rows: Sequence[Row]) -> dict[str, TaskSpec]:
-    """The tasks of rows by name, as their command named them: a user's file too. Raises ConfigError where one is not
-    there any more."""
+    """Returns the tasks of rows by name, as their command named them, files of users included. Raises ConfigError
+    where one does not exist any more."""
     found: dict[str, TaskSpec] = {}
     for row in rows:
         name = row.task_name
@@ -64,7 +68,7 @@ def tasks_of(rows: Sequence[Row]) -> dict[str, TaskSpec]:
 
 
 def option_of(command: str, option: str) -> str | None:
-    """The value that a recorded command line gives an option; None where it does not."""
+    """Returns the value of an option in a recorded command line; None where it is absent."""
     words = shlex.split(command)
     for word, following in zip(words, [*words[1:], None], strict=True):
         if word == option:
@@ -106,7 +110,7 @@ def prompts_of(
 
 
 def _place(row: Row) -> str:
-    """The --data with which a row was measured."""
+    """Returns the --data with which a row was measured."""
     if row.data_source != "local":
         return row.data_source
     found = option_of(row.command, "--data")
@@ -116,7 +120,7 @@ def _place(row: Row) -> str:
 
 
 def _budgets(records: Sequence[Record], models: Sequence[CausalLM]) -> tuple[Budget, ...]:
-    """The lengths to which the prompts were shortened, as the records hold them; none where they were not."""
+    """Returns the lengths to which the prompts were shortened, by the records; none where they were not."""
     by_name = {model.name: model for model in models}
     lengths = {name: length for record in records for name, length in record.get("budgets", {}).items()}
     absent = [name for name in lengths if name not in by_name]
@@ -131,3 +135,55 @@ def _check(record: Record, example: Example | None, loaded: TaskData) -> None:
             f"{loaded.location}: {record['task']}/{record['subset']} example {record['id']} was measured with another "
             "prompt than the task and its data give now: give the data of the run with --data, or measure again"
         )
+
+
+class Target:
+    """The target of a run, which scores outputs that differ."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self.run = run
+        self.loader = ModelLoader("auto", run.rows[0].dtype)
+
+    def differences(
+        self, row: Row, keys: Sequence[Key], candidate: Mapping[Key, Record], method: str, max_query_length: int
+    ) -> list[TokenDifference]:
+        """Returns the first difference of each output of a row. Near-ties are those within the measured noise of the
+        target.
+
+        Raises ConfigError where the target or the prompts do not exist any more.
+        """
+        set_threads(None, row.target.startswith(EMBEDDED))
+        target = self.loader.load(row.target, row.target_revision)
+        records = self._with_history([self.run.records[key] for key in keys], row, method)
+        budgets = {name for record in records for name in record.get("budgets", {})} - {target.name}
+        place = (row.task_name, row.subset)
+        chosen = [record_key(record) for record in records]
+        others = [self.loader.load(name) for name in budgets]
+        prompts = prompts_of(self.run, {place: row}, {place: chosen}, target, others)
+        answers = [
+            BaselineAnswer(
+                str(self.run.records[key]["id"]), list(prompts[key].prompt_ids), _ids(self.run.records, key, method)
+            )
+            for key in chosen
+        ]
+        if not answers:
+            return []
+        measured = [
+            BaselineAnswer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]
+        ]
+        tolerance = measure_noise(target, measured, max_query_length).tolerance
+        found = [
+            difference(target, answer, _ids(candidate, key, method), tolerance, str)
+            for key, answer in zip(chosen, answers, strict=True)
+        ]
+        return [each for each in found if each is not None]
+
+    def _with_history(self, records: Sequence[Record], row: Row, method: str) -> list[Record]:
+        """Returns the records whose prompt is AR's too: in later turns a method has read its own answers."""
+        every = [r for r in self.run.records.values() if (r["task"], r["subset"]) == (row.task_name, row.subset)]
+        kept = {record_key(record) for record in with_the_same_history(every, method)}
+        return [record for record in records if record_key(record) in kept]
+
+
+def _ids(records: Mapping[Key, Record], key: Key, method: str) -> list[int]:
+    return list(records[key]["methods"][method]["token_ids"])

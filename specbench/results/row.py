@@ -9,8 +9,97 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, field_validator, model_validator
 
 from specbench.results.bootstrap import INTERVALS, Intervals, Metric
-from specbench.results.group_numbers import Family, GroupNumbers
 from specbench.specs.components import Engine
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Chain(Frozen):
+    """The links of theorem 1, each at least the next: E[F(α(s))] ≥ F(α_T) ≥ F(max(0, 1 − √(KL_T/2))) ≥ the same with
+    D_T, all in emitted tokens per target pass, or all divided by 1 + γc."""
+
+    expected: FiniteFloat
+    of_acceptance: FiniteFloat
+    of_kl: FiniteFloat
+    of_cross_entropy: FiniteFloat
+
+    def divided_by(self, cost: float) -> "Chain":
+        """Returns tokens per pass as speed-ups, given the cost 1 + γc of a step in target passes."""
+        return Chain(**{name: value / cost for name, value in self.model_dump().items()})
+
+
+class MeasuredNumbers(Frozen):
+    """Numbers of a run: of processed distributions, on the positions that were drafted."""
+
+    acceptance_rate: Metric
+    mean_acceptance_length: Metric
+    speedup: Metric
+    bleu: Metric | None = None
+    adjusted_acceptance: Metric | None = None  # α·BLEU, 0 … 100 (figure 7)
+
+
+class ForcedNumbers(Frozen):
+    """Teacher-forced numbers: raw distributions of both models, on the positions of the reference texts."""
+
+    num_positions: int
+    cross_entropy: Metric  # D_T
+    kl: Metric
+    tv: Metric
+    acceptance_rate: Metric  # α_T
+    target_misfit: Metric  # r_p; the fitness is 1 − r_p
+    draft_misfit: Metric  # r_q
+    excluded: float  # mass of p on tokens that q gives no probability; D and KL count them as the smallest float32
+    tokens_per_pass: Chain
+    speedup_expected: Metric  # S_T = E[F(α(s))]/(1 + γc); null where c is not known
+    speedup: Chain | None = None  # tokens_per_pass ÷ (1 + γc)
+
+
+class GroupNumbers(Frozen):
+    """One group: a subset of a task, for most a language."""
+
+    task: str
+    subset: str
+    language: str | None
+    num_prompts: int
+    measured: MeasuredNumbers | None = None
+    forced: ForcedNumbers | None = None
+    representation_rank: int | None = None  # as representation.Share; the languages that it never wrote are last
+    representation_share: float | None = None
+
+
+class GroupSpread(Frozen):
+    """The inequality of a number over the groups."""
+
+    variance: Metric
+    max_over_min: Metric
+    worst: str
+    best: str
+
+
+class Correlations(Frozen):
+    """Spearman's ρ over groups; `…_over_prompts` over single prompts, as figure 2a. The intervals are over prompts: of
+    `representation_…` they take the shares as they are, and leave out that another sample of the drafter's texts would
+    give others."""
+
+    representation_and_acceptance: Metric | None = None  # share with α_T: above 0 where well represented languages gain
+    representation_and_measured: Metric | None = None
+    fitness_and_acceptance: Metric | None = None  # 1 − r_q with α_T
+    fitness_and_measured: Metric | None = None
+    fitness_and_acceptance_over_prompts: float | None = None
+
+
+class Family(Frozen):
+    """All groups of a drafter together. `unfairness`: 𝒰 in nats², `lowest`: the group of D_min."""
+
+    groups: tuple[str, ...]
+    unfairness: Metric | None = None
+    lowest: str | None = None
+    excluded: dict[str, float] = Field(default_factory=dict)  # of every group that is teacher-forced, as in `Forced`
+    spreads: dict[str, GroupSpread]  # of acceptance_rate, speedup (measured), forced_acceptance_rate, forced_speedup
+    correlations: Correlations
+
 
 FORMAT: Final = 1
 DIGEST: Final = "digest"
@@ -45,7 +134,7 @@ COMPUTED = frozenset(
     {
         "format", "task", "subset", "language", "method", "num_draft_tokens", "options", "sampling", "n", "subsets",
         "repeats", "created", "lossless", "verdict", "quality", "signatures", "intervals", "warnings",
-        "accepted_lengths", "metrics",
+        "accepted_tokens_per_step", "metrics",
     }
 )  # fmt: skip
 NOTED = frozenset(
@@ -59,19 +148,19 @@ STATED = frozenset({"evidence", "fairness", "run"})
 # Everything but these fields says which result a row is.
 RESULT_FIELDS = frozenset(
     {
-        "metrics", "accepted_lengths", "warnings", "shots", "quality", "signatures", "verdict", "evidence", "fairness",
-        "intervals", "created", "command", "request", "run",
+        "metrics", "accepted_tokens_per_step", "warnings", "shots", "quality", "signatures", "verdict", "evidence",
+        "fairness", "intervals", "created", "command", "request", "run",
     }
 )  # fmt: skip
 
 
-class Part(BaseModel):
+class RowPart(BaseModel):
     """A part of a row."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Sampling(Part):
+class RowSampling(RowPart):
     """How both models' logits become probabilities; temperature 0 is greedy."""
 
     temperature: FiniteFloat
@@ -79,8 +168,8 @@ class Sampling(Part):
     top_p: FiniteFloat | None = None
 
 
-class Evidence(Part):
-    """What an audit's verdict rests on: prompts of greedy outputs, draws of up to five tokens and their p-value."""
+class Evidence(RowPart):
+    """The evidence of an audit: prompts of greedy outputs, draws of up to five tokens and their p-value."""
 
     task: str
     subsets: tuple[str, ...]
@@ -97,13 +186,13 @@ class Evidence(Part):
         return self
 
 
-class Shots(Part):
-    """The worked examples before each prompt, and the guard against contamination: that none of them is measured.
+class RowShots(RowPart):
+    """The worked examples before each prompt, and the check that none of them is measured.
 
-    `num`: before each prompt; where it is 0 all else is null. `digest`: of the text before the prompts, 12 hex digits;
-    of several subsets that differ "all-" and a digest of theirs. `num_checked`: the measured examples, each of which
-    asks something else than the worked examples before it, and has no answer of 80 characters or more that stands there
-    (else the run is refused); null where questions could not be told apart.
+    `num`: before each prompt; where it is 0 all other fields are null. `digest`: of the text before the prompts, 12 hex
+    digits; of several subsets that differ "all-" and a digest of theirs. `num_checked`: the measured examples, none of
+    which repeats the question of a worked example before it, or has an answer of 80 characters or more that stands
+    there (else the run is refused); null where questions could not be compared.
     """
 
     num: int = Field(ge=0)
@@ -113,14 +202,14 @@ class Shots(Part):
     num_checked: int | None = Field(default=None, ge=0)
 
 
-class Warning(Part):
-    """What a reader must know before the speed-up is trusted. `text`: one sentence with the figure and what to do."""
+class RowWarning(RowPart):
+    """A reason to doubt the speed-up. `text`: one sentence with the figure and what to do."""
 
     code: Literal["wide_interval", "few_prompts", "ar_drift", "trained_on_test"]
     text: str
 
 
-class Row(Part):
+class Row(RowPart):
     """One method on one subset (or on "all"), paired to AR in the same process. Times in seconds, rates in tokens/s."""
 
     format: Literal[1] = FORMAT
@@ -134,7 +223,7 @@ class Row(Part):
     target_revision: str | None
     drafter: str | None
     drafter_revision: str | None
-    sampling: Sampling
+    sampling: RowSampling
     dtype: str
     device: str
     attention: str
@@ -160,10 +249,10 @@ class Row(Part):
     signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough
     intervals: Intervals = INTERVALS  # how those of the metrics were computed
     fairness: GroupNumbers | Family | None = None  # of `specbench fairness`: of a subset, or in "all" of all subsets
-    shots: Shots = Shots(num=0)
-    warnings: tuple[Warning, ...] = ()
+    shots: RowShots = RowShots(num=0)
+    warnings: tuple[RowWarning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
-    accepted_lengths: tuple[NonNegativeInt, ...] | None = None
+    accepted_tokens_per_step: tuple[NonNegativeInt, ...] | None = None
     metrics: dict[str, Metric]
 
     @field_validator("options")
@@ -189,17 +278,17 @@ class Row(Part):
 
     @property
     def examples(self) -> dict[str, int]:
-        """By subset how many examples the row is of: the first ones that its run measured."""
+        """The number of examples by subset: the first ones that the run measured."""
         return self.subsets or {self.subset: self.n}
 
     @property
     def place(self) -> str:
-        """Task, subset and method, by which a message names a row."""
+        """Task, subset and method, as messages name a row."""
         return f"{self.task.partition(':')[0]} {self.subset} {self.method.partition(':')[0]}"
 
     @property
     def key(self) -> str:
-        """What identifies the result: every field but the metrics, the date and the command line; and the judge, and
+        """The identity of the result: every field but the metrics, the date and the command line; and the judge, and
         the worked examples before the prompts."""
         told = {"judge": self.signatures.get("judge_score"), "shots": self.shots.digest}
         also = {name: value for name, value in told.items() if value is not None}
@@ -207,7 +296,7 @@ class Row(Part):
 
 
 def writable(value: Any) -> Any:
-    """A value of a row as JSON can hold it: an infinite number as a word."""
+    """Returns a value as JSON can hold it: an infinite number as a word."""
     if isinstance(value, Mapping):
         return {name: writable(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

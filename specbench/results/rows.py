@@ -13,9 +13,9 @@ from typing import Any
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.bootstrap import Metric
 from specbench.results.measurement import FILE, REMEDY, MeasuredSubset, Measurement
-from specbench.results.metrics import accepted_lengths_of, metrics_of, routes_taken
-from specbench.results.quality import JUDGED, Asked, main_metric, signatures
-from specbench.results.row import ALL, Row, Sampling, Shots
+from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
+from specbench.results.quality import JUDGED, ScoringSpec, main_metric, signatures
+from specbench.results.row import ALL, Row, RowSampling, RowShots
 from specbench.results.verdict import declaration, different, verdict_of_records
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_the_same_history
@@ -27,18 +27,18 @@ from specbench.tasks.scoring.contract import make_scorer
 NOT_MULTIPLES = ("speedup", "speedup_e2e", "speedup_expected")  # of tokens that are not the target's
 
 
-def asked_of_subset(task: TaskSpec, subset: str) -> Asked:
+def scoring_of_subset(task: TaskSpec, subset: str) -> ScoringSpec:
     """Returns what the answers of a subset are judged by."""
     spec = task.subset(subset)
-    return Asked(make_scorer(spec), spec.language)
+    return ScoringSpec(make_scorer(spec), spec.language)
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What the rows of one command are made of; all of it is in the run's folder.
+    """The parts that the rows of one command are made of; all of them are in the run's folder.
 
-    `identity`: run.json. `judge`: the signature of the judge whose ratings the records have. `asked`: gives what the
-    answers of a task's subset are judged by.
+    `identity`: run.json. `judge`: the signature of the judge whose ratings the records have. `asked`: returns the
+    scoring of a task's subset.
     """
 
     identity: Mapping[str, Any]
@@ -47,7 +47,7 @@ class MeasuredRun:
     measurement: Measurement
     records: Mapping[Key, Record]
     judge: str | None = None
-    asked: Callable[[TaskSpec, str], Asked] = asked_of_subset
+    asked: Callable[[TaskSpec, str], ScoringSpec] = scoring_of_subset
 
     def rows(self) -> list[Row]:
         """Returns every row, methods in the order given, subsets in the task's order, the row over all last.
@@ -122,7 +122,7 @@ class MeasuredRun:
             quality=main_metric(asked, metrics),
             signatures=signatures(asked, records) | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
             shots=shots_of(parts),
-            accepted_lengths=accepted_lengths_of(records, method),
+            accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
             metrics=metrics,
         )
         return row.model_copy(update={"warnings": warnings_of(row, records, self._num_trained_on(method, records))})
@@ -143,7 +143,7 @@ class MeasuredRun:
         return {name: Metric() for name in NOT_MULTIPLES} if is_other else {}
 
     def _options(self, method: MethodSpec) -> dict[str, Any]:
-        """What a method is made of: its parts, or the external code with the digest that identifies it."""
+        """Returns the parts of a method, or the external code with the digest that identifies it."""
         if method.decoder is not None:
             return {"decoder": {**method.decoder.model_dump(), "revision": self.identity["code"][method.name]}}
         return method_options(method, self.identity["target"]["name"])
@@ -174,10 +174,10 @@ class MeasuredRun:
         return len({(record["subset"], record["example"]) for record in first if record["prompt"] in trained})
 
 
-def sampling_of(task: TaskSpec, subset: str) -> Sampling:
+def sampling_of(task: TaskSpec, subset: str) -> RowSampling:
     """Returns how the tokens of a subset are drawn."""
     generation = task.subset(subset).generation
-    return Sampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p)
+    return RowSampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p)
 
 
 def method_options(method: MethodSpec, target: str) -> dict[str, Any]:
@@ -215,13 +215,13 @@ def revision_of(revisions: Mapping[str, str | None]) -> str | None:
     return f"all-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def shots_of(parts: Sequence[MeasuredSubset]) -> Shots:
+def shots_of(parts: Sequence[MeasuredSubset]) -> RowShots:
     """Returns the worked examples of subsets: the most before a prompt of any, and of several subsets a digest of them
     all."""
     used = [part.worked for part in parts if part.worked.num]
     if not used:
-        return Shots(num=0)
-    return Shots(
+        return RowShots(num=0)
+    return RowShots(
         num=max(worked.num for worked in used),
         source=used[0].source,
         location=", ".join(dict.fromkeys(f"{worked.location}" for worked in used)),
@@ -231,7 +231,7 @@ def shots_of(parts: Sequence[MeasuredSubset]) -> Shots:
 
 
 def _measured_at(records: Sequence[Record]) -> str:
-    """When the last of the records was measured."""
+    """Returns the time at which the last of the records was measured."""
     times = [record.get("measured_at") for record in records]
     try:
         return datetime.fromtimestamp(max(times), UTC).isoformat(timespec="seconds")  # type: ignore[type-var, arg-type]

@@ -13,9 +13,9 @@ from specbench.core.files import locked
 from specbench.results.leaderboard import load
 from specbench.results.measurement import Measurement, read_measurements
 from specbench.results.paired import RowWithRecords
-from specbench.results.quality import JUDGED, Asked
+from specbench.results.quality import JUDGED, ScoringSpec
 from specbench.results.row import ALL, Row
-from specbench.results.rows import MeasuredRun, asked_of_subset
+from specbench.results.rows import MeasuredRun, scoring_of_subset
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
 from specbench.running.run_folder import SpecsFile, read_specs
 from specbench.specs.method import MethodSpec
@@ -44,7 +44,7 @@ class RecordedRun:
     """
 
     path: Path
-    _scorers: dict[tuple[str, str], Asked] = field(default_factory=dict, repr=False, compare=False)
+    _scorers: dict[tuple[str, str], ScoringSpec] = field(default_factory=dict, repr=False, compare=False)
     _judged: dict[str, Mapping[Key, Record]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -125,9 +125,9 @@ class RecordedRun:
         own = parts if row.subset == ALL else {name: num for name, num in parts.items() if name == row.subset}
         return (own == row.examples) * 2 + (measurement.repeats == row.repeats) + (measurement.command == row.command)
 
-    def _asked(self, task: TaskSpec, subset: str) -> Asked:
+    def _asked(self, task: TaskSpec, subset: str) -> ScoringSpec:
         if (task.name, subset) not in self._scorers:
-            self._scorers[task.name, subset] = asked_of_subset(task, subset)
+            self._scorers[task.name, subset] = scoring_of_subset(task, subset)
         return self._scorers[task.name, subset]
 
     def _rated(self, judge: str | None) -> Mapping[Key, Record]:
@@ -170,7 +170,7 @@ def finished_run(path: Path) -> RecordedRun:
 
 
 @dataclass
-class Runs:
+class RecordedRuns:
     """The folders of runs, each read once. `problems`: by folder why its records are not used."""
 
     opened: dict[Path, RecordedRun] = field(default_factory=dict)

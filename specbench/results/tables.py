@@ -115,7 +115,7 @@ def comparison_table(rows: Sequence[Row]) -> Table:
         *words("method", folds=False),
         Column("verdict", min_width=longest_word),
         Column("drafter", width=min(longest_drafter, WIDTH_OF_DRAFTERS)),
-        *numbers("γ", "α", "τ", "c", "tok/s", "speed-up\n95 % interval", heading(rows).replace(" ", "\n")),
+        *numbers("γ", "α", "τ", "draft\ncost", "tok/s", "speed-up\n95 % interval", heading(rows).replace(" ", "\n")),
     )
     title = f"{short(rows[0].task)} · {rows[0].subset} · {len(rows)} methods"
     return Table(title, columns, cells, _comparison_caption(rows))
@@ -149,7 +149,7 @@ def _comparison_caption(rows: Sequence[Row]) -> list[str]:
         *_of_engines(rows),
         *warning_lines(rows, [each.method_name for each in rows]),
         "acceptance rates do not compare across bridges: rank by τ and tok/s",
-        *(f"{each.method_name} ranks with none: {reason}" for each in rows if (reason := prescribed(each))),
+        *(f"{each.method_name} is not ranked: {reason}" for each in rows if (reason := prescribed(each))),
     ]
 
 

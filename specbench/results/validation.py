@@ -1,4 +1,4 @@
-"""One leaderboard file → what is wrong with it, all of it where that can be told apart, else the first."""
+"""Checks a leaderboard file: its schema and digests, and its rows against the folders of their runs."""
 
 import math
 from collections import Counter
@@ -11,7 +11,7 @@ from specbench.core.errors import ConfigError
 from specbench.results.comparable import check_together
 from specbench.results.leaderboard import load
 from specbench.results.row import STATED, Evidence, Row
-from specbench.results.runs import RecordedRun, Runs, place_of
+from specbench.results.runs import RecordedRun, RecordedRuns, place_of
 from specbench.results.verdict import FAILS_BELOW
 
 ROUNDING = 1e-12  # relative: sums of another machine's processor
@@ -28,17 +28,17 @@ ReportReader = Callable[[Path, Row], tuple[str, Evidence] | None]
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A field of a row with its value and the one that the run gives. `field` is dotted where it has parts."""
+    """A field of a row with its value and the value that the run gives. `field` is dotted where it has parts."""
 
     field: str
-    said: Any
-    found: Any
+    in_row: Any
+    in_run: Any
 
     def __str__(self) -> str:
-        said, found = repr(self.said), repr(self.found)
-        same = next((at for at, (mine, other) in enumerate(zip(said, found, strict=False)) if mine != other), 0)
-        start = max(0, same - 20) if max(len(said), len(found)) > SHOWN else 0
-        return f"{self.field} = {_part(said, start)}, but its run gives {_part(found, start)}"
+        in_row, in_run = repr(self.in_row), repr(self.in_run)
+        same = next((at for at, (mine, other) in enumerate(zip(in_row, in_run, strict=False)) if mine != other), 0)
+        start = max(0, same - 20) if max(len(in_row), len(in_run)) > SHOWN else 0
+        return f"{self.field} = {_part(in_row, start)}, but its run gives {_part(in_run, start)}"
 
 
 def _part(text: str, start: int) -> str:
@@ -48,14 +48,15 @@ def _part(text: str, start: int) -> str:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """`mismatches`: none where the row is that of its run. `stated`: its fields that nothing was compared with."""
+class RowCheck:
+    """A row beside its run. `mismatches`: empty where they agree. `stated`: the fields that nothing was compared
+    with."""
 
     mismatches: tuple[Mismatch, ...]
     stated: tuple[str, ...]
 
 
-def compare_with_run(row: Row, run: RecordedRun, file: Path, verdict_in: ReportReader | None = None) -> Comparison:
+def compare_with_run(row: Row, run: RecordedRun, file: Path, verdict_in: ReportReader | None = None) -> RowCheck:
     """Compare a row of a file with its run. `verdict_in`: reads an audit's report; without it an audit's verdict
     is only stated. Raises ConfigError where the row cannot be recomputed."""
     own = run.row_like(row)
@@ -70,7 +71,7 @@ def compare_with_run(row: Row, run: RecordedRun, file: Path, verdict_in: ReportR
         else:
             found += _of_report(row, own, report, verdict_in)
             stated = [OF_REPORT, *stated]
-    return Comparison(tuple(found), tuple(stated))
+    return RowCheck(tuple(found), tuple(stated))
 
 
 def _differing(row: Row, own: Row) -> Iterator[Mismatch]:
@@ -97,8 +98,8 @@ def _same(mine: Any, other: Any) -> bool:
 
 
 def audited(row: Row, own: Row) -> str:
-    """The verdict that a row with this evidence may have, its own where nothing speaks against it: a rule that is lossy
-    by design is never called anything else, and outputs that differ are never clean, whatever an audit found."""
+    """Returns the verdict that a row with this evidence may have. A rule that is lossy by design keeps that verdict,
+    and outputs that differ are never lossless, whatever an audit found."""
     if own.verdict == "lossy by design" or (own.verdict in ("near-tie only", "diverged") and row.verdict in CLEAN):
         return own.verdict
     if row.verdict == "lossless" and row.evidence is not None and not _proves(row.evidence):
@@ -107,7 +108,7 @@ def audited(row: Row, own: Row) -> str:
 
 
 def _proves(evidence: Evidence) -> bool:
-    """Whether it holds both halves of what "lossless" takes: greedy outputs, and draws that the test let pass."""
+    """Returns whether the evidence has both halves of "lossless": greedy outputs, and draws that passed the test."""
     passed = evidence.p_value is not None and evidence.p_value >= FAILS_BELOW
     return bool(evidence.num_prompts and evidence.num_draws and passed)
 
@@ -133,8 +134,8 @@ NAMED = 3  # fields of a row in a message
 
 @dataclass(frozen=True)
 class Validity:
-    """`problems`: one line each; none where the file is sound. `stated`: by field in how many rows nothing was compared
-    with it."""
+    """`problems`: one line each; none where the file is sound. `stated`: by field the number of rows in which
+    nothing was compared with it."""
 
     num_rows: int
     num_recomputed: int
@@ -142,7 +143,7 @@ class Validity:
     stated: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        """What was checked of a sound file."""
+        """Returns what was checked of a sound file."""
         rows = f"{self.num_rows} rows"
         if not self.num_recomputed:
             return f"{rows}: their digests are right; nothing was recomputed"
@@ -154,8 +155,9 @@ class Validity:
 def validate(
     file: Path, with_records: bool, folders: Sequence[Path] = (), verdict_in: ReportReader | None = None
 ) -> Validity:
-    """Check schema, digests, duplicates, and that the rows go together; `with_records`: that they are what the folders
-    of their runs give. `folders`: of runs in which rows are looked for that do not say where theirs is."""
+    """Checks schema, digests, duplicates, and that the rows go together. `with_records`: also compares the rows with
+    the folders of their runs. `folders`: runs in which to look for rows that do not name their folder. `verdict_in`:
+    reads an audit's report."""
     try:
         rows = load(file)
         check_together([(f"{file}: rows.{number}", row) for number, row in enumerate(rows)])
@@ -163,7 +165,7 @@ def validate(
         return Validity(0, 0, (str(error),))
     if not with_records:
         return Validity(len(rows), 0, ())
-    runs, problems, stated = Runs(), [], Counter[str]()
+    runs, problems, stated = RecordedRuns(), [], Counter[str]()
     for number, row in enumerate(rows):
         try:
             found = compare_with_run(row, _run_of(row, file, runs, folders), file, verdict_in)
@@ -177,7 +179,7 @@ def validate(
     return Validity(len(rows), len(rows) - len(problems), tuple(problems), stated)
 
 
-def _problem(found: Comparison) -> str | None:
+def _problem(found: RowCheck) -> str | None:
     wrong = found.mismatches
     if not wrong:
         return None
@@ -185,13 +187,13 @@ def _problem(found: Comparison) -> str | None:
     return f"{'; '.join(map(str, wrong[:NAMED]))}{more}: the row is not that of its run: add its run again"
 
 
-def _run_of(row: Row, file: Path, runs: Runs, folders: Sequence[Path]) -> RecordedRun:
-    """The run that a row names, if it is there; else the given one that has its row."""
+def _run_of(row: Row, file: Path, runs: RecordedRuns, folders: Sequence[Path]) -> RecordedRun:
+    """Returns the run that a row names, if it exists; else the given run that has the row."""
     place = place_of(row, file)
     if place is not None and place.is_dir():
         return runs.at(place)
     for folder in folders:
         if any(known.key == row.key for known in runs.at(folder).rows):
             return runs.at(folder)
-    told = f"its run is not at {place}" if place is not None else "it does not say where its run is"
+    told = f"its run is not at {place}" if place is not None else "it does not name the folder of its run"
     raise ConfigError(f"{told}: name the folder with --run")

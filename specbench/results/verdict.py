@@ -13,17 +13,17 @@ FALSE_ALARM = 1e-3  # the distribution test of a correct method fails with a sma
 FAILS_BELOW = FALSE_ALARM / 2  # its p-value is an approximation: this leaves room
 
 
-class Evidence(BaseModel):
+class AuditPart(BaseModel):
     """Base of the parts of an audit's report."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Difference(Evidence):
+class TokenDifference(AuditPart):
     """The first token at which a method's greedy output is not AR's.
 
-    `position` counts new tokens from 0; a token is null where the output had ended. `gap` is how far the lower of the
-    two tokens' logits is below the highest of the target's logits there; null where one output had ended.
+    `position`: counts new tokens from 0. A token is None where the output had ended. `gap`: how far the lower of the
+    two tokens' logits is below the highest logit of the target there; None where one output had ended.
     """
 
     prompt: str
@@ -34,7 +34,7 @@ class Difference(Evidence):
     near_tie: bool
 
 
-class Greedy(Evidence):
+class Greedy(AuditPart):
     """A method's greedy outputs against AR's. `example` is the first difference that is no near-tie, else the first.
 
     `num_judged` counts the draft tokens that the target judged on the way; null for a decoder that does not count.
@@ -45,20 +45,19 @@ class Greedy(Evidence):
     num_near_ties: int
     num_judged: int | None
     median_position: float | None  # of the first differences
-    example: Difference | None
+    example: TokenDifference | None
 
     @property
     def num_diverged(self) -> int:
         return self.num_prompts - self.num_equal - self.num_near_ties
 
 
-class Noise(Evidence):
-    """How much the target's own logits depend on how many tokens one pass scores.
+class Noise(AuditPart):
+    """How far the target's own logits depend on the number of tokens that one pass scores.
 
-    `num_changed` counts prompts at which AR, computed with other query lengths, picks another token somewhere.
-    `max_gap_change` is the largest change of a gap between the highest logit and one of the next nine; `tolerance`,
-    the gap of a near-tie, is twice that. `mean_square_change` is E_p[(Δ ln p)²] per position: the noise of a correct
-    method's probabilities.
+    `num_changed`: prompts at which AR, computed with other query lengths, picks another token. `max_gap_change`: the
+    largest change of a gap between the highest logit and one of the next nine. `tolerance`: the gap of a near-tie,
+    twice that. `mean_square_change`: E_p[(Δ ln p)²] per position, the noise of a correct method's probabilities.
     """
 
     num_prompts: int
@@ -70,7 +69,7 @@ class Noise(Evidence):
 
 
 @dataclass(frozen=True)
-class Answer:
+class BaselineAnswer:
     """A prompt of the audit and AR's greedy output for it."""
 
     name: str
@@ -79,7 +78,7 @@ class Answer:
 
 
 def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
-    """The first position at which two outputs differ; an output that ends earlier differs where it ends."""
+    """Returns the first position at which two outputs differ; an output that ends earlier differs where it ends."""
     if list(first) == list(second):
         return None
     pairs = zip(first, second, strict=False)
@@ -93,7 +92,7 @@ def different(records: Sequence[Mapping[str, Any]], method: str) -> list[Mapping
 
 
 def declaration(method: MethodSpec) -> bool | None:
-    """Whether a method is declared lossless; null for external code that claims nothing."""
+    """Returns whether a method is declared lossless; None for external code that claims nothing."""
     return method.lossless or (False if method.decoder is None else None)
 
 

@@ -1,4 +1,4 @@
-"""A row's numbers → what a reader must know before its speed-up is trusted, each with its figure and what to do."""
+"""The warnings of a row: reasons to doubt its speed-up, each with its figure and what to do."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from specbench.results.acceptance import timed_tokens
 from specbench.results.bootstrap import SMALL_SAMPLE, Metric
 from specbench.results.captions import num_timed, rests_on_few
 from specbench.results.log_ratios import TAILS, Array
-from specbench.results.row import Row, Warning
+from specbench.results.row import Row, RowWarning
 from specbench.running.records import Record
 
 MIN_PROMPTS = SMALL_SAMPLE // 3  # in each third: of fewer, one slow prompt is a drift
@@ -18,8 +18,9 @@ TOLERATED = 1.05  # as an interleaved baseline drifts, so does the method: less 
 
 
 def ar_drift(records: Sequence[Record]) -> Metric:
-    """The ratio with its interval; null where a record does not say when it was measured (`measured_at`), and where
-    a third has fewer than MIN_PROMPTS prompts with a timed token."""
+    """Returns the ratio of AR's speed in the last third of the run to that in the first third, with its interval.
+    Null where a record has no `measured_at`, and where a third has fewer than MIN_PROMPTS prompts with a timed
+    token."""
     if any(record.get("measured_at") is None for record in records):
         return Metric()
     ordered = sorted(records, key=lambda record: float(record["measured_at"]))
@@ -36,7 +37,8 @@ def ar_drift(records: Sequence[Record]) -> Metric:
 
 
 def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.ndarray) -> Metric:
-    """All [num_answers] in the order in which they were measured; prompts: 0 to their number."""
+    """Returns that ratio. All arrays [num_answers], in the order in which they were measured; prompts: numbers from
+    0."""
     size = len(seconds) // 3
     thirds = (prompts[:size], prompts[len(seconds) - size :])
     num_prompts = sum(len(set(third.tolist())) for third in thirds)
@@ -54,20 +56,21 @@ def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.nd
 
 
 def has_drifted(ratio: Metric) -> bool:
-    """Whether the whole interval lies beyond what is TOLERATED, to either side."""
+    """Returns whether the whole interval lies beyond TOLERATED, to either side."""
     if ratio.low is None or ratio.high is None:
         return False
     return ratio.low > TOLERATED or ratio.high < 1 / TOLERATED
 
 
 def _scaled(column: Array) -> Array:
-    """Centred, with a width of 1; a column of equal values is 0."""
+    """Returns a column centred and scaled to a width of 1; a column of equal values as 0."""
     width = np.ptp(column)
     return (column - column.mean()) / width if width > 1e-9 * abs(column).max() else np.zeros_like(column)
 
 
 def _last_coefficient(design: Array, values: Array, prompts: np.ndarray) -> tuple[float, float]:
-    """The least squares coefficient of the last column, and its standard error by leaving out each prompt in turn."""
+    """Returns the least squares coefficient of the last column, and its standard error by the jackknife over
+    prompts."""
     num_prompts, num_columns = int(prompts.max()) + 1, design.shape[1]
     products, targets = np.zeros((num_prompts, num_columns, num_columns)), np.zeros((num_prompts, num_columns))
     np.add.at(products, prompts, design[:, :, None] * design[:, None, :])
@@ -82,17 +85,17 @@ def _last_coefficient(design: Array, values: Array, prompts: np.ndarray) -> tupl
 WIDE = 1.25  # end ÷ start of an interval that is too wide to tell a method from one a quarter faster
 
 
-def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) -> tuple[Warning, ...]:
-    """The warnings of a row, by what its metrics say. `records`: its own. `num_trained_on`: the measured prompts that
-    its drafter was trained on."""
+def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) -> tuple[RowWarning, ...]:
+    """Returns the warnings of a row. `records`: its own. `num_trained_on`: the measured prompts that its drafter was
+    trained on."""
     num_processes = len({record.get("process") for record in records})
     found = (wide_interval(row), few_prompts(row), drift(row, num_processes), trained_on_test(row, num_trained_on))
     return tuple(each for each in found if each is not None)
 
 
-def wide_interval(row: Row) -> Warning | None:
-    """An interval of the speed-up whose ends are more than WIDE apart. Widths on the log scale fall with the root of
-    the number of prompts, so that (width ÷ wanted width)² as many are needed."""
+def wide_interval(row: Row) -> RowWarning | None:
+    """Warns of a speed-up whose interval ends are more than WIDE apart. Widths on the log scale fall with the root
+    of the number of prompts, so that (width ÷ wanted width)² times as many are needed."""
     speedup = row.metrics.get("speedup", Metric())
     if not speedup.low or not speedup.high or speedup.low < 0 or speedup.high / speedup.low <= WIDE:
         return None
@@ -102,11 +105,11 @@ def wide_interval(row: Row) -> Warning | None:
         f"the speed-up's interval is wide, {speedup.low:.2f} to {speedup.high:.2f} (× {ratio:.2f}): for × {WIDE} "
         f"measure about {needed} prompts instead of {prompts}, or on a quieter machine"
     )
-    return Warning(code="wide_interval", text=text)
+    return RowWarning(code="wide_interval", text=text)
 
 
-def few_prompts(row: Row) -> Warning | None:
-    """A speed-up of so few prompts that its interval may be too narrow, or that it has none."""
+def few_prompts(row: Row) -> RowWarning | None:
+    """Warns of a speed-up of so few prompts that its interval may be too narrow or absent."""
     if not rests_on_few(row):
         return None
     num, speedup = num_timed(row), row.metrics["speedup"]
@@ -117,12 +120,12 @@ def few_prompts(row: Row) -> Warning | None:
         else f"the speed-up's interval rests on {prompts} and may be too narrow"
     )
     text = f"{told}: measure {SMALL_SAMPLE} or more"
-    return Warning(code="few_prompts", text=text)
+    return RowWarning(code="few_prompts", text=text)
 
 
-def drift(row: Row, num_processes: int) -> Warning | None:
-    """A baseline that was faster or slower in the end. What it does to a speed-up is not known: the method was measured
-    beside it all the time, and may gain or lose by another load or clock. Not of the baseline itself."""
+def drift(row: Row, num_processes: int) -> RowWarning | None:
+    """Warns of a baseline whose speed changed during the run. The effect on the speed-up is unknown: the method ran
+    beside it all the time, and may gain or lose by another load or clock. The baseline itself has no such warning."""
     ratio = row.metrics.get("ar_drift", Metric())
     if row.metrics.get("speedup", Metric()).low is None or not has_drifted(ratio):
         return None
@@ -132,14 +135,14 @@ def drift(row: Row, num_processes: int) -> Warning | None:
         f"third of the run{resumed} so load or clock changed: measure again, into another folder, in one go, with "
         "nothing beside it"
     )
-    return Warning(code="ar_drift", text=text)
+    return RowWarning(code="ar_drift", text=text)
 
 
-def trained_on_test(row: Row, num_prompts: int) -> Warning | None:
+def trained_on_test(row: Row, num_prompts: int) -> RowWarning | None:
     if not num_prompts:
         return None
     text = (
         f"the drafter was trained on {num_prompts} of the {row.n} measured prompts, by its training.json, so it may "
         "know them better than others: measure prompts that it was not trained on, or train it on others"
     )
-    return Warning(code="trained_on_test", text=text)
+    return RowWarning(code="trained_on_test", text=text)

@@ -11,7 +11,7 @@ passes                      of target and draft: [query length, seconds]; c: med
 ttft_seconds, draft_prefill_seconds
 decode_seconds              starts after the first token
 rule_seconds                of decoding: rules and draws of tokens
-tokenizer_seconds           of decoding: cutting texts anew, and the search for stop strings
+tokenizer_seconds           of decoding: retokenization, and the search for stop strings
 scores, problem             every score, or why there is none
 decoded_by                  which model decoded alone, where one did
 """

@@ -7,9 +7,8 @@ from pathlib import Path
 from specbench.analysis.fairness.numbers import DrafterReport, FairnessReport
 from specbench.embedded.family import read_manifest
 from specbench.results.bootstrap import Metric
-from specbench.results.group_numbers import GroupNumbers
 from specbench.results.leaderboard import load
-from specbench.results.row import Row
+from specbench.results.row import GroupNumbers, Row
 
 from .cells import interval, number, table
 from .claims import Claim, section

@@ -20,7 +20,7 @@ from specbench.embedded.family import source_of
 from specbench.models import timing
 from specbench.results.execute import execute
 from specbench.results.gate.check import check
-from specbench.results.gate.findings import Report
+from specbench.results.gate.findings import CheckReport
 from specbench.results.gate.pairing import BASELINE
 from specbench.results.gate.speed import SPEEDUP
 from specbench.running.request import Request
@@ -132,7 +132,7 @@ def with_a_space(file: Path) -> None:
     file.write_text(changed, encoding="utf-8")
 
 
-def repetitions(machine: Machine, num: int) -> Iterator[Report]:
+def repetitions(machine: Machine, num: int) -> Iterator[CheckReport]:
     """Each run beside the one before it, as a gate measures them."""
     before = machine.run("run-0")
     for number in range(1, num + 1):
@@ -141,7 +141,7 @@ def repetitions(machine: Machine, num: int) -> Iterator[Report]:
         before = now
 
 
-def regressions(machine: Machine) -> Iterator[tuple[str, Report]]:
+def regressions(machine: Machine) -> Iterator[tuple[str, CheckReport]]:
     """Each beside the same run without it, measured before them."""
     before = machine.run("before")
     for number, (name, (injected, options)) in enumerate(REGRESSIONS.items()):
@@ -150,7 +150,7 @@ def regressions(machine: Machine) -> Iterator[tuple[str, Report]]:
         yield name, check(str(before), str(after), 0.03)
 
 
-def repetition_line(number: int, report: Report) -> str:
+def repetition_line(number: int, report: CheckReport) -> str:
     """Its cells: which repetition, AR's speed ÷ that before, the speed-ups now ÷ before, and the verdict."""
     found = {
         each.method: finding.ratio for each in report.compared for finding in each.findings if finding.what == SPEEDUP
@@ -161,7 +161,7 @@ def repetition_line(number: int, report: Report) -> str:
     return f"| {number} | {speed[1] if speed else '–'} | {' | '.join(ratios)} | {report.exit_code} ({report.verdict}) |"
 
 
-def regression_line(name: str, report: Report) -> str:
+def regression_line(name: str, report: CheckReport) -> str:
     found = [f"{each.method}, {finding}" for each in report.compared for finding in each.regressions]
     problems = dict.fromkeys([*report.problems, *(text for each in report.compared for text in each.problems)])
     told = found or list(problems) or [note for note in report.notes if BASELINE in note]

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.results.bootstrap import Prompts
-from specbench.results.gate.findings import Compared, Report
-from specbench.results.gate.pairing import Control
+from specbench.results.gate.findings import CheckReport, MethodFindings
+from specbench.results.gate.pairing import SpeedControl
 from specbench.results.gate.speed import Pending, judge_all, ratio_of_speeds, ratios_of_speedups
 
 Array = NDArray[np.float64]
@@ -74,16 +74,16 @@ def exit_code(
     before = measured(tokens, seconds, clock, generator)
     seconds[1] /= 1 - fall
     now = measured(tokens, seconds, clock, generator)
-    prompts, control = Prompts(np.arange(num_prompts), seed=0), Control(other_device=False)
+    prompts, control = Prompts(np.arange(num_prompts), seed=0), SpeedControl(other_device=False)
     control.add("simulated", ratio_of_speeds(prompts, np.vstack([now[0], before[0]])))
-    compared = [Compared("simulated", f"method {number}") for number in range(num_methods)]
+    compared = [MethodFindings("simulated", f"method {number}") for number in range(num_methods)]
     pending = [
         Pending(each, what, "all", found)
         for each, new, old in zip(compared, now[1:], before[1:], strict=True)
         for what, found in ratios_of_speedups(prompts, np.vstack([new, now[0], old, before[0]])).items()
     ]
     num_tolerant, factor = judge_all(pending, control, max_regression)
-    return Report("", "", max_regression, num_tolerant, factor, tuple(compared), (), ()).exit_code
+    return CheckReport("", "", max_regression, num_tolerant, factor, tuple(compared), (), ()).exit_code
 
 
 def shares(

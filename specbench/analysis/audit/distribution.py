@@ -29,7 +29,7 @@ from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal, Step, Verdict
 from specbench.decoding.sampling import Distributions, Sampling, process
-from specbench.results.verdict import Answer
+from specbench.results.verdict import BaselineAnswer
 
 Tokens = tuple[int, ...]
 Key = tuple[int, Tokens]  # number of the prompt, tokens drawn after it
@@ -234,7 +234,7 @@ class Cut:
 def choose_prompts(
     target: ScoringModel,
     drafter: ScoringModel | None,
-    answers: Sequence[Answer],
+    answers: Sequence[BaselineAnswer],
     sampling: Sampling,
     num_prompts: int,
     num_tokens: int,
@@ -256,7 +256,7 @@ def weight(cut: Cut) -> float:
 
 
 def cuts(
-    target: ScoringModel, drafter: ScoringModel | None, answer: Answer, sampling: Sampling, num_tokens: int
+    target: ScoringModel, drafter: ScoringModel | None, answer: BaselineAnswer, sampling: Sampling, num_tokens: int
 ) -> list[Cut]:
     """Every cut of one prompt with its answer (without the token that ended it), after the first token."""
     ids = [*answer.prompt_ids, *answer.token_ids[:-1]]

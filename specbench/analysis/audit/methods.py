@@ -24,7 +24,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.integrations.entry import load, takes_sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.greedy import DecodeText, compare, measure_noise
-from specbench.results.verdict import Answer, Evidence, Greedy, Noise, declaration
+from specbench.results.verdict import AuditPart, BaselineAnswer, Greedy, Noise, declaration
 from specbench.running.compose import compose, stream_seed
 from specbench.running.models import Models, parts
 from specbench.specs.method import MethodSpec
@@ -74,7 +74,7 @@ class Bench:
     seed: int
 
 
-class Findings(Evidence):
+class Findings(AuditPart):
     """The verdicts, and what they rest on. `prompts` names those of the draws, up to the cut."""
 
     noise: Noise
@@ -88,7 +88,9 @@ def audit(subjects: Sequence[Subject], prompts: Sequence[Prompt], bench: Bench, 
     ar = subjects[0]
     assert ar.greedy is not None
     say("ar: noise floor")
-    answers = [Answer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids) for each in prompts]
+    answers = [
+        BaselineAnswer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids) for each in prompts
+    ]
     noise = measure_noise(bench.target, answers, max(subject.num_draft_tokens for subject in subjects) + 1)
     greedy = {}
     for subject in subjects:
@@ -111,7 +113,7 @@ def audit(subjects: Sequence[Subject], prompts: Sequence[Prompt], bench: Bench, 
 
 
 def compare_greedy(
-    subject: Subject, prompts: Sequence[Prompt], answers: Sequence[Answer], noise: Noise, bench: Bench
+    subject: Subject, prompts: Sequence[Prompt], answers: Sequence[BaselineAnswer], noise: Noise, bench: Bench
 ) -> Greedy | None:
     """The greedy part of one method."""
     if subject.greedy is None:

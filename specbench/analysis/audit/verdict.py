@@ -2,14 +2,14 @@
 
 from typing import Literal
 
-from specbench.results.verdict import FAILS_BELOW, Evidence, Greedy
+from specbench.results.verdict import FAILS_BELOW, AuditPart, Greedy
 
 VerdictName = Literal[
     "lossless", "greedy equal", "near-tie only", "diverged", "lossy by design", "undecided", "not run"
 ]
 
 
-class Deviation(Evidence):
+class Deviation(AuditPart):
     """The drawn token whose count is farthest from what the target gives it, after a prompt and the tokens drawn."""
 
     prompt: str
@@ -19,7 +19,7 @@ class Deviation(Evidence):
     num_expected: float
 
 
-class Distribution(Evidence):
+class Distribution(AuditPart):
     """The test of a method's draws against the target's exact probabilities; log p in nats per token.
 
     `p_by_token` holds the p-value of the counts of the first, second, … token; null where too few draws share a prefix.
@@ -44,7 +44,7 @@ class Distribution(Evidence):
         return self.p_value < FAILS_BELOW
 
 
-class Control(Evidence):
+class Control(AuditPart):
     """A deliberately wrong method in the same test with as many draws: caught, or the draws are too few."""
 
     name: str
@@ -55,7 +55,7 @@ class Control(Evidence):
         return self.distribution.failed
 
 
-class Verdict(Evidence):
+class Verdict(AuditPart):
     """What the audit says about one method. `reason` explains everything but "lossless"."""
 
     method: str

@@ -13,7 +13,7 @@ from specbench.decoding.drafters.ngram import ngram_drafter
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.results.recorded_prompts import Loader
+from specbench.results.recorded_prompts import ModelLoader
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.running.records import Record
@@ -62,7 +62,7 @@ class Entry:
 
 
 def make_entries(
-    chosen: Sequence[tuple[RecordedRun, Sequence[str]]], others: Sequence[str], loader: Loader
+    chosen: Sequence[tuple[RecordedRun, Sequence[str]]], others: Sequence[str], loader: ModelLoader
 ) -> list[Entry]:
     """The drafters of the runs' methods, then `others` by name, each with its label (`labels`).
 
@@ -100,7 +100,7 @@ def labels(chosen: Sequence[tuple[RecordedRun, Sequence[str]]]) -> dict[tuple[Pa
     return {pair: label(*pair) for pair in pairs}
 
 
-def _measured(label: str, run: RecordedRun, method: str, target: CausalLM, loader: Loader) -> Entry:
+def _measured(label: str, run: RecordedRun, method: str, target: CausalLM, loader: ModelLoader) -> Entry:
     found: dict[str, Forecaster] = {}
     models: list[CausalLM] = []
     problems = []
@@ -116,7 +116,7 @@ def _measured(label: str, run: RecordedRun, method: str, target: CausalLM, loade
 
 
 def _forecaster(
-    drafter: Drafting, target: CausalLM, loader: Loader
+    drafter: Drafting, target: CausalLM, loader: ModelLoader
 ) -> tuple[Forecaster | None, CausalLM | None, str | None]:
     """The distributions of a drafter, the model that had to be loaded for them, and why there are none."""
     if drafter.kind == "model" and drafter.name is not None:

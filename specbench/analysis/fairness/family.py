@@ -8,9 +8,8 @@ from specbench.analysis.fairness import forced as p
 from specbench.analysis.fairness import groups as c
 from specbench.analysis.fairness.groups import Columns, speedups
 from specbench.analysis.fairness.spread import Array, estimate, max_over_min, ratios, spearman, variance
-from specbench.results.bootstrap import Metric
-from specbench.results.group_numbers import Correlations, Family, GroupNumbers, Spread
-from specbench.results.shares import SHARE, Bounds
+from specbench.results.bootstrap import SHARE, Bounds, Metric
+from specbench.results.row import Correlations, Family, GroupNumbers, GroupSpread
 from specbench.training.divergence import unfairness
 
 Values = Callable[[Sequence[Array]], Array]  # the sums of m groups → the value of each [..., m]
@@ -82,12 +81,14 @@ def family_of(
     )
 
 
-def spread(names: Sequence[str], sums: Sequence[Array], values: Values, bounds: Bounds, seed: int) -> Spread | None:
+def spread(
+    names: Sequence[str], sums: Sequence[Array], values: Values, bounds: Bounds, seed: int
+) -> GroupSpread | None:
     """How unequal a number is; None where a group has none."""
     found = values([group.sum(axis=0) for group in sums])
     if not np.isfinite(found).all():
         return None
-    return Spread(
+    return GroupSpread(
         variance=estimate(sums, lambda s: variance(values(s)), seed, *variance_bounds(bounds)),
         max_over_min=estimate(sums, lambda s: max_over_min(values(s)), seed, least=1.0),
         worst=names[int(found.argmin())],

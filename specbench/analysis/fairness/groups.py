@@ -12,9 +12,8 @@ from specbench.analysis.fairness.numbers import chain, check_chain, check_fitnes
 from specbench.analysis.fairness.spread import Array, estimate, ratios
 from specbench.analysis.representation import Representation
 from specbench.results.acceptance import timed_tokens
-from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.group_numbers import Forced, GroupNumbers, Measured
-from specbench.results.shares import SHARE, Bounds
+from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
+from specbench.results.row import ForcedNumbers, GroupNumbers, MeasuredNumbers
 from specbench.results.units import PERCENT
 from specbench.running.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum
 from specbench.tasks.scoring.contract import Scorer
@@ -104,7 +103,7 @@ def speedups(sums: Sequence[Array]) -> Array:
     return ratios(sums, TOKENS, SECONDS) / ratios(sums, AR_TOKENS, AR_SECONDS)
 
 
-def measured(group: Columns, scorer: Scorer | None, seed: int) -> Measured:
+def measured(group: Columns, scorer: Scorer | None, seed: int) -> MeasuredNumbers:
     """The measured numbers of a group; `scorer`: of its answers."""
     bleu, adjusted = None, None
     if group.bleu is not None and scorer is not None:
@@ -113,7 +112,7 @@ def measured(group: Columns, scorer: Scorer | None, seed: int) -> Measured:
         adjusted = estimate(
             [both], lambda sums: ratios(sums, 0, 1)[..., 0] * corpus_bleu(sums[0][:, 2:], scorer), seed, *PERCENT
         )
-    return Measured(
+    return MeasuredNumbers(
         acceptance_rate=as_in_a_row(group, RATES, RATED, seed=seed, bounds=SHARE),
         mean_acceptance_length=as_in_a_row(group, EMITTED_TOKENS, STEPS, seed=seed),
         speedup=as_in_a_row(group, TOKENS, SECONDS, AR_TOKENS, AR_SECONDS, seed=seed),
@@ -127,7 +126,7 @@ def corpus_bleu(sums: Array, scorer: Scorer) -> Array:
     return np.array([scorer.corpus("bleu", row) for row in sums.tolist()])
 
 
-def forced(where: str, group: Columns, num_draft_tokens: int, cost: float | None, seed: int) -> Forced | None:
+def forced(where: str, group: Columns, num_draft_tokens: int, cost: float | None, seed: int) -> ForcedNumbers | None:
     """The teacher-forced numbers of a group; `cost`: 1 + γc, None where c is not known. None where no position is.
 
     Raises BoundViolation where the numbers contradict theorem 1 or 2.
@@ -143,7 +142,7 @@ def forced(where: str, group: Columns, num_draft_tokens: int, cost: float | None
     def mean(column: int, bounds: Bounds = (0.0, np.inf)) -> Metric:
         return ratio(group, column, POSITIONS, seed, bounds=bounds)
 
-    return Forced(
+    return ForcedNumbers(
         num_positions=int(totals[POSITIONS]),
         cross_entropy=mean(p.CROSS_ENTROPY),
         kl=mean(p.KL),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
-from specbench.results.group_numbers import Chain, Family, Frozen, GroupNumbers
+from specbench.results.row import Chain, Family, Frozen, GroupNumbers
 
 TOLERANCE = 1e-9  # sums of float64 numbers
 

@@ -23,12 +23,10 @@ from specbench.analysis.fairness.numbers import Change, Comparison, DrafterRepor
 from specbench.analysis.fairness.runs import Common
 from specbench.analysis.fairness.spread import Array, estimate, max_over_min, variance
 from specbench.analysis.representation import Representation
-from specbench.results.bootstrap import Prompts
+from specbench.results.bootstrap import Bounds, Prompts
 from specbench.results.captions import draft_length
-from specbench.results.group_numbers import GroupNumbers
-from specbench.results.row import Row
-from specbench.results.shares import Bounds
-from specbench.results.speed import times
+from specbench.results.metrics import times
+from specbench.results.row import GroupNumbers, Row
 from specbench.running.records import Key, Record
 from specbench.specs.task import TaskSpec
 from specbench.tasks.scoring.contract import make_scorer

@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM, shortest_context
-from specbench.results.recorded_prompts import Loader, prompts_of, tasks_of
+from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.runs import RecordedRun
 from specbench.tasks.scoring.language import known
 
@@ -103,7 +103,7 @@ def answer(request: Request, say: Say = lambda text: None) -> Answer:
     row = chosen[0][0].rows[0]
     set_threads(request.threads, row.target.startswith(EMBEDDED))
     say("loading models")
-    loader = Loader(request.device, request.dtype)
+    loader = ModelLoader(request.device, request.dtype)
     target = loader.load(row.target, row.target_revision)
     entries = make_entries(chosen, request.drafters, loader)
     models = [model for entry in entries for model in entry.models]

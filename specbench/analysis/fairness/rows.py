@@ -6,9 +6,8 @@ from pathlib import Path
 
 from specbench.analysis.fairness.request import Answer
 from specbench.core.errors import ConfigError
-from specbench.results.group_numbers import Family, GroupNumbers
 from specbench.results.leaderboard import load, set_fairness
-from specbench.results.row import Row
+from specbench.results.row import Family, GroupNumbers, Row
 
 
 def fairness_rows(answer: Answer) -> dict[str, GroupNumbers | Family]:

@@ -8,7 +8,7 @@ from specbench.analysis.fairness.forced import marked, notes
 from specbench.analysis.fairness.numbers import Change, Comparison, DrafterReport, FairnessReport
 from specbench.analysis.tuning.formats import add_columns, new_table, number_of, with_interval
 from specbench.results.bootstrap import Metric
-from specbench.results.group_numbers import Family, Forced, GroupNumbers, Measured, Spread
+from specbench.results.row import Family, ForcedNumbers, GroupNumbers, GroupSpread, MeasuredNumbers
 from specbench.results.units import NULL
 
 COLUMNS = {
@@ -76,7 +76,7 @@ def spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
     return [f"{SHOWN[name]}: {spread_text(spreads[name])}" for name in names if name in spreads]
 
 
-def spread_text(found: Spread) -> str:
+def spread_text(found: GroupSpread) -> str:
     return (
         f"variance {with_interval(found.variance, 5)}, max/min {with_interval(found.max_over_min, 2)}, worst "
         f"{found.worst}, best {found.best}"
@@ -97,7 +97,7 @@ def forced_table(drafter: DrafterReport, report: FairnessReport) -> Table:
     return table
 
 
-def forced_cells(found: Forced, is_speedup: bool) -> list[str]:
+def forced_cells(found: ForcedNumbers, is_speedup: bool) -> list[str]:
     links = found.speedup if is_speedup and found.speedup else found.tokens_per_pass
     fitness = (1 - (metric.value or 0.0) for metric in (found.draft_misfit, found.target_misfit))
     return [
@@ -145,7 +145,7 @@ def measured_table(drafter: DrafterReport) -> Table:
     return table
 
 
-def measured_cells(found: Measured, has_bleu: bool) -> list[str]:
+def measured_cells(found: MeasuredNumbers, has_bleu: bool) -> list[str]:
     cells = [
         with_interval(found.acceptance_rate, 3), number_of(found.mean_acceptance_length, 2),
         with_interval(found.speedup, 2),

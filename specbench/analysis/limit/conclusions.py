@@ -24,7 +24,7 @@ from specbench.analysis.limit.timings import NUM_DRAFT_TOKENS, Measured, Points,
 from specbench.analysis.limit.work import Work
 from specbench.results.bootstrap import MIN_PROMPTS
 from specbench.results.log_ratios import NUM_RESAMPLES, TAILS, Array
-from specbench.results.row import Warning
+from specbench.results.row import RowWarning
 from specbench.results.warnings import WIDE
 
 MIN_ROUNDS = MIN_PROMPTS
@@ -81,7 +81,7 @@ def clause(said: str, subject: str, ratio: Ratio) -> str:
     return f"{subject} is undecided (rounds differ too much: {ratio.span})"
 
 
-def warnings(report: LimitReport) -> list[Warning]:
+def warnings(report: LimitReport) -> list[RowWarning]:
     """Of every figure of the verdict whose interval is wide."""
     length = report.step.num_draft_tokens + 1
     figures = {
@@ -91,7 +91,7 @@ def warnings(report: LimitReport) -> list[Warning]:
         "what a draft pass costs": report.cost_ratio,
     }
     return [
-        Warning(code="wide_interval", text=(
+        RowWarning(code="wide_interval", text=(
             f"the interval of {name} is wide, {ratio.span} (× {ratio.width:.2f}): measure with nothing beside it, "
             "or give more --repeats"
         ))

@@ -12,7 +12,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import check_place, write_atomically
 from specbench.results.bootstrap import Metric
 from specbench.results.log_ratios import Array
-from specbench.results.row import Warning
+from specbench.results.row import RowWarning
 
 RATES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 Number = TypeVar("Number", float, Array)
@@ -186,7 +186,7 @@ class LimitReport(BaseModel):
     verification_cost: dict[int, Ratio]
     best: list[BestLength]
     verdict: str
-    warnings: list[Warning]
+    warnings: list[RowWarning]
 
     @property
     def costs(self) -> Costs[float]:

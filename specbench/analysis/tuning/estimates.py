@@ -11,8 +11,7 @@ from specbench.analysis.tuning.evidence import KEY, windows
 from specbench.analysis.tuning.trials import Measured
 from specbench.analysis.tuning.walk import Recorded, Setting, WalkedStep, walk
 from specbench.core.errors import ConfigError
-from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.shares import SHARE
+from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.running.plan import Cell
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, record_key, step_sum
 from specbench.specs.method import MethodSpec

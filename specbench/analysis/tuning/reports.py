@@ -20,7 +20,7 @@ from specbench.core.console import say
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.results.adding import add_rows
-from specbench.results.machine import check_takes
+from specbench.results.environment import check_takes
 from specbench.results.plots import check_plot
 from specbench.running.request import Request
 

@@ -17,7 +17,7 @@ from specbench.results.bootstrap import Metric
 from specbench.results.environment import environment
 from specbench.results.execute import measure_into
 from specbench.results.metrics import metrics_of
-from specbench.results.quality import Asked, asked_of, main_metric
+from specbench.results.quality import ScoringSpec, main_metric, scoring_by_subset
 from specbench.results.row import Row
 from specbench.running import run_folder as naming
 from specbench.running.calibration import Loaded, without_calibration
@@ -50,11 +50,11 @@ class Measured:
     @property
     def quality(self) -> str | None:
         """The metric that stands for quality in all subsets."""
-        return main_metric(asked_of(self.cells))
+        return main_metric(scoring_by_subset(self.cells))
 
     def metrics(self, name: str) -> dict[str, Metric]:
         """Every metric of one method over all subsets."""
-        return metrics_of(self.records, self.method(name), self.seed, asked_of(self.cells))
+        return metrics_of(self.records, self.method(name), self.seed, scoring_by_subset(self.cells))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Trials:
     @cached_property
     def quality(self) -> str | None:
         """The metric that stands for quality in all subsets."""
-        return main_metric({subset: Asked(make_scorer(task.subset(subset))) for task, subset, _ in self.loaded})
+        return main_metric({subset: ScoringSpec(make_scorer(task.subset(subset))) for task, subset, _ in self.loaded})
 
     @cached_property
     def conditions(self) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from specbench.decoding.ledger import StopRules
 from specbench.decoding.proposal import FOREIGN, Proposal
 from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.shares import SHARE
+from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.running.compose import compose
 from specbench.running.prompts import uses_chat
 from specbench.specs.catalogue import load_method, method_names

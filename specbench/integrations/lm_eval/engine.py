@@ -9,9 +9,9 @@ from specbench.decoding.ledger import StopRules, text_before_stop
 from specbench.models.causal_lm import CausalLM
 from specbench.results.acceptance import acceptance, with_own_passes
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.measured import has_other_vocabulary
+from specbench.results.execute import has_other_vocabulary
+from specbench.results.metrics import speeds
 from specbench.results.rows import NOT_MULTIPLES
-from specbench.results.speed import speeds
 from specbench.running.blocks import recorded, warm_up
 from specbench.running.compose import Decoder, QueryInfo, compose, sampling_of, stream_seed
 from specbench.running.models import Models, load_models

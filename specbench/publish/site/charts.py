@@ -5,12 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from specbench.publish.site.entries import SiteRow
-from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import Bounds, Metric
 from specbench.results.captions import decodes_alone, is_baseline
-from specbench.results.metrics import accepted_lengths_of
+from specbench.results.metrics import accepted_tokens_per_step_of
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import Row
-from specbench.results.shares import Bounds
 from specbench.results.units import number, with_interval
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
@@ -122,9 +121,9 @@ class Histogram:
 
 def histogram_of(side: RowWithRecords) -> Histogram:
     """Returns the counts of a row, else those of its records, where they are at hand."""
-    counts = side.row.accepted_lengths
+    counts = side.row.accepted_tokens_per_step
     if counts is None and side.method is not None and side.records:
-        counts = accepted_lengths_of(side.records, side.method)
+        counts = accepted_tokens_per_step_of(side.records, side.method)
     if counts and sum(counts) and not decodes_alone(side.row):
         return Histogram(counts)
     return Histogram((), _why(side.row, bool(side.records)))
@@ -135,7 +134,7 @@ def _why(row: Row, has_records: bool) -> str:
         return "Nothing is drafted: one model decodes alone, one token per pass."
     if "decoder" in row.options:
         return "Unknown: external code decodes, and it does not report its steps."
-    if has_records or row.accepted_lengths is not None:
+    if has_records or row.accepted_tokens_per_step is not None:
         return "Unknown: the answers have no target pass after the first token."
     return "Unknown: the row does not have it, and the records of its run are not at hand."
 

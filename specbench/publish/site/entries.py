@@ -12,10 +12,9 @@ from specbench.results.comparable import conditions
 from specbench.results.comparison_input import of_subsets
 from specbench.results.leaderboard import load
 from specbench.results.paired import RowWithRecords
-from specbench.results.ranked_tables import SPEEDUP, told_apart
-from specbench.results.ranks import Ranked, grouped, ranked
+from specbench.results.ranking import SPEEDUP, Ranked, distinct_names, grouped, ranked
 from specbench.results.row import Row, digest_of
-from specbench.results.runs import Runs
+from specbench.results.runs import RecordedRuns
 from specbench.results.units import NULL, number, speed, unit_of
 
 
@@ -69,7 +68,7 @@ class Entries:
 def read(files: Sequence[Path]) -> Entries:
     """Returns the rows of files; a row of several files is there once. Raises ConfigError for files that are no
     leaderboards, and where there are no rows."""
-    runs, sides = Runs(), {}
+    runs, sides = RecordedRuns(), {}
     for file in files:
         for row in load(file):
             if (row.key, row.created) not in sides:
@@ -87,7 +86,7 @@ def _entries(sides: Sequence[RowWithRecords]) -> list[SiteRow]:
     for shared, group in grouped(sides, SPEEDUP).items():
         own = ConditionGroup(hashlib.sha256(shared.encode("utf-8", "surrogatepass")).hexdigest()[:8], len(group))
         order = ranked(group, SPEEDUP)
-        labels = told_apart([each.row for each in order])
+        labels = distinct_names([each.row for each in order])
         found += [
             SiteRow(digest_of(row.model_dump(mode="json")), each.side, own, each, labels[row.key], id(row) in whole)
             for each in order

@@ -1,1 +1,1 @@
-"""What is behind `specbench check`: two runs, or a run and a leaderboard file → what has become worse."""
+"""`specbench check`: whether a run is worse than a run or a leaderboard file."""

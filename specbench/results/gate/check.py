@@ -1,14 +1,14 @@
-"""One check: a baseline and a candidate → what has become worse, and what could not be compared."""
+"""`specbench check`: a baseline and a candidate → what has become worse, and what could not be compared."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from specbench.results.comparison_input import ComparisonInput
-from specbench.results.gate.findings import Compared, Report
+from specbench.results.gate.findings import CheckReport, MethodFindings
 from specbench.results.gate.methods import ByRecords, ByRows
 from specbench.results.gate.pairing import (
-    Control,
     Pair,
     Refused,
+    SpeedControl,
     changes,
     check_ignored,
     pair_rows,
@@ -25,21 +25,26 @@ Say = Callable[[str], None]
 
 def check(
     baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = lambda text: None
-) -> Report:
-    """Read both sides and compare them. `max_regression`: 0.03 lets a speed-up fall by 3 %; `ignore`: conditions that
-    may differ (`pairing.IGNORABLE`). Raises ConfigError for bad input."""
+) -> CheckReport:
+    """Returns the comparison of both sides. `max_regression`: 0.03 lets a speed-up fall by 3 %. `ignore`: conditions
+    that may differ (`pairing.IGNORABLE`). `say`: is called with the progress.
+
+    Raises ConfigError for bad input.
+    """
     check_ignored(ignore)
     say("reading the runs")
     first, second = read_baseline(baseline), read_candidate(candidate)
     if first.run and second.run and (first.rows, first.run.records) == (second.rows, second.run.records):
-        return Report(baseline, candidate, max_regression, 0, 1.0, (), (), (), identical=True)
+        return CheckReport(baseline, candidate, max_regression, 0, 1.0, (), (), (), identical=True)
     pairs, refused, new, missing = pair_rows(first, second, ignore)
-    control = Control(other_device="device" in ignore)
+    control = SpeedControl(other_device="device" in ignore)
     by = ByRecords(first.run, second.run, control, say) if first.run and second.run else ByRows(control)
     compared, pending = [], []
     for task, method in dict.fromkeys((row.task_name, row.method_name) for row in second.rows):
         mine = [pair for pair in pairs if _is_of(pair.candidate, task, method)]
-        each = Compared(task, method, problems=_reasons([r for r in refused if _is_of(r.candidate, task, method)]))
+        each = MethodFindings(
+            task, method, problems=_reasons([r for r in refused if _is_of(r.candidate, task, method)])
+        )
         if mine:
             say(f"comparing {each.name}")
             each.notes += [f"changed: {change}" for change in dict.fromkeys(c for pair in mine for c in changes(pair))]
@@ -50,7 +55,7 @@ def check(
     num_tolerant, factor = judge_all(pending, control, max_regression, paired=first.run is not None)
     problems = [*([] if compared else [_nothing_common(first, second)]), *_missing(first, missing)]
     notes = [*control.notes, *_new(new if compared else []), *_other_rows(first, missing)]
-    return Report(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
+    return CheckReport(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
                   tuple(notes))  # fmt: skip
 
 
@@ -69,14 +74,14 @@ def _noise(pairs: Sequence[Pair]) -> list[str]:
 
 
 def _warnings(pairs: Sequence[Pair]) -> list[str]:
-    """What speaks against the speed-ups of either side, by the rows over all subsets."""
+    """Returns the warnings of the rows over all subsets, on either side."""
     whole = [pair for pair in pairs if pair.candidate.subset == "all"] or pairs
     sides = [side for pair in whole for side in (("baseline", pair.baseline), ("candidate", pair.candidate))]
     return [f"{name} {row.subset}: {text}" for name, row in sides for text in marked_warnings(row).values()]
 
 
 def _reasons(refused: Sequence[Refused]) -> list[str]:
-    """The same reason of several subsets once."""
+    """Returns each reason once, with its subsets."""
     subsets: dict[str, list[str]] = {}
     for each in refused:
         for reason in each.reasons:
@@ -90,7 +95,8 @@ def _nothing_common(baseline: ComparisonInput, candidate: ComparisonInput) -> st
 
 
 def _missing(baseline: ComparisonInput, rows: Sequence[Row]) -> list[str]:
-    """What a baseline run measured and the candidate did not: a gate that lets it pass would guard nothing."""
+    """Returns a problem with the rows of a baseline run that the candidate lacks: without it the gate would pass
+    anything."""
     if baseline.run is None or not rows:
         return []
     return [f"the candidate has no {', '.join(_names(rows))}: measure it, or name RUN:METHOD in --baseline"]
@@ -107,7 +113,7 @@ def _new(rows: Sequence[Row]) -> list[str]:
 
 
 def _names(rows: Iterable[Row]) -> list[str]:
-    """Task and method with their subsets."""
+    """Returns task and method with their subsets."""
     subsets: dict[str, list[str]] = {}
     for row in rows:
         subsets.setdefault(f"{row.task_name} {row.method_name}", []).append(row.subset)

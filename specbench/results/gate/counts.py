@@ -1,4 +1,4 @@
-"""The strict tier: counts that have no noise. The same outputs must not take more passes than before."""
+"""Counts without noise: the same outputs must not take more passes than before."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Counts = dict[str, float | None]
 
 
 def counts_of(own: Sequence[Generation]) -> Counts:
-    """τ, α and passes of generations; null where nothing is drafted, or a decoder does not tell."""
+    """Returns τ, α and passes of generations; None where nothing is drafted, or a decoder does not report them."""
     passes = [target_passes(g) for g in own]
     tokens, steps = (sum(column) for column in zip(*map(tokens_of_passes, own), strict=True)) if own else (0, 0)
     shares = [step_sum(g, ACCEPTED) / step_sum(g, JUDGED) for g in own if step_sum(g, JUDGED)]
@@ -34,12 +34,12 @@ def counts_of(own: Sequence[Generation]) -> Counts:
 
 
 def counts_of_row(row: Row) -> Counts:
-    """What a row has of these; its draft passes are not in it."""
+    """Returns the counts that a row has; it has no draft passes."""
     return {what: row.metrics.get(name, Metric()).value for what, name in IN_ROWS.items()}
 
 
 def compare_counts(subset: str, baseline: Counts, candidate: Counts, detail: str = "") -> list[Finding]:
-    """A finding for every count that both sides have."""
+    """Returns a finding for every count that both sides have."""
     found = []
     for what, before in baseline.items():
         now = candidate.get(what)
@@ -55,13 +55,13 @@ def is_worse(before: float, now: float, more_is_better: bool) -> bool:
 
 
 def shown(value: float, other: float) -> str:
-    """A number with as many digits as tell it from another, three at least."""
+    """Returns a number with enough digits to differ from another, three at least."""
     digits = next((n for n in range(3, 10) if f"{value:.{n}f}" != f"{other:.{n}f}"), 3)
     return f"{value:.{digits}f}"
 
 
 def cells(baseline: Mapping[str, float | None], candidate: Mapping[str, float | None]) -> dict[str, str]:
-    """Then and now, for a table; one number where they are equal."""
+    """Returns the values then and now, for a table; one number where they are equal."""
     found = {}
     for what, before in baseline.items():
         now = candidate.get(what)
@@ -72,17 +72,17 @@ def cells(baseline: Mapping[str, float | None], candidate: Mapping[str, float | 
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """Keys of records with equal outputs, and of those whose outputs differ first. Later turns follow other answers,
-    are not compared, and in neither."""
+class ComparedOutputs:
+    """The keys of records with equal outputs, and of those whose outputs differ first. Later turns after a
+    difference have other prompts, and are in neither."""
 
     equal: list[Key]
     different: list[Key]
 
 
-def compare_outputs(pairs: Pairs) -> Outputs:
+def compare_outputs(pairs: Pairs) -> ComparedOutputs:
     """Returns which answers of the method are equal on both sides."""
-    found, parted = Outputs([], []), set[Key]()
+    found, parted = ComparedOutputs([], []), set[Key]()
     both = {record_key(first): (first, second) for first, second in zip(*pairs.records, strict=True)}
     for key in sorted(both):  # the turns of an example in their order
         first, second = both[key]
@@ -102,8 +102,8 @@ FOLLOWS = {"text": ("text",), "finish": ("finish",), "scores": ("score", "scores
 
 @dataclass(frozen=True)
 class ChangedText:
-    """A text, finish or score that changed although the token ids are equal: in `num_changed` answers, `first` of them
-    in words."""
+    """A text, finish or score that changed although the token ids are equal: `num_changed` answers; `first`: one of
+    them."""
 
     what: str
     num_changed: int
@@ -111,8 +111,8 @@ class ChangedText:
 
 
 def changed_with_equal_tokens(pairs: Pairs) -> Iterator[ChangedText]:
-    """Yields what changed in pairs of equal token ids. Text, finish and scores follow from the token ids: a change is
-    one of the decoding of text, the stop rules or the scorer, or an edit."""
+    """Yields the changes in pairs of equal token ids. Text, finish and scores follow from the token ids, so a change
+    comes from the decoding of text, the stop rules, the scorer, or an edit."""
     for what, names in FOLLOWS.items():
         changed = [
             (before["id"], name, [record["methods"][pairs.method].get(name) for record in (before, now)])

@@ -1,4 +1,4 @@
-"""What a check has found."""
+"""The findings of a check, its report and its exit code."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Literal
 
 from specbench.results.bootstrap import Metric
 from specbench.results.gate.pairing import Pair
-from specbench.results.verdict import Difference
+from specbench.results.verdict import TokenDifference
 
 Verdict = Literal["identical", "fine", "regressed", "cannot compare"]
 EXIT_CODES: dict[Verdict, int] = {"identical": 0, "fine": 0, "regressed": 1, "cannot compare": 2}
@@ -14,9 +14,9 @@ EXIT_CODES: dict[Verdict, int] = {"identical": 0, "fine": 0, "regressed": 1, "ca
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was compared, in words: `what` of `subset`, then and now.
+    """One comparison: `what` of `subset`, then and now.
 
-    `ratio`: of the tolerant tier the candidate's value ÷ the baseline's, with the interval that decides.
+    `ratio`: of numbers with noise, the candidate's value ÷ the baseline's, with the interval that decides.
     """
 
     what: str
@@ -34,9 +34,9 @@ class Finding:
 
 
 @dataclass
-class Compared:
-    """A method on a task. `problems` say why something could not be compared that should be; `not_compared` what one
-    side does not hold; `cells` are the numbers over all subsets, for the table."""
+class MethodFindings:
+    """A method on a task. `problems`: why a required comparison was not possible. `not_compared`: values that one
+    side lacks. `cells`: the numbers over all subsets, for the table."""
 
     task: str
     method: str
@@ -62,23 +62,23 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Report:
-    """The whole check. `widening`: of the intervals of the tolerant tier, for `num_tolerant` of them at once.
-    `identical`: both sides hold the same rows and the same records, so there is nothing to compare."""
+class CheckReport:
+    """The whole check. `widening`: the factor of the intervals of ratios, for `num_tolerant` of them at once.
+    `identical`: both sides hold the same rows and the same records."""
 
     baseline: str
     candidate: str
     max_regression: float
     num_tolerant: int
     widening: float
-    compared: tuple[Compared, ...]
+    compared: tuple[MethodFindings, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
     identical: bool = False
 
     @property
     def verdict(self) -> Verdict:
-        """A regression counts for more than what could not be compared beside it."""
+        """A regression outweighs problems."""
         if self.identical:
             return "identical"
         verdicts = {each.verdict for each in self.compared}
@@ -96,7 +96,7 @@ OUTPUTS = "outputs"
 
 
 def verdict_finding(pair: Pair) -> list[Finding]:
-    """A method that has lost its losslessness, by its rule or beside its own AR; nothing where it is no worse."""
+    """Returns a finding where a method has lost its losslessness, by its rule or beside its own AR."""
     before, now = pair.baseline.verdict, pair.candidate.verdict
     made_lossy = pair.baseline.lossless and not pair.candidate.lossless
     if not made_lossy and (now != DIVERGED or before == DIVERGED):
@@ -104,8 +104,9 @@ def verdict_finding(pair: Pair) -> list[Finding]:
     return [Finding("verdict", pair.candidate.subset, before, now, regressed=True)]
 
 
-def output_finding(subset: str, num_equal: int, num_different: int, found: Sequence[Difference] | None) -> Finding:
-    """`found`: the differences of a lossless method in a greedy run; None where outputs may differ."""
+def output_finding(subset: str, num_equal: int, num_different: int, found: Sequence[TokenDifference] | None) -> Finding:
+    """Returns the finding on outputs. `found`: the differences of a lossless method in a greedy run; None where
+    outputs may differ."""
     before = f"of {num_equal + num_different}"
     if found is None:
         detail = "which a lossy or sampling method may do" if num_different else ""
@@ -118,13 +119,14 @@ def output_finding(subset: str, num_equal: int, num_different: int, found: Seque
 
 
 def changed_finding(subset: str, what: str, num_changed: int, num_equal: int, first: str) -> Finding:
-    """A text, finish or score that changed although the token ids are equal; `first`: the first such prompt."""
+    """Returns the finding on a text, finish or score that changed although the token ids are equal; `first`: the
+    first such prompt."""
     before, now = f"of {num_equal} with equal tokens", f"{num_changed} changed"
     return Finding(what, subset, before, now, regressed=True, detail=first)
 
 
-def _first(serious: Sequence[Difference]) -> str:
-    """The first difference that the target does not excuse."""
+def _first(serious: Sequence[TokenDifference]) -> str:
+    """Returns the first difference that is no near-tie."""
     if not serious:
         return ""
     each = serious[0]

@@ -1,4 +1,5 @@
-"""One method on one task: its counts, which have no noise, and its ratios, which wait for the verdict of the check."""
+"""One method on one task in a check: its counts, which have no noise, and its ratios, which the check judges
+together."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
-from specbench.results.differences import unpaired_ratio
 from specbench.results.gate.counts import (
     IN_ROWS,
-    Outputs,
+    ComparedOutputs,
     cells,
     changed_with_equal_tokens,
     compare_counts,
@@ -18,17 +18,18 @@ from specbench.results.gate.counts import (
     counts_of,
     counts_of_row,
 )
-from specbench.results.gate.findings import OUTPUTS, Compared, changed_finding, output_finding, verdict_finding
-from specbench.results.gate.pairing import BASELINE, Control, Pair, records_of_row, rounding
+from specbench.results.gate.counts import LENGTH as ROW_LENGTH
+from specbench.results.gate.findings import OUTPUTS, MethodFindings, changed_finding, output_finding, verdict_finding
+from specbench.results.gate.pairing import BASELINE, Pair, SpeedControl, records_of_row, rounding
 from specbench.results.gate.speed import LENGTH, SPEEDUP, Pending, joined, lengths, speed_of_baseline, speedups
-from specbench.results.paired import Pairs, RowWithRecords, joined_pairs
+from specbench.results.paired import Pairs, RowWithRecords, joined_pairs, unpaired_ratio
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
-from specbench.results.verdict import Difference
+from specbench.results.verdict import TokenDifference
 from specbench.running.records import record_key
 
 if TYPE_CHECKING:
-    from specbench.results.gate.target import Target
+    from specbench.results.recorded_prompts import Target
 
 Say = Callable[[str], None]
 NOT_HELD = "outputs and draft passes, and prompts in pairs: a leaderboard file does not hold them"
@@ -41,7 +42,7 @@ class SubsetPair:
 
     rows: Pair
     records: Pairs
-    outputs: Outputs
+    outputs: ComparedOutputs
 
     @property
     def subset(self) -> str:
@@ -64,17 +65,17 @@ class SubsetPair:
 class ByRecords:
     """Compares the records of two runs, prompt by prompt."""
 
-    def __init__(self, baseline: RecordedRun, candidate: RecordedRun, control: Control, say: Say) -> None:
+    def __init__(self, baseline: RecordedRun, candidate: RecordedRun, control: SpeedControl, say: Say) -> None:
         self.runs, self.control, self.say = (baseline, candidate), control, say
 
     @cached_property
     def target(self) -> "Target":
-        """The baseline's target; needs torch, so it is loaded only where outputs differ."""
-        from specbench.results.gate.target import Target
+        """The baseline's target. It needs torch, so it is loaded only where outputs differ."""
+        from specbench.results.recorded_prompts import Target
 
         return Target(self.runs[0])
 
-    def compare(self, compared: Compared, pairs: Sequence[Pair]) -> list[Pending]:
+    def compare(self, compared: MethodFindings, pairs: Sequence[Pair]) -> list[Pending]:
         """Put findings into `compared`; returns the ratios that wait for their verdict."""
         has_whole = any(pair.candidate.subset == ALL for pair in pairs)
         parts = [part for pair in pairs if pair.candidate.subset != ALL for part in self._part(compared, pair)]
@@ -90,7 +91,7 @@ class ByRecords:
         groups = {ALL: parts} if has_whole and len(parts) > 1 else {part.subset: [part] for part in parts}
         return [pending for subset, group in groups.items() for pending in _ratios(compared, subset, group)]
 
-    def _part(self, compared: Compared, pair: Pair) -> list[SubsetPair]:
+    def _part(self, compared: MethodFindings, pair: Pair) -> list[SubsetPair]:
         """Returns the pair with its records; nothing, and a problem, where the two sides have read other prompts."""
         sides = [_with_records(run, row) for run, row in zip(self.runs, (pair.baseline, pair.candidate), strict=True)]
         before, now = ({record_key(record): record for record in side.records} for side in sides)
@@ -111,7 +112,7 @@ class ByRecords:
         records = Pairs(sides[0], sides[1], (list(before.values()), [now[key] for key in before]))
         return [SubsetPair(pair, records, compare_outputs(records))]
 
-    def _compare_part(self, compared: Compared, part: SubsetPair) -> None:
+    def _compare_part(self, compared: MethodFindings, part: SubsetPair) -> None:
         """Put the findings on the outputs of a subset and on their counts into `compared`."""
         equal, num_equal, num_different = part.equal(), len(part.outputs.equal), len(part.outputs.different)
         compared.findings += verdict_finding(part.rows)
@@ -136,7 +137,7 @@ class ByRecords:
         now, before = map(counts_of, equal.generations())
         compared.findings += compare_counts(part.subset, before, now, detail)
 
-    def _differences(self, compared: Compared, part: SubsetPair) -> list[Difference]:
+    def _differences(self, compared: MethodFindings, part: SubsetPair) -> list[TokenDifference]:
         """Returns the first difference of each output that is not the baseline's, scored by the target."""
         keys = part.outputs.different
         self.say(f"asking the target about {len(keys)} outputs of {compared.name} {part.subset}")
@@ -152,7 +153,7 @@ def _with_records(run: RecordedRun, row: Row) -> RowWithRecords:
     return RowWithRecords(row, records_of_row(row, run.records), method)
 
 
-def _ratios(compared: Compared, subset: str, parts: Sequence[SubsetPair]) -> list[Pending]:
+def _ratios(compared: MethodFindings, subset: str, parts: Sequence[SubsetPair]) -> list[Pending]:
     """Returns the ratios of the speed-ups, and of τ where outputs or their rounding may differ."""
     records, row = joined_pairs([part.records for part in parts]), parts[0].rows.candidate
     had, has = (
@@ -182,10 +183,10 @@ def _share_equal(parts: Sequence[SubsetPair]) -> str:
 class ByRows:
     """Compares rows with the rows of a leaderboard file, which has no records."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: SpeedControl) -> None:
         self.control = control
 
-    def compare(self, compared: Compared, pairs: Sequence[Pair]) -> list[Pending]:
+    def compare(self, compared: MethodFindings, pairs: Sequence[Pair]) -> list[Pending]:
         """Put findings into `compared`; returns the ratios that wait for their verdict."""
         whole = [pair for pair in pairs if pair.candidate.subset == ALL]
         parts = [pair for pair in pairs if pair.candidate.subset != ALL] or whole
@@ -205,14 +206,14 @@ class ByRows:
         compared.cells |= cells(*map(counts_of_row, (shown.baseline, shown.candidate)))
         if not greedy:
             compared.notes.append(NOT_DRAWN_AGAIN)
-        names = {SPEEDUP: "speedup"} if strict else {SPEEDUP: "speedup", LENGTH: IN_ROWS[LENGTH]}
+        names = {SPEEDUP: "speedup"} if strict else {SPEEDUP: "speedup", ROW_LENGTH: IN_ROWS[ROW_LENGTH]}
         return [
             pending for pair in whole or parts for what, name in names.items()
             for pending in _ratio_of_rows(compared, what, name, pair)
         ]  # fmt: skip
 
 
-def _ratio_of_rows(compared: Compared, what: str, metric: str, pair: Pair) -> list[Pending]:
+def _ratio_of_rows(compared: MethodFindings, what: str, metric: str, pair: Pair) -> list[Pending]:
     """Returns the ratio of a metric of two rows, with the interval that their own intervals give (`Pairs.change`)."""
     change = Pairs(RowWithRecords(pair.baseline), RowWithRecords(pair.candidate), ((), ())).change(metric)
     values = change.first, change.second

@@ -1,4 +1,4 @@
-"""Which rows of the two sides belong together, and what keeps them from being compared."""
+"""The policy of a check: which rows are compared, which conditions may differ, and how far AR may drift."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.bootstrap import Metric
-from specbench.results.comparable import Difference, conditions_that_differ
+from specbench.results.comparable import FieldDifference, conditions_that_differ
 from specbench.results.comparison_input import ComparisonInput, read_path
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun, split_detail
@@ -58,7 +58,7 @@ def _check_whole(text: str, run: RecordedRun) -> None:
 
 
 def records_of_row(row: Row, records: Mapping[Key, Record]) -> list[Record]:
-    """The records of a row; fewer than it says where the folder has no more."""
+    """Returns the records of a row; fewer than its n where the folder has no more."""
     return records_of(records, row.task_name, row.examples, row.repeats)
 
 
@@ -68,21 +68,21 @@ UNUSED = ("intervals", "signatures")  # how scores were computed: they are not j
 
 @dataclass(frozen=True)
 class Pair:
-    """A row of the candidate and the baseline's of the same place."""
+    """A row of the candidate, and the row of the baseline with the same task, subset and method."""
 
     baseline: Row
     candidate: Row
 
 
 def rounding(pair: Pair) -> list[str]:
-    """Conditions that the user let differ, and that change how numbers are rounded: a drafter that is nearly undecided
-    may then draft something else, so that counts have noise too."""
+    """Returns the ignored conditions that change how numbers are rounded. A drafter that is nearly undecided may
+    then draft another token, so that counts have noise too."""
     return [each.field for each in conditions_that_differ(pair.baseline, pair.candidate, {"target", *UNUSED})]
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A row of the candidate that no row of the baseline may be compared with."""
+    """A row of the candidate without a comparable row in the baseline."""
 
     candidate: Row
     reasons: tuple[str, ...]
@@ -97,10 +97,11 @@ def check_ignored(names: Collection[str]) -> None:
 def pair_rows(
     baseline: ComparisonInput, candidate: ComparisonInput, ignore: Collection[str]
 ) -> tuple[list[Pair], list[Refused], list[Row], list[Row]]:
-    """Pairs; rows that do not go together; rows that only the candidate has; those that only the baseline has.
+    """Returns the pairs; rows that do not compare; rows that only the candidate has; rows that only the baseline has.
 
-    Where a file has several rows of a place, the nearest counts: with the fewest differences that matter, then with the
-    fewest at all, then with the fewest changes of the method. Two that are as near are refused.
+    Where a file has several rows of a task, subset and method, the nearest counts: with the fewest differences that
+    matter, then with the fewest at all, then with the fewest changes of the method. Two rows that are equally near are
+    refused.
     """
     by_rows = baseline.run is None
 
@@ -117,7 +118,7 @@ def pair_rows(
         nearest_pair, *others = sorted((Pair(other, row) for other in same), key=distance)
         least = differing(nearest_pair.baseline, row, ignore, by_rows)
         if least:
-            refused.append(Refused(row, tuple(map(told, least))))
+            refused.append(Refused(row, tuple(map(in_words, least))))
         elif others and distance(others[0]) == distance(nearest_pair):
             refused.append(Refused(row, (tied(nearest_pair.baseline, others[0].baseline),)))
         else:
@@ -134,31 +135,32 @@ def tied(first: Row, second: Row) -> str:
     )
 
 
-def differing(baseline: Row, candidate: Row, ignore: Collection[str], by_rows: bool) -> list[Difference]:
-    """What must be the same and is not. Beside the conditions: the number of draft tokens and the bridge, without which
-    acceptance and draft passes say nothing about each other. `by_rows`: their intervals are compared too."""
+def differing(baseline: Row, candidate: Row, ignore: Collection[str], by_rows: bool) -> list[FieldDifference]:
+    """Returns the fields that must be the same and differ: the conditions, the number of draft tokens, and the
+    bridge. With other values of these acceptance and draft passes do not compare. `by_rows`: the intervals of rows
+    are compared too."""
     unused = UNUSED[1:] if by_rows else UNUSED
     return [*conditions_that_differ(baseline, candidate, {*ignore, *unused}), *_of_method(baseline, candidate)]
 
 
-def _of_method(baseline: Row, candidate: Row) -> Iterable[Difference]:
+def _of_method(baseline: Row, candidate: Row) -> Iterable[FieldDifference]:
     if baseline.num_draft_tokens != candidate.num_draft_tokens:
-        yield Difference("num_draft_tokens", baseline.num_draft_tokens, candidate.num_draft_tokens)
+        yield FieldDifference("num_draft_tokens", baseline.num_draft_tokens, candidate.num_draft_tokens)
     first, second = (_bridge(row) for row in (baseline, candidate))
     if first != second:
-        yield Difference("options.bridge", first, second)
+        yield FieldDifference("options.bridge", first, second)
 
 
 def _bridge(row: Row) -> Any:
     return row.options.get("bridge")
 
 
-def told(difference: Difference) -> str:
+def in_words(difference: FieldDifference) -> str:
     return f"{difference.field}: {difference.first} in the baseline, {difference.second} in the candidate"
 
 
 def changes(pair: Pair) -> list[str]:
-    """What of the method has changed, which is what the check is for."""
+    """Returns the changes of the method, which are what the check is for."""
     first, second = pair.baseline, pair.candidate
     names = ("method", "drafter", "drafter_revision")
     found = [f"{name} {getattr(first, name)} → {getattr(second, name)}" for name in names
@@ -179,11 +181,11 @@ REMEDY = "measure both on the same machine, one after the other, with nothing be
 
 
 @dataclass
-class Control:
-    """`other_device`: the user said that the two may be of other devices, where AR's speed says nothing.
+class SpeedControl:
+    """AR's speed on both sides, which shows a change of load or clock.
 
-    `drifted` holds by task why speed-ups are not compared; `loads` by how many times a speed-up may have fallen with
-    AR's speed.
+    `other_device`: the devices may differ, so that AR's speed shows nothing. `drifted`: by task why speed-ups are not
+    compared. `loads`: by task the factor by which a speed-up may have fallen with AR's speed.
     """
 
     other_device: bool
@@ -192,24 +194,24 @@ class Control:
     loads: dict[str, float] = field(default_factory=dict)
 
     def add(self, task: str, ratio: Metric) -> None:
-        """`ratio`: AR's tokens/s in the candidate ÷ in the baseline; its interval's low end says how much slower."""
+        """Add a task. `ratio`: AR's tokens/s in the candidate ÷ in the baseline."""
         if ratio.value is None:
             self.notes.append(f"{task}: {BASELINE} has no speed")
             return
         low, high = ratio.low or ratio.value, ratio.high or ratio.value
         ends = "" if ratio.low is None else f" [{low:.3f}, {high:.3f}]"
-        told = f"{ratio.value:.3f} times its speed in the baseline{ends}"
+        speed = f"{ratio.value:.3f} times its speed in the baseline{ends}"
         if not self.other_device:
             self.loads[task] = max(1.0, 1 / low) ** EXCESS
             if max(ratio.value, 1 / ratio.value) > DRIFTED:
-                self.drifted[task] = f"{BASELINE} itself ran at {told}, so that speed-ups do not compare: {REMEDY}"
+                self.drifted[task] = f"{BASELINE} itself ran at {speed}, so that speed-ups do not compare: {REMEDY}"
                 return
         same = low <= 1 <= high if ratio.low is not None else 1 / SAME < ratio.value < SAME
         if same:
-            self.notes.append(f"{task}: {BASELINE} itself ran at {told}: no difference")
+            self.notes.append(f"{task}: {BASELINE} itself ran at {speed}: no difference")
             return
         by = f"{100 * abs(1 - ratio.value):.1f} % {'slower' if ratio.value < 1 else 'faster'}"
         self.notes.append(
-            f"{task}: {BASELINE} itself is {by} ({told}): another load or clock, or a change of what {BASELINE} and "
+            f"{task}: {BASELINE} itself is {by} ({speed}): another load or clock, or a change of what {BASELINE} and "
             "the methods share, such as the loop, which no speed-up shows"
         )

@@ -1,11 +1,11 @@
-"""The report in words, for every form that it is shown in."""
+"""The report of a check as text, Markdown and JUnit XML."""
 
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from specbench.core.table import Table, escaped_markdown, markdown_table, numbers, words
 from specbench.results.gate.counts import LENGTH, PASSES, RATE
-from specbench.results.gate.findings import OUTPUTS, Compared, Report
+from specbench.results.gate.findings import OUTPUTS, CheckReport, MethodFindings
 from specbench.results.gate.speed import FALSE_ALARMS, SPEEDUP
 from specbench.results.units import NULL, with_interval
 
@@ -15,8 +15,8 @@ HEADERS = (
 MOST = 8  # lines of a kind: the rest is counted
 
 
-def headline(report: Report) -> str:
-    """The verdict and what it counts."""
+def headline(report: CheckReport) -> str:
+    """Returns the verdict with its counts."""
     num_regressions = sum(len(each.regressions) for each in report.compared)
     num_findings = sum(len(each.findings) for each in report.compared)
     if report.verdict == "regressed":
@@ -28,8 +28,8 @@ def headline(report: Report) -> str:
     return f"fine: {num_findings} comparisons, nothing is worse"
 
 
-def cells(compared: Compared) -> list[str]:
-    """A line of the table, under HEADERS; of several ratios of speed-ups the lowest."""
+def cells(compared: MethodFindings) -> list[str]:
+    """Returns a line of the table, under HEADERS; of several ratios of speed-ups the lowest."""
     ratios = [f for f in compared.findings if f.what == SPEEDUP and f.ratio is not None and f.ratio.value is not None]
     lowest = min(ratios, key=lambda f: f.ratio.value if f.ratio and f.ratio.value else 0.0, default=None)
     speed, ratio = NULL, NULL
@@ -40,8 +40,8 @@ def cells(compared: Compared) -> list[str]:
     return [compared.method, *shown, speed, ratio, compared.verdict]
 
 
-def sections(report: Report) -> list[tuple[str, list[str]]]:
-    """What is to be said below the table: a heading and its lines, each at most MOST."""
+def sections(report: CheckReport) -> list[tuple[str, list[str]]]:
+    """Returns the texts below the table: a heading and its lines, each at most MOST."""
     several = len({each.task for each in report.compared}) > 1
     every = [(each.name if several else each.method, each) for each in report.compared]
     found = {
@@ -54,7 +54,7 @@ def sections(report: Report) -> list[tuple[str, list[str]]]:
 
 
 def grouped(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """The same text of several methods once."""
+    """Returns each text once, with its methods."""
     methods: dict[str, list[str]] = {}
     for method, text in pairs:
         methods.setdefault(text, []).append(method)
@@ -66,8 +66,8 @@ def shortened(lines: Sequence[str]) -> list[str]:
     return list(lines) if rest <= 1 else [*lines[:MOST], f"and {rest} more"]
 
 
-def decided(report: Report) -> list[str]:
-    """How the tolerant tier decides."""
+def decided(report: CheckReport) -> list[str]:
+    """Returns how ratios are judged."""
     if not report.num_tolerant:
         return []
     return [
@@ -77,8 +77,8 @@ def decided(report: Report) -> list[str]:
     ]
 
 
-def markdown(report: Report) -> str:
-    """A heading, a table, and the reasons as lists."""
+def markdown(report: CheckReport) -> str:
+    """Returns a heading, a table, and the reasons as lists."""
     headers = ["task", *(header.replace("\n", " ") for header in HEADERS)]
     rows = [list(map(escaped_markdown, [each.task, *cells(each)])) for each in report.compared]
     lines = [f"### specbench check: {escaped_markdown(headline(report))}", ""]
@@ -90,8 +90,8 @@ def markdown(report: Report) -> str:
     return "\n".join(lines)
 
 
-def screen(report: Report) -> Iterator[Table | str]:
-    """A table for each task, and the reasons."""
+def screen(report: CheckReport) -> Iterator[Table | str]:
+    """Yields a table for each task, then the reasons."""
     yield headline(report)
     for task in dict.fromkeys(each.task for each in report.compared):
         yield _table(task, [each for each in report.compared if each.task == task])
@@ -100,7 +100,7 @@ def screen(report: Report) -> Iterator[Table | str]:
         yield "\n".join(f"  {line}" for line in lines)
 
 
-def _table(task: str, compared: list[Compared]) -> Table:
+def _table(task: str, compared: list[MethodFindings]) -> Table:
     columns = (*words(HEADERS[0]), *numbers(*HEADERS[1:-1], folds=True), *words(HEADERS[-1]))
     return Table(f"{task}: baseline → candidate", columns, [cells(each) for each in compared])
 
@@ -108,7 +108,7 @@ def _table(task: str, compared: list[Compared]) -> Table:
 SUITE = "specbench check"
 
 
-def junit(report: Report) -> str:
+def junit(report: CheckReport) -> str:
     """Returns a test case for each finding, for each problem (an error), and for what was not compared (skipped)."""
     suite = ElementTree.Element("testsuite", name=SUITE)
     if report.identical:
@@ -127,7 +127,7 @@ def junit(report: Report) -> str:
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
 
 
-def _cases(suite: ElementTree.Element, compared: Compared) -> None:
+def _cases(suite: ElementTree.Element, compared: MethodFindings) -> None:
     group = f"{compared.task}.{compared.method}"
     for finding in compared.findings:
         outcome = "failure" if finding.regressed else None

@@ -21,20 +21,22 @@ from numpy.typing import NDArray
 from scipy import special
 
 from specbench.results.bootstrap import Metric, Prompts, ratio
-from specbench.results.differences import length_columns, widened_ratio
-from specbench.results.gate.findings import Compared, Finding
-from specbench.results.gate.pairing import REMEDY, Control
+from specbench.results.gate.findings import Finding, MethodFindings
+from specbench.results.gate.pairing import REMEDY, SpeedControl
 from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS
-from specbench.results.paired import Pairs
+from specbench.results.paired import Pairs, length_columns, widened_ratio
 
 MAX_PROMPTS = 2000  # there are two million pairs of so many, and a ratio of sums is sharp enough
 Array = NDArray[np.float64]
 
 
 def typical(columns: Array, by: float = 1.0) -> Metric:
-    """The typical ratio of two speed-ups, its interval `by` times as far out as that of 95 %; without an interval where
-    prompts are too few for one so wide, without a value where they are too many. columns: as of `medians`; or four,
-    tokens and seconds in the candidate, then in the baseline, for the ratio of two speeds."""
+    """Returns the typical ratio of two speed-ups, with an interval `by` times as wide as that of 95 %; without an
+    interval where prompts are too few for such a width, without a value where they are too many.
+
+    columns: as of `medians`; or four, tokens and seconds in the candidate, then in the baseline, for the ratio of two
+    speeds.
+    """
     logs = _logs(columns)
     if not 0 < logs.shape[1] <= MAX_PROMPTS:
         return Metric()
@@ -44,7 +46,7 @@ def typical(columns: Array, by: float = 1.0) -> Metric:
 
 
 def medians(columns: Array) -> tuple[Metric, Metric]:
-    """The median speed-up of a prompt in the baseline and in the candidate.
+    """Returns the median speed-up of a prompt in the baseline and in the candidate.
 
     columns [8, num_prompts]: tokens and seconds of the method and of AR in the candidate, then in the baseline.
     """
@@ -54,9 +56,9 @@ def medians(columns: Array) -> tuple[Metric, Metric]:
 
 
 def hodges_lehmann(values: Array, by: float = 1.0) -> tuple[float | None, float, float | None]:
-    """The interval's low end, the estimate and the high end; values: [num_values]. `by` multiplies the 1.96 standard
-    deviations of the signed-rank statistic that are 95 %. No ends where the statistic of so few values never lies that
-    far out: the outermost values are then an interval of less than what is asked for."""
+    """Returns the low end of the interval, the estimate and the high end; values: [num_values]. `by` multiplies the
+    1.96 standard deviations of the signed-rank statistic of a 95 % interval. There are no ends where the statistic
+    of so few values never lies that far out."""
     num_values = len(values)
     first, second = np.triu_indices(num_values)
     means = np.sort((values[first] + values[second]) / 2)
@@ -67,7 +69,7 @@ def hodges_lehmann(values: Array, by: float = 1.0) -> tuple[float | None, float,
 
 
 def _logs(columns: Array) -> Array:
-    """Of the prompts that have a speed on both sides."""
+    """Returns the logs of the columns, of prompts with a speed on both sides."""
     return np.asarray(np.log(columns[:, (columns > 0).all(axis=0)]))
 
 
@@ -78,8 +80,8 @@ SPEEDUP, TYPICAL, LENGTH = "speed-up", "speed-up of a typical prompt", "τ, all 
 
 @dataclass(frozen=True)
 class MeasuredRatio:
-    """A number of both runs. `ratio` gives the candidate's ÷ the baseline's; its argument is how much longer than that
-    of 95 % the interval is. `num_prompts`: those that have a value on both sides."""
+    """A number of both runs. `ratio`: returns the candidate's ÷ the baseline's, with an interval that its argument
+    widens. `num_prompts`: those with a value on both sides."""
 
     values: tuple[Metric, Metric]
     ratio: Callable[[float], Metric]
@@ -87,7 +89,7 @@ class MeasuredRatio:
 
 
 def joined(values: tuple[Metric, Metric], found: Metric, num_prompts: int) -> MeasuredRatio:
-    """Of a ratio whose interval can only be widened on the scale of its logs."""
+    """Returns a ratio whose interval is widened on the log scale."""
     return MeasuredRatio(values, lambda by: widened_ratio(found, by), num_prompts)
 
 
@@ -101,7 +103,8 @@ def speedups(pairs: Pairs) -> dict[str, MeasuredRatio]:
 
 
 def ratios_of_speedups(prompts: Prompts, kept: Array) -> dict[str, MeasuredRatio]:
-    """kept [8, num_records]: tokens and seconds of the method and of AR in the candidate, then in the baseline."""
+    """Returns the ratios of the speed-ups of all prompts together and of a typical one. kept [8, num_records]:
+    tokens and seconds of the method and of AR in the candidate, then in the baseline."""
     now, before = (prompts.ratio(*half).model_copy(update={"low": None, "high": None}) for half in (kept[:4], kept[4:]))
     summed = per_prompt(prompts, kept)
     num_prompts = int((summed > 0).all(axis=0).sum())
@@ -112,7 +115,7 @@ def ratios_of_speedups(prompts: Prompts, kept: Array) -> dict[str, MeasuredRatio
 
 
 def per_prompt(prompts: Prompts, columns: Array) -> Array:
-    """[num_columns, num_records] → [num_columns, num_prompts]."""
+    """Returns the sums over prompts: [num_columns, num_records] → [num_columns, num_prompts]."""
     return np.array([np.bincount(prompts.cluster, weights=column) for column in columns])
 
 
@@ -123,7 +126,8 @@ def speed_of_baseline(pairs: Pairs) -> Metric:
 
 
 def ratio_of_speeds(prompts: Prompts, columns: Array) -> Metric:
-    """columns [4, num_records]: tokens and seconds in the candidate, then in the baseline."""
+    """Returns the ratio of two speeds. columns [4, num_records]: tokens and seconds in the candidate, then in the
+    baseline."""
     found = typical(per_prompt(prompts, columns))
     return prompts.ratio(*columns) if found.high is None else found
 
@@ -138,8 +142,8 @@ def lengths(pairs: Pairs) -> MeasuredRatio:
 
 
 def widening(num_intervals: int) -> float:
-    """How much longer intervals are, on the scale of their logs, so that of so many at once the upper ends of all lie
-    below the truth in FALSE_ALARMS of the cases at most (Bonferroni); at least as long as those of 95 %."""
+    """Returns the factor that widens so many intervals on the log scale, so that all their upper ends lie below the
+    truth in at most FALSE_ALARMS of the cases (Bonferroni); at least 1."""
     normal = special.ndtri(1 - FALSE_ALARMS / max(1, num_intervals))
     return max(1.0, float(normal / special.ndtri(TAILS[1])))
 
@@ -153,15 +157,15 @@ def judged(
     paired: bool,
     load: float = 1.0,
 ) -> Finding:
-    """The finding on a ratio with the interval that decides. `load`: by how many times it may have fallen with AR's
-    speed, so that only a larger fall would be seen."""
+    """Returns the finding on a ratio with the interval that decides. `load`: the factor by which it may have fallen
+    with AR's speed, so that only a larger fall would be seen."""
     regressed = ratio.high is not None and ratio.high < 1 - max_regression
     baseline, candidate = ("–" if metric.value is None else f"{metric.value:.3f}" for metric in values)
     return Finding(what, subset, baseline, candidate, regressed, _detail(ratio, max_regression, paired, load), ratio)
 
 
 def _detail(ratio: Metric, max_regression: float, paired: bool, load: float) -> str:
-    """The ratio, its interval, and how large a fall such an interval would show."""
+    """Returns the ratio, its interval, and the fall that such an interval would show."""
     if ratio.value is None or ratio.high is None:
         return "no interval"
     told = f"ratio {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]{'' if paired else ', not paired'}"
@@ -171,9 +175,9 @@ def _detail(ratio: Metric, max_regression: float, paired: bool, load: float) -> 
 
 @dataclass(frozen=True)
 class Pending:
-    """What was measured of a method in one subset or in all."""
+    """A ratio of a method in one subset or in all, not judged yet."""
 
-    of: Compared
+    of: MethodFindings
     what: str
     subset: str
     measured: MeasuredRatio
@@ -183,10 +187,9 @@ class Pending:
         return self.measured.num_prompts >= MIN_PROMPTS and self.measured.ratio(1.0).high is not None
 
     def judge(self, by: float, max_regression: float, paired: bool, load: float = 1.0) -> None:
-        """Put the finding where it belongs, with the interval widened; what has no interval that can be trusted is a
-        problem, or the gate would let anything pass. All prompts together decide where a typical one has none. `load`:
-        by how many times a speed-up may have fallen with AR's speed; one that has fallen by less has no verdict.
-        """
+        """Put the finding into the method's comparison, with the interval widened. A ratio without a reliable
+        interval is a problem, or the gate would pass anything. A typical prompt without an interval is not compared.
+        `load`: the factor by which a speed-up may have fallen with AR's speed; a smaller fall has no verdict."""
         if self.measured.values[0].value is None:
             self.of.not_compared.append(f"{self.what} of {self.subset}: the baseline has none")
             return
@@ -209,10 +212,10 @@ class Pending:
 
 
 def judge_all(
-    pending: Sequence[Pending], control: Control, max_regression: float, paired: bool = True
+    pending: Sequence[Pending], control: SpeedControl, max_regression: float, paired: bool = True
 ) -> tuple[int, float]:
-    """All of a check; gives how many have an interval, and how much longer these are than of 95 %. Of tasks whose AR
-    has drifted no speed-up is judged, which is a problem of their methods."""
+    """Judge all ratios of a check; returns how many have an interval, and the factor that widens these. Where AR has
+    drifted, the speed-ups of the task are a problem of their methods."""
     kept = []
     for waiting in pending:
         drifted = control.drifted.get(waiting.of.task)

@@ -1,0 +1,329 @@
+"""Rows → ranked tables: one for each set of conditions under which rows compare. Ranks say what intervals cannot tell
+apart.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import special
+
+from specbench.core.errors import ConfigError, nearest
+from specbench.core.table import FORMATS, Column, Table, numbers, words
+from specbench.results.bootstrap import Metric
+from specbench.results.captions import (
+    FEW,
+    computed_on,
+    heading,
+    model_name,
+    prescribed,
+    rests_on_few,
+    sampling_of,
+    verdict_word,
+)
+from specbench.results.comparable import conditions
+from specbench.results.comparison_input import filtered, leaves, of_subsets
+from specbench.results.leaderboard import load
+from specbench.results.log_ratios import TAILS, Array
+from specbench.results.paired import KINDS, MetricChange, RowWithRecords, own, pair_up
+from specbench.results.row import Row
+from specbench.results.runs import RecordedRuns
+from specbench.results.tables import acceptance_cells, speed_cells, warning_lines
+from specbench.results.units import MEANINGS, number, short
+
+MOST_PAIRED = 100  # rows of one table that are compared prompt by prompt
+REASON = f"more than {MOST_PAIRED} rows"
+
+
+def separable(sides: Sequence[RowWithRecords], metric: str, by: float) -> tuple[Array, Array, Array]:
+    """Returns for each row, in the order of their values, how many rows before it and behind it are separable from
+    it, and for how many that is unknown. The interval of a ratio or difference is that of `paired` without records
+    (MOVER), widened by `by`."""
+    found = [own(side.row, metric) for side in sides]
+    value, low, high = (_column(found, name, KINDS.get(metric) == "ratio") for name in ("value", "low", "high"))
+    down, up = by * (value - low), by * (high - value)
+    counts = []
+    with np.errstate(invalid="ignore"):
+        for place in range(len(found)):
+            change = value - value[place]
+            least, most = change - np.hypot(down, up[place]), change + np.hypot(up, down[place])
+            apart, unknown = (least > 0) | (most < 0), np.isnan(least) | np.isnan(most)
+            unknown[place] = False
+            counts.append((apart[:place].sum(), apart[place + 1 :].sum(), unknown.sum()))
+    before, behind, unknown_ = np.array(counts).T
+    return before, behind, unknown_
+
+
+def _column(metrics: Sequence[Metric], name: str, is_ratio: bool) -> Array:
+    """Returns one part of the metrics, on the log scale for ratios; NaN where it does not exist."""
+    column = np.array([np.nan if (end := getattr(metric, name)) is None else end for metric in metrics], dtype=float)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(column > 0, np.log(column), np.nan) if is_ratio else column
+
+
+# Metrics of which less is better, beside seconds and perplexities; the same of the baseline, and the difference to it.
+COSTS = (
+    "cost_ratio", "overhead_share", "target_passes_per_token", "divergence_bound", "mean_divergence", "repetition_rate",
+    "num_unscored", "num_unjudged", "num_programs_ended", "share_truncated", "share_cut_by_length",
+    "share_cut_by_context",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A row with its best and worst possible rank; None without a value. `unpaired`: why it could not be compared
+    with every other row on the same prompts; `unknown`: how many of these changes have no interval."""
+
+    side: RowWithRecords
+    best: int | None
+    worst: int | None
+    unpaired: frozenset[str] = frozenset()
+    unknown: int = 0
+
+    @property
+    def paired(self) -> bool:
+        return not self.unpaired
+
+    @property
+    def row(self) -> Row:
+        return self.side.row
+
+    @property
+    def text(self) -> str:
+        """ "2", or "2–4" where it is not separable from other rows."""
+        if self.best is None or self.worst is None:
+            return ""
+        return str(self.best) if self.best == self.worst else f"{self.best}–{self.worst}"
+
+
+def less_is_better(metric: str) -> bool:
+    name = metric.removesuffix("_ar").removesuffix("_difference")
+    return name in COSTS or name.endswith("_seconds") or "perplexity" in name
+
+
+def ranked(sides: Sequence[RowWithRecords], metric: str) -> list[Ranked]:
+    """Returns the rows from the best to the worst, then those without a value, then those with a prescribed acceptance
+    rate, which are not drafters.
+
+    A row loses a rank to every better row that is separable from it: the interval of the ratio (or difference) of the
+    two excludes "no change". So the ranks of rows that are not separable overlap. The intervals of all pairs of rows
+    are widened together (`widening`), or equal rows would often look separable. More than MOST_PAIRED rows are compared
+    by their own intervals, without pairs.
+    """
+    sign = 1 if less_is_better(metric) else -1
+    drafters = [side for side in sides if prescribed(side.row) is None]
+    present = [(value, side) for side in drafters if (value := _value(side, metric)) is not None]
+    valued = [side for _, side in sorted(present, key=lambda each: sign * each[0])]
+    rest = [
+        *(Ranked(side, None, None) for side in drafters if _value(side, metric) is None),
+        *(Ranked(side, None, None) for side in sides if prescribed(side.row) is not None),
+    ]
+    if len(valued) > MOST_PAIRED:
+        return [*_interval_ranking(valued, metric), *rest]
+    pairs = [(i, j) for i in range(len(valued)) for j in range(i + 1, len(valued))]
+    by = widening(len(pairs), min((each.row.n for each in valued), default=0))
+    changes = {(i, j): pair_up(valued[i], valued[j]).change(metric).widened(by) for i, j in pairs}
+    return [
+        *(_ranked(place, side, changes, len(valued)) for place, side in enumerate(valued)),
+        *rest,
+    ]
+
+
+def widening(num_pairs: int, num_prompts: int) -> float:
+    """Returns the factor by which the 95 % intervals of so many pairs are widened, so that one or more of them miss
+    the truth in 5 % of the tables (Bonferroni, two-sided; quantiles of Student's t). A third of the prompts are its
+    degrees of freedom: the far tails of intervals of few prompts are heavier than those of the mean of normal
+    numbers. With 8 equal rows and long-tailed lengths, 3 % of the tables at 10 prompts, 4 % at 30 and 100 then have
+    a pair that looks separable; without any widening 40 to 65 %."""
+    tail, freedom = (1 - TAILS[1]) / max(1, num_pairs), max(1.0, num_prompts / 3)
+    return float(special.stdtrit(freedom, 1 - tail) / special.stdtrit(freedom, TAILS[1]))
+
+
+def _ranked(place: int, side: RowWithRecords, changes: dict[tuple[int, int], MetricChange], total: int) -> Ranked:
+    better = sum(changes[other, place].separable for other in range(place))
+    worse = sum(changes[place, other].separable for other in range(place + 1, total))
+    own = [change for pair, change in changes.items() if place in pair]
+    reasons = frozenset(change.unpaired for change in own if change.unpaired is not None)
+    return Ranked(side, better + 1, total - worse, reasons, sum(not change.has_interval for change in own))
+
+
+def _interval_ranking(valued: Sequence[RowWithRecords], metric: str) -> list[Ranked]:
+    total = len(valued)
+    by = widening(total * (total - 1) // 2, min(side.row.n for side in valued))
+    counts = zip(*separable(valued, metric, by), strict=True)
+    return [
+        Ranked(side, int(before) + 1, total - int(behind), frozenset({REASON}), int(unknown))
+        for side, (before, behind, unknown) in zip(valued, counts, strict=True)
+    ]
+
+
+def _value(side: RowWithRecords, metric: str) -> float | None:
+    return side.row.metrics.get(metric, Metric()).value
+
+
+def grouped(sides: Sequence[RowWithRecords], metric: str) -> dict[str, list[RowWithRecords]]:
+    """Returns the rows by their conditions, in the order of the rows; `metric`: that of the ranking."""
+    groups: dict[str, list[RowWithRecords]] = {}
+    for side in sides:
+        same = {name: value for name, value in conditions(side.row).items() if not name.startswith("signatures.")}
+        same |= {f"signatures.{name}": text for name, text in computed(side.row, metric).items()}
+        groups.setdefault(json.dumps(same, sort_keys=True), []).append(side)
+    return groups
+
+
+def computed(row: Row, metric: str) -> dict[str, str]:
+    """Returns the signatures of a table's scores: of the metric that ranks the rows, and of their main score."""
+    shown = (metric, f"{row.quality}")
+    return {name: text for name, text in row.signatures.items()
+            if any(each == name or each in (f"{name}_ar", f"{name}_difference") for each in shown)}  # fmt: skip
+
+
+SPEEDUP = "speedup"
+# The columns of the metrics that each table has, and that of the main score.
+PLACES = {"acceptance_rate": 4, "mean_acceptance_length": 5, "tokens_per_second": 6, SPEEDUP: 7}
+QUALITY = 8
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A row with its records, and its name in the table: the file's number and the row's number in it."""
+
+    name: str
+    side: RowWithRecords
+
+
+def check_metric(rows: Sequence[Row], metric: str) -> None:
+    """Raise ConfigError for a metric that no row has."""
+    known = dict.fromkeys(name for row in rows for name in row.metrics)
+    if metric not in known:
+        raise ConfigError(f"--sort {metric}: no row has this metric: {nearest(metric, known)}")
+
+
+def tables(rows: Sequence[Numbered], metric: str = SPEEDUP) -> list[Table]:
+    """Returns a table for each set of conditions, in the order of the files, the best row of `metric` first."""
+    names = {id(each.side): each.name for each in rows}
+    return [_table(group, names, metric) for group in grouped([each.side for each in rows], metric).values()]
+
+
+def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: str) -> Table:
+    order = ranked(group, metric)
+    rows = [each.row for each in order]
+    caption = [*_caption(order, metric), *warning_lines(rows, [f"row {names[id(each.side)]}" for each in order])]
+    extra = None if metric in (*PLACES, rows[0].quality) else metric
+    figures = numbers("γ", "α", "τ", "tok/s", "speed-up\n95 % interval", heading(rows).replace(" ", "\n"))
+    columns = (
+        *words("rank", folds=False), Column("row", folds=False, is_for_screen=True), *words("method"), *figures,
+        *(numbers(metric.replace("_", "\n"), folds=True) if extra else ()), *words("verdict"),
+    )  # fmt: skip
+    settings = distinct_names(rows)
+    cells = [(each.text, names[id(each.side)], settings[each.row.key], *_cells(each.row, extra)) for each in order]
+    separable = len(order) > 1 and (order[0].best, order[0].worst) == (1, 1)
+    place = PLACES.get(metric, QUALITY + (extra is not None))
+    best = (0, place) if separable else None
+    return Table(f"{short(rows[0].task)} · {rows[0].subset}", columns, cells, caption, best)
+
+
+def _cells(row: Row, extra: str | None) -> list[str]:
+    return [
+        str(row.num_draft_tokens),
+        *acceptance_cells(row),
+        *speed_cells(row),
+        *([number(row.metrics.get(extra), 4)] if extra else []),
+        verdict_word(row),
+    ]
+
+
+def distinct_names(rows: Sequence[Row]) -> dict[str, str]:
+    """Returns the method of each row by its key; of several rows of a method with the settings in which they differ."""
+    named: dict[str, list[Row]] = {}
+    for row in rows:
+        named.setdefault(short(row.method), []).append(row)
+    return {
+        row.key: " ".join([method.partition("@")[0], *told])
+        for method, same in named.items()
+        for row, told in zip(same, _settings(same), strict=True)
+    }
+
+
+def _settings(rows: Sequence[Row]) -> list[list[str]]:
+    """Returns for each row of a method the settings that it does not share with the others."""
+    names = ("num_draft_tokens", "drafter", "drafter_revision")
+    own: list[dict[str, str]] = [
+        {name: str(value) for name, value in leaves(each).items() if name.startswith("options.") or name in names}
+        for each in rows
+    ]
+    every = dict.fromkeys(name for each in own for name in each if name != "num_draft_tokens")
+    differ = [name for name in every if len({each.get(name) for each in own}) > 1]
+    return [[f"{name.rpartition('.')[2]}={each[name][:20]}" for name in differ if name in each] for each in own]
+
+
+def _caption(order: Sequence[Ranked], metric: str) -> list[str]:
+    rows = [each.row for each in order]
+    row = rows[0]
+    repeats = f", {row.repeats} repeats" if row.repeats > 1 else ""
+    few = [each.row for each in order if rests_on_few(each.row)]
+    libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
+    return [
+        f"target {model_name(row.target, row.target_revision)}, n = {row.n}{repeats}, seed {row.seed}; "
+        f"{sampling_of(row)}; {computed_on(row)}; {libraries}",
+        f"data: {row.data_source}",
+        *(f"{name}: {text}" for name, text in computed(row, metric).items()),
+        _ranking_line([each for each in order if prescribed(each.row) is None], metric),
+        *unranked(rows),
+        *([FEW] if few else []),
+    ]
+
+
+def unranked(rows: Sequence[Row]) -> list[str]:
+    """Returns a line with the rows that are not ranked, and why."""
+    reasons = {f"{short(row.method).partition('@')[0]}: {reason}" for row in rows if (reason := prescribed(row))}
+    return [f"not ranked: {'; '.join(sorted(reasons))}"] if reasons else []
+
+
+def _ranking_line(order: Sequence[Ranked], metric: str) -> str:
+    what = "ratio holds 1" if KINDS.get(metric) == "ratio" else "difference holds 0"
+    told = f"ranked by {metric}" + (f" ({MEANINGS[metric][0]})" if metric in MEANINGS else "")
+    if len(order) < 2:
+        return told
+    num_valued = sum(each.best is not None for each in order)
+    if sum(each.unknown for each in order) == num_valued * (num_valued - 1):
+        return f"{told}; it has no intervals here, so nothing is separable"
+    if any(each.best != each.worst for each in order):
+        told += f"; a rank like 2–3 is not separable from its neighbours: the interval of their {what}"
+        told += ", or there is none" if any(each.unknown for each in order) else ""
+    told += "; the intervals of all pairs of rows are widened together (Bonferroni, 5 % for the table)"
+    if reasons := sorted({reason for each in order for reason in each.unpaired}):
+        told += f"; not all are paired ({', '.join(reasons)}): such rows are separable less often"
+    return told
+
+
+def show(
+    files: Sequence[Path], metric: str, filters: Sequence[str], subsets: Sequence[str], format_: str = "text"
+) -> list[Table | str]:
+    """Returns the ranked tables of the chosen rows; of several files a line with the number of each; and why records
+    that exist could not be read.
+
+    Raises ConfigError for unknown files, keys, values, subsets, metrics and formats, and where there are no rows.
+    """
+    if format_ not in FORMATS:
+        raise ConfigError(f"--format {format_}: {nearest(format_, FORMATS)}")
+    places: dict[tuple[str, str], tuple[Row, Path, str]] = {}  # of each row, once: its file and its name
+    for position, file in enumerate(files, start=1):
+        for place, row in enumerate(load(file)):
+            name = f"{position}:{place}" if len(files) > 1 else str(place)
+            places.setdefault((row.key, row.created), (row, file, name))
+    rows = [row for row, _, _ in places.values()]
+    if not rows:
+        raise ConfigError(
+            f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --to FILE`"
+        )
+    chosen = of_subsets(filtered(rows, filters), subsets)
+    check_metric(chosen, metric)
+    runs, keys = RecordedRuns(), {(row.key, row.created) for row in chosen}
+    shown = [Numbered(name, runs.with_records(row, file))
+             for key, (row, file, name) in places.items() if key in keys]  # fmt: skip
+    legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if len(files) > 1 else []
+    comment = "% " if format_ == "latex" else ""
+    return [*map(FORMATS[format_], tables(shown, metric)), *(f"{comment}{line}" for line in [*legend, *runs.unread()])]

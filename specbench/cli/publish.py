@@ -50,9 +50,8 @@ def suite(
     All workers need the same device, versions and commit, and the files of the suite at the same place.
     """
     from specbench.publish.cells import RUNS, cells_of, load_suite
-    from specbench.publish.forecast import make_forecast
+    from specbench.publish.forecast import cells_table, make_forecast, problems
     from specbench.publish.suite import measure_suite, show
-    from specbench.publish.tables import cells_table, problems
 
     folder = path("--runs", runs) or RUNS
     cells = cells_of(load_suite(name), options, folder, pair, None if only is None else split(only))

@@ -12,8 +12,10 @@ from rich.console import Console
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
+from specbench.core.table import Table, words
 from specbench.models.loading import is_local
 from specbench.publish.cells import SuiteCell
+from specbench.results.units import NULL
 from specbench.running.calibration import without_calibration
 from specbench.running.checked import run_spec
 from specbench.running.compose import unique
@@ -242,3 +244,26 @@ def subsets_of(cell: SuiteCell) -> Subsets | ConfigError:
         )
         for task, subset, data in loaded
     )
+
+
+def cells_table(forecast: Forecast) -> Table:
+    """Returns a table of the cells with their methods, the examples that they have, and the time left."""
+    rows = []
+    for planned in forecast.plan:
+        cell, estimate = planned.cell, forecast.of(planned)
+        times = [duration(estimate.seconds), duration(estimate.most)] if estimate else ["unknown", "unknown"]
+        times = ["measured already", ""] if planned.is_measured else times
+        done = f"{min(planned.num_done, planned.num_blocks)}/{planned.num_blocks}" if planned.subsets else NULL
+        methods = ", ".join(planned.methods[1:] or planned.methods)
+        rows.append([cell.pair_name, cell.task.called, cell.setting, methods, done, *times])
+    headings = words("pair", "task", "setting", "methods", "examples", "estimated time", "at most")
+    return Table(f"{forecast.plan[0].cell.suite.name} · {cells_in(forecast)}", headings, rows)
+
+
+def problems(forecast: Forecast) -> list[str]:
+    """Returns a line for each reason why cells cannot be measured: the first cell that has it, and how many more."""
+    names: dict[str, list[str]] = {}
+    for planned in forecast.plan:
+        if planned.problem is not None and not planned.is_measured:
+            names.setdefault(planned.problem, []).append(planned.cell.name)
+    return [f"{first}{f' and {len(more)} more' if more else ''}: {why}" for why, (first, *more) in names.items()]

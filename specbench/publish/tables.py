@@ -1,4 +1,4 @@
-"""The tables of suites: the boards, the cells before they are measured, measured rows, published figures."""
+"""The tables of suites: the boards, measured rows, and published figures."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,6 @@ from rich.text import Text
 from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.publish.cells import SuiteCell, board_names, read_suite
 from specbench.publish.figures import QUALITY, Figure, FigureColumn, PublishedTable
-from specbench.publish.forecast import Forecast, cells_in, duration
 from specbench.publish.measured import CellRows, FigureComparison, PairRows, compared, outdated
 from specbench.results.captions import FEW, computed_on, prescribed, rests_on_few, verdict_word
 from specbench.results.row import ALL, Row
@@ -33,29 +32,6 @@ def boards_table() -> Table:
         pairs = ", ".join(suite.pairs) if len(suite.pairs) < MAX_NAMES else f"{len(suite.pairs)} pairs"
         rows.append([suite.name, suite.title or NULL, suite.paper or NULL, pairs, str(len(suite.tasks)), tables])
     return Table("boards", words("name", "title", "paper", "pairs", "tasks", "published"), rows)
-
-
-def cells_table(forecast: Forecast) -> Table:
-    """Returns a table of the cells with their methods, the examples that they have, and the time left."""
-    rows = []
-    for planned in forecast.plan:
-        cell, estimate = planned.cell, forecast.of(planned)
-        times = [duration(estimate.seconds), duration(estimate.most)] if estimate else ["unknown", "unknown"]
-        times = ["measured already", ""] if planned.is_measured else times
-        done = f"{min(planned.num_done, planned.num_blocks)}/{planned.num_blocks}" if planned.subsets else NULL
-        methods = ", ".join(planned.methods[1:] or planned.methods)
-        rows.append([cell.pair_name, cell.task.called, cell.setting, methods, done, *times])
-    headings = words("pair", "task", "setting", "methods", "examples", "estimated time", "at most")
-    return Table(f"{forecast.plan[0].cell.suite.name} · {cells_in(forecast)}", headings, rows)
-
-
-def problems(forecast: Forecast) -> list[str]:
-    """Returns a line for each reason why cells cannot be measured: the first cell that has it, and how many more."""
-    names: dict[str, list[str]] = {}
-    for planned in forecast.plan:
-        if planned.problem is not None and not planned.is_measured:
-            names.setdefault(planned.problem, []).append(planned.cell.name)
-    return [f"{first}{f' and {len(more)} more' if more else ''}: {why}" for why, (first, *more) in names.items()]
 
 
 def measured_table(title: str, measured: Sequence[CellRows]) -> Table:

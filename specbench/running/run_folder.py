@@ -1,4 +1,4 @@
-"""The folder of one run: what was asked for (run.json), the records (records.jsonl) and the rows (leaderboard.json)."""
+"""The folder of one run: its identity (run.json), specs (specs.json), records (records.jsonl) and rows."""
 
 import hashlib
 import json
@@ -98,7 +98,7 @@ class SpecsFile:
 
 
 def write_specs(folder: Path, spec: RunSpec) -> None:
-    """Write what the rows of this run are of. Raises ConfigError where the disk refuses."""
+    """Write the specs of the tasks and methods of a run. Raises ConfigError where the disk refuses."""
     content = {
         "tasks": [_without_places(task.model_dump()) for task in spec.tasks],
         "methods": [method.model_dump() for method in spec.methods],
@@ -110,8 +110,7 @@ def write_specs(folder: Path, spec: RunSpec) -> None:
 
 
 def _without_places(data: dict[str, Any]) -> dict[str, Any]:
-    """A task, or a part of it, with the names of its samples: in which folder of this machine they are is no part of
-    what was measured."""
+    """Returns a task, or a part of it, with the file names of its samples in place of their paths on this machine."""
     made: dict[str, Any] = {
         key: _without_places(value) if isinstance(value, dict) else value for key, value in data.items()
     }
@@ -122,7 +121,7 @@ def _without_places(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_specs(folder: Path) -> SpecsFile:
-    """Raises ConfigError for a file that is absent or broken."""
+    """Returns the specs of a run. Raises ConfigError for a file that is absent or broken."""
     path = folder / FILE
     content = bounded.read_json(path, REMEDY, strict=False)  # a threshold may be infinite
     try:
@@ -138,21 +137,21 @@ MAX_NAMED = 4  # tasks in the name of a folder
 
 
 def default_folder(spec: RunSpec, identity: Mapping[str, Any]) -> Path:
-    """runs/<tasks>-<methods>-<digest of all that was asked for>: the same command finds its records again, another
-    one (other data, fewer subsets, a smaller limit) leaves them alone."""
+    """Returns runs/<tasks>-<methods>-<digest of the request>. The same command finds its records again; another one
+    (other data, fewer subsets, a smaller limit) has another folder."""
     tasks = [task.name for task in spec.tasks] if len(spec.tasks) <= MAX_NAMED else [f"{len(spec.tasks)}-tasks"]
     methods = [method.name for method in spec.methods[1:] or spec.methods]
     return folder_of("-".join([*tasks, *methods]), {**identity, **asked_of(spec)})
 
 
 def folder_of(names: str, asked: Mapping[str, Any]) -> Path:
-    """runs/<names>-<digest of what was asked for>."""
+    """Returns runs/<names>-<digest of the request>."""
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
     return Path("runs") / f"{names}-{digest}"
 
 
 def asked_of(spec: RunSpec) -> dict[str, Any]:
-    """What is asked for and is no part of the identity: which examples, how often, and the place of local data."""
+    """Returns the parts of a request that the identity lacks: the examples, the repeats, the place of local data."""
     found: dict[str, Any] = {"subsets": spec.subsets, "limit": spec.limit, "repeats": spec.repeats}
     if spec.subsets_per_task is not None:
         found["subsets_per_task"] = spec.subsets_per_task

@@ -12,8 +12,10 @@ from rich.console import Console
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
+from specbench.core.table import Table, words
 from specbench.models.loading import is_local
-from specbench.publish.suite.cells import SuiteCell
+from specbench.publish.cells import SuiteCell
+from specbench.results.units import NULL
 from specbench.running.calibration import without_calibration
 from specbench.running.checked import run_spec
 from specbench.running.compose import unique
@@ -131,7 +133,7 @@ class PlannedCell:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TimeEstimate:
     """Seconds. `most`: for answers of the greatest length, at the same speeds. `unknown`: the number of cells that are
     not in it, since nothing like them was measured."""
 
@@ -156,11 +158,11 @@ class Forecast:
         self.measured[planned.group].add(record)
         planned.num_done += counts
 
-    def of(self, planned: PlannedCell) -> Estimate | None:
+    def of(self, planned: PlannedCell) -> TimeEstimate | None:
         """Returns the time left of a cell, without loading its models; None where nothing like it was measured."""
         known = self.measured[planned.group]
         if planned.is_measured:
-            return Estimate(0, 0)
+            return TimeEstimate(0, 0)
         seconds = known.seconds(planned.methods)
         if seconds is None or planned.subsets is None:
             return None
@@ -168,9 +170,9 @@ class Forecast:
         share = planned.num_left / planned.num_blocks if planned.num_blocks else 0.0
         most = sum(number * (known.most(planned.methods, tokens) or 0.0) for number, tokens in planned.subsets)
         about = seconds * planned.num_left
-        return Estimate(other + about, other + max(about, most * share))
+        return TimeEstimate(other + about, other + max(about, most * share))
 
-    def total(self, num_workers: int) -> Estimate:
+    def total(self, num_workers: int) -> TimeEstimate:
         """Returns the time left of all cells, shared by the workers: at least that of the longest cell. Each worker
         loads the models of each pair that it measures."""
         left = [planned for planned in self.plan if not planned.is_measured]
@@ -185,7 +187,7 @@ class Forecast:
             return max((sum(seconds) + loading) / num_workers, max(seconds, default=0.0))
 
         about, most = ([getattr(each, name) for each in found] for name in ("seconds", "most"))
-        return Estimate(shared(about), shared(most), len(left) - len(found))
+        return TimeEstimate(shared(about), shared(most), len(left) - len(found))
 
 
 def duration(seconds: float) -> str:
@@ -242,3 +244,26 @@ def subsets_of(cell: SuiteCell) -> Subsets | ConfigError:
         )
         for task, subset, data in loaded
     )
+
+
+def cells_table(forecast: Forecast) -> Table:
+    """Returns a table of the cells with their methods, the examples that they have, and the time left."""
+    rows = []
+    for planned in forecast.plan:
+        cell, estimate = planned.cell, forecast.of(planned)
+        times = [duration(estimate.seconds), duration(estimate.most)] if estimate else ["unknown", "unknown"]
+        times = ["measured already", ""] if planned.is_measured else times
+        done = f"{min(planned.num_done, planned.num_blocks)}/{planned.num_blocks}" if planned.subsets else NULL
+        methods = ", ".join(planned.methods[1:] or planned.methods)
+        rows.append([cell.pair_name, cell.task.called, cell.setting, methods, done, *times])
+    headings = words("pair", "task", "setting", "methods", "examples", "estimated time", "at most")
+    return Table(f"{forecast.plan[0].cell.suite.name} · {cells_in(forecast)}", headings, rows)
+
+
+def problems(forecast: Forecast) -> list[str]:
+    """Returns a line for each reason why cells cannot be measured: the first cell that has it, and how many more."""
+    names: dict[str, list[str]] = {}
+    for planned in forecast.plan:
+        if planned.problem is not None and not planned.is_measured:
+            names.setdefault(planned.problem, []).append(planned.cell.name)
+    return [f"{first}{f' and {len(more)} more' if more else ''}: {why}" for why, (first, *more) in names.items()]

@@ -1,4 +1,4 @@
-"""The tables of suites: the boards, the cells before they are measured, measured rows, published figures."""
+"""The tables of suites: the boards, measured rows, and published figures."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,10 +7,9 @@ from itertools import groupby
 from rich.text import Text
 
 from specbench.core.table import RULE, Column, Table, numbers, words
-from specbench.publish.suite.cells import SuiteCell, board_names, read_suite
-from specbench.publish.suite.figures import QUALITY, Figure, FigureColumn, PublishedTable
-from specbench.publish.suite.forecast import Forecast, cells_in, duration
-from specbench.publish.suite.measured import CellRows, FigureComparison, PairRows, compared, outdated
+from specbench.publish.cells import SuiteCell, board_names, read_suite
+from specbench.publish.figures import QUALITY, Figure, FigureColumn, PublishedTable
+from specbench.publish.measured import CellRows, FigureComparison, PairRows, compared, outdated
 from specbench.results.captions import FEW, computed_on, prescribed, rests_on_few, verdict_word
 from specbench.results.row import ALL, Row
 from specbench.results.tables import score_cell, speedup_cell, warning_lines
@@ -33,29 +32,6 @@ def boards_table() -> Table:
         pairs = ", ".join(suite.pairs) if len(suite.pairs) < MAX_NAMES else f"{len(suite.pairs)} pairs"
         rows.append([suite.name, suite.title or NULL, suite.paper or NULL, pairs, str(len(suite.tasks)), tables])
     return Table("boards", words("name", "title", "paper", "pairs", "tasks", "published"), rows)
-
-
-def cells_table(forecast: Forecast) -> Table:
-    """Returns a table of the cells with their methods, the examples that they have, and the time left."""
-    rows = []
-    for planned in forecast.plan:
-        cell, estimate = planned.cell, forecast.of(planned)
-        times = [duration(estimate.seconds), duration(estimate.most)] if estimate else ["unknown", "unknown"]
-        times = ["measured already", ""] if planned.is_measured else times
-        done = f"{min(planned.num_done, planned.num_blocks)}/{planned.num_blocks}" if planned.subsets else NULL
-        methods = ", ".join(planned.methods[1:] or planned.methods)
-        rows.append([cell.pair_name, cell.task.called, cell.setting, methods, done, *times])
-    headings = words("pair", "task", "setting", "methods", "examples", "estimated time", "at most")
-    return Table(f"{forecast.plan[0].cell.suite.name} · {cells_in(forecast)}", headings, rows)
-
-
-def problems(forecast: Forecast) -> list[str]:
-    """Returns a line for each reason why cells cannot be measured: the first cell that has it, and how many more."""
-    names: dict[str, list[str]] = {}
-    for planned in forecast.plan:
-        if planned.problem is not None and not planned.is_measured:
-            names.setdefault(planned.problem, []).append(planned.cell.name)
-    return [f"{first}{f' and {len(more)} more' if more else ''}: {why}" for why, (first, *more) in names.items()]
 
 
 def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
@@ -145,14 +121,14 @@ def nothing_measured(rows: PairRows, name: str) -> Text:
 
 
 def published_tables(rows: PairRows) -> Iterator[Table | Text]:
-    """Returns every published table with ours, in parts of at most three figures a row, each with notes behind it. What
-    differs is said once where several tables share it."""
-    said: tuple[str, ...] = ()
+    """Returns every published table with ours, in parts of at most three figures a row, each followed by its
+    notes. Differences that several tables share are printed once."""
+    printed: tuple[str, ...] = ()
     for published in rows.suite.published:
         for columns in _parts(published.columns):
             yield _published(published, columns, rows)
-        yield Text("\n".join([*_notes(published, published.differs == said), ""]))
-        said = published.differs
+        yield Text("\n".join([*_notes(published, published.differs == printed), ""]))
+        printed = published.differs
 
 
 def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows: PairRows) -> Table:
@@ -178,7 +154,7 @@ def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows:
 
 
 def _figure_cells(found: Sequence[tuple[FigureComparison | None, int]]) -> list[str]:
-    """Returns published, ours and ratio of each figure, given its digits. "Not measured" is said once in a row of which
+    """Returns published, ours and ratio of each figure, given its digits. "Not measured" stands once in a row of which
     nothing is."""
     is_measured = any(each is not None and each.ours is not None for each, _ in found)
     cells, absent = list[str](), NULL if is_measured else NOT_MEASURED
@@ -223,8 +199,8 @@ def _printed(figure: Figure, digits: int) -> str:
     return f"{figure.value:.{digits}f}{spread}"
 
 
-def _notes(published: PublishedTable, is_said: bool) -> list[str]:
+def _notes(published: PublishedTable, is_printed: bool) -> list[str]:
     ratio = "" if published.elsewhere else "; ratio: ours ÷ published"
     notes = [f"published on: {published.hardware}{ratio}"]
-    notes += ["what differs: as above"] if is_said else ["what differs:", *(f"- {each}" for each in published.differs)]
+    notes += ["differences: as above"] if is_printed else ["differences:", *(f"- {each}" for each in published.differs)]
     return notes + ([f"ours: not measured here, but by {published.elsewhere}"] if published.elsewhere else [])

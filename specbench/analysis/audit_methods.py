@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from specbench.analysis.audit_distribution import (
     NUM_TOKENS,
     Cut,
-    Draws,
     Generates,
+    MethodDraws,
     PromptPrefix,
     TokenDistribution,
     accept_everything,
@@ -145,7 +145,7 @@ def judge_draws(
 ) -> dict[str, DrawTest]:
     """Returns the distribution test of every method that draws, and of the control, over one table of exact
     probabilities."""
-    draws: dict[str, Draws] = {}
+    draws: dict[str, MethodDraws] = {}
     for subject in subjects:
         if subject.drawing is not None:
             say(f"{subject.name}: {bench.num_draws} draws")
@@ -163,7 +163,7 @@ def judge_draws(
     return {name: tested_draws(each, rows, cuts, allowance, bench) for name, each in draws.items()}
 
 
-def draw(name: str, decoder: Generates, cuts: Sequence[Cut], stop: StopRules, bench: AuditConditions) -> Draws:
+def draw(name: str, decoder: Generates, cuts: Sequence[Cut], stop: StopRules, bench: AuditConditions) -> MethodDraws:
     return draw_many(
         decoder, [cut.ids for cut in cuts], stop, bench.num_draws,
         lambda prompt, number: stream_seed(bench.seed, "audit", name, prompt, number),
@@ -171,7 +171,7 @@ def draw(name: str, decoder: Generates, cuts: Sequence[Cut], stop: StopRules, be
 
 
 def tested_draws(
-    draws: Draws,
+    draws: MethodDraws,
     rows: dict[PromptPrefix, TokenDistribution],
     cuts: Sequence[Cut],
     allowance: float,

@@ -41,9 +41,9 @@ from specbench.analysis.fairness_numbers import (
 from specbench.analysis.fairness_report import compare_drafters
 from specbench.analysis.group_statistics import estimate, max_over_min, ratios, spearman, variance
 from specbench.analysis.representation import Representation
+from specbench.analysis.representation import ranked_languages as shares_of
 from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.log_ratios import NUM_RESAMPLES
-from specbench.results.ranking import ranked as shares_of
 from specbench.results.row import Chain, GroupNumbers
 from specbench.specs.catalogue import load_task
 from specbench.tasks.scoring.contract import make_scorer

@@ -122,7 +122,7 @@ class Outlier(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Judgement:
+class DrawJudgement:
     """p-values, and the mean log p of the drawn tokens with its expectation and standard error, in nats."""
 
     p_value: float
@@ -142,7 +142,7 @@ class _Counts:
 
 def judge(
     sequences: Sequence[Sequence[Tokens]], rows: Mapping[PromptPrefix, TokenDistribution], noise: float
-) -> Judgement:
+) -> DrawJudgement:
     """Test the drawn sequences, one list per prompt; `noise` is E_p[(Δ ln p)²] of a correct method's probabilities."""
     nexts: dict[PromptPrefix, Counter[int]] = defaultdict(Counter)
     for prompt, drawn in enumerate(sequences):
@@ -163,7 +163,7 @@ def judge(
     known = [max(p, SMALLEST) for p in by_token if p is not None]
     p_counts = float(stats.combine_pvalues(known, method="fisher").pvalue) if known else 1.0
     p_log = log_p_value(log_p, third, math.sqrt(noise * num_tokens))
-    return Judgement(
+    return DrawJudgement(
         p_value=min(1.0, 2 * min(p_counts, p_log)), p_by_token=by_token, num_tokens=num_tokens,
         mean_log_p=log_p.value / num_tokens, expected_log_p=log_p.mean / num_tokens,
         standard_error=math.sqrt(log_p.variance) / num_tokens, outlier=counts.outlier,
@@ -298,7 +298,7 @@ class Generates(Protocol):
 
 
 @dataclass
-class Draws:
+class MethodDraws:
     """The drawn tokens per prompt, and what the steps were; the counts stay null for a decoder without steps."""
 
     sequences: list[list[Tokens]]
@@ -323,10 +323,10 @@ def draw_many(
     stop: StopRules,
     num_draws: int,
     seed_of: Callable[[int, int], int],
-) -> Draws:
+) -> MethodDraws:
     """`num_draws` draws, shared out evenly among the prompts; `seed_of` (prompt, draw) gives each its random stream."""
     stop = replace(stop, max_new_tokens=NUM_TOKENS, stop_strings=())
-    draws = Draws([[] for _ in prompts])
+    draws = MethodDraws([[] for _ in prompts])
     for draw in range(num_draws):
         number = draw % len(prompts)
         generation = decoder.generate(prompts[number], stop, seed_of(number, draw))

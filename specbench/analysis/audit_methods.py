@@ -7,8 +7,8 @@ from specbench.analysis.audit_distribution import (
     NUM_TOKENS,
     AcceptEverything,
     Cut,
-    Draws,
     Generates,
+    MethodDraws,
     PromptPrefix,
     TokenDistribution,
     choose_prompts,
@@ -146,7 +146,7 @@ def judge_draws(
 ) -> dict[str, DrawTest]:
     """Returns the distribution test of every method that draws, and of the control, over one table of exact
     probabilities."""
-    draws: dict[str, Draws] = {}
+    draws: dict[str, MethodDraws] = {}
     for subject in subjects:
         if subject.drawing is not None:
             say(f"{subject.name}: {bench.num_draws} draws")
@@ -164,7 +164,7 @@ def judge_draws(
     return {name: tested_draws(each, rows, cuts, allowance, bench) for name, each in draws.items()}
 
 
-def draw(name: str, decoder: Generates, cuts: Sequence[Cut], stop: StopRules, bench: AuditConditions) -> Draws:
+def draw(name: str, decoder: Generates, cuts: Sequence[Cut], stop: StopRules, bench: AuditConditions) -> MethodDraws:
     return draw_many(
         decoder, [cut.ids for cut in cuts], stop, bench.num_draws,
         lambda prompt, number: stream_seed(bench.seed, "audit", name, prompt, number),
@@ -172,7 +172,7 @@ def draw(name: str, decoder: Generates, cuts: Sequence[Cut], stop: StopRules, be
 
 
 def tested_draws(
-    draws: Draws,
+    draws: MethodDraws,
     rows: dict[PromptPrefix, TokenDistribution],
     cuts: Sequence[Cut],
     allowance: float,

@@ -80,7 +80,7 @@ INCLUSIVE = "js_reference"  # accepts at the threshold too, as its code does
 
 
 @dataclass(frozen=True)
-class Estimate:
+class SettingEstimate:
     """A setting that was not run. `num_exact` of `num_steps` are exact: a real run makes the same; the seconds are
     modelled throughout. The intervals are of the choice of prompts, not of the estimate's error."""
 
@@ -124,14 +124,14 @@ class Recording:
         inclusive = spec.verification.options["divergence"] == INCLUSIVE
         return cls(measured.records, method, generations, costs, inclusive, measured.seed)
 
-    def estimate(self, threshold: float, num_draft_tokens: int) -> Estimate:
+    def estimate(self, threshold: float, num_draft_tokens: int) -> SettingEstimate:
         """Returns an estimate of the method at another threshold and at most the recorded draft length."""
         setting = ReplaySetting(threshold, num_draft_tokens, self.inclusive)
         replays = [replay(generation, setting) for generation in self.generations]
         baseline = [record["methods"]["ar"] for record in self.records]
         prompts = Prompts.of(list(self.records), self.seed)
         steps = [step for each in replays for step in each]
-        return Estimate(
+        return SettingEstimate(
             threshold, num_draft_tokens, len(steps), sum(step.exact for step in steps),
             _metrics(prompts, replays, [self.seconds(each) for each in replays], baseline), replays,
         )  # fmt: skip
@@ -192,7 +192,7 @@ ReplayedPair = tuple[Sequence[ReplayedStep], Generation]
 class EstimateCheck:
     """An estimate and the real run at its setting; `num_confirmed` of its exact steps are in that run."""
 
-    estimate: Estimate
+    estimate: SettingEstimate
     run: TrialRun
     metrics: Mapping[str, Metric]
     errors: Mapping[str, Metric]
@@ -214,7 +214,7 @@ def shown_metrics(metrics: Mapping[str, Metric], quality: str | None) -> dict[st
     return {name: metrics[name].model_dump() for name in names}
 
 
-def check_of(recording: Recording, estimate: Estimate, run: TrialRun, method: str) -> EstimateCheck:
+def check_of(recording: Recording, estimate: SettingEstimate, run: TrialRun, method: str) -> EstimateCheck:
     """Returns the check of an estimate by a run of the same prompts."""
     real = {record_key(record): record["methods"][method] for record in run.records}
     pairs = [

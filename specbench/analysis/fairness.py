@@ -8,7 +8,7 @@ from pathlib import Path
 from specbench.analysis.fairness_drafters import DrafterEntry, ModelForecaster, forced_numbers, make_entries
 from specbench.analysis.fairness_numbers import FairnessReport
 from specbench.analysis.fairness_report import ComparedDrafter, compared_drafter, comparison_of, drafter_report
-from specbench.analysis.fairness_runs import REFERENCES, Common, Reference, common, read_run, texts_of
+from specbench.analysis.fairness_runs import REFERENCES, CommonRecords, Reference, common, read_run, texts_of
 from specbench.analysis.representation import Representation, representation
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
@@ -95,7 +95,7 @@ class FairnessAnswer:
     """The report, and the runs, groups and records that it is about."""
 
     report: FairnessReport
-    common: Common
+    common: CommonRecords
 
 
 def fairness_answer(request: FairnessRequest, say: Say = lambda text: None) -> FairnessAnswer:
@@ -127,7 +127,7 @@ def fairness_answer(request: FairnessRequest, say: Say = lambda text: None) -> F
 
 
 def represented(
-    request: FairnessRequest, shared: Common, entries: Sequence[DrafterEntry], say: Say
+    request: FairnessRequest, shared: CommonRecords, entries: Sequence[DrafterEntry], say: Say
 ) -> dict[int, Representation]:
     """Returns by draft model the languages of the texts that it writes on an empty prompt; empty where no group has
     one."""
@@ -146,7 +146,7 @@ def represented(
 
 
 def _report(
-    request: FairnessRequest, shared: Common, subjects: Sequence[ComparedDrafter],
+    request: FairnessRequest, shared: CommonRecords, subjects: Sequence[ComparedDrafter],
     pair: tuple[RunMethod, RunMethod] | None, found: dict[int, Representation],
 ) -> FairnessReport:  # fmt: skip
     tasks = tasks_of(list(shared.groups.values()))

@@ -23,7 +23,7 @@ from specbench.analysis.fairness_groups import (
     with_rank,
 )
 from specbench.analysis.fairness_numbers import DrafterComparison, DrafterReport, NumberChange
-from specbench.analysis.fairness_runs import Common
+from specbench.analysis.fairness_runs import CommonRecords
 from specbench.analysis.group_statistics import Array, estimate, max_over_min, variance
 from specbench.analysis.representation import Representation
 from specbench.results.bootstrap import Bounds, Prompts
@@ -161,13 +161,13 @@ class ComparedDrafter:
         return None if None in costs else np.array(costs, dtype=np.float64)
 
 
-def group_labels(common: Common) -> dict[tuple[str, str], str]:
+def group_labels(common: CommonRecords) -> dict[tuple[str, str], str]:
     """Returns the label of each group: its subset, with its task where there are several."""
     several = len({task for task, _ in common.groups}) > 1
     return {(task, subset): f"{task}/{subset}" if several else subset for task, subset in common.groups}
 
 
-def compared_drafter(entry: DrafterEntry, common: Common, numbers: Mapping[str, Numbers]) -> ComparedDrafter:
+def compared_drafter(entry: DrafterEntry, common: CommonRecords, numbers: Mapping[str, Numbers]) -> ComparedDrafter:
     """Returns the sums of all groups; `numbers`: teacher-forced, by route."""
     records = entry.run.records if entry.run is not None else common.runs[0].records
     labels = group_labels(common)
@@ -181,7 +181,7 @@ def compared_drafter(entry: DrafterEntry, common: Common, numbers: Mapping[str, 
     return ComparedDrafter(entry, columns, speeds)
 
 
-def _speeds(entry: DrafterEntry, common: Common, records: Mapping[Key, Record]) -> dict[str, GroupSpeed]:
+def _speeds(entry: DrafterEntry, common: CommonRecords, records: Mapping[Key, Record]) -> dict[str, GroupSpeed]:
     """γ and c of every group. A drafter that no run has measured is given the draft tokens of the first method. c is
     that of all records of a route, so that expected speed-ups of groups differ by acceptance alone."""
     labels = group_labels(common)
@@ -210,7 +210,11 @@ def _cost_ratio(records: Sequence[Record], method: str) -> float | None:
 
 
 def drafter_report(
-    subject: ComparedDrafter, common: Common, tasks: Mapping[str, TaskSpec], found: Representation | None, seed: int
+    subject: ComparedDrafter,
+    common: CommonRecords,
+    tasks: Mapping[str, TaskSpec],
+    found: Representation | None,
+    seed: int,
 ) -> DrafterReport:
     """Returns the numbers of every group and of all together. Raises BoundViolation where they contradict the
     theorems."""

@@ -87,7 +87,7 @@ def _check_routes(run: RecordedRun) -> None:
 
 
 @dataclass(frozen=True)
-class Common:
+class CommonRecords:
     """The runs of one target, with the groups and records that all of them have."""
 
     runs: tuple[RecordedRun, ...]
@@ -96,7 +96,7 @@ class Common:
     num_left_out: int  # records of the first run's groups that another run lacks
 
 
-def common(runs: Sequence[RecordedRun], tasks: Sequence[str], subsets: Sequence[str]) -> Common:
+def common(runs: Sequence[RecordedRun], tasks: Sequence[str], subsets: Sequence[str]) -> CommonRecords:
     """Returns the chosen tasks and subsets (all where none is named). Raises ConfigError where runs have another
     target, or no group of the same prompts."""
     first = runs[0]
@@ -118,7 +118,7 @@ def common(runs: Sequence[RecordedRun], tasks: Sequence[str], subsets: Sequence[
     if not any(keys.values()):
         paths = ", ".join(str(run.path) for run in runs)
         raise ConfigError(f"runs {paths}: have no prompt in common: give runs of the same task and subsets")
-    return Common(tuple(runs), {g: row for g, row in groups.items() if keys[g]}, keys, num_left_out)
+    return CommonRecords(tuple(runs), {g: row for g, row in groups.items() if keys[g]}, keys, num_left_out)
 
 
 def _check_target(runs: Sequence[RecordedRun]) -> None:
@@ -135,7 +135,7 @@ REFERENCES: tuple[str, ...] = get_args(Reference)
 
 
 def texts_of(
-    common: Common,
+    common: CommonRecords,
     asked: Mapping[Key, RecordedPrompt],
     target: CausalLM,
     reference: Reference,

@@ -48,7 +48,7 @@ from specbench.specs.components import Dtype, Engine, Spec, Text
 MIN_ROUNDS = MIN_PROMPTS
 
 
-class Draws:
+class RoundDraws:
     """Draws of rounds: first all as they were, then NUM_RESAMPLES with replacement."""
 
     def __init__(self, num_rounds: int, seed: int) -> None:
@@ -126,7 +126,7 @@ def conclude(
     environment: dict[str, Any], seed: int, repeats: int,
 ) -> LimitReport:  # fmt: skip
     """Returns the report on a pair. `parts`: the timings at the points; generations belong to the first."""
-    draws, context, main = Draws(repeats, seed), points.context, parts[0]
+    draws, context, main = RoundDraws(repeats, seed), points.context, parts[0]
     single = main.target.passes[1, context]
     costs = Costs(
         draws.ratios(main.drafter.passes[1, context], single),
@@ -148,7 +148,7 @@ def conclude(
     return report.model_copy(update={"verdict": verdict(report), "warnings": wide_intervals(report)})
 
 
-def model_limit(subject: Subject, parts: Sequence[ModelTimings], context: int, draws: Draws) -> ModelLimit:
+def model_limit(subject: Subject, parts: Sequence[ModelTimings], context: int, draws: RoundDraws) -> ModelLimit:
     (model, work), main = subject, parts[0]
     rates = main.rates
     return ModelLimit(
@@ -166,7 +166,7 @@ def model_limit(subject: Subject, parts: Sequence[ModelTimings], context: int, d
 
 
 def drafter_limit(
-    subject: Subject, parts: Sequence[ModelTimings], steps: StepTimings, context: int, draws: Draws
+    subject: Subject, parts: Sequence[ModelTimings], steps: StepTimings, context: int, draws: RoundDraws
 ) -> DrafterLimit:
     share = draws.ratios(bounds(subject[1], parts[0], context), steps.per_draft_token)
     return DrafterLimit(
@@ -200,7 +200,7 @@ def spread(values: Sequence[float]) -> Quartiles:
     return Quartiles(median=median(values), low=low, high=high)
 
 
-def best_length(costs: Costs[Array], rate: float, draws: Draws) -> BestLength:
+def best_length(costs: Costs[Array], rate: float, draws: RoundDraws) -> BestLength:
     """Returns the best draft lengths by the medians of all rounds, with intervals of the speed-ups at these lengths."""
     free = Costs(costs.cost_ratio, dict.fromkeys(costs.verifying, np.ones_like(costs.cost_ratio)))
     length, free_length = (best(as_measured(each), rate) for each in (costs, free))

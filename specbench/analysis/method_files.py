@@ -12,7 +12,7 @@ import yaml
 
 from specbench import __version__
 from specbench.analysis.trials import Trials
-from specbench.analysis.tune import Preset
+from specbench.analysis.tune import TunedPreset
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_place, write_atomically
 from specbench.results.units import score, unit_of, with_interval
@@ -65,7 +65,7 @@ def sealed(text: bytes) -> bytes:
 
 
 def write_presets(
-    output: Path, trials: Trials, presets: Sequence[Preset], calibration: CalibrationSpec, notes: Sequence[str]
+    output: Path, trials: Trials, presets: Sequence[TunedPreset], calibration: CalibrationSpec, notes: Sequence[str]
 ) -> list[Path]:
     """Write one file per preset; each is read back as a check. Raises ConfigError when it cannot be written."""
     paths = []
@@ -83,7 +83,7 @@ def write_presets(
 
 
 def as_yaml(
-    name: str, trials: Trials, preset: Preset, calibration: CalibrationSpec, notes: Sequence[str]
+    name: str, trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, notes: Sequence[str]
 ) -> str:  # fmt: skip
     """Returns the text of a method file."""
     lines = comments(trials, preset, calibration, notes)
@@ -100,7 +100,7 @@ def as_yaml(
 
 
 def comments(
-    trials: Trials, preset: Preset, calibration: CalibrationSpec, notes: Sequence[str]
+    trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, notes: Sequence[str]
 ) -> list[str]:  # fmt: skip
     """Returns the comments: pair, task, slice, date, the preset's numbers and the decisions, a line each."""
     models, metrics, quality = trials.models, preset.metrics, trials.quality

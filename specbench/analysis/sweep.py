@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.analysis.estimates import Estimate, EstimateCheck, Recording, check_of, shown_metrics
+from specbench.analysis.estimates import EstimateCheck, Recording, SettingEstimate, check_of, shown_metrics
 from specbench.analysis.trials import TrialRun, Trials
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
@@ -112,7 +112,7 @@ class OnePassSweep:
 
     recorded_at: MethodSpec
     run: TrialRun
-    estimates: Sequence[Estimate]
+    estimates: Sequence[SettingEstimate]
     checks: Sequence[EstimateCheck]
 
     def as_json(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def one_pass(trials: Trials, asked: SweepGrid) -> OnePassSweep:
     return OnePassSweep(run.method(trials.base.name), run, estimates, checks)
 
 
-def checked_estimate(trials: Trials, recording: Recording, estimate: Estimate) -> EstimateCheck:
+def checked_estimate(trials: Trials, recording: Recording, estimate: SettingEstimate) -> EstimateCheck:
     """Measure a real run at the setting of an estimate. Returns the error of the estimate."""
     method = at(trials.base, estimate.threshold, estimate.num_draft_tokens)
     where = f"threshold {estimate.threshold:g} with {estimate.num_draft_tokens} draft tokens"
@@ -196,7 +196,7 @@ def checked_estimate(trials: Trials, recording: Recording, estimate: Estimate) -
     return check_of(recording, estimate, run, method.name)
 
 
-def best_of(estimates: Sequence[Estimate]) -> Estimate:
+def best_of(estimates: Sequence[SettingEstimate]) -> SettingEstimate:
     """Returns the estimate with the highest speed."""
     return max(estimates, key=lambda estimate: estimate.metrics["tokens_per_second"].value or 0.0)
 

@@ -95,7 +95,7 @@ MetricsByName = dict[str, Metric]
 
 
 @dataclass(frozen=True)
-class Preset:
+class TunedPreset:
     """A setting that was chosen, with its measurement on the calibration slice. `label`: low, med, high, or none."""
 
     label: str
@@ -204,7 +204,7 @@ class Tuner:
         """(threshold, quality) in rising order."""
         return [(threshold, found[threshold][self.quality].value or 0.0) for threshold in sorted(found)]
 
-    def longer(self, label: str, threshold: float, metrics: MetricsByName, length: int, allowed: float) -> Preset:
+    def longer(self, label: str, threshold: float, metrics: MetricsByName, length: int, allowed: float) -> TunedPreset:
         """Returns the preset, with a longer draft while nearly all draft tokens are accepted and the longer one is
         faster."""
         while (metrics["draft_efficiency"].value or 0.0) >= NEARLY_ALL and length < max(self.lengths):
@@ -222,7 +222,7 @@ class Tuner:
             if not better:
                 break
             length, metrics = following, then
-        return Preset(label, at(self.trials.base, threshold, length), metrics)
+        return TunedPreset(label, at(self.trials.base, threshold, length), metrics)
 
 
 def is_fuzzy(method: MethodSpec) -> bool:
@@ -244,14 +244,14 @@ def _speed(metrics: MetricsByName) -> float:
     return metrics["tokens_per_second"].value or 0.0
 
 
-def tune(tuner: Tuner) -> list[Preset]:
+def tune(tuner: Tuner) -> list[TunedPreset]:
     """Returns the presets low, med and high of a fuzzy method; one preset without a label where they are equal, and for
     any other method."""
     trials = tuner.trials
     length, run = tuner.length()
     own = run.metrics(f"length-{length}")
     if not is_fuzzy(trials.base):
-        return [Preset("", with_value(trials.base, LENGTH, length), own)]
+        return [TunedPreset("", with_value(trials.base, LENGTH, length), own)]
     quality, unit = tuner.quality, unit_of(tuner.quality)
     target, drafter = own[f"{quality}_ar"], run.metrics("draft-only")[quality]
     if target.value is None or drafter.value is None:

@@ -7,7 +7,7 @@ from typing import Any
 from specbench.analysis.estimates import EstimateCheck
 from specbench.analysis.sweep import LENGTH, MeasuredValue, OnePassSweep, shown
 from specbench.analysis.trials import Trials
-from specbench.analysis.tune import Preset
+from specbench.analysis.tune import TunedPreset
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import Metric
 from specbench.results.plots import Panel, reach, save_picture
@@ -112,7 +112,7 @@ def _check_cells(check: EstimateCheck, quality: str | None) -> list[str]:
     ]  # fmt: skip
 
 
-def presets_table(trials: Trials, presets: Sequence[Preset], files: Sequence[Path]) -> Table:
+def presets_table(trials: Trials, presets: Sequence[TunedPreset], files: Sequence[Path]) -> Table:
     """Returns a table of the presets with their measurement on the calibration slice."""
     rows = []
     for preset, file in zip(presets, files, strict=True):

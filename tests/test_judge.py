@@ -186,7 +186,7 @@ def test_why_a_reply_has_no_rating_is_said_now_and_later(server, settings, reply
     server.plan, server.finish_reason = {"": [(200, reply)]}, finish_reason
     for _ in range(2):  # then from the cache
         found, told = judged([record({"ar": "x"})], settings)
-        assert found[0, 0, "ar"].problem.startswith(says) and f"the first because {says}" in told
+        assert found[0, 0, "ar"].problem.startswith(says) and f"the first reason: {says}" in told
     assert len(server.requests) == 1
 
 

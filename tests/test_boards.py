@@ -11,13 +11,13 @@ import yaml
 from rich.console import Console
 
 from specbench.core.errors import ConfigError
-from specbench.publish.suite.cells import board_names, cells_of, load_suite
-from specbench.publish.suite.figures import Figure, FigureReference
-from specbench.publish.suite.measured import PairRows, as_records, measured_pairs, outdated
-from specbench.publish.suite.process import ModelCache, attempt, ready
-from specbench.publish.suite.spec import SuiteSpec
-from specbench.publish.suite.tables import boards_table, pair_table, published_tables
-from specbench.publish.suite.workers import Event, Job, JobFinished, WorkerReady, WorkerSettings
+from specbench.publish.cells import board_names, cells_of, load_suite
+from specbench.publish.figures import Figure, FigureReference
+from specbench.publish.measured import PairRows, as_records, measured_pairs, outdated
+from specbench.publish.process import ModelCache, attempt, ready
+from specbench.publish.suite_spec import SuiteSpec
+from specbench.publish.tables import boards_table, pair_table, published_tables
+from specbench.publish.workers import Event, JobFinished, RunJob, WorkerReady, WorkerSettings
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Correlations, Family, Row
@@ -259,7 +259,7 @@ class InProcess:
     def open(self) -> WorkerReady:
         return ready(self.settings)
 
-    def events(self, job: Job) -> Iterator[Event]:
+    def events(self, job: RunJob) -> Iterator[Event]:
         sent: list[Event] = []
         failure, is_sound = attempt(job, ModelCache(), sent.append)
         yield from [*sent, JobFinished(failure, is_last=not is_sound)]
@@ -271,7 +271,7 @@ def test_a_board_is_run_resumed_and_shown(
     specbench: Callable[..., tuple[int, str, str]], tiny_pair: tuple[str, str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("specbench.publish.suite.run.MeasuringProcess", InProcess)
+    monkeypatch.setattr("specbench.publish.suite.MeasuringProcess", InProcess)
     pairs = {"tiny": {"target": tiny_pair[0], "drafter": tiny_pair[1]}, "other": {"target": "org/other"}}
     board = str(written(tmp_path, pairs=pairs))
     asked = ("board", "run", board, "--pair", "tiny", "--data", "sample", "--leaderboard", "all.json")

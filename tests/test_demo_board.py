@@ -6,7 +6,7 @@ import pytest
 
 from specbench.embedded.family import source_of
 from specbench.models.checkpoints import identified
-from specbench.publish.suite.cells import SuiteCell, cells_of, load_suite
+from specbench.publish.cells import SuiteCell, cells_of, load_suite
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns, place_of

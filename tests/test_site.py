@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
 from specbench.core.resumable_folder import lock_of
+from specbench.publish.cells import cells_of, load_suite
 from specbench.publish.site.build import MARK, build, compared_tables
 from specbench.publish.site.charts import (
     LABELS,
@@ -29,11 +30,9 @@ from specbench.publish.site.charts import (
     place_labels,
     scale,
 )
-from specbench.publish.site.entries import read
-from specbench.publish.site.index import COLUMNS, signed
+from specbench.publish.site.entries import COLUMNS, read, signed
 from specbench.publish.site.quality_speed_plot import front, prediction_plot, quality_speed_plots
 from specbench.publish.site.row_page import breakdown_of, facts
-from specbench.publish.suite.cells import cells_of, load_suite
 from specbench.results import ranking as ranks
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import verdict_of

@@ -14,8 +14,8 @@ import yaml
 from rich.console import Console
 
 from specbench.core.errors import ConfigError
-from specbench.publish.suite.cells import SuiteCell, cells_of, load_suite
-from specbench.publish.suite.forecast import (
+from specbench.publish.cells import SuiteCell, cells_of, load_suite
+from specbench.publish.forecast import (
     Forecast,
     MeasuredTimes,
     PlannedCell,
@@ -23,13 +23,13 @@ from specbench.publish.suite.forecast import (
     make_forecast,
     records_in,
 )
-from specbench.publish.suite.process import MeasuringProcess, attempt
-from specbench.publish.suite.run import job_of, line_of, run_suite, unknown
-from specbench.publish.suite.workers import (
+from specbench.publish.process import MeasuringProcess, attempt
+from specbench.publish.suite import job_of, line_of, run_suite, unknown
+from specbench.publish.workers import (
     Event,
-    Job,
     JobFinished,
     LogLine,
+    RunJob,
     WorkerLost,
     WorkerPool,
     WorkerReady,
@@ -238,15 +238,15 @@ class Fake:
         self.num_opened += 1
         return READY if self.num_opened <= self.opens else WorkerLost("no room")
 
-    def events(self, job: Job) -> Iterator[Event]:
+    def events(self, job: RunJob) -> Iterator[Event]:
         yield from self.script.pop(0) if self.script else [LogLine("at work"), JobFinished(None)]
 
     def close(self) -> None:
         pass
 
 
-def job() -> Job:
-    return Job(Request([], [], RunOptions(), "", output=Path("x")))
+def job() -> RunJob:
+    return RunJob(Request([], [], RunOptions(), "", output=Path("x")))
 
 
 def ran(workers: list[Fake], num_jobs: int, max_losses: int = 2) -> list[tuple[int, str | None]]:
@@ -303,7 +303,7 @@ METHOD = {"name": "crash", "version": 1, "title": "Ends its process", "num_draft
 def test_failures_are_the_cells_own_and_the_same_command_goes_on(
     specbench: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.publish.suite.run.MAX_LOSSES", 1)
+    monkeypatch.setattr("specbench.publish.suite.MAX_LOSSES", 1)
     (tmp_path / "crash.py").write_text(CRASHING, encoding="utf-8")
     (tmp_path / "crash.yaml").write_text(yaml.safe_dump(METHOD), encoding="utf-8")
     pairs = {"crashing": None, "absent": {"target": "./nowhere"}, "good": None}
@@ -374,6 +374,6 @@ def alive(pid: int) -> bool:
 
 
 def test_a_process_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.publish.suite.process.PROGRAM", "raise OSError('no disk')")
+    monkeypatch.setattr("specbench.publish.process.PROGRAM", "raise OSError('no disk')")
     event = MeasuringProcess(WorkerSettings("cpu", 1)).open()
     assert event == WorkerLost("its process ended with exit code 1: OSError: no disk")

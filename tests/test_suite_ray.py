@@ -18,10 +18,10 @@ import yaml
 
 from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
-from specbench.publish.suite import process as measuring
-from specbench.publish.suite import ray_workers
-from specbench.publish.suite.progress import SuiteProgress
-from specbench.publish.suite.workers import (
+from specbench.publish import process as measuring
+from specbench.publish import ray_workers
+from specbench.publish.progress import SuiteProgress
+from specbench.publish.workers import (
     BlockRecorded,
     Event,
     JobFinished,
@@ -227,3 +227,10 @@ def test_what_a_host_tells_speaks_of_the_asking_machines_folder(tmp_path: Path) 
     monkeypatch.undo()
     assert said == LogLine("measuring into x") and planned == JobStarted(1, {"run.json": b"{}"})
     assert finished == JobFinished("x: broken")
+
+
+def test_all_that_rows_are_made_of_comes_back_from_a_host(tmp_path: Path) -> None:
+    for name in ("run.json", "specs.json", "measurements.json", "leaderboard.json", "records.jsonl", "other.txt"):
+        (tmp_path / name).write_text(name)
+    assert ray_workers.files_of(tmp_path).keys() == {"run.json", "specs.json", "measurements.json", "leaderboard.json"}
+    assert ray_workers.files_of(tmp_path, with_records=True)["records.jsonl"] == b"records.jsonl"

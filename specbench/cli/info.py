@@ -46,7 +46,7 @@ def show(
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or suite YAML files.")]) -> None:
     """Check task, method and suite files; says what is wrong with each and exits with 2 if any is."""
-    from specbench.publish.suite.cells import is_suite, load_suite
+    from specbench.publish.cells import is_suite, load_suite
     from specbench.specs.catalogue import load_file, namesake
 
     num_wrong = 0

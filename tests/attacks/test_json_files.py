@@ -8,7 +8,7 @@ import pytest
 
 from specbench.core.bounded import MAX_BYTES
 from specbench.core.resources import builtin_dir
-from specbench.publish.suite.forecast import records_in
+from specbench.publish.forecast import records_in
 from specbench.results.leaderboard import load, write
 from specbench.results.row import sealed
 from specbench.running.records import RecordFile

@@ -13,14 +13,13 @@ from specbench import __version__
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.resumable_folder import is_real_folder, replacing
-from specbench.publish.site.entries import Entries, read
-from specbench.publish.site.index import IndexLine, choices, columns_of, lines, with_more
+from specbench.publish.cells import board_names, cells_of, read_suite
+from specbench.publish.figures import PublishedTable
+from specbench.publish.measured import FigureComparison, PairRows, comparisons, measurement_key
+from specbench.publish.site.entries import Entries, IndexLine, choices, columns_of, lines, read, with_more
 from specbench.publish.site.quality_speed_plot import FRAME, prediction_plot, quality_speed_plots
 from specbench.publish.site.quality_speed_plot import PREDICTED_FRAME as SQUARE
 from specbench.publish.site.row_page import RowPage, row_page, subset_rows
-from specbench.publish.suite.cells import board_names, cells_of, read_suite
-from specbench.publish.suite.figures import PublishedTable
-from specbench.publish.suite.measured import FigureComparison, PairRows, comparisons, measurement_key
 from specbench.results.row import Row
 
 MARK = "specbench-site.json"  # marks a folder as a site, and names all its files

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from specbench.publish.site.entries import Entry
+from specbench.publish.site.entries import SiteRow
 from specbench.results.bootstrap import Bounds, Metric
 from specbench.results.captions import decodes_alone, is_baseline
 from specbench.results.metrics import accepted_tokens_per_step_of
@@ -146,7 +146,7 @@ LABELS, WIDTH, LINE = 88.0, 620.0, 26.0  # width of the names; width of the pict
 class Bar:
     """A bar. `y`: its upper edge. `end`, `low`, `high`: places on the x axis; None where there is no interval."""
 
-    entry: Entry
+    entry: SiteRow
     y: float
     end: float
     low: float | None
@@ -165,7 +165,7 @@ class BarChart:
     height: float
 
 
-def bars_of(family: Sequence[Entry]) -> BarChart | None:
+def bars_of(family: Sequence[SiteRow]) -> BarChart | None:
     """Returns the bars of the subsets; None for one subset, no speed-ups, or the baseline's."""
     speedups = [entry.row.metrics.get("speedup", Metric()) for entry in family]
     known = [(entry, metric) for entry, metric in zip(family, speedups, strict=True)

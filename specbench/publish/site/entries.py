@@ -1,12 +1,13 @@
-"""The rows of leaderboard files with their addresses, their groups and their ranks."""
+"""The rows of leaderboard files with their addresses, groups and ranks, and the table of all rows."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.core.errors import ConfigError
-from specbench.results.captions import prescribed
+from specbench.results.bootstrap import Metric
+from specbench.results.captions import prescribed, verdict_word
 from specbench.results.comparable import conditions
 from specbench.results.comparison_input import of_subsets
 from specbench.results.leaderboard import load
@@ -14,7 +15,7 @@ from specbench.results.paired import RowWithRecords
 from specbench.results.ranking import SPEEDUP, Ranked, distinct_names, grouped, ranked
 from specbench.results.row import Row, digest_of
 from specbench.results.runs import RecordedRuns
-from specbench.results.units import NULL
+from specbench.results.units import NULL, number, speed, unit_of
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class ConditionGroup:
 
 
 @dataclass(frozen=True)
-class Entry:
+class SiteRow:
     """A row of the site. `label`: its method, with the settings that differ within its group. `is_whole`: whether it is
     over all subsets of its task, or its task has no such rows."""
 
@@ -52,12 +53,12 @@ class Entries:
     """The rows in the order of their groups, the best first. `warnings`: the reasons why records that are there are not
     used."""
 
-    all: tuple[Entry, ...]
+    all: tuple[SiteRow, ...]
     warnings: tuple[str, ...]
 
-    def whole(self) -> list[list[Entry]]:
+    def whole(self) -> list[list[SiteRow]]:
         """Returns the rows over all subsets by group, without those whose α is prescribed, which compare with none."""
-        groups: dict[str, list[Entry]] = {}
+        groups: dict[str, list[SiteRow]] = {}
         for entry in self.all:
             if entry.is_whole and prescribed(entry.row) is None:
                 groups.setdefault(entry.group.key, []).append(entry)
@@ -79,7 +80,7 @@ def read(files: Sequence[Path]) -> Entries:
     return Entries(tuple(_entries(list(sides.values()))), tuple(runs.unread()))
 
 
-def _entries(sides: Sequence[RowWithRecords]) -> list[Entry]:
+def _entries(sides: Sequence[RowWithRecords]) -> list[SiteRow]:
     whole = {id(row) for row in of_subsets([side.row for side in sides], [])}
     found = []
     for shared, group in grouped(sides, SPEEDUP).items():
@@ -87,7 +88,7 @@ def _entries(sides: Sequence[RowWithRecords]) -> list[Entry]:
         order = ranked(group, SPEEDUP)
         labels = distinct_names([each.row for each in order])
         found += [
-            Entry(digest_of(row.model_dump(mode="json")), each.side, own, each, labels[row.key], id(row) in whole)
+            SiteRow(digest_of(row.model_dump(mode="json")), each.side, own, each, labels[row.key], id(row) in whole)
             for each in order
             for row in (each.row,)
         ]
@@ -100,17 +101,17 @@ MAX_VALUE = 40  # characters of a value
 def settings_apart(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]:
     """Returns for a row of each group the conditions that tell it from other rows of its name, as few as possible."""
     same: dict[str, list[int]] = {}
-    for number, name in enumerate(names):
-        same.setdefault(name, []).append(number)
+    for place, name in enumerate(names):
+        same.setdefault(name, []).append(place)
     found: list[list[str]] = [[] for _ in rows]
-    for numbers in same.values():
-        own = [conditions(rows[number]) for number in numbers]
+    for places in same.values():
+        own = [conditions(rows[place]) for place in places]
         chosen: list[str] = []
         for name in dict.fromkeys(name for each in own for name in each):
             if _num_apart(own, [*chosen, name]) > _num_apart(own, chosen):
                 chosen.append(name)
-        for number, each in zip(numbers, own, strict=True):
-            found[number] = [_words(name, each.get(name)) for name in chosen]
+        for place, each in zip(places, own, strict=True):
+            found[place] = [_words(name, each.get(name)) for name in chosen]
     return found
 
 
@@ -122,3 +123,145 @@ def _words(name: str, value: object) -> str:
     """Returns a condition in words, such as "temperature 0.5" or "n = 8"."""
     text = NULL if value is None else f"{value:g}" if isinstance(value, float) else f"{value}"[:MAX_VALUE]
     return f"n = {text}" if name == "n" else f"{name.rpartition('.')[2].replace('_', ' ')} {text}"
+
+
+@dataclass(frozen=True)
+class IndexColumn:
+    """A column. `key`: its name in the fragment of the address. `help`: its meaning, where the heading lacks it."""
+
+    key: str
+    heading: str
+    is_number: bool = False
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class IndexCell:
+    """A cell. `key`: the sort key, the text when None; empty: no value. `more`: small text behind it."""
+
+    text: str
+    key: str | None = None
+    more: str = ""
+
+
+COLUMNS = (
+    IndexColumn("method", "method"),
+    IndexColumn("task", "task"),
+    IndexColumn("subset", "subset"),
+    IndexColumn("speedup", "speed-up", True, "speed-up over autoregressive decoding, with its paired 95 % interval"),
+    IndexColumn(
+        "rank", "rank", True, "rank by speed-up among the rows that compare; 2–3 is not separable from its neighbours"
+    ),
+    IndexColumn("tau", "τ", True, "mean acceptance length: tokens per target pass"),
+    IndexColumn("alpha", "α", True, "acceptance rate: accepted ÷ judged draft tokens"),
+    IndexColumn("speed", "tok/s", True, "generated tokens per second of decoding"),
+    IndexColumn("quality", "quality (Δ to ar)", True, "main score; Δ is its difference to the baseline"),
+    IndexColumn("verdict", "verdict"),
+    IndexColumn("warnings", "warnings", help="reasons why the numbers are weak"),
+    IndexColumn("n", "n", True, "examples"),
+    IndexColumn("gamma", "γ", True, "draft tokens per step"),
+    IndexColumn("temperature", "temp.", True, "temperature; 0 is greedy"),
+    IndexColumn("seed", "seed", True),
+    IndexColumn("language", "language"),
+    IndexColumn("target", "target ← drafter"),
+    IndexColumn("device", "device"),
+    IndexColumn("engine", "engine", help="engine of the forward passes; rows of different engines do not compare"),
+)
+FILTERS = ("task", "method", "subset", "verdict")
+
+
+@dataclass(frozen=True)
+class IndexLine:
+    """A row of the table. `cells`: by the column's key. `values`: those of the filters, in their order."""
+
+    entry: SiteRow
+    cells: Mapping[str, IndexCell]
+    values: tuple[str, ...]
+
+
+def lines(entries: Entries) -> list[IndexLine]:
+    return [_line(entry) for entry in entries.all]
+
+
+def columns_of(found: Sequence[IndexLine]) -> list[IndexColumn]:
+    """Returns the columns, without the language where no row has one, and without the engine where all are eager."""
+    rows = [line.entry.row for line in found]
+    is_shown = {"language": any(row.language for row in rows), "engine": any(row.engine != "eager" for row in rows)}
+    return [column for column in COLUMNS if is_shown.get(column.key, True)]
+
+
+def with_more(found: Sequence[IndexLine]) -> set[str]:
+    """Returns the columns in which some cell has small text, for which all cells leave room so that numbers align."""
+    return {key for key in ("speedup", "quality") if any(line.cells[key].more for line in found)}
+
+
+def choices(found: Sequence[IndexLine]) -> list[tuple[str, list[str]]]:
+    """Returns the values of each filter."""
+    return [(name, sorted({line.values[number] for line in found})) for number, name in enumerate(FILTERS)]
+
+
+def _line(entry: SiteRow) -> IndexLine:
+    row, metrics = entry.row, entry.row.metrics
+    verdict = verdict_word(row)
+    cells = {
+        "method": IndexCell(entry.label),
+        "task": IndexCell(row.task_name),
+        "subset": IndexCell(row.subset),
+        "language": IndexCell(row.language or NULL, row.language or ""),
+        "rank": IndexCell(entry.rank.text or NULL, _key(entry.rank.best), f"of {entry.group.size}"),
+        "speedup": _with_interval(metrics.get("speedup")),
+        "speed": IndexCell(speed(metrics.get("tokens_per_second")), _value(metrics.get("tokens_per_second"))),
+        "tau": _metric(metrics.get("mean_acceptance_length"), 2),
+        "alpha": _metric(metrics.get("acceptance_rate"), 3),
+        "quality": _quality(row),
+        "verdict": IndexCell(verdict),
+        "warnings": IndexCell(", ".join(each.code.replace("_", " ") for each in row.warnings) or NULL),
+        "n": IndexCell(str(row.n), str(row.n), f"× {row.repeats}" if row.repeats > 1 else ""),
+        "gamma": IndexCell(str(row.num_draft_tokens)),
+        "temperature": IndexCell(f"{row.sampling.temperature:g}", str(row.sampling.temperature), _limits(row)),
+        "seed": IndexCell(str(row.seed)),
+        "target": IndexCell(row.target, more=f"← {row.drafter}" if row.drafter else ""),
+        "device": IndexCell(row.device),
+        "engine": IndexCell(row.engine),
+    }
+    return IndexLine(entry, cells, (row.task_name, row.method_name, row.subset, verdict))
+
+
+def _limits(row: Row) -> str:
+    limits = (("top-k", row.sampling.top_k), ("top-p", row.sampling.top_p))
+    return ", ".join(f"{name} {value:g}" for name, value in limits if value is not None)
+
+
+def _quality(row: Row) -> IndexCell:
+    """Returns the main score and its difference to the baseline, in the unit of the score."""
+    if row.quality is None:
+        return IndexCell(NULL, "")
+    unit, metric = unit_of(row.quality), row.metrics.get(row.quality)
+    change = row.metrics.get(f"{row.quality}_difference", Metric()).value
+    difference = "" if change is None else f"Δ {signed(change * unit.factor, unit.digits)} "
+    return IndexCell(number(metric, unit.digits, unit.factor), _value(metric), f"{difference}{unit.label}")
+
+
+def signed(value: float, digits: int) -> str:
+    """Returns a number with its sign; a number that rounds to zero has none."""
+    text = f"{abs(value):.{digits}f}"
+    return text if not float(text) else f"{'−' if value < 0 else '+'}{text}"
+
+
+def _with_interval(metric: Metric | None) -> IndexCell:
+    has_interval = metric is not None and metric.low is not None and metric.high is not None
+    return IndexCell(
+        number(metric, 2), _value(metric), f"[{metric.low:.2f}, {metric.high:.2f}]" if metric and has_interval else ""
+    )
+
+
+def _metric(metric: Metric | None, digits: int) -> IndexCell:
+    return IndexCell(number(metric, digits), _value(metric))
+
+
+def _value(metric: Metric | None) -> str:
+    return _key(None if metric is None else metric.value)
+
+
+def _key(value: float | None) -> str:
+    return "" if value is None else f"{value:.12g}"

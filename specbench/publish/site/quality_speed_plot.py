@@ -1,13 +1,13 @@
 """Plots of quality and speed with their Pareto fronts, and of predicted and measured speed-ups."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from specbench.publish.site.charts import Box, Label, Scale, place_labels, scale
-from specbench.publish.site.entries import Entries, Entry, settings_apart
+from specbench.publish.site.entries import Entries, SiteRow, settings_apart
 from specbench.results.bootstrap import Metric
-from specbench.results.row import Row
+from specbench.results.row import ALL, Row
 from specbench.results.units import bounds_of, number, unit_of, with_interval
 
 MAX_NAMES = 40  # points of one picture with a name
@@ -16,19 +16,50 @@ FRAME: Box = (56.0, 16.0, 660.0, 340.0)
 
 @dataclass(frozen=True)
 class PlotPoint:
-    """A row in a plot. `x_interval`, `y_interval`: ends of the intervals of speed-up and score, or None.
-    `is_best`: whether it is on the front."""
+    """A row in a plot. `x`, `y`: its place. `x_interval`, `y_interval`: ends of the intervals, or None. `x_text`,
+    `y_text`: its values. `ratio`: y ÷ x, of the values. `is_best`: whether it is on the Pareto front."""
 
-    entry: Entry
+    entry: SiteRow
     name: str
     x: float
     y: float
     x_interval: tuple[float, float] | None
     y_interval: tuple[float, float] | None
+    x_text: str
+    y_text: str
+    ratio: float
     is_best: bool
-    speedup: str
-    score: str
     label: Label | None
+
+
+@dataclass(frozen=True)
+class PlotAxis:
+    """The values of one axis, by point, with their scale and texts."""
+
+    values: Sequence[Metric]
+    scale: Scale
+    texts: Sequence[str]
+
+    def interval(self, point: int) -> tuple[float, float] | None:
+        metric = self.values[point]
+        return None if metric.low is None or metric.high is None else (self.scale(metric.low), self.scale(metric.high))
+
+
+def plot_points(
+    group: Sequence[SiteRow], names: Sequence[str], x: PlotAxis, y: PlotAxis, frame: Box, best: Collection[int] = ()
+) -> list[PlotPoint]:
+    """Returns the points of rows. The first MAX_NAMES of them have a name beside them, those on the front first."""
+    values = [(first.value or 0.0, second.value or 0.0) for first, second in zip(x.values, y.values, strict=True)]
+    places = [(x.scale(first), y.scale(second)) for first, second in values]
+    order = sorted(range(len(group)), key=lambda number: number not in best)[:MAX_NAMES]
+    labels = dict(zip(order, place_labels([(*places[n], names[n]) for n in order], frame), strict=True))
+    return [
+        PlotPoint(
+            entry, names[n], *places[n], x.interval(n), y.interval(n), x.texts[n], y.texts[n],
+            values[n][1] / (values[n][0] or 1.0), n in best, labels.get(n),
+        )
+        for n, entry in enumerate(group)
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,7 +94,11 @@ class QualitySpeedPlot:
 def quality_speed_plots(entries: Entries) -> list[QualitySpeedPlot]:
     """Returns a plot for each group with at least two rows that have a speed-up and a score."""
     groups = (
-        [entry for entry in group if None not in (_speedup(entry.row).value, _score(entry.row).value)]
+        [
+            entry
+            for entry in group
+            if None not in (_metric(entry, "speedup").value, _metric(entry, entry.row.quality).value)
+        ]
         for group in entries.whole()
     )
     found = [_plot(known) for known in groups if len(known) >= 2]
@@ -71,37 +106,24 @@ def quality_speed_plots(entries: Entries) -> list[QualitySpeedPlot]:
     return [replace(plot, title=", ".join([plot.title, *own])) for plot, own in zip(found, told, strict=True)]
 
 
-def _title(row: Row) -> str:
-    return row.task_name if row.subset == "all" else f"{row.task_name} · {row.subset}"
-
-
-def _plot(group: Sequence[Entry]) -> QualitySpeedPlot:
+def _plot(group: Sequence[SiteRow]) -> QualitySpeedPlot:
     row = group[0].row
-    unit = unit_of(row.quality)
-    speedups = [_speedup(entry.row) for entry in group]
-    scores = [_scaled(_score(entry.row), unit.factor) for entry in group]
+    unit, bounds = unit_of(row.quality), bounds_of(row.quality or "")
+    speedups = [_metric(entry, "speedup") for entry in group]
+    scores = [_scaled(_metric(entry, entry.row.quality), unit.factor) for entry in group]
     left, top, right, bottom = FRAME
-    x = scale([1.0, *_ends(speedups)], left, right)
-    bounds = bounds_of(row.quality or "")
     scaled = None if bounds is None else (bounds[0] * unit.factor, bounds[1] * unit.factor)
-    y = scale(_ends(scores), bottom, top, bounds=scaled)
-    values = [(s.value or 0.0, q.value or 0.0) for s, q in zip(speedups, scores, strict=True)]
-    best = front(values)
-    places = [(x(speed), y(score)) for speed, score in values]
+    x = PlotAxis(speedups, scale([1.0, *_ends(speedups)], left, right), [with_interval(each) for each in speedups])
+    texts = [with_interval(each, unit.digits) for each in scores]
+    y = PlotAxis(scores, scale(_ends(scores), bottom, top, bounds=scaled), texts)
+    best = front([(s.value or 0.0, q.value or 0.0) for s, q in zip(speedups, scores, strict=True)])
     names = [entry.label.replace("threshold=", "T = ") for entry in group]
-    order = sorted(range(len(group)), key=lambda number: number not in best)[:MAX_NAMES]  # the front's names first
-    labels = dict(zip(order, place_labels([(*places[n], names[n]) for n in order], FRAME), strict=True))
-    points = [
-        PlotPoint(
-            entry, names[n], *places[n], _whisker(x, speedups[n]), _whisker(y, scores[n]), n in best,
-            with_interval(speedups[n]), _score_text(scores[n], unit.digits), labels.get(n),
-        )
-        for n, entry in enumerate(group)
-    ]  # fmt: skip
-    line = sorted((places[n] for n in best), key=lambda place: place[0])
+    points = plot_points(group, names, x, y, FRAME, best)
     return QualitySpeedPlot(
-        _title(row), unit.label, tuple(points), tuple(line), tuple(_sweeps(group, places)), x, y, x(1.0)
-    )
+        row.task_name if row.subset == ALL else f"{row.task_name} · {row.subset}", unit.label, tuple(points),
+        tuple(sorted((point.x, point.y) for point in points if point.is_best)), tuple(_sweeps(points)), x.scale,
+        y.scale, x.scale(1.0),
+    )  # fmt: skip
 
 
 def front(values: Sequence[tuple[float, float]]) -> set[int]:
@@ -117,25 +139,26 @@ def front(values: Sequence[tuple[float, float]]) -> set[int]:
     return best
 
 
-def _sweeps(group: Sequence[Entry], places: Sequence[tuple[float, float]]) -> Iterator[tuple[tuple[float, float], ...]]:
+def _sweeps(points: Sequence[PlotPoint]) -> Iterator[tuple[tuple[float, float], ...]]:
     """Returns the places of each method with several thresholds, from the lowest threshold to the highest."""
     found: dict[str, list[tuple[float, tuple[float, float]]]] = {}
-    for entry, place in zip(group, places, strict=True):
-        rule = entry.row.options.get("verification")
+    for point in points:
+        row = point.entry.row
+        rule = row.options.get("verification")
         threshold = rule.get("threshold") if isinstance(rule, Mapping) else None
         if isinstance(threshold, int | float):
-            found.setdefault(f"{entry.row.method} {entry.row.num_draft_tokens}", []).append((threshold, place))
+            found.setdefault(f"{row.method} {row.num_draft_tokens}", []).append((threshold, (point.x, point.y)))
     for swept in found.values():
         if len(swept) > 1:
             yield tuple(place for _, place in sorted(swept))
 
 
-def _speedup(row: Row) -> Metric:
-    return row.metrics.get("speedup", Metric())
+def _metric(entry: SiteRow, name: str | None) -> Metric:
+    return entry.row.metrics.get(name or "", Metric())
 
 
-def _score(row: Row) -> Metric:
-    return row.metrics.get(row.quality or "", Metric())
+def _has(entry: SiteRow, *names: str | None) -> bool:
+    return all(_metric(entry, name).value is not None for name in names)
 
 
 def _scaled(metric: Metric, factor: float) -> Metric:
@@ -147,32 +170,7 @@ def _ends(metrics: Sequence[Metric]) -> list[float]:
     return [end for metric in metrics for end in (metric.value, metric.low, metric.high) if end is not None]
 
 
-def _whisker(place: Scale, metric: Metric) -> tuple[float, float] | None:
-    return None if metric.low is None or metric.high is None else (place(metric.low), place(metric.high))
-
-
-def _score_text(metric: Metric, digits: int) -> str:
-    if metric.low is None or metric.high is None:
-        return number(metric, digits)
-    return f"{metric.value:.{digits}f} [{metric.low:.{digits}f}, {metric.high:.{digits}f}]"
-
-
 PREDICTED_FRAME: Box = (56.0, 16.0, 660.0, 460.0)
-
-
-@dataclass(frozen=True)
-class PredictedPoint:
-    """A row in the plot of predictions. `ratio`: measured ÷ predicted."""
-
-    entry: Entry
-    name: str
-    x: float
-    y: float
-    y_interval: tuple[float, float] | None
-    predicted: str
-    speedup: str
-    ratio: float
-    label: Label | None
 
 
 @dataclass(frozen=True)
@@ -180,7 +178,7 @@ class PredictionPlot:
     """Predicted (x) and measured (y) speed-ups. `num_left_out`: rows over all subsets without one of the two.
     `num_reached`: rows that reached the prediction."""
 
-    points: tuple[PredictedPoint, ...]
+    points: tuple[PlotPoint, ...]
     x: Scale
     y: Scale
     num_left_out: int
@@ -190,35 +188,22 @@ class PredictionPlot:
 def prediction_plot(entries: Entries) -> PredictionPlot | None:
     """Returns the plot of all rows that have both speed-ups; None where there are none."""
     whole = [entry for group in entries.whole() for entry in group]
-    known = [
-        (entry, predicted, speedup)
-        for entry in whole
-        if (predicted := entry.row.metrics.get("speedup_expected", Metric())).value is not None
-        and (speedup := entry.row.metrics.get("speedup", Metric())).value is not None
-    ]
+    known = [entry for entry in whole if _has(entry, "speedup_expected", "speedup")]
     if not known:
         return None
+    predicted, measured = ([_metric(entry, name) for entry in known] for name in ("speedup_expected", "speedup"))
     left, top, right, bottom = PREDICTED_FRAME
-    ends = [0.0, *(end for _, expected, speedup in known
-                   for end in (expected.value, speedup.value, speedup.high) if end is not None)]  # fmt: skip
-    x, y = scale(ends, left, right), scale(ends, bottom, top)
-    names = _names([entry for entry, _, _ in known])
-    places = [(x(expected.value or 0.0), y(speedup.value or 0.0)) for _, expected, speedup in known]
-    named = [(*place, name) for place, name in zip(places, names, strict=True)][:MAX_NAMES]
-    labels = [*place_labels(named, PREDICTED_FRAME), *[None] * (len(known) - len(named))]
-    points = [
-        PredictedPoint(
-            entry, name, *place,
-            None if speedup.low is None or speedup.high is None else (y(speedup.low), y(speedup.high)),
-            number(expected, 2), with_interval(speedup), (speedup.value or 0.0) / (expected.value or 1.0), label,
-        )
-        for (entry, expected, speedup), name, place, label in zip(known, names, places, labels, strict=True)
-    ]  # fmt: skip
-    left_out = sum(entry.row.method_name != "ar" for entry in whole) - len(known)
-    return PredictionPlot(tuple(points), x, y, max(0, left_out), sum(point.ratio >= 1 for point in points))
+    ends = [each.value for each in predicted] + [end for each in measured for end in (each.value, each.high)]
+    every = [0.0, *(end for end in ends if end is not None)]
+    x = PlotAxis(predicted, scale(every, left, right), [number(each, 2) for each in predicted])
+    y = PlotAxis(measured, scale(every, bottom, top), [with_interval(each) for each in measured])
+    points = plot_points(known, _names(known), x, y, PREDICTED_FRAME)
+    num_left_out = sum(entry.row.method_name != "ar" for entry in whole) - len(known)
+    num_reached = sum(point.ratio >= 1 for point in points)
+    return PredictionPlot(tuple(points), x.scale, y.scale, max(0, num_left_out), num_reached)
 
 
-def _names(entries: Sequence[Entry]) -> list[str]:
+def _names(entries: Sequence[SiteRow]) -> list[str]:
     """Returns task and method of each row, with the settings that tell rows of one name apart."""
     names = [f"{entry.row.task_name} · {entry.label}" for entry in entries]
     told = settings_apart([entry.row for entry in entries], names)

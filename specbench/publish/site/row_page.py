@@ -8,8 +8,7 @@ from functools import cache, lru_cache
 from markupsafe import Markup
 
 from specbench.publish.site.charts import BarChart, ColumnChart, Histogram, bars_of, columns_of, histogram_of
-from specbench.publish.site.entries import Entry
-from specbench.publish.site.index import IndexCell, IndexLine, signed
+from specbench.publish.site.entries import IndexCell, IndexLine, SiteRow, signed
 from specbench.results.bootstrap import Metric
 from specbench.results.breakdown import per_token
 from specbench.results.captions import is_baseline, lossless_word, sampling_of, verdict_of
@@ -134,7 +133,7 @@ class MetricLine:
 class RowPage:
     """All that the page of a row shows. `guard`: the worked examples. `peers`: rows that compare with it."""
 
-    entry: Entry
+    entry: SiteRow
     line: IndexLine
     figures: tuple[HeadlineFigure, ...]
     verdict: str
@@ -149,7 +148,7 @@ class RowPage:
     peers: Sequence[IndexLine]
 
 
-def row_page(line: IndexLine, subsets: Sequence[Entry], peers: Sequence[IndexLine], baseline: Row | None) -> RowPage:
+def row_page(line: IndexLine, subsets: Sequence[SiteRow], peers: Sequence[IndexLine], baseline: Row | None) -> RowPage:
     """Returns a page. `subsets`: the rows of all subsets. `peers`: rows that it compares with, itself among them.
     `baseline`: AR's row of the same run."""
     entry = line.entry
@@ -243,9 +242,9 @@ def _number(value: float | None) -> str:
 OF_SUBSET = {"subset", "language", "n", "data_location", "data_revision", "num_draft_tokens"}
 
 
-def subset_rows(entries: Iterable[Entry]) -> dict[str, Sequence[Entry]]:
+def subset_rows(entries: Iterable[SiteRow]) -> dict[str, Sequence[SiteRow]]:
     """Returns by digest the rows of the same command, task and method, the row over all subsets last."""
-    groups: dict[str, list[Entry]] = {}
+    groups: dict[str, list[SiteRow]] = {}
     for entry in entries:
         groups.setdefault(_group_key(entry.row), []).append(entry)
     for group in groups.values():

@@ -27,13 +27,13 @@ from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
-from specbench.publish.suite.workers import (
+from specbench.publish.workers import (
     BlockRecorded,
     Event,
-    Job,
     JobFinished,
     JobStarted,
     LogLine,
+    RunJob,
     WorkerLost,
     WorkerReady,
     WorkerSettings,
@@ -42,7 +42,7 @@ from specbench.publish.suite.workers import (
 from specbench.running.models import Models, load_models
 from specbench.specs.run import RunSpec
 
-PROGRAM = "from specbench.publish.suite.process import main; main()"
+PROGRAM = "from specbench.publish.process import main; main()"
 
 
 class MeasuringProcess:
@@ -68,7 +68,7 @@ class MeasuringProcess:
         assert isinstance(event, WorkerReady | WorkerLost)
         return event
 
-    def events(self, job: Job) -> Iterator[Event]:
+    def events(self, job: RunJob) -> Iterator[Event]:
         """Send a job. Returns its events until it is finished or the process is lost."""
         event = self._exchange(job)
         while True:
@@ -92,7 +92,7 @@ class MeasuringProcess:
                         stream.close()
             self._process = None
 
-    def _exchange(self, message: WorkerSettings | Job) -> Event:
+    def _exchange(self, message: WorkerSettings | RunJob) -> Event:
         assert self._process is not None and self._process.stdin is not None
         try:
             pickle.dump(message, self._process.stdin)
@@ -150,13 +150,13 @@ def main() -> None:
 
     console.stderr.file = Lines(send)  # type: ignore[assignment]
     warnings.showwarning = console.show_warning
-    settings, jobs = pickle.load(messages), queue.SimpleQueue[Job]()
+    settings, jobs = pickle.load(messages), queue.SimpleQueue[RunJob]()
     threading.Thread(target=receive_jobs, args=(messages, jobs, settings.scratch), daemon=True).start()
     send(ready(settings))
     serve(jobs, send)
 
 
-def receive_jobs(messages: IO[bytes], jobs: "queue.SimpleQueue[Job]", scratch: Path | None) -> None:
+def receive_jobs(messages: IO[bytes], jobs: "queue.SimpleQueue[RunJob]", scratch: Path | None) -> None:
     """Put every job that arrives into a queue. When the sender is gone, this process ends at once: nothing measured is
     lost, since a sender of a scratch folder has received the records in it."""
     try:
@@ -168,7 +168,7 @@ def receive_jobs(messages: IO[bytes], jobs: "queue.SimpleQueue[Job]", scratch: P
         os._exit(1)
 
 
-def serve(jobs: "queue.SimpleQueue[Job]", send: Send) -> None:
+def serve(jobs: "queue.SimpleQueue[RunJob]", send: Send) -> None:
     """Do one job after the other, as long as the process is sound."""
     cache = ModelCache()
     is_sound = True
@@ -180,7 +180,7 @@ def serve(jobs: "queue.SimpleQueue[Job]", send: Send) -> None:
     sys.exit(0)
 
 
-def attempt(job: Job, cache: Any, send: Send) -> tuple[str | None, bool]:
+def attempt(job: RunJob, cache: Any, send: Send) -> tuple[str | None, bool]:
     """Run a job. Returns the reason why it failed, None where it did not, and whether the process can go on. It cannot
     after an error that is no mistake of the user, nor when memory ran out: the state of the accelerator is then
     unknown."""
@@ -205,7 +205,7 @@ def attempt(job: Job, cache: Any, send: Send) -> tuple[str | None, bool]:
     return None, True
 
 
-def add_fairness(job: Job) -> None:
+def add_fairness(job: RunJob) -> None:
     """Add the numbers of `specbench fairness` to the rows of a job's folder; languages of free texts are left out."""
     from specbench.analysis.fairness.request import Request, answer
     from specbench.analysis.fairness.rows import add_to

@@ -1,4 +1,4 @@
-"""What a suite YAML says: tasks × methods × pairs × temperatures × seeds, exclusions, and published figures."""
+"""The content of a suite YAML: tasks × methods × pairs × temperatures × seeds, exclusions, published figures."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
-from specbench.publish.suite.figures import PublishedTable, check_metric
+from specbench.publish.figures import PublishedTable, check_metric
 from specbench.specs.components import Chat, Dtype, Engine, Name, Spec, Temperature, Text, Version
 
 Count = Annotated[int, Field(ge=1)]
@@ -47,8 +47,8 @@ class TaskEntry(Spec):
 class PairSpec(Spec):
     """A target and a drafter; without a target the embedded models.
 
-    `tasks`: the tasks that it is measured on, all when absent. `methods`: what it measures in place of a method of the
-    suite; null: nothing. `subsets`: by task, in place of the task's.
+    `tasks`: the tasks that it is measured on, all when absent. `methods`: methods in place of those of the
+    suite; null: none. `subsets`: by task, in place of the task's.
     """
 
     target: Text | None = None
@@ -188,7 +188,7 @@ class SuiteSpec(Spec):
                         raise ConfigError(f"exclude.{number}.{axis} = '{value}': the suite has no such {axis}: {hint}")
 
     def _check_published(self) -> None:
-        """A figure may be of what is not measured here; whatever it names must be in the suite."""
+        """A figure may lack a task or a method of ours; the names that it has must be those of the suite."""
         if self.published and len(self.temperatures or ()) + len(self.seeds) > 1:
             raise ConfigError(
                 "published: a figure is of one temperature and one seed: give tasks of their own, with `set`, in place "

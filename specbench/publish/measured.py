@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
-from specbench.publish.suite.cells import RUNS, SuiteCell, cells_of, load_suite, suite_path
-from specbench.publish.suite.figures import (
+from specbench.publish.cells import RUNS, SuiteCell, cells_of, load_suite, suite_path
+from specbench.publish.figures import (
     FAIRNESS,
     QUALITY,
     Figure,
@@ -21,7 +21,7 @@ from specbench.publish.suite.figures import (
     FigureRow,
     PublishedTable,
 )
-from specbench.publish.suite.spec import SuiteSpec, file_name
+from specbench.publish.suite_spec import SuiteSpec, file_name
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load
 from specbench.results.row import ALL, Row
@@ -46,8 +46,8 @@ class PairRows:
         return [(cell, rows) for cell, rows in self.cells if rows]
 
     def ours(self, reference: FigureReference) -> float | None:
-        """Returns our number of what a figure is of, in the figure's unit; None where nothing is measured, or the
-        figure is of another pair. The embedded models stand beside the figures of every pair."""
+        """Returns our number for a figure, in the figure's unit; None where nothing is measured, or the figure is of
+        another pair. The embedded models stand beside the figures of every pair."""
         pair = self.suite.pairs[self.pair_name]
         is_own = reference.pair == self.pair_name
         is_own |= reference.pair is None and reference.target in (None, pair.target)
@@ -131,12 +131,12 @@ def rows_of_cell(rows: Sequence[Row], cell: SuiteCell) -> list[Row]:
 
 
 def measurement_key(settings: dict[str, Any]) -> str:
-    """Returns what a request measures, of whatever amount of data and on whatever machine."""
+    """Returns a key of a request that neither the machine nor the amount of data changes."""
     return json.dumps(_without(settings, OF_MACHINE | OF_AMOUNT), sort_keys=True)
 
 
 def outdated(cell: SuiteCell, rows: Sequence[Row]) -> str | None:
-    """Returns how rows were measured where that is not what a cell asks for now; None where it is."""
+    """Returns a line on rows that were measured with other options or versions than those of the cell now, or None."""
     asked = cell.request.settings()
     own = [row for row in rows if all(row.request.get(key) == asked.get(key) for key in ("task", "method", "target"))]
     now = _without(asked, OF_MACHINE)

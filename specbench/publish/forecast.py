@@ -13,7 +13,7 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.models.loading import is_local
-from specbench.publish.suite.cells import SuiteCell
+from specbench.publish.cells import SuiteCell
 from specbench.running.calibration import without_calibration
 from specbench.running.checked import run_spec
 from specbench.running.compose import unique
@@ -131,7 +131,7 @@ class PlannedCell:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TimeEstimate:
     """Seconds. `most`: for answers of the greatest length, at the same speeds. `unknown`: the number of cells that are
     not in it, since nothing like them was measured."""
 
@@ -156,11 +156,11 @@ class Forecast:
         self.measured[planned.group].add(record)
         planned.num_done += counts
 
-    def of(self, planned: PlannedCell) -> Estimate | None:
+    def of(self, planned: PlannedCell) -> TimeEstimate | None:
         """Returns the time left of a cell, without loading its models; None where nothing like it was measured."""
         known = self.measured[planned.group]
         if planned.is_measured:
-            return Estimate(0, 0)
+            return TimeEstimate(0, 0)
         seconds = known.seconds(planned.methods)
         if seconds is None or planned.subsets is None:
             return None
@@ -168,9 +168,9 @@ class Forecast:
         share = planned.num_left / planned.num_blocks if planned.num_blocks else 0.0
         most = sum(number * (known.most(planned.methods, tokens) or 0.0) for number, tokens in planned.subsets)
         about = seconds * planned.num_left
-        return Estimate(other + about, other + max(about, most * share))
+        return TimeEstimate(other + about, other + max(about, most * share))
 
-    def total(self, num_workers: int) -> Estimate:
+    def total(self, num_workers: int) -> TimeEstimate:
         """Returns the time left of all cells, shared by the workers: at least that of the longest cell. Each worker
         loads the models of each pair that it measures."""
         left = [planned for planned in self.plan if not planned.is_measured]
@@ -185,7 +185,7 @@ class Forecast:
             return max((sum(seconds) + loading) / num_workers, max(seconds, default=0.0))
 
         about, most = ([getattr(each, name) for each in found] for name in ("seconds", "most"))
-        return Estimate(shared(about), shared(most), len(left) - len(found))
+        return TimeEstimate(shared(about), shared(most), len(left) - len(found))
 
 
 def duration(seconds: float) -> str:

@@ -7,10 +7,10 @@ from itertools import groupby
 from rich.text import Text
 
 from specbench.core.table import RULE, Column, Table, numbers, words
-from specbench.publish.suite.cells import SuiteCell, board_names, read_suite
-from specbench.publish.suite.figures import QUALITY, Figure, FigureColumn, PublishedTable
-from specbench.publish.suite.forecast import Forecast, cells_in, duration
-from specbench.publish.suite.measured import CellRows, FigureComparison, PairRows, compared, outdated
+from specbench.publish.cells import SuiteCell, board_names, read_suite
+from specbench.publish.figures import QUALITY, Figure, FigureColumn, PublishedTable
+from specbench.publish.forecast import Forecast, cells_in, duration
+from specbench.publish.measured import CellRows, FigureComparison, PairRows, compared, outdated
 from specbench.results.captions import FEW, computed_on, prescribed, rests_on_few, verdict_word
 from specbench.results.row import ALL, Row
 from specbench.results.tables import score_cell, speedup_cell, warning_lines
@@ -145,14 +145,14 @@ def nothing_measured(rows: PairRows, name: str) -> Text:
 
 
 def published_tables(rows: PairRows) -> Iterator[Table | Text]:
-    """Returns every published table with ours, in parts of at most three figures a row, each with notes behind it. What
-    differs is said once where several tables share it."""
-    said: tuple[str, ...] = ()
+    """Returns every published table with ours, in parts of at most three figures a row, each followed by its
+    notes. Differences that several tables share are printed once."""
+    printed: tuple[str, ...] = ()
     for published in rows.suite.published:
         for columns in _parts(published.columns):
             yield _published(published, columns, rows)
-        yield Text("\n".join([*_notes(published, published.differs == said), ""]))
-        said = published.differs
+        yield Text("\n".join([*_notes(published, published.differs == printed), ""]))
+        printed = published.differs
 
 
 def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows: PairRows) -> Table:
@@ -178,7 +178,7 @@ def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows:
 
 
 def _figure_cells(found: Sequence[tuple[FigureComparison | None, int]]) -> list[str]:
-    """Returns published, ours and ratio of each figure, given its digits. "Not measured" is said once in a row of which
+    """Returns published, ours and ratio of each figure, given its digits. "Not measured" stands once in a row of which
     nothing is."""
     is_measured = any(each is not None and each.ours is not None for each, _ in found)
     cells, absent = list[str](), NULL if is_measured else NOT_MEASURED
@@ -223,8 +223,8 @@ def _printed(figure: Figure, digits: int) -> str:
     return f"{figure.value:.{digits}f}{spread}"
 
 
-def _notes(published: PublishedTable, is_said: bool) -> list[str]:
+def _notes(published: PublishedTable, is_printed: bool) -> list[str]:
     ratio = "" if published.elsewhere else "; ratio: ours ÷ published"
     notes = [f"published on: {published.hardware}{ratio}"]
-    notes += ["what differs: as above"] if is_said else ["what differs:", *(f"- {each}" for each in published.differs)]
+    notes += ["differences: as above"] if is_printed else ["differences:", *(f"- {each}" for each in published.differs)]
     return notes + ([f"ours: not measured here, but by {published.elsewhere}"] if published.elsewhere else [])

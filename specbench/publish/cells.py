@@ -12,7 +12,7 @@ from typing import Any
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import builtin_dir
-from specbench.publish.suite.spec import PairSpec, SuiteSpec, TaskEntry, file_name
+from specbench.publish.suite_spec import PairSpec, SuiteSpec, TaskEntry, file_name
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
 from specbench.running.request import Request
@@ -134,7 +134,7 @@ def cells_of(
     known = {cell.task.called for cell in cells}
     for name in only or [""]:
         if name not in known:
-            raise ConfigError(f"--only '{name}': no pair that is asked for has such a task: {nearest(name, known)}")
+            raise ConfigError(f"--only '{name}': no chosen pair has such a task: {nearest(name, known)}")
     return [cell for cell in cells if cell.task.called in only]
 
 
@@ -169,7 +169,7 @@ def read_suite(name_or_path: str) -> SuiteSpec:
 
 
 def load_suite(name_or_path: str) -> SuiteSpec:
-    """Returns a suite all of whose cells can be asked for. Raises ConfigError also for unknown tasks, subsets, methods
+    """Returns a suite all of whose cells can be measured. Raises ConfigError also for unknown tasks, subsets, methods
     and overrides."""
     path, suite = suite_path(name_or_path), read_suite(name_or_path)
     for number, task in enumerate(suite.tasks):

@@ -12,14 +12,14 @@ from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_bytes
-from specbench.publish.suite.process import MeasuringProcess
-from specbench.publish.suite.workers import (
+from specbench.publish.process import MeasuringProcess
+from specbench.publish.workers import (
     BlockRecorded,
     Event,
-    Job,
     JobFinished,
     JobStarted,
     LogLine,
+    RunJob,
     WorkerLost,
     WorkerReady,
     WorkerSettings,
@@ -41,7 +41,7 @@ class Host:
         """Start a new process."""
         return self._process.open()
 
-    def measure(self, job: Job, files: Files) -> Iterator[Event]:
+    def measure(self, job: RunJob, files: Files) -> Iterator[Event]:
         """Do a job in a folder that holds these files at first. Returns the events, with the files that are written."""
         folder = self._scratch / "cell"
         shutil.rmtree(folder, ignore_errors=True)
@@ -56,7 +56,7 @@ class Host:
                 shutil.rmtree(self._scratch, ignore_errors=True)
             yield sent
 
-    def _for_the_sender(self, event: Event, folder: Path, job: Job) -> Event:
+    def _for_the_sender(self, event: Event, folder: Path, job: RunJob) -> Event:
         """Returns an event with the files of the folder, and with the folder's name on the sender's machine."""
         if isinstance(event, JobStarted):
             return replace(event, files=files_of(folder))
@@ -105,7 +105,7 @@ class RayWorker:
             return WorkerLost(first_line(error))
         return found
 
-    def events(self, job: Job) -> Iterator[Event]:
+    def events(self, job: RunJob) -> Iterator[Event]:
         """Send a job with its records, and write every record that arrives once. Returns the events."""
         records = RecordFile(job.folder / "records.jsonl")
         known = {record_key(record) for record in records.read()}
@@ -202,13 +202,13 @@ def worker_needs(resources: dict[str, float], settings: WorkerSettings) -> tuple
     return {"num_cpus": settings.threads}, int(resources.get("CPU", 0)) // settings.threads
 
 
-def number_of_workers(asked: int | None, needs: dict[str, float], most: int, num_cells: int) -> int:
+def number_of_workers(num_workers: int | None, needs: dict[str, float], most: int, num_cells: int) -> int:
     """Returns the number of workers. Raises ConfigError for more than there is room for."""
     if most < 1:
         raise ConfigError(
             "--ray: the cluster has no GPU, and fewer CPUs than --threads asks for: add a machine, or ask for fewer"
         )
-    if asked is not None and not 1 <= asked <= most:
+    if num_workers is not None and not 1 <= num_workers <= most:
         each = "a GPU" if "num_gpus" in needs else f"{needs['num_cpus']:g} CPUs"
-        raise ConfigError(f"--workers {asked}: the cluster has {each} for {most} workers: give 1 to {most}")
-    return min(asked or (most if "num_gpus" in needs else 1), max(1, num_cells))
+        raise ConfigError(f"--workers {num_workers}: the cluster has {each} for {most} workers: give 1 to {most}")
+    return min(num_workers or (most if "num_gpus" in needs else 1), max(1, num_cells))

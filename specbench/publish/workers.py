@@ -19,7 +19,7 @@ from specbench.running.request import Request
 
 
 @dataclass(frozen=True)
-class Job:
+class RunJob:
     """One run. `cwd`: the folder that its paths start from, where the worker's machine has it. `fairness`: whether the
     rows get the numbers of `specbench fairness`. `num_sharing`: the workers that share the CPUs of a machine, this one
     among them."""
@@ -109,18 +109,18 @@ class WorkerProcess(Protocol):
     @property
     def name(self) -> str: ...
     def open(self) -> WorkerReady | WorkerLost: ...
-    def events(self, job: Job) -> Iterator[Event]: ...
+    def events(self, job: RunJob) -> Iterator[Event]: ...
     def close(self) -> None: ...
 
 
-Message = tuple[str, int | None, Event]  # the worker's name, the number of its job, what happened
+Message = tuple[str, int | None, Event]  # the worker's name, the number of its job, the event
 
 
 class Worker(threading.Thread):
     """Opens a process and does jobs in it. Opens it again where it has ended, and ends itself where that fails."""
 
     def __init__(
-        self, process: WorkerProcess, jobs: "queue.SimpleQueue[tuple[int, Job | None]]",
+        self, process: WorkerProcess, jobs: "queue.SimpleQueue[tuple[int, RunJob | None]]",
         messages: "queue.SimpleQueue[Message]",
     ) -> None:  # fmt: skip
         super().__init__(daemon=True)
@@ -157,7 +157,7 @@ class WorkerPool:
         self, processes: Sequence[WorkerProcess], accept: Callable[[WorkerReady], None],
         tell: Callable[[str, int | None, Event], None],
     ) -> None:  # fmt: skip
-        self._jobs: queue.SimpleQueue[tuple[int, Job | None]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[int, RunJob | None]] = queue.SimpleQueue()
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._workers = [Worker(process, self._jobs, self._messages) for process in processes]
         self._accept, self._tell = accept, tell
@@ -179,7 +179,7 @@ class WorkerPool:
     ) -> None:
         self._close()
 
-    def run(self, jobs: Sequence[Job], max_losses: int, ended: Callable[[int, JobFinished], None]) -> None:
+    def run(self, jobs: Sequence[RunJob], max_losses: int, ended: Callable[[int, JobFinished], None]) -> None:
         """Do every job, and tell `ended` of each once. A job whose worker is lost goes to another worker, until that
         has happened `max_losses` times."""
         for waiting in enumerate(jobs):

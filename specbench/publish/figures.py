@@ -1,4 +1,4 @@
-"""Published tables as a suite YAML holds them, with what each figure is of."""
+"""Published tables as a suite YAML holds them, with the measurement that each figure is of."""
 
 import re
 from collections.abc import Iterator

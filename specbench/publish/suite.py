@@ -14,15 +14,15 @@ from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.resumable_folder import ResumableFolder
 from specbench.models.loading import choose_device
-from specbench.publish.suite.cells import SuiteCell, folder_of
-from specbench.publish.suite.forecast import Estimate, Forecast, Group, cells_in, duration
-from specbench.publish.suite.process import MeasuringProcess
-from specbench.publish.suite.progress import SuiteProgress
-from specbench.publish.suite.tables import measured_table
-from specbench.publish.suite.workers import (
-    Job,
+from specbench.publish.cells import SuiteCell, folder_of
+from specbench.publish.forecast import Forecast, Group, TimeEstimate, cells_in, duration
+from specbench.publish.process import MeasuringProcess
+from specbench.publish.progress import SuiteProgress
+from specbench.publish.tables import measured_table
+from specbench.publish.workers import (
     JobFinished,
     MachineCheck,
+    RunJob,
     WorkerPool,
     WorkerProcess,
     WorkerSettings,
@@ -134,15 +134,15 @@ def unknown(forecast: Forecast, missing: Sequence[int]) -> list[int]:
     return list(found.values())[::-1]
 
 
-def job_of(cell: SuiteCell, num_sharing: int, first_only: bool = False) -> Job:
+def job_of(cell: SuiteCell, num_sharing: int, first_only: bool = False) -> RunJob:
     """Returns the job of a cell; `first_only`: of the first example of its first subset."""
     if not first_only:
-        return Job(cell.request, Path.cwd(), cell.task.fairness, num_sharing)
+        return RunJob(cell.request, Path.cwd(), cell.task.fairness, num_sharing)
     options = replace(cell.request.options, limit=1, subsets_per_task=1)
-    return Job(replace(cell.request, options=options), Path.cwd(), num_sharing=num_sharing)
+    return RunJob(replace(cell.request, options=options), Path.cwd(), num_sharing=num_sharing)
 
 
-def line_of(estimate: Estimate, forecast: Forecast, num_missing: int, has_tried: bool) -> str:
+def line_of(estimate: TimeEstimate, forecast: Forecast, num_missing: int, has_tried: bool) -> str:
     """Returns the estimate in words, with what it rests on. `has_tried`: whether examples were measured for it."""
     if estimate.unknown == num_missing:
         why = "nothing like these cells could be measured" if has_tried else "each task and pair has one example alone"
@@ -196,7 +196,7 @@ def worker_processes(
     if ray is None:
         yield [MeasuringProcess(settings)]
         return
-    from specbench.publish.suite.ray_workers import ray_workers
+    from specbench.publish.ray_workers import ray_workers
 
     with ray_workers(ray, num_workers, num_cells, settings, folder / "ray.log") as workers:
         yield workers

@@ -1,12 +1,13 @@
-"""`specbench suite` and `specbench board`: a board is a suite with the published figures of a paper."""
+"""`specbench suite`, `specbench board` (suites with the published figures of a paper) and `specbench site`."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from specbench.cli.arguments import flag, path, split, takes_run_options
-from specbench.core.console import stdout
+from specbench.core.console import stderr, stdout
 from specbench.specs.run_options import RunOptions
 
 Name = Annotated[str, typer.Argument(help="YAML file of a suite, or the name of a board: `specbench board list`.")]
@@ -48,10 +49,10 @@ def suite(
 
     All workers need the same device, versions and commit, and the files of the suite at the same place.
     """
-    from specbench.publish.suite.cells import RUNS, cells_of, load_suite
-    from specbench.publish.suite.forecast import make_forecast
-    from specbench.publish.suite.run import measure_suite, show
-    from specbench.publish.suite.tables import cells_table, problems
+    from specbench.publish.cells import RUNS, cells_of, load_suite
+    from specbench.publish.forecast import make_forecast
+    from specbench.publish.suite import measure_suite, show
+    from specbench.publish.tables import cells_table, problems
 
     folder = path("--runs", runs) or RUNS
     cells = cells_of(load_suite(name), options, folder, pair, None if only is None else split(only))
@@ -79,7 +80,7 @@ def about() -> None:
 @board.command("list")
 def list_() -> None:
     """List the boards."""
-    from specbench.publish.suite.tables import boards_table
+    from specbench.publish.tables import boards_table
 
     stdout.print(boards_table())
 
@@ -99,8 +100,8 @@ def show_board(
     """
     from rich.text import Text
 
-    from specbench.publish.suite.measured import as_records, measured_pairs
-    from specbench.publish.suite.tables import nothing_measured, pair_table, published_tables
+    from specbench.publish.measured import as_records, measured_pairs
+    from specbench.publish.tables import nothing_measured, pair_table, published_tables
 
     found = measured_pairs(name, pair, path("--runs", runs))
     if as_json:
@@ -113,3 +114,30 @@ def show_board(
             stdout.print(nothing_measured(rows, name), soft_wrap=True)
         for part in published_tables(rows):
             stdout.print(part, soft_wrap=isinstance(part, Text))
+
+
+def site(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Board files: leaderboard JSON.")],
+    out: Annotated[str, typer.Option(help="Folder of the site: absent, empty, or an earlier site, which is replaced.")],
+    title: Annotated[str, typer.Option(help="Title of its pages.")] = "specbench leaderboard",
+) -> None:
+    """Make static pages of leaderboards: sortable tables, a page for each row, pictures of quality and speed.
+
+    They need no server and no network; the view of a table is in its address, so that it can be linked.
+
+    A row's page has its command, provenance, languages, accepted lengths, times and warnings.
+
+    Pictures: quality and speed with the Pareto front (a sweep is a curve); predicted beside measured speed-ups.
+
+    The same files give the same pages.
+    """
+    from specbench.publish.site.build import build
+
+    folder = path("--out", out)
+    assert folder is not None
+    with stderr.status("building the site"):
+        built = build(files, folder, title)
+    for line in built.warnings:
+        stderr.print(f"warning: {line}", soft_wrap=True)
+    rows = "1 row" if built.num_rows == 1 else f"{built.num_rows} rows"
+    stdout.print(f"{folder / 'index.html'}: {rows}, {built.num_files} files", soft_wrap=True)

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from specbench.core.console import say
-from specbench.publish.suite.forecast import Forecast, duration, generation_seconds
-from specbench.publish.suite.workers import (
+from specbench.publish.forecast import Forecast, duration, generation_seconds
+from specbench.publish.workers import (
     BlockRecorded,
     Event,
     JobFinished,

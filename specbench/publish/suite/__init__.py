@@ -1,1 +1,0 @@
-"""`specbench suite`: a grid of tasks, methods, pairs, temperatures and seeds, measured by one process or by many."""

@@ -1,14 +1,14 @@
-"""Ratios of sums over prompts, with 95 % intervals: every metric that has an interval is made here.
+"""Ratios of sums over prompts with their 95 % intervals: the source of every metric that has an interval.
 
-What is resampled are prompts, each with all its repeats, turns and columns: AR and the method stay paired.
+Prompts are resampled, each with all its repeats, turns and columns: AR and the method stay paired.
 
 - ratios of sums (speed-ups, tokens/s, acceptance length): bootstrap-t of the log ratio (`log_ratios.studentized`);
   with 5 to 15 prompts its normal form (`log_ratios.normal`), with fewer none; of negative numbers, or where too few
   prompts differ, expanded percentiles.
 - shares: bootstrap-t of the log odds, within 0 and 1; right and wrong answers, 5 to 15 prompts, and where too few
-  differ: Wilson's (`shares.wilson`).
+  differ: Wilson's (`wilson`).
 - differences of scores, corpus scores: expanded percentiles.
-- prompts that are all equal: shares and their differences keep a width, 1 − 0.025^(1/n) (`shares.of_equal`); a ratio
+- prompts that are all equal: shares and their differences keep a width, 1 − 0.025^(1/n) (`of_equal`); a ratio
   without bounds, such as a speed-up, has an interval without width.
 """
 
@@ -42,8 +42,10 @@ __all__ = [
 Column = NDArray[np.float64]
 Bounds = tuple[float, float]
 SHARE: Bounds = (0.0, 1.0)
-MIN_PROMPTS = 5  # with so many, speed-ups of heavy-tailed lengths are held in 87 % of all cases, with fewer in less
-SMALL_SAMPLE = 30  # intervals of fewer prompts are said to rest on few
+MIN_PROMPTS = (
+    5  # with 5 the intervals of heavy-tailed speed-ups hold the truth in 87 % of all cases, with fewer in less
+)
+SMALL_SAMPLE = 30  # captions warn of intervals of fewer prompts
 
 
 class Metric(BaseModel):

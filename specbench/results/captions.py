@@ -73,7 +73,7 @@ def prescribed(row: Row) -> str | None:
 
 FEW = f"numbers rest on few prompts: less than {SMALL_SAMPLE}"
 FORECAST = ("acceptance_rate", "cost_ratio", "speedup_expected")
-MANY_CUT = 0.1  # a larger share of answers that ended at the limit makes the accuracy one of cut answers
+MANY_CUT = 0.1  # a larger share of answers that ended at the limit is reported
 OWN_OUTPUTS = "by this run's outputs compared with AR's"
 SOURCES = {
     "greedy equal": "this run's outputs are AR's",
@@ -228,7 +228,7 @@ def sampling_of(row: Row) -> str:
     return ", ".join(parts)
 
 
-IN_LANGUAGE = 0.9  # a smaller share of answers in the asked language is said of any task
+IN_LANGUAGE = 0.9  # a smaller share of answers in the asked language is reported for any task
 
 
 def heading(rows: Sequence[Row]) -> str:

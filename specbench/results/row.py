@@ -127,9 +127,8 @@ RowEngine = Literal[Engine, "compiled target"]
 Place = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # of a file or folder; no control characters
 
 ALL = "all"  # the subset of a row over all subsets of its task
-# Where the fields of a row come from. COMPUTED: from the records and specs in its run's folder. NOTED: from what the
-# run noted there. STATED: they were added later, or only the file has them, so nothing in the folder shows whether
-# they are true.
+# The sources of a row's fields. COMPUTED: the records and specs in its run's folder. NOTED: run.json and
+# measurements.json. STATED: added later, or only in the file, so that nothing in the folder confirms them.
 COMPUTED = frozenset(
     {
         "format", "task", "subset", "language", "method", "num_draft_tokens", "options", "sampling", "n", "subsets",
@@ -145,7 +144,7 @@ NOTED = frozenset(
     }
 )  # fmt: skip
 STATED = frozenset({"evidence", "fairness", "run"})
-# Everything but these fields says which result a row is.
+# All other fields identify the result.
 RESULT_FIELDS = frozenset(
     {
         "metrics", "accepted_tokens_per_step", "warnings", "shots", "quality", "signatures", "verdict", "evidence",
@@ -180,7 +179,7 @@ class Evidence(RowPart):
     report: Place | None = None  # file of the audit, from the file's folder; null: it was not kept
 
     @model_validator(mode="after")
-    def _draws_are_told_whole(self) -> Self:
+    def _check_draws(self) -> Self:
         if len({value is None for value in (self.num_draws, self.temperature, self.p_value)}) > 1:
             raise ValueError("num_draws, temperature and p_value are all null, or none of them is")
         return self
@@ -257,11 +256,11 @@ class Row(RowPart):
 
     @field_validator("options")
     @classmethod
-    def _infinity_as_word(cls, options: dict[str, Any]) -> dict[str, Any]:
+    def _writable_options(cls, options: dict[str, Any]) -> dict[str, Any]:
         return {name: writable(value) for name, value in options.items()}  # JSON has no infinity; a threshold may be
 
     @model_validator(mode="after")
-    def _is_of_its_subsets(self) -> Self:
+    def _check_subsets(self) -> Self:
         if self.subsets and (self.subset != ALL or sum(self.subsets.values()) != self.n):
             raise ValueError(f"subsets: a row of '{ALL}' names them, and their examples make n")
         return self

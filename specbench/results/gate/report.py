@@ -72,8 +72,8 @@ def decided(report: CheckReport) -> list[str]:
         return []
     return [
         f"a speed-up has regressed where its whole interval lies below {1 - report.max_regression:.3g}; intervals are "
-        f"{report.widening:.2f} times those of 95 %, so that of checks with {report.num_tolerant} of them and no "
-        f"regression about {FALSE_ALARMS:.0%} fail at most; of counts that have no interval any fall is a regression"
+        f"{report.widening:.2f} times as wide as those of 95 %, so that at most about {FALSE_ALARMS:.0%} of checks "
+        f"with {report.num_tolerant} intervals and no regression fail; any fall of a count is a regression"
     ]
 
 

@@ -1,15 +1,14 @@
-"""The tolerant tier: speed-ups, which are measured and have noise.
+"""Speed-ups and other ratios of a check, which have noise.
 
-What is compared is the ratio of two speed-ups, each over the AR of its own run. It has regressed where its whole
-interval lies below 1 − max_regression. With records of both sides that interval is paired: prompts are drawn with all
-that both runs measured of them, so that their lengths and contents cancel; and beside it the ratio of a typical prompt
-is judged (`typical`), which sees smaller falls. From rows alone the two intervals are joined
-as if the runs had nothing in common, which is wide.
+Each ratio is the candidate's speed-up ÷ the baseline's, each over the AR of its own run. It has regressed where its
+whole interval lies below 1 − max_regression. With records of both sides the interval is paired: prompts are resampled
+with everything that both runs measured of them, so that their lengths and contents cancel. The ratio of a typical
+prompt is judged too (`typical`); it shows smaller falls. From rows alone the two intervals are joined as if the runs
+had nothing in common, which gives a wide interval.
 
-Many such intervals at once would often fail: they are widened, on the scale of their logs, so that of 100 checks
-without any regression about one fails at most, whatever max_regression is, on a quiet machine; what other work beside a
-run adds, `control` and a max_regression of some percent are for. With fewer than MIN_PROMPTS prompts that would not
-hold: they have no verdict.
+Many such intervals at once would often fail. They are widened on the log scale, so that about one of 100 checks without
+a regression fails at most, whatever max_regression is, on a quiet machine. `SpeedControl` and a max_regression of some
+percent allow for other work on the machine. Fewer than MIN_PROMPTS prompts have no verdict: they are too few to widen.
 """
 
 import math

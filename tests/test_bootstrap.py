@@ -8,7 +8,7 @@ from specbench.results import log_ratios as resampling
 from specbench.results.bootstrap import Metric, Prompts, interval, ratio
 from specbench.results.log_ratios import MIN_STUDENTIZED, normal, resamples, standard_error, studentized
 from specbench.results.shares import SHARE, wilson
-from tests.show_coverage import POPULATIONS, coverage
+from tools.coverage import POPULATIONS, coverage
 
 
 def columns(*values):

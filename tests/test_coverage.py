@@ -3,11 +3,11 @@
 import pytest
 from scipy import stats
 
-from tests.populations import POPULATIONS
-from tests.show_coverage import ENOUGH, LEAST, NUM_RUNS, PAGE, SIZES, coverage, method_digest, sample_of
+from tools.coverage import ENOUGH, LEAST, NUM_RUNS, PAGE, SIZES, coverage, method_digest, sample_of
+from tools.populations import POPULATIONS
 
 TEXT = PAGE.read_text(encoding="utf-8")
-AGAIN = "the method has changed: `python -m tests.show_coverage --write` computes the page anew"
+AGAIN = "the method has changed: `python -m tools.coverage --write` computes the page anew"
 
 
 def published():

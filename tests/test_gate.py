@@ -43,7 +43,7 @@ from specbench.results.leaderboard import load, write
 from specbench.results.row import Sampling
 from specbench.running.request import Request
 from tests import tiny
-from tests.show_gate.simulated import CLOCKS, shares
+from tools.gate.simulated import CLOCKS, shares
 
 NUM_PROMPTS = 20
 
@@ -491,7 +491,7 @@ def test_ratios_of_rows_join_their_intervals():
 
 
 def test_false_alarms_are_rare_and_large_falls_are_seen(monkeypatch):
-    """Exit codes; leaderboards/gate.md has the table. At a rate of 1 % more than 17 of 1,000 are alarms with a
+    """Exit codes; docs/measured/gate.md has the table. At a rate of 1 % more than 17 of 1,000 are alarms with a
     probability of 1 %."""
     assert shares(1000, MIN_PROMPTS, 0.0, CLOCKS["quiet"], max_regression=0.0)[1] <= 17 / 1000
     assert shares(200, MIN_PROMPTS, 0.0, CLOCKS["noisy"])[1] <= 6 / 200

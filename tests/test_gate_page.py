@@ -1,4 +1,4 @@
-"""leaderboards/gate.md says of the gate what it is: repetitions without an alarm, regressions caught, shares computed
+"""docs/measured/gate.md says of the gate what it is: repetitions without an alarm, regressions caught, shares computed
 again."""
 
 import re
@@ -7,9 +7,9 @@ import pytest
 
 from specbench.results.gate.pairing import DRIFTED
 from specbench.results.gate.speed import MIN_PROMPTS
-from tests.show_gate import measured
-from tests.show_gate.__main__ import NUM_CHECKS, NUM_REPETITIONS, PAGE
-from tests.show_gate.simulated import CLOCKS, FALLS, MAX_REGRESSION, NUM_METHODS, PLACES, SIZES, shares
+from tools.gate import measured
+from tools.gate.__main__ import NUM_CHECKS, NUM_REPETITIONS, PAGE
+from tools.gate.simulated import CLOCKS, FALLS, MAX_REGRESSION, NUM_METHODS, PLACES, SIZES, shares
 
 TEXT = PAGE.read_text(encoding="utf-8")
 README = " ".join((PAGE.parents[1] / "README.md").read_text(encoding="utf-8").split())

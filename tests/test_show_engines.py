@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.show_engines import __main__ as script
-from tests.show_engines import compiling, methods
+from tools.engines import __main__ as script
+from tools.engines import compiling, methods
 
 SLOW, FAST = [(10, 1.0)] * 12, [(10, 0.25)] * 12
 

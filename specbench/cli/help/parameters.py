@@ -135,10 +135,11 @@ def described(model: type[BaseModel], place: str, values: Mapping[str, Any], set
         known = schema["properties"].get(name, {})
         kind, bounds = kind_and_range(known, schema.get("$defs", {}))
         default = None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
+        key = f"{place}.{name}" if place else name
         found.append(
             Parameter(
-                key=f"{place}.{name}", type=kind, range=bounds, required=field.is_required(), default=default,
-                value=values.get(name, default), meaning=meaning(known), settable=f"{place}.{name}" in settable,
+                key=key, type=kind, range=bounds, required=field.is_required(), default=default,
+                value=values.get(name, default), meaning=meaning(known), settable=key in settable,
             )
         )  # fmt: skip
     return found

@@ -1,6 +1,6 @@
 """What compiling takes at a first start and at a second one, when torch has its compiled code on disk.
 
-`python -m tests.show_engines.compiling` compiles what speculative decoding needs of the embedded pair and prints the
+`python -m tools.engines.compiling` compiles what speculative decoding needs of the embedded pair and prints the
 seconds: the whole of it in a process of its own, as a run begins.
 """
 
@@ -20,7 +20,7 @@ CACHE = "TORCHINDUCTOR_CACHE_DIR"
 def starts() -> list[float]:
     """The seconds of a first and of a second start, with a folder for torch's cache that begins empty."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tests.show_engines.compiling"]
+        command = [sys.executable, "-m", "tools.engines.compiling"]
         surroundings = {**os.environ, CACHE: folder}
         return [
             float(subprocess.run(command, env=surroundings, check=True, stdout=subprocess.PIPE, text=True).stdout)
@@ -31,7 +31,7 @@ def starts() -> list[float]:
 def main() -> None:
     import torch
 
-    from tests.show_engines.methods import load
+    from tools.engines.methods import load
 
     torch.set_num_threads(1)
     methods = [load_method(name) for name in ("ar", "sd")]

@@ -1,4 +1,4 @@
-"""Populations of prompts whose truth is known, for `tests/show_coverage.py`: what a run measures of prompts drawn from
+"""Populations of prompts whose truth is known, for `tools/coverage.py`: what a run measures of prompts drawn from
 them, and the interval that specbench gives it."""
 
 import math

@@ -1,5 +1,5 @@
-"""`python -m tests.show_drafters [--work DIR]` trains drafters for the embedded target, measures them beside the
-shipped ones, and writes leaderboards/drafters.md with its pictures. It takes hours; what is already in the work folder,
+"""`python -m tools.drafters [--work DIR]` trains drafters for the embedded target, measures them beside the
+shipped ones, and writes docs/measured/drafters.md with its pictures. It takes hours; what is already in the work folder,
 `runs/drafters-<digest of the shipped weights>`, is kept, so that the same command goes on.
 """
 
@@ -22,19 +22,19 @@ from .measuring import fairness, measure
 from .trainings import RATES, SEEDS, WEIGHTINGS, distil, train_all
 from .workplace import ROOT, Workplace, checkpoint
 
-OUTPUT = ROOT / "leaderboards"
+OUTPUT = ROOT / "docs" / "measured"
 PICTURE = "drafters-languages.png"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.show_drafters", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.drafters", description=__doc__)
     digest = hashlib.sha256(json.dumps(read_manifest(), sort_keys=True).encode()).hexdigest()[:12]
     parser.add_argument("--work", type=Path, default=Path("runs") / f"drafters-{digest}")
     place = Workplace(parser.parse_args().work.resolve())
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
     place.folder.mkdir(parents=True, exist_ok=True)
-    OUTPUT.mkdir(exist_ok=True)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
     found = findings(place)
     shutil.copyfile(place.path(PICTURE), OUTPUT / PICTURE)
     scaling.draw(found.scaling, OUTPUT / "drafters-tokens.png")

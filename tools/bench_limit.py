@@ -1,8 +1,8 @@
 """How near decoding and drafting are to what the hardware allows, and whether a known acceptance rate gives the
 speed-up that the formula says: on models of published shapes with random weights.
 
-    python -m tests.bench_limit                 Qwen2.5-7B and 0.5B in bfloat16, on a GPU (untried there)
-    python -m tests.bench_limit --small         16 layers of 256 and 2 of 64 in float32, on a CPU
+    python -m tools.bench_limit                 Qwen2.5-7B and 0.5B in bfloat16, on a GPU (untried there)
+    python -m tools.bench_limit --small         16 layers of 256 and 2 of 64 in float32, on a CPU
 
 The engine is the compiled one, of which the bounds are wanted, unless --engine eager asks for the other.
 

@@ -1,6 +1,6 @@
-"""How often 95 % intervals hold a truth that is known, by simulation: `python -m tests.show_coverage` prints a line for
-each population and number of prompts; `python -m tests.show_coverage 2000 5 10` those of 2,000 runs of 5 and of 10
-prompts; `python -m tests.show_coverage --write` also makes leaderboards/coverage.md of them.
+"""How often 95 % intervals hold a truth that is known, by simulation: `python -m tools.coverage` prints a line for
+each population and number of prompts; `python -m tools.coverage 2000 5 10` those of 2,000 runs of 5 and of 10
+prompts; `python -m tools.coverage --write` also makes docs/measured/coverage.md of them.
 
 Every run draws its prompts anew from a population, and computes the interval of the plain percentiles, of BCa and ours
 from the same resamples of them. Lengths are log-normal with sigma 1: the longest of 100 prompts holds a tenth of all
@@ -17,10 +17,10 @@ from scipy import special
 
 from specbench.results import bootstrap, log_ratios
 from specbench.results.log_ratios import TAILS, ratio_of, resamples
-from tests.populations import POPULATIONS, Array, Population
+from tools.populations import POPULATIONS, Array, Population
 
 Found = tuple[float, float, float]
-PAGE = Path(__file__).resolve().parents[1] / "leaderboards" / "coverage.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "measured" / "coverage.md"
 NUM_RUNS = 5000
 SIZES = (5, 10, 16, 30, 100, 250)
 SAMPLE = (100, 30)  # runs and prompts of the part that a test computes again
@@ -94,8 +94,8 @@ def line_of(population: Population, num_prompts: int, num_runs: int) -> str:
 
 HEAD = """# How often the intervals hold the truth
 
-Written by `python -m tests.show_coverage --write`; `tests/test_coverage.py` holds it to the method. Each run draws n
-prompts from a population whose truth is known (`tests/populations.py`, seed 0), and computes the 95 % interval that a
+Written by `python -m tools.coverage --write`; `tests/test_coverage.py` holds it to the method. Each run draws n
+prompts from a population whose truth is known (`tools/populations.py`, seed 0), and computes the 95 % interval that a
 row, a rank, `compare`, `check` or `fairness` shows of them. Lengths are log-normal with sigma 1 where nothing else is
 said: the longest of 100 prompts holds a tenth of all tokens. Plain percentiles and BCa of the same resamples stand
 beside. A share of 95 % has a standard error of 0.3 points in 5,000 runs, of 1.3 in 300. Widths are specbench's, on

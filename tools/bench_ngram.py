@@ -1,4 +1,4 @@
-"""Build rate, memory and lookup time of the n-gram model: `python -m tests.bench_ngram [--tokens N] [--order K]`.
+"""Build rate, memory and lookup time of the n-gram model: `python -m tools.bench_ngram [--tokens N] [--order K]`.
 
 Counts synthetic documents of Zipf-distributed token ids (vocabulary 32,000) in a process of its own, so that the peak
 memory is that of counting alone, then maps the model in a second process and drafts greedily from random contexts.

@@ -18,7 +18,7 @@ from specbench.running.requirements import Need, needs, num_compilations
 from specbench.specs.catalogue import load_method
 from specbench.specs.method import MethodSpec
 from specbench.specs.overrides import with_overrides
-from tests.bench_transformers import (
+from tools.bench_transformers import (
     GREEDY,
     Run,
     Timed,

@@ -1,4 +1,4 @@
-"""How often a run without drift is said to have drifted, and how often one with a drift: `python -m tests.show_drift`.
+"""How often a run without drift is said to have drifted, and how often one with a drift: `python -m tools.drift`.
 
 Simulated answers: log-normal lengths (sigma 1); prompts of 50 to 2,000 tokens, of one kind, or of three subsets one
 after the other, each with longer prompts than the one before; seconds = (a pass + the context's share of it) · tokens +

@@ -66,7 +66,7 @@ class Machine:
         request = Request(
             tasks=["mgsm"], methods=METHODS, subsets=["en", "sw"], target=str(self.folder / target),
             drafter=str(self.folder / drafter), threads=1, output=self.folder / name, leaderboard=None, plot=None,
-            overrides=["generation.max_new_tokens=24", *overrides], command="python -m tests.show_gate --write",
+            overrides=["generation.max_new_tokens=24", *overrides], command="python -m tools.gate --write",
             options={"limit": 8, "data": "sample", "device": "cpu"},
         )  # fmt: skip
         with mock.patch.object(timing, "time", CLOCK):

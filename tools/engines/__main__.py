@@ -1,6 +1,6 @@
-"""`python -m tests.show_engines` measures both engines and transformers' own generation on the embedded family, and
+"""`python -m tools.engines` measures both engines and transformers' own generation on the embedded family, and
 prints a table; `--write` also what compiling takes, the limits of both engines and the speed-up at a prescribed
-acceptance rate, and makes leaderboards/engines.md of it all. On two cores that takes 20 minutes: nothing else
+acceptance rate, and makes docs/measured/engines.md of it all. On two cores that takes 20 minutes: nothing else
 should run."""
 
 import os
@@ -12,15 +12,15 @@ from pathlib import Path
 import torch
 
 from specbench.results.environment import environment
-from tests.show_engines import compiling, methods
+from tools.engines import compiling, methods
 
-PAGE = Path(__file__).resolve().parents[2] / "leaderboards" / "engines.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "engines.md"
 PAIR = ("--target", "embedded:target", "--drafter", "embedded:drafter")
 HEAD = """# The two engines, and what the hardware allows
 
-Written by `python -m tests.show_engines --write` on {device}, float32, torch {torch}, transformers
+Written by `python -m tools.engines --write` on {device}, float32, torch {torch}, transformers
 {transformers}. Nothing here was measured on a GPU: CUDA graphs, and what is wanted of them (AR at 0.75 of the bandwidth
-bound, drafting at 0.5 of its own), are untried. `python -m tests.bench_limit` measures that where there is one.
+bound, drafting at 0.5 of its own), are untried. `python -m tools.bench_limit` measures that where there is one.
 
 ## Engines and methods
 
@@ -52,7 +52,7 @@ LIMITS = """
 SYNTHETIC = """
 ## Measured and expected speed-up
 
-`python -m tests.bench_limit --small`: models of 16 layers of 256 and 2 of 64 with random weights, compiled, and a
+`python -m tools.bench_limit --small`: models of 16 layers of 256 and 2 of 64 with random weights, compiled, and a
 drafter that agrees with the target with probability α. f takes a verifying pass for one single-token pass, as the
 formula of arXiv:2211.17192 (theorem 3.8) does; f with v takes it as it is measured. On a CPU a pass over six tokens is
 no single pass: there only f with v can be met.
@@ -100,7 +100,7 @@ def page(lines: Sequence[methods.Line]) -> Iterator[str]:
     yield COMPILING.format(tokens=compiling.NUM_TOKENS, first=first, second=second)
     for engine in ("eager", "compiled"):
         yield LIMITS.format(engine=engine, text=said("specbench", "limit", *PAIR, "--engine", engine))
-    yield SYNTHETIC.format(text=said("tests.bench_limit", "--small"))
+    yield SYNTHETIC.format(text=said("tools.bench_limit", "--small"))
 
 
 def main(words: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Our loop beside transformers' own, in one process: tokens/s of AR ÷ generate, of SD ÷ assisted generation, and of our
 string matching, token intersection and prompt lookup ÷ theirs.
 
-    python -m tests.bench_transformers
+    python -m tools.bench_transformers
 
 Prints a table of ratios and how many outputs agree. All sides are interleaved per prompt with the order alternating; a
 ratio is of Σ tokens ÷ Σ seconds, prefill included on both sides, with a paired bootstrap interval.

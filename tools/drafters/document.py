@@ -47,7 +47,7 @@ def heading(found: Findings) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(row.versions.items()) if version)
     return f"""# Trained drafters on the embedded family
 
-Made by `python -m tests.show_drafters`, which trains, measures and writes this page; every command stands at the end.
+Made by `python -m tools.drafters`, which trains, measures and writes this page; every command stands at the end.
 The models are the tiny embedded ones, which know an invented world: what is seen here says how the methods behave, and
 no value carries over to large models.
 
@@ -220,7 +220,7 @@ def repeated(commands: Sequence[str]) -> str:
     lines = "\n".join(dict.fromkeys(commands))
     return f"""## Commands
 
-In the folder that `--work` names; `python -m tests.show_drafters` writes the files under `configs`, `methods` and
+In the folder that `--work` names; `python -m tools.drafters` writes the files under `configs`, `methods` and
 `data` in it, and `trained/random`, a drafter of the plain one's shape with random weights:
 
 ```bash

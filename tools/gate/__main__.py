@@ -1,21 +1,21 @@
-"""`python -m tests.show_gate` prints what checks say, by simulation, 1,000 each; `python -m tests.show_gate 200 20 40`
-of 200 checks of 20 and of 40 prompts. `python -m tests.show_gate --write` also measures the
-embedded pair, again and again and with regressions, and makes leaderboards/gate.md of it all; that takes a quarter of
+"""`python -m tools.gate` prints what checks say, by simulation, 1,000 each; `python -m tools.gate 200 20 40`
+of 200 checks of 20 and of 40 prompts. `python -m tools.gate --write` also measures the
+embedded pair, again and again and with regressions, and makes docs/measured/gate.md of it all; that takes a quarter of
 an hour, and the same command goes on with what is in runs/gate."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.show_gate import measured, simulated
+from tools.gate import measured, simulated
 
-PAGE = Path(__file__).resolve().parents[2] / "leaderboards" / "gate.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "gate.md"
 WORK = Path("runs") / "gate"
 NUM_CHECKS, NUM_REPETITIONS = 1000, 20
 BY_HAND = "\n## How the rule was made\n"  # this part of the page is kept as it is
 HEAD = """# The regression gate: false alarms, and what it catches
 
-Written by `python -m tests.show_gate --write`. Exit code 0 is fine, 1 regressed, 2 cannot be compared.
+Written by `python -m tools.gate --write`. Exit code 0 is fine, 1 regressed, 2 cannot be compared.
 
 ## The same run again
 
@@ -38,7 +38,7 @@ SIMULATED = """
 The shares of {num} checks that end with exit code 0 / 1 / 2, in %, by the true fall of one method's speed-up: whole
 decisions, by the gate's own functions. Without a fall every 1 is a false alarm. On the noisy machine the standard
 deviation of AR's speed from run to run is 10 %, with bursts beside, on the quiet one 3 %; both slow methods down
-by the power 1.4 of what they slow AR down by (`tests/show_gate/simulated.py`).
+by the power 1.4 of what they slow AR down by (`tools/gate/simulated.py`).
 
 """
 

@@ -1,13 +1,11 @@
-"""How near decoding and drafting are to what the hardware allows, and whether a known acceptance rate gives the
-speed-up that the formula says: on models of published shapes with random weights.
+"""Measures how near decoding and drafting come to the bounds of the hardware, on random models of published shapes.
 
-    python -m tools.bench_limit                 Qwen2.5-7B and 0.5B in bfloat16, on a GPU (untried there)
+    python -m tools.bench_limit                 Qwen2.5-7B and 0.5B in bfloat16, on a GPU
     python -m tools.bench_limit --small         16 layers of 256 and 2 of 64 in float32, on a CPU
 
-The engine is the compiled one, of which the bounds are wanted, unless --engine eager asks for the other.
-
-Prints the tables of `specbench limit`, then for each α the measured speed-up of the method `synthetic` beside
-f(α, γ, c). AR and all rates are interleaved per prompt, the order alternating.
+Prints the tables of `specbench limit`, then for each α the measured speed-up of the method `synthetic` beside the
+expected one, f(α, γ, c). AR and all rates are interleaved per prompt in alternating order. The engine is the compiled
+one unless --engine eager is given.
 """
 
 from collections.abc import Sequence
@@ -180,7 +178,7 @@ def main(
     repeats: int = 9,
     threads: int = 1,
 ) -> None:
-    """Print all tables."""
+    """Measure how near decoding and drafting come to the bounds of the hardware, on models with random weights."""
     torch.set_num_threads(threads)
     shapes = ("16 × 256", "2 × 64") if small else ("7B", "0.5B")
     dtype, device = ("float32", "cpu") if small else ("bfloat16", device)

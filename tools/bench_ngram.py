@@ -1,4 +1,4 @@
-"""Build rate, memory and lookup time of the n-gram model: `python -m tools.bench_ngram [--tokens N] [--order K]`.
+"""Measures the build rate, the memory and the lookup time of the n-gram model, and prints them as JSON.
 
 Counts synthetic documents of Zipf-distributed token ids (vocabulary 32,000) in a process of its own, so that the peak
 memory is that of counting alone, then maps the model in a second process and drafts greedily from random contexts.
@@ -111,9 +111,9 @@ def measure(num_tokens: int, order: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=10_000_000)
-    parser.add_argument("--order", type=int, default=2)
+    parser = argparse.ArgumentParser(prog="python -m tools.bench_ngram", description=__doc__)
+    parser.add_argument("--tokens", type=int, default=10_000_000, help="tokens of the synthetic documents")
+    parser.add_argument("--order", type=int, default=2, help="tokens of the longest n-gram")
     arguments = parser.parse_args()
     figures = measure(arguments.tokens, arguments.order)
     print(json.dumps({k: round(v, 2) if isinstance(v, float) else v for k, v in figures.items()}, indent=2))

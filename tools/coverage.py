@@ -1,14 +1,11 @@
-"""How often 95 % intervals hold a truth that is known, by simulation: `python -m tools.coverage` prints a line for
-each population and number of prompts; `python -m tools.coverage 2000 5 10` those of 2,000 runs of 5 and of 10
-prompts; `python -m tools.coverage --write` also makes docs/measured/coverage.md of them.
+"""Simulates how often 95 % intervals hold a true value that is known, and writes docs/measured/coverage.md.
 
-Every run draws its prompts anew from a population, and computes the interval of the plain percentiles, of BCa and ours
-from the same resamples of them. Lengths are log-normal with sigma 1: the longest of 100 prompts holds a tenth of all
-tokens.
+Every run draws its prompts from a population and computes three intervals from the same resamples: plain percentiles,
+BCa and specbench's. Lengths are log-normal with sigma 1: the longest of 100 prompts holds a tenth of all tokens.
 """
 
+import argparse
 import hashlib
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -94,13 +91,16 @@ def line_of(population: Population, num_prompts: int, num_runs: int) -> str:
 
 HEAD = """# How often the intervals hold the truth
 
-Written by `python -m tools.coverage --write`; `tests/test_coverage.py` holds it to the method. Each run draws n
-prompts from a population whose truth is known (`tools/populations.py`, seed 0), and computes the 95 % interval that a
-row, a rank, `compare`, `check` or `fairness` shows of them. Lengths are log-normal with sigma 1 where nothing else is
-said: the longest of 100 prompts holds a tenth of all tokens. Plain percentiles and BCa of the same resamples stand
-beside. A share of 95 % has a standard error of 0.3 points in 5,000 runs, of 1.3 in 300. Widths are specbench's, on
-the scale of the number. From 100 prompts on every share of 5,000 runs is at least 93 %; that of the variance between
-languages, of 300, is so within two standard errors. Rows with fewer than 30 prompts are flagged.
+`python -m tools.coverage --write` writes this page, and `tests/test_coverage.py` checks that it belongs to the present
+method. Each simulated run draws n prompts from a population whose true value is known (`tools/populations.py`, seed 0)
+and computes the 95 % interval that a row, a rank, `compare`, `check` or `fairness` would show. The table gives the share
+of runs whose interval holds the true value, for specbench's intervals and, for comparison, for plain percentiles and BCa
+of the same resamples. The widths are those of specbench's intervals, in the unit of the number.
+
+Lengths are log-normal with sigma 1 unless the line says otherwise, so that the longest of 100 prompts holds a tenth of
+all tokens. A share of 95 % has a standard error of 0.3 points in 5,000 runs and of 1.3 in 300. From 100 prompts on every
+share of 5,000 runs is at least 93 %; that of the variance between languages, of 300 runs, is so within two standard
+errors. Rows with fewer than 30 prompts are flagged.
 
 """
 
@@ -126,17 +126,21 @@ def page(lines: Sequence[str], samples: Sequence[str]) -> str:
     )
 
 
-def main(words: Sequence[str]) -> None:
-    numbers = [int(word) for word in words if word != "--write"]
-    num_runs, sizes = (numbers[0] if numbers else NUM_RUNS), (numbers[1:] or SIZES)
+def main() -> None:
+    """Prints a line for each population and number of prompts, and writes the page if asked to."""
+    parser = argparse.ArgumentParser(prog="python -m tools.coverage", description=__doc__)
+    parser.add_argument("--runs", type=int, default=NUM_RUNS, help="simulated runs of a line")
+    parser.add_argument("--prompts", type=int, nargs="+", default=SIZES, help="numbers of prompts")
+    parser.add_argument("--write", action="store_true", help="write the page")
+    asked = parser.parse_args()
     lines: list[str] = []
     for population in POPULATIONS:
-        for num_prompts in sizes:
-            lines.append(line_of(population, num_prompts, num_runs))
+        for num_prompts in asked.prompts:
+            lines.append(line_of(population, num_prompts, asked.runs))
             print(lines[-1], flush=True)
-    if "--write" in words:
+    if asked.write:
         PAGE.write_text(page(lines, [sample_of(population) for population in POPULATIONS]), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

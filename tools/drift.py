@@ -1,13 +1,14 @@
-"""How often a run without drift is said to have drifted, and how often one with a drift: `python -m tools.drift`.
+"""Simulates how often a run is said to have drifted, with and without a drift of the baseline's speed.
 
 Simulated answers: log-normal lengths (sigma 1); prompts of 50 to 2,000 tokens, of one kind, or of three subsets one
 after the other, each with longer prompts than the one before; seconds = (a pass + the context's share of it) · tokens +
 what an answer costs once, all times exp(noise), Student's t with three degrees of freedom and the standard deviation
 said.
-`held`: how often the interval of a run without drift holds 1.
+The column `held` is the share of runs without drift whose interval holds 1, in %; the others are the shares of runs
+that are said to have drifted, by the factor of the drift.
 """
 
-import sys
+import argparse
 from itertools import product
 
 import numpy as np
@@ -39,7 +40,11 @@ def shares(drift: float, size: int, noise: float, num_runs: int, num_subsets: in
     return sum(map(has_drifted, found)) / num_runs, sum(held) / num_runs
 
 
-def main(num_runs: int = 1000) -> None:
+def main() -> None:
+    """Prints a table for contexts of one kind and one for three subsets."""
+    parser = argparse.ArgumentParser(prog="python -m tools.drift", description=__doc__)
+    parser.add_argument("--runs", type=int, default=1000, help="simulated runs of a cell")
+    num_runs = parser.parse_args().runs
     for num_subsets, name in ((1, "contexts of one kind"), (3, "three subsets, contexts ever longer")):
         print(f"    {name}\n    noise    n   held" + "".join(f"{f'× {drift:g}':>8}" for drift in DRIFTS))
         for noise, size in product(NOISES, SIZES):
@@ -49,4 +54,4 @@ def main(num_runs: int = 1000) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main()

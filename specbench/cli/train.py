@@ -35,11 +35,12 @@ class WithKeys(TyperCommand):
     """A command whose help ends with the keys that it may be given."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from specbench.training.settings import keys_text
+        from specbench.cli.help.text import keys_text
+        from specbench.training.settings import keys
 
         super().format_help(ctx, formatter)
         assert self.name is not None
-        stdout.out(keys_text(self.name))
+        stdout.out(keys_text(keys(self.name)))
 
 
 @train.command(cls=WithKeys)

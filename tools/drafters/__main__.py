@@ -1,6 +1,7 @@
-"""`python -m tools.drafters [--work DIR]` trains drafters for the embedded target, measures them beside the
-shipped ones, and writes docs/measured/drafters.md with its pictures. It takes hours; what is already in the work folder,
-`runs/drafters-<digest of the shipped weights>`, is kept, so that the same command goes on.
+"""Trains drafters for the embedded target, measures them beside the shipped ones, and writes docs/measured/drafters.md.
+
+This takes hours. The work folder, `runs/drafters-<digest of the shipped weights>` unless --work names another, keeps
+every part that is done, and the same command continues there.
 """
 
 import argparse
@@ -29,7 +30,7 @@ PICTURE = "drafters-languages.png"
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.drafters", description=__doc__)
     digest = hashlib.sha256(json.dumps(read_manifest(), sort_keys=True).encode()).hexdigest()[:12]
-    parser.add_argument("--work", type=Path, default=Path("runs") / f"drafters-{digest}")
+    parser.add_argument("--work", help="work folder", type=Path, default=Path("runs") / f"drafters-{digest}")
     place = Workplace(parser.parse_args().work.resolve())
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()

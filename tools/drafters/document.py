@@ -47,12 +47,12 @@ def heading(found: Findings) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(row.versions.items()) if version)
     return f"""# Trained drafters on the embedded family
 
-Made by `python -m tools.drafters`, which trains, measures and writes this page; every command stands at the end.
-The models are the tiny embedded ones, which know an invented world: what is seen here says how the methods behave, and
-no value carries over to large models.
+`python -m tools.drafters` trains and measures the drafters and writes this page; the commands are at the end. The
+models are the tiny embedded ones, which know an invented world. The page shows how the methods behave; no value carries
+over to large models.
 
-All drafters are measured beside AR in the same process, {row.dtype} on {row.device}; {versions}. Rows are held out from
-every training. Intervals are 95 % over prompts. Members and digests: {names}.
+All drafters are measured beside AR in the same process, {row.dtype} on {row.device}; {versions}. Measured
+rows are in no training. Intervals are 95 % over prompts. Models and their digests: {names}.
 """
 
 
@@ -91,13 +91,17 @@ def languages(found: Findings) -> str:
     ]  # fmt: skip
     return f"""## Languages
 
-Task mgsm, {first.num_prompts} questions a language, greedy. Cells: α · D · speed-up. α and speed-up are measured; D,
-the cross-entropy of the drafter with the target in nats, is teacher-forced on the target's own continuations, the same
-positions for all. n-gram models give some tokens no probability: D counts those as 1.2e-38, so that each percent of
-excluded mass adds 0.87 nats; D and 𝒰 of n-gram and routed are comparable with no other's. `untrained`: the drafter
-before any of these trainings; `distilled`: on the target's greedy answers to training rows of mgsm; `routed`: n-gram
-for Swahili, s-CDF (shipped) for the others. The trainings are not of one cost: s-CDF and equal weights are 80 updates
-of up to 40 continuations, `distilled` 800 updates of 16 answers.
+Task mgsm, {first.num_prompts} questions a language, greedy. Cells: α · D · speed-up. α and speed-up are measured. D is
+the cross-entropy of the drafter with the target in nats, teacher-forced on the target's own continuations, at the same
+positions for all drafters.
+
+- `untrained`: the drafter before any of these trainings.
+- `distilled`: trained on the target's greedy answers to training rows of mgsm.
+- `routed`: n-gram for Swahili, the shipped s-CDF drafter for the other languages.
+- An n-gram model gives some tokens no probability. D counts those as 1.2e-38, so that each percent of excluded mass adds
+  0.87 nats; D and 𝒰 of `n-gram` and `routed` cannot be compared with the others'.
+- The trainings differ in cost: s-CDF and equal weights are 80 updates of up to 40 continuations, `distilled` is 800
+  updates of 16 answers.
 
 {table(head, [*rows, *([name, *cells] for name, cells in below.items())])}
 The same with intervals (of {first.num_prompts} prompts each). {chr(10).join(["", *detail])}

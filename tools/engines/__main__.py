@@ -1,8 +1,11 @@
-"""`python -m tools.engines` measures both engines and transformers' own generation on the embedded family, and
-prints a table; `--write` also what compiling takes, the limits of both engines and the speed-up at a prescribed
-acceptance rate, and makes docs/measured/engines.md of it all. On two cores that takes 20 minutes: nothing else
-should run."""
+"""Measures both engines and transformers' own generation on the embedded family, and prints a table.
 
+With --write it also measures how long compiling takes, the limits of both engines and the speed-up at a prescribed
+acceptance rate, and writes docs/measured/engines.md. This takes 20 minutes on two cores, on which nothing else should
+run.
+"""
+
+import argparse
 import os
 import subprocess
 import sys
@@ -18,29 +21,32 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "engines.md"
 PAIR = ("--target", "embedded:target", "--drafter", "embedded:drafter")
 HEAD = """# The two engines, and what the hardware allows
 
-Written by `python -m tools.engines --write` on {device}, float32, torch {torch}, transformers
-{transformers}. Nothing here was measured on a GPU: CUDA graphs, and what is wanted of them (AR at 0.75 of the bandwidth
-bound, drafting at 0.5 of its own), are untried. `python -m tools.bench_limit` measures that where there is one.
+`python -m tools.engines --write` wrote this page on {device}, in float32, with torch {torch} and transformers
+{transformers}. It measures a CPU. On a GPU, `python -m tools.bench_limit` compares AR and drafting with the bounds of the
+hardware (wanted: AR at 0.75 of the bandwidth bound, drafting at 0.5 of its own).
 
 ## Engines and methods
 
-The embedded family, greedy, {prompts} prompts in {languages} languages, at most 96 new tokens; tokens/s with prefill;
-ratios with 95 % over prompts. transformers' own: `generate`, assisted generation, prompt lookup and universal assisted
-generation. Compiled drafters with tokens of their own have room for twice the target's tokens, of bytes for six times.
-Equal outputs: the prompts on which all sides of the line emit the same tokens. Overhead: the share of the
-decode time that is no forward pass. Wanted: compiled ÷ transformers at least 2.0 for ar and sd, overhead of compiled ar
-at most 10 %, equal outputs on every prompt.
+Models are the embedded family, decoding is greedy, on {prompts} prompts in {languages} languages with at most 96 new
+tokens. Tokens/s include prefill; ratios have 95 % intervals over prompts.
+
+- transformers: its own `generate`, assisted generation, prompt lookup and universal assisted generation.
+- Equal outputs: the prompts on which all sides of the line emit the same tokens.
+- Overhead: the share of the decode time that is not a forward pass.
+- Compiled drafters with tokens of their own have room for twice the target's tokens, those of bytes for six times.
+- Wanted: compiled ÷ transformers at least 2.0 for ar and sd, overhead of compiled ar at most 10 %, equal outputs on every
+  prompt.
 
 """
 SPEEDUPS = """
-The speed-up over AR is the smaller the faster AR is: what one engine's methods gain says little about another's.
+The faster AR is, the smaller is the speed-up over it, so speed-ups of one engine say little about another.
 
 """
 COMPILING = """
 ## What compiling takes
 
-ar and sd on the embedded pair, for conversations of {tokens} tokens, in a process of its own: {first:.0f} s at a first
-start, {second:.0f} s at a second one, when torch has its compiled code on disk.
+Compiling ar and sd on the embedded pair, for conversations of {tokens} tokens, took {first:.0f} s at a first
+start, and {second:.0f} s at a second one, when torch had its compiled code on disk.
 """
 LIMITS = """
 ## `specbench limit`, {engine}
@@ -52,10 +58,10 @@ LIMITS = """
 SYNTHETIC = """
 ## Measured and expected speed-up
 
-`python -m tools.bench_limit --small`: models of 16 layers of 256 and 2 of 64 with random weights, compiled, and a
-drafter that agrees with the target with probability α. f takes a verifying pass for one single-token pass, as the
-formula of arXiv:2211.17192 (theorem 3.8) does; f with v takes it as it is measured. On a CPU a pass over six tokens is
-no single pass: there only f with v can be met.
+`python -m tools.bench_limit --small` measures models of 16 layers of 256 and 2 layers of 64 with random weights,
+compiled, with a drafter that agrees with the target with probability α. f counts a verifying pass as one single-token
+pass, like the formula of arXiv:2211.17192 (theorem 3.8); f with v counts it as measured. On a CPU a pass over six tokens
+costs more than a single-token pass, so there only f with v can be reached.
 
 ```
 {text}
@@ -103,15 +109,19 @@ def page(lines: Sequence[methods.Line]) -> Iterator[str]:
     yield SYNTHETIC.format(text=said("tools.bench_limit", "--small"))
 
 
-def main(words: Sequence[str]) -> None:
+def main() -> None:
+    """Prints the table of engines and methods, and writes the page if asked to."""
+    parser = argparse.ArgumentParser(prog="python -m tools.engines", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="measure everything and write the page")
+    asked = parser.parse_args()
     torch.set_num_threads(1)
     lines = []
     for line in methods.lines():
         lines.append(line)
         print(" | ".join(line.cells()), flush=True)
-    if "--write" in words:
+    if asked.write:
         PAGE.write_text("".join(page(lines)), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

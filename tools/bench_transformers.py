@@ -1,8 +1,9 @@
 """Compares specbench's decode loop with transformers' own in one process, on a CPU.
 
 The table has the ratios of tokens/s of AR ÷ generate, SD ÷ assisted generation, and of string matching, token
-intersection and prompt lookup ÷ transformers' own, and the number of equal outputs. All sides are interleaved per prompt
-in alternating order. A ratio is of Σ tokens ÷ Σ seconds, prefill included on both sides, with a paired bootstrap interval.
+intersection and prompt lookup ÷ transformers' own, and the number of equal outputs. All sides are interleaved per
+prompt in alternating order. A ratio is of Σ tokens ÷ Σ seconds, prefill included on both sides, with a paired
+bootstrap interval.
 """
 
 import argparse

@@ -91,16 +91,17 @@ def line_of(population: Population, num_prompts: int, num_runs: int) -> str:
 
 HEAD = """# How often the intervals hold the truth
 
-`python -m tools.coverage --write` writes this page, and `tests/test_coverage.py` checks that it belongs to the present
-method. Each simulated run draws n prompts from a population whose true value is known (`tools/populations.py`, seed 0)
-and computes the 95 % interval that a row, a rank, `compare`, `check` or `fairness` would show. The table gives the share
-of runs whose interval holds the true value, for specbench's intervals and, for comparison, for plain percentiles and BCa
-of the same resamples. The widths are those of specbench's intervals, in the unit of the number.
+`python -m tools.coverage --write` writes this page, and `tests/test_coverage.py` checks that it belongs to the
+present method. Each simulated run draws n prompts from a population whose true value is known
+(`tools/populations.py`, seed 0) and computes the 95 % interval that a row, a rank, `compare`, `check` or `fairness`
+would show. The table gives the share of runs whose interval holds the true value, for specbench's intervals and,
+for comparison, for plain percentiles and BCa of the same resamples. The widths are those of specbench's intervals,
+in the unit of the number.
 
-Lengths are log-normal with sigma 1 unless the line says otherwise, so that the longest of 100 prompts holds a tenth of
-all tokens. A share of 95 % has a standard error of 0.3 points in 5,000 runs and of 1.3 in 300. From 100 prompts on every
-share of 5,000 runs is at least 93 %; that of the variance between languages, of 300 runs, is so within two standard
-errors. Rows with fewer than 30 prompts are flagged.
+Lengths are log-normal with sigma 1 unless the line says otherwise, so that the longest of 100 prompts holds a tenth
+of all tokens. A share of 95 % has a standard error of 0.3 points in 5,000 runs and of 1.3 in 300. From 100 prompts
+on every share of 5,000 runs is at least 93 %; that of the variance between languages, of 300 runs, is so within two
+standard errors. Rows with fewer than 30 prompts are flagged.
 
 """
 

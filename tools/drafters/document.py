@@ -98,8 +98,8 @@ positions for all drafters.
 - `untrained`: the drafter before any of these trainings.
 - `distilled`: trained on the target's greedy answers to training rows of mgsm.
 - `routed`: n-gram for Swahili, the shipped s-CDF drafter for the other languages.
-- An n-gram model gives some tokens no probability. D counts those as 1.2e-38, so that each percent of excluded mass adds
-  0.87 nats; D and 𝒰 of `n-gram` and `routed` cannot be compared with the others'.
+- An n-gram model gives some tokens no probability. D counts those as 1.2e-38, so that each percent of excluded mass
+  adds 0.87 nats; D and 𝒰 of `n-gram` and `routed` cannot be compared with the others'.
 - The trainings differ in cost: s-CDF and equal weights are 80 updates of up to 40 continuations, `distilled` is 800
   updates of 16 answers.
 

@@ -22,8 +22,8 @@ PAIR = ("--target", "embedded:target", "--drafter", "embedded:drafter")
 HEAD = """# The two engines, and what the hardware allows
 
 `python -m tools.engines --write` wrote this page on {device}, in float32, with torch {torch} and transformers
-{transformers}. It measures a CPU. On a GPU, `python -m tools.bench_limit` compares AR and drafting with the bounds of the
-hardware (wanted: AR at 0.75 of the bandwidth bound, drafting at 0.5 of its own).
+{transformers}. It measures a CPU. On a GPU, `python -m tools.bench_limit` compares AR and drafting with the bounds
+of the hardware (wanted: AR at 0.75 of the bandwidth bound, drafting at 0.5 of its own).
 
 ## Engines and methods
 
@@ -34,8 +34,8 @@ tokens. Tokens/s include prefill; ratios have 95 % intervals over prompts.
 - Equal outputs: the prompts on which all sides of the line emit the same tokens.
 - Overhead: the share of the decode time that is not a forward pass.
 - Compiled drafters with tokens of their own have room for twice the target's tokens, those of bytes for six times.
-- Wanted: compiled ÷ transformers at least 2.0 for ar and sd, overhead of compiled ar at most 10 %, equal outputs on every
-  prompt.
+- Wanted: compiled ÷ transformers at least 2.0 for ar and sd, overhead of compiled ar at most 10 %, equal outputs on
+  every prompt.
 
 """
 SPEEDUPS = """
@@ -59,9 +59,9 @@ SYNTHETIC = """
 ## Measured and expected speed-up
 
 `python -m tools.bench_limit --small` measures models of 16 layers of 256 and 2 layers of 64 with random weights,
-compiled, with a drafter that agrees with the target with probability α. f counts a verifying pass as one single-token
-pass, like the formula of arXiv:2211.17192 (theorem 3.8); f with v counts it as measured. On a CPU a pass over six tokens
-costs more than a single-token pass, so there only f with v can be reached.
+compiled, with a drafter that agrees with the target with probability α. f counts a verifying pass as one
+single-token pass, like the formula of arXiv:2211.17192 (theorem 3.8); f with v counts it as measured. On a CPU a
+pass over six tokens costs more than a single-token pass, so there only f with v can be reached.
 
 ```
 {text}

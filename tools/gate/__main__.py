@@ -21,18 +21,18 @@ repository](../guide/guard.md) describes the command.
 
 ## The same run again
 
-`specbench check` compared 20 runs of the embedded pair, each with the run before it, and allowed 3 % of regression. Each
-run has AR, sd and fsd on 16 prompts. Times are processor times of the process. The cells are ratios of speed-ups, now ÷
-before, with the interval that decides. There is no interval where other work on the machine may explain the fall
-(`specbench/results/gate/pairing.py`).
+`specbench check` compared 20 runs of the embedded pair, each with the run before it, and allowed 3 % of regression.
+Each run has AR, sd and fsd on 16 prompts. Times are processor times of the process. The cells are ratios of
+speed-ups, now ÷ before, with the interval that decides. There is no interval where other work on the machine may
+explain the fall (`specbench/results/gate/pairing.py`).
 
 """
 INJECTED = """
 ## Injected regressions
 
-Each regression was compared with the same run without it, which was measured before. A regression in code that AR and
-the methods share slows both down, so that no speed-up falls. The gate then says that AR is slower; from 1.25 times on it
-compares no speed-ups.
+Each regression was compared with the same run without it, which was measured before. A regression in code that AR
+and the methods share slows both down, so that no speed-up falls. The gate then says that AR is slower; from 1.25
+times on it compares no speed-ups.
 
 """
 SIMULATED = """

@@ -1,4 +1,4 @@
-"""Parameters as a reader meets them: the keys of a model with their types, ranges, defaults and meanings."""
+"""Describes the keys of a model: types, ranges, defaults and meanings, read from its annotations."""
 
 import json
 import math
@@ -17,7 +17,7 @@ BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at mos
 
 
 class Parameter(BaseModel):
-    """One key of a method. `range`: "" where the type says all. `settable`: by --set, or only in its file."""
+    """One key. `range` is empty if the type says all. `settable`: --set can change it, not only a file."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -32,7 +32,7 @@ class Parameter(BaseModel):
 
 
 class AnySchema(GenerateJsonSchema):
-    """A type that JSON Schema cannot express has no range; it is no error. Nor has every whole number one."""
+    """JSON Schema in which a type that it cannot express, and a plain integer, have no range."""
 
     def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
         found = super().int_schema(schema)
@@ -46,7 +46,7 @@ class AnySchema(GenerateJsonSchema):
 
 
 def described(model: type[BaseModel], place: str, values: Mapping[str, Any], settable: set[str]) -> list[Parameter]:
-    """The fields of an options model; `values` are the method's own, `place` the key that they stand below."""
+    """Returns the fields of a model. `values` are those that are given, `place` is the key above the fields."""
     schema = model.model_json_schema(schema_generator=AnySchema)
     found = []
     for name, field in model.model_fields.items():
@@ -64,13 +64,13 @@ def described(model: type[BaseModel], place: str, values: Mapping[str, Any], set
 
 
 def meaning(schema: Mapping[str, Any]) -> str | None:
-    """The description, which may stand at one of the alternatives of a type."""
+    """Returns the description, which may be that of one of the alternatives of a type."""
     found = [each["description"] for each in (schema, *schema.get("anyOf", ())) if "description" in each]
     return found[0] if found else None
 
 
 def kind_and_range(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[str, str]:
-    """A JSON schema in words: ("a number", "0 to 1"); ("one of", "raw, processed")."""
+    """Returns a JSON schema in words: ("a number", "0 to 1"), or ("one of", "raw, processed")."""
     if "$ref" in schema:
         schema = {**definitions.get(schema["$ref"].rpartition("/")[2], {}), **schema}
     if "anyOf" in schema:
@@ -92,7 +92,7 @@ def bounded(schema: Mapping[str, Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as YAML writes it."""
+    """Returns a value as YAML writes it."""
     if isinstance(value, float) and math.isinf(value):
         return ".inf" if value > 0 else "-.inf"
     if isinstance(value, (list, tuple)):

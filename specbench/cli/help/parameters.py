@@ -1,4 +1,4 @@
-"""The parameters of a method: what each may be, is, and means, read from the annotations that check it."""
+"""The parameters of a method, read from the annotations that check their values."""
 
 import inspect
 from typing import Any
@@ -10,12 +10,12 @@ from specbench.specs.components import Component
 from specbench.specs.method import SHARE, MethodSpec
 from specbench.specs.parameters import NAMES, AnySchema, Parameter, described
 
-LENGTH = "Draft tokens per step: more are accepted at a time, and more are drafted for nothing."
+LENGTH = "Draft tokens per step. With more, more are accepted at a time and more are drafted in vain."
 OFFERED = ("target", "drafter", "num_draft_tokens", "sampling", "max_new_tokens", "eos_token_ids", "seed", "on_token")
 
 
 def parameters(method: MethodSpec) -> list[Parameter]:
-    """All parameters of a method, its draft length first. Imports the code of an external decoder."""
+    """Returns all parameters of a method, the draft length first. Imports the code of an external decoder."""
     settable = set(dotted.leaves(method.model_dump(exclude={"sweep"})))
     found: list[Parameter] = []
     if method.decoder is not None:
@@ -30,7 +30,7 @@ def parameters(method: MethodSpec) -> list[Parameter]:
 
 
 def components(method: MethodSpec) -> list[tuple[str, Component]]:
-    """The parts by the key that they stand below; with routes a drafter for each that names one."""
+    """Returns the components with the keys above them; with routes, a drafter for each route that names one."""
     drafters: list[tuple[str, Component]] = [("drafter", method.drafter)]
     if method.routes is not None:
         routes = method.routes.items()
@@ -43,7 +43,7 @@ def options_of(component: Component) -> type[BaseModel]:
 
 
 def external_options(entry: str) -> type[BaseModel]:
-    """The options of an external decoder: what its code names and specbench does not pass itself."""
+    """Returns the options of an external decoder: the parameters of its code that specbench does not pass itself."""
     from specbench.integrations.entry import load
 
     code = load(entry)
@@ -64,7 +64,7 @@ def external_options(entry: str) -> type[BaseModel]:
 
 
 def draft_length(method: MethodSpec) -> Parameter:
-    """The draft length; a method that drafts, drafts at least one token."""
+    """Returns the draft length of a method that drafts, which is at least one token."""
     properties = MethodSpec.model_json_schema(schema_generator=AnySchema)["properties"]
     known = properties["num_draft_tokens"]
     return Parameter(
@@ -74,7 +74,7 @@ def draft_length(method: MethodSpec) -> Parameter:
 
 
 def route_lengths(method: MethodSpec) -> list[Parameter]:
-    """The draft lengths that routes have, or may have, of their own."""
+    """Returns the draft lengths that routes have, or may have, of their own."""
     common = draft_length(method)
     kind, meaning = f"{NAMES['integer']} or null", "Draft tokens per step of this route; null: num_draft_tokens."
     return [
@@ -85,7 +85,7 @@ def route_lengths(method: MethodSpec) -> list[Parameter]:
 
 
 def drafter_share(method: MethodSpec) -> Parameter:
-    """The share of the queries that the drafter decodes, where they are shared out."""
+    """Returns the share of the queries that the drafter decodes alone."""
     return Parameter(
         key="drafter_share", type=NAMES["number"], range="0 to 1", required=True, default=None,
         value=method.drafter_share, meaning=SHARE, settable=True,

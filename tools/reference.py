@@ -224,7 +224,7 @@ def paper(name: str | None) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns the lines of a Markdown table and an empty line."""
-    body = [[cell.replace("|", "\\|") for cell in cells] for cells in rows]
+    body = [[" ".join(cell.replace("|", "\\|").split()) for cell in cells] for cells in rows]
     return [*(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *body]), ""]
 
 

@@ -57,7 +57,7 @@ def described(model: type[BaseModel], place: str, values: Mapping[str, Any], set
         found.append(
             Parameter(
                 key=key, type=kind, range=bounds, required=field.is_required(), default=default,
-                value=values.get(name, default), meaning=meaning(known), settable=key in settable,
+                value=values.get(name, default), meaning=meaning(known) or field.description, settable=key in settable,
             )
         )  # fmt: skip
     return found
@@ -78,7 +78,7 @@ def kind_and_range(schema: Mapping[str, Any], definitions: Mapping[str, Any]) ->
         ranges = [bounds for _, bounds in pairs if bounds]
         return " or ".join(kind for kind, _ in pairs), "; ".join(ranges)
     if "const" in schema:
-        return "only", str(schema["const"])
+        return "only", shown(schema["const"])
     if "enum" in schema:
         return "one of", ", ".join(map(str, schema["enum"]))
     return NAMES.get(schema.get("type", ""), "any value"), schema.get("range") or bounded(schema)

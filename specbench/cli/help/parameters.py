@@ -10,7 +10,6 @@ from specbench.specs.components import Component
 from specbench.specs.method import SHARE, MethodSpec
 from specbench.specs.parameters import NAMES, AnySchema, Parameter, described
 
-LENGTH = "Draft tokens per step. With more, more are accepted at a time and more are drafted in vain."
 OFFERED = ("target", "drafter", "num_draft_tokens", "sampling", "max_new_tokens", "eos_token_ids", "seed", "on_token")
 
 
@@ -69,7 +68,7 @@ def draft_length(method: MethodSpec) -> Parameter:
     known = properties["num_draft_tokens"]
     return Parameter(
         key="num_draft_tokens", type=NAMES["integer"], range=f"1 to {known['maximum']}", required=True, default=None,
-        value=method.num_draft_tokens, meaning=known.get("description", LENGTH), settable=True,
+        value=method.num_draft_tokens, meaning=known["description"], settable=True,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 import pytest
 from scipy import stats
 
-from tools.coverage import ENOUGH, LEAST, NUM_RUNS, PAGE, SIZES, coverage, method_digest, sample_of
+from tools.coverage import ENOUGH, HEAD, LEAST, NUM_RUNS, PAGE, SIZES, coverage, method_digest, sample_of
 from tools.populations import POPULATIONS
 
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -19,6 +19,7 @@ def published():
 
 def test_the_page_names_the_method_of_now():
     assert f"Method {method_digest()}," in TEXT, AGAIN
+    assert TEXT.startswith(HEAD), AGAIN
 
 
 def test_the_page_has_every_population_at_every_size():

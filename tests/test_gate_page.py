@@ -8,7 +8,7 @@ import pytest
 from specbench.results.gate.pairing import DRIFTED
 from specbench.results.gate.speed import MIN_PROMPTS
 from tools.gate import measured
-from tools.gate.__main__ import NUM_CHECKS, NUM_REPETITIONS, PAGE
+from tools.gate.__main__ import HEAD, INJECTED, NUM_CHECKS, NUM_REPETITIONS, PAGE, SIMULATED
 from tools.gate.simulated import CLOCKS, FALLS, MAX_REGRESSION, NUM_METHODS, PLACES, SIZES, shares
 
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -31,6 +31,10 @@ def simulated():
         }
         for name, num_prompts, num_methods, allowed, *cells in lines("Simulated checks")
     }
+
+
+def test_the_page_has_the_text_of_its_script():
+    assert TEXT.startswith(HEAD) and INJECTED in TEXT and SIMULATED.format(num=f"{NUM_CHECKS:,}") in TEXT
 
 
 def test_no_repetition_is_called_a_regression_and_few_have_no_verdict():

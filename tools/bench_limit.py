@@ -87,10 +87,10 @@ def measure(models: ModelPair, setting: Setting) -> dict[float | None, list[Gene
     num_compiled = num_compilations()
     for number in range(-1, setting.num_prompts):
         ids = torch.randint(0, models.target.vocab_size, (setting.context,), generator=chance).tolist()
-        for rate in list(decoders)[:: 1 if number % 2 == 0 else -1]:
-            generation = decoders[rate].generate(ids, StopRules(setting.num_tokens), seed=number + 1)
+        for key in list(decoders)[:: 1 if number % 2 == 0 else -1]:
+            generation = decoders[key].generate(ids, StopRules(setting.num_tokens), seed=number + 1)
             if number >= 0:
-                found[rate].append(generation)
+                found[key].append(generation)
     assert num_compilations() == num_compiled, "passes were compiled while others were measured"
     return found
 
@@ -101,7 +101,7 @@ class Measured:
     which is what a sum of seconds is made of."""
 
     cost_ratio: float
-    means: Costs
+    means: Costs[float]
 
     @classmethod
     def of(cls, found: dict[float | None, list[Generation]], num_draft_tokens: int) -> "Measured":
@@ -142,7 +142,7 @@ def rates_table(found: dict[float | None, list[Generation]], setting: Setting) -
 
 
 def speedup_of(own: Sequence[Generation], plain: Sequence[Generation]) -> tuple[float, str]:
-    """The speed-up over AR, and the same with its interval."""
+    """Returns the speed-up over AR, and its text with the interval."""
     columns = [
         np.array(values, dtype=float)
         for side in (own, plain)
@@ -150,6 +150,7 @@ def speedup_of(own: Sequence[Generation], plain: Sequence[Generation]) -> tuple[
     ]
     low, high = bootstrap.interval(columns, seed=0)
     value = bootstrap.ratio(columns)
+    assert value is not None
     return value, f"{value:.2f}" if low is None or high is None else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 

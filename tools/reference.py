@@ -15,10 +15,10 @@ from pydantic import BaseModel
 
 from specbench.cli import app
 from specbench.cli.help.method import MethodHelp, method_help, prose
-from specbench.cli.listing import MEANINGS
 from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
 from specbench.publish.boards.spec import BoardSpec
 from specbench.publish.suite.spec import SuiteSpec
+from specbench.results.glossary import MEANINGS
 from specbench.results.row import Row
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.components import Component

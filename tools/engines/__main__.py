@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from specbench.results.environment import environment
+from tools.bench_transformers import ratio
 from tools.engines import compiling, methods
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "engines.md"
@@ -78,7 +79,7 @@ def speedups(lines: Sequence[methods.Line]) -> list[list[str]]:
     """The speed-up of every method over AR, by engine."""
     plain = lines[0]
     return [
-        [line.method, *(methods.ratio(own, other) if own and other else "–" for own, other in (
+        [line.method, *(ratio(own, other) if own and other else "–" for own, other in (
             (line.eager, plain.eager), (line.compiled, plain.compiled), (line.transformers, plain.transformers)
         ))] for line in lines[1:]
     ]  # fmt: skip

@@ -117,7 +117,7 @@ def make_worse(drafter: Path, path: Path) -> None:
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.ndim > 1:
-                parameter += NOISE * parameter.std() * torch.randn(parameter.shape, generator=generator)
+                parameter.add_(NOISE * parameter.std() * torch.randn(parameter.shape, generator=generator))
     network.save_pretrained(path)
 
 

@@ -12,13 +12,13 @@ from pydantic import Field
 
 from specbench.cli.help.find import find_help
 from specbench.cli.help.method import MethodHelp
-from specbench.cli.help.text import method_text
+from specbench.cli.help.parameters import described
+from specbench.cli.help.text import method_text, shown
 from specbench.cli.info import show
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, Registry
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.overrides import with_overrides
-from specbench.specs.parameters import described, shown
 from tests.test_plugins import installed, python  # noqa: F401  (installed: a fixture)
 
 METHODS = method_names()

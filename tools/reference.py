@@ -15,6 +15,8 @@ from pydantic import BaseModel
 
 from specbench.cli import app
 from specbench.cli.help.method import MethodHelp, method_help, prose
+from specbench.cli.help.parameters import Parameter, described
+from specbench.cli.help.text import shown
 from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
 from specbench.publish.boards.spec import BoardSpec
 from specbench.publish.suite.spec import SuiteSpec
@@ -23,7 +25,6 @@ from specbench.results.row import Row
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.components import Component
 from specbench.specs.method import MethodSpec
-from specbench.specs.parameters import Parameter, described, shown
 from specbench.specs.task import TaskSpec
 from specbench.training.spec import DEFAULTS, NgramSpec, TrainSpec
 from tools.surroundings import EXIT_CODES, VARIABLES

@@ -6,7 +6,6 @@ from rich.text import Text
 
 from specbench.cli.help.method import verdict
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
-from specbench.results.glossary import MEANINGS
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.method import MethodSpec
 
@@ -46,6 +45,8 @@ def parts_table() -> Table:
 
 def metrics_table() -> Table:
     """Returns a table of the metrics of a row."""
+    from specbench.results.glossary import MEANINGS  # brings scipy, which the other tables do without
+
     table = _table("metrics of a leaderboard row", "name", "unit", "meaning")
     for name, (unit, meaning) in MEANINGS.items():
         add_row(table, name, unit, meaning)

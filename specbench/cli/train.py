@@ -35,12 +35,11 @@ class WithKeys(TyperCommand):
     """A command whose help ends with the keys that it may be given."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from specbench.cli.help.text import keys_text
-        from specbench.training.settings import keys
+        from specbench.training.settings import keys_text
 
         super().format_help(ctx, formatter)
         assert self.name is not None
-        stdout.out(keys_text(keys(self.name)))
+        stdout.out(keys_text(self.name))
 
 
 @train.command(cls=WithKeys)

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.specs import components as dotted
 from specbench.specs import yaml_files
 from specbench.specs.components import AnySpec, build
-from specbench.specs.parameters import Parameter, described
 from specbench.training.spec import BLOCKS, DEFAULTS, Described, Kind, NgramSpec, TrainSpec
+
+if TYPE_CHECKING:
+    from specbench.cli.help.parameters import Parameter
 
 EXAMPLES = {
     "scdf": "scdf.estimator=sampled",
@@ -73,7 +76,12 @@ def place(problem: str, config: Path | None, file: Mapping[str, Any], overrides:
     return f"{config}: " if key.split(".")[0] in file else ""
 
 
-def keys(kind: str) -> Iterator[Parameter]:
+def keys_text(kind: str) -> str:
+    """One entry for each key that --set and --config take."""
+    return "\n".join(["Keys of --set and --config:", *(line for key in keys(kind) for line in entry(key))])
+
+
+def keys(kind: str) -> "Iterator[Parameter]":
     """The keys of a kind, those of its parts by their dotted names."""
     model: type[Described] = TrainSpec if kind in DEFAULTS else NgramSpec
     for parameter in keys_of(model, "", DEFAULTS.get(kind, {})):
@@ -82,8 +90,10 @@ def keys(kind: str) -> Iterator[Parameter]:
             yield parameter
 
 
-def keys_of(model: type[Described], place: str, defaults: Mapping[str, Any]) -> Iterator[Parameter]:
+def keys_of(model: type[Described], place: str, defaults: Mapping[str, Any]) -> "Iterator[Parameter]":
     """The keys of a spec in order; a part that may be left out comes with its own keys behind it."""
+    from specbench.cli.help.parameters import described
+
     parameters = described(model, place, defaults, set())
     for parameter, field in zip(parameters, model.model_fields.values(), strict=True):
         key = parameter.key.removeprefix(".")
@@ -98,3 +108,14 @@ def part_of(annotation: Any) -> type[Described] | None:
     """The spec that a key holds, or may hold; those of a mapping have names of the user's."""
     held = () if get_origin(annotation) is dict else (annotation, *get_args(annotation))
     return next((each for each in held if isinstance(each, type) and issubclass(each, Described)), None)
+
+
+def entry(parameter: "Parameter") -> list[str]:
+    """`key = default (what it may be): meaning`, folded."""
+    from specbench.cli.help.text import WIDTH, shown
+
+    value = f"[{shown(parameter.value)}]" if isinstance(parameter.value, tuple) else shown(parameter.value)
+    default = "must be given" if parameter.value is None and parameter.required else f"= {value}"
+    bounds = f" ({parameter.range})" if parameter.type == "one of" else ""
+    meaning = f": {parameter.meaning}" if parameter.meaning else ""
+    return wrap(f"{parameter.key} {default}{bounds}{meaning}", WIDTH, initial_indent="  ", subsequent_indent="      ")

@@ -7,12 +7,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from specbench.cli.help.parameters import parameters
+from specbench.cli.help.parameters import Parameter, parameters
 from specbench.core.resources import EMBEDDED
 from specbench.embedded.family import drafter_for
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.method import MethodSpec
-from specbench.specs.parameters import Parameter
 from specbench.specs.run import own_drafter
 
 TASK = "mgsm"  # comes with sample rows that the embedded models can answer

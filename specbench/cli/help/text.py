@@ -1,13 +1,14 @@
 """Help as text of at most 100 columns."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from textwrap import indent, wrap
 from typing import Any
 
 from specbench.cli.help.method import MethodHelp
+from specbench.cli.help.parameters import Parameter
 from specbench.cli.help.task import TaskHelp
-from specbench.specs.parameters import Parameter, shown
 
 WIDTH = 100
 
@@ -100,21 +101,16 @@ def verbatim(text: str) -> list[str]:
     return [line for each in text.splitlines() for line in folded(each, 2) or [""]]
 
 
+def shown(value: Any) -> str:
+    """Returns a value as YAML writes it."""
+    if isinstance(value, float) and math.isinf(value):
+        return ".inf" if value > 0 else "-.inf"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(shown, value))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
 def flow(values: Mapping[str, Any] | None) -> str:
     """Returns a mapping in one line, without keys that are not set."""
     given = {key: value for key, value in (values or {}).items() if value not in (None, (), [])}
     return ", ".join(f"{key} {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in given.items())
-
-
-def keys_text(parameters: Iterable[Parameter]) -> str:
-    """Returns one entry for each key that --set and --config take."""
-    return "\n".join(["Keys of --set and --config:", *(line for each in parameters for line in entry(each))])
-
-
-def entry(parameter: Parameter) -> list[str]:
-    """`key = default (what it may be): meaning`, folded."""
-    value = f"[{shown(parameter.value)}]" if isinstance(parameter.value, tuple) else shown(parameter.value)
-    default = "must be given" if parameter.value is None and parameter.required else f"= {value}"
-    bounds = f" ({parameter.range})" if parameter.type == "one of" else ""
-    meaning = f": {parameter.meaning}" if parameter.meaning else ""
-    return wrap(f"{parameter.key} {default}{bounds}{meaning}", WIDTH, initial_indent="  ", subsequent_indent="      ")

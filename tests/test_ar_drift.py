@@ -7,7 +7,7 @@ import pytest
 
 from specbench.results.bootstrap import Metric
 from specbench.results.warnings import MIN_PROMPTS, ar_drift, drift_of, has_drifted
-from tests.show_drift import shares, simulated
+from tools.drift import shares, simulated
 
 RUNS = 400
 

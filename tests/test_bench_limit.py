@@ -6,8 +6,8 @@ from rich.table import Table
 from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Step
 from specbench.models.causal_lm import ModelPair
-from tests.bench_limit import Setting, bounds_table, measure, random_model, rates_table
 from tests.limits import known_report
+from tools.bench_limit import Setting, bounds_table, measure, random_model, rates_table
 
 
 def cells(table: Table) -> list[list[str]]:

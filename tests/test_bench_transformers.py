@@ -3,8 +3,8 @@
 import pytest
 from rich.table import Table
 
-from tests import bench_transformers
-from tests.bench_transformers import PAIRS, bridges, embedded, long_context
+from tools import bench_transformers
+from tools.bench_transformers import PAIRS, bridges, embedded, long_context
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from scipy import stats
 from specbench.results import log_ratios as resampling
 from specbench.results.bootstrap import SHARE, Metric, Prompts, interval, ratio, wilson
 from specbench.results.log_ratios import MAX_PIVOT, MIN_STUDENTIZED, normal, resamples, standard_error, studentized
-from tests.show_coverage import POPULATIONS, coverage
+from tools.coverage import POPULATIONS, coverage
 
 
 def columns(*values):

@@ -3,12 +3,12 @@
 import pytest
 from scipy import stats
 
-from tests.populations import POPULATIONS
-from tests.show_coverage import ENOUGH, LEAST, NUM_RUNS, PAGE, SIZES, coverage, method_digest, sample_of
+from tools.coverage import ENOUGH, HEAD, LEAST, NUM_RUNS, PAGE, SIZES, coverage, method_digest, sample_of
+from tools.populations import POPULATIONS
 
 TEXT = PAGE.read_text(encoding="utf-8")
 QUICK = (0, 3)  # populations of the fast tests
-AGAIN = "the method has changed: `python -m tests.show_coverage --write` computes the page anew"
+AGAIN = "the method has changed: `python -m tools.coverage --write` computes the page anew"
 
 
 def published():
@@ -20,6 +20,7 @@ def published():
 
 def test_the_page_names_the_method_of_now():
     assert f"Method {method_digest()}," in TEXT, AGAIN
+    assert TEXT.startswith(HEAD), AGAIN
 
 
 def test_the_page_has_every_population_at_every_size():

@@ -46,7 +46,7 @@ from specbench.results.verdict import TokenDifference
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 from tests import tiny
-from tests.show_gate.simulated import CLOCKS, shares
+from tools.gate.simulated import CLOCKS, shares
 
 NUM_PROMPTS = 20
 
@@ -506,7 +506,7 @@ def test_false_alarms_are_rare():
 
 
 def test_false_alarms_are_few_and_large_falls_are_seen(monkeypatch):
-    """Exit codes; leaderboards/gate.md has the table. Of 200 checks more than 6 are alarms with a probability of 0.4 %
+    """Exit codes; docs/measured/gate.md has the table. Of 200 checks more than 6 are alarms with a probability of 0.4 %
     at a rate of 1 %, and of 94 % at a rate of 5.5 %."""
     assert shares(200, MIN_PROMPTS, 0.0, CLOCKS["quiet"], max_regression=0.0)[1] <= 6 / 200
     assert shares(20, 100, 0.2, CLOCKS["quiet"])[1] >= 0.9

@@ -1,4 +1,4 @@
-"""leaderboards/gate.md says of the gate what it is: repetitions without an alarm, regressions caught, shares computed
+"""docs/measured/gate.md says of the gate what it is: repetitions without an alarm, regressions caught, shares computed
 again."""
 
 import re
@@ -7,12 +7,12 @@ import pytest
 
 from specbench.results.gate.pairing import DRIFTED
 from specbench.results.gate.speed import MIN_PROMPTS
-from tests.show_gate import measured
-from tests.show_gate.__main__ import NUM_CHECKS, NUM_REPETITIONS, PAGE
-from tests.show_gate.simulated import CLOCKS, FALLS, MAX_REGRESSION, NUM_METHODS, PLACES, SIZES, shares
+from tools.gate import measured
+from tools.gate.__main__ import HEAD, INJECTED, NUM_CHECKS, NUM_REPETITIONS, PAGE, SIMULATED
+from tools.gate.simulated import CLOCKS, FALLS, MAX_REGRESSION, NUM_METHODS, PLACES, SIZES, shares
 
 TEXT = PAGE.read_text(encoding="utf-8")
-README = " ".join((PAGE.parents[1] / "README.md").read_text(encoding="utf-8").split())
+GUIDE = " ".join((PAGE.parents[1] / "guide" / "guard.md").read_text(encoding="utf-8").split())
 SHARED = "AR's too"  # in the name of what no speed-up shows
 MOST_WITHOUT_VERDICT = 4  # of the repetitions, on a machine with other work
 ALLOWED = f"{MAX_REGRESSION:.0%}"
@@ -31,6 +31,10 @@ def simulated():
         }
         for name, num_prompts, num_methods, allowed, *cells in lines("Simulated checks")
     }
+
+
+def test_the_page_has_the_text_of_its_script():
+    assert TEXT.startswith(HEAD) and INJECTED in TEXT and SIMULATED.format(num=f"{NUM_CHECKS:,}") in TEXT
 
 
 def test_no_repetition_is_called_a_regression_and_few_have_no_verdict():
@@ -54,13 +58,13 @@ def test_every_injected_regression_is_caught_but_those_that_ar_shares():
 
 
 def test_simulated_false_alarms_are_at_most_one_of_a_hundred():
-    """On a noisy machine of one method; of five the README says the largest share."""
+    """On a noisy machine of one method; of five the guide says the largest share."""
     found = simulated()
     places = [(name, n, m, f"{allowed:.0%}") for name, allowed in PLACES for n in SIZES for m in NUM_METHODS]
     assert list(found) == places and {name for name, _ in PLACES} == set(CLOCKS)
     assert all(shares[0.0][1] <= 1 for (name, _, m, _), shares in found.items() if name == "quiet" or m == 1)
     most = max(shares[0.0][1] for shares in found.values())
-    assert most < 1.5 and f"({most} % of five methods" in README
+    assert most < 1.5 and f"({most} % of five methods" in GUIDE
 
 
 @pytest.mark.parametrize(("name", "num_prompts", "fall"), [("quiet", MIN_PROMPTS, 0.2), ("noisy", MIN_PROMPTS, 0.2)])
@@ -72,9 +76,9 @@ def test_simulated_shares_are_computed_again(name, num_prompts, fall):
         assert abs(again - share / 100) < 4 * (true * (1 - true) * (1 / 200 + 1 / NUM_CHECKS)) ** 0.5
 
 
-def test_the_figures_of_the_readme_are_those_of_the_page():
+def test_the_figures_of_the_guide_are_those_of_the_page():
     found = simulated()
-    told = re.search(r"on a quiet machine ([^;]*); on a noisy one ([^(]*)\(", README)
+    told = re.search(r"on a quiet machine ([^;]*); on a noisy one ([^(]*)\(", GUIDE)
     for name, text in zip(CLOCKS, told.groups(), strict=True):
         expected = [f"{found[name, n, 1, ALLOWED][fall][1]:.0f}" for n in SIZES for fall in (0.1, 0.2)]
         assert re.findall("[0-9]+", text) == expected, (text, expected)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from specbench.results.glossary import MEANINGS, OF_SCORES, SCORES, meaning
 from specbench.results.metrics import summarize
-from specbench.results.units import MEANINGS, OF_SCORES, SCORES, meaning
 from tests.test_metrics import autoregressive, generation, record
 
 ONLY_WHERE_DRAFTS_END = {"acceptance_rate_unconditional"}  # of records with `attempted`
@@ -16,7 +16,8 @@ def test_every_metric_is_explained_and_nothing_else() -> None:
 
 
 def test_scores_are_explained_with_what_is_derived_from_them() -> None:
-    assert meaning("bleu_ar") == ("0 … 100", "bleu: the same of the baseline, over the answers that both have one for")
+    told = "bleu: the same for the baseline, over the answers for which both have one"
+    assert meaning("bleu_ar") == ("0 … 100", told)
     assert meaning("accuracy_difference") == ("share", "accuracy: method − baseline, paired by example")
     assert meaning("pass@10") == meaning("pass@k") and meaning("tokens_per_second_ar") != meaning("speedup")
     assert meaning("unheard_of") is None and meaning("unheard_of_ar") is None
@@ -31,7 +32,7 @@ def test_a_rate_of_conversations_is_said_to_be_the_mean_over_turns() -> None:
     found = summarize(turns, "m", num_draft_tokens=14, verification={"rule": "rejection"})
     for name in ("acceptance_rate", "draft_efficiency"):
         assert found[name].value == pytest.approx((9 / 13 + 8 / 14) / 2)
-        assert MEANINGS[name][1].endswith("mean over answers: of a conversation, over its turns")
+        assert MEANINGS[name][1].endswith("mean over answers (each turn of a conversation is one)")
     assert found["acceptance_rate_pooled"].value == pytest.approx(17 / 27)
 
 

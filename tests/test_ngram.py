@@ -15,7 +15,8 @@ from specbench.models.ngram import NgramModel, vocabulary_digest
 from specbench.training import ngram_build as levels
 from specbench.training import ngram_build as runs
 from specbench.training.ngram_build import build_ngrams
-from tests import bench_ngram, tiny
+from tests import tiny
+from tools import bench_ngram
 
 VOCAB = 7
 Specbench = Callable[..., tuple[int, str, str]]

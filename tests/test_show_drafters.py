@@ -9,10 +9,10 @@ import pytest
 from specbench.analysis.fairness_numbers import NumberChange
 from specbench.embedded.family import read_manifest
 from specbench.results.bootstrap import Metric
-from tests.show_drafters.cells import interval, number, table
-from tests.show_drafters.claims import Claim, changes, section, verdict
-from tests.show_drafters.scaling import Columns, Point, combined
-from tests.show_drafters.workplace import ROOT, Workplace
+from tools.drafters.cells import interval, number, table
+from tools.drafters.claims import Claim, changes, section, verdict
+from tools.drafters.scaling import Columns, Point, combined
+from tools.drafters.workplace import ROOT, Workplace
 
 
 def column(rate: float, num_prompts: int = 40) -> np.ndarray:
@@ -90,6 +90,6 @@ def test_what_another_command_made_is_refused(tmp_path: Any, monkeypatch: pytest
 
 
 def test_the_page_is_of_the_shipped_members() -> None:
-    page = (ROOT / "leaderboards" / "drafters.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "measured" / "drafters.md").read_text(encoding="utf-8")
     for name, entry in read_manifest().items():
-        assert f"`{name}` {entry['digest'][:12]}" in page, f"{name} was rebuilt: run python -m tests.show_drafters"
+        assert f"`{name}` {entry['digest'][:12]}" in page, f"{name} was rebuilt: run python -m tools.drafters"

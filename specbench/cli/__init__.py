@@ -1,4 +1,4 @@
-"""The command line: every command is a function of one of these modules."""
+"""The command line. Each command is a function in a module of this package."""
 
 import io
 import os
@@ -22,7 +22,7 @@ from specbench.core.console import CLOSED_PIPE, INTERRUPTED, discard_output, fai
 from specbench.core.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-# The base of all mistakes in the command line: click's, or the copy of it that newer versions of typer hold.
+# The base class of all mistakes in the command line, in click or in the copy of it in newer versions of typer.
 UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
 
 
@@ -66,16 +66,16 @@ bound_numbers(app)
 
 
 def main() -> None:
-    """The console script: a user's mistake is one line on stderr and exit code 2."""
+    """Runs the console script. A mistake of the user is one line on stderr and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # no α in this encoding is no reason to lose a result
+            stream.reconfigure(errors="replace")  # an encoding without α must not lose a result
     warnings.showwarning = show_warning
     try:
         code = call_app()
         sys.stdout.flush()
     except OSError as error:
-        if error.filename is not None:  # of a file, not of what is printed
+        if error.filename is not None:  # of a file, not of the output
             sys.exit(fail(ConfigError(f"{os.fsdecode(error.filename)!r:.200}: {error.strerror or error}")))
         discard_output()
         code = CLOSED_PIPE if isinstance(error, BrokenPipeError) else 2
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def call_app() -> int:
-    """Parse the command line and run its command: the exit code."""
+    """Parses the command line and runs its command. Returns the exit code."""
     try:
         check_words(sys.argv[1:])
         code = int(app(standalone_mode=False) or 0)
@@ -92,7 +92,7 @@ def call_app() -> int:
     except typer.Abort:
         code = INTERRUPTED
     except UsageError as error:
-        if not sys.argv[1:]:  # no arguments at all: the message is the help
+        if not sys.argv[1:]:  # without arguments the message is the help
             error.show()
             return error.exit_code
         return fail(ConfigError(with_value(error)))
@@ -108,7 +108,7 @@ def call_app() -> int:
 
 
 def with_value(error: typer.BadParameter) -> str:
-    """The message of a mistake in the command line, with the value of the option that it is about."""
+    """Returns the message of a mistake in the command line, with the value of the option concerned."""
     message = error.format_message()
     for name in getattr(getattr(error, "param", None), "opts", []):
         for word, following in reversed([*zip(sys.argv, [*sys.argv[1:], ""], strict=True)]):  # the last one counts

@@ -1,4 +1,4 @@
-"""`specbench list`."""
+"""`specbench list`, `show`, `validate` and `fetch`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +15,9 @@ from specbench.specs.task import TaskSpec
 
 
 def list_(
-    kind: Annotated[str, typer.Argument(help="tasks, methods, parts or metrics; all when absent.")] = "all",
+    kind: Annotated[str, typer.Argument(help="tasks, methods, parts or metrics; all if absent.")] = "all",
 ) -> None:
-    """List the tasks, methods and their parts (built in or from plug-ins), and what the metrics mean."""
+    """List tasks, methods and their components, built-in ones and those of plug-ins, and what the metrics mean."""
     from specbench.cli.listing import methods_table, metrics_table, parts_table, tasks_table
 
     tables = {"tasks": tasks_table, "methods": methods_table, "parts": parts_table, "metrics": metrics_table}
@@ -32,7 +32,7 @@ def show(
     name: Annotated[str, typer.Argument(help="A method or a task: a name, or the path of a YAML file.")],
     as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Explain a method: its parts, parameters and ranges, lossless or not, needs, presets, how to run it; or a task."""
+    """Explain a task, or a method: its components, parameters, losslessness, needs, presets and commands."""
     from specbench.cli.help.find import find_help
     from specbench.cli.help.method import MethodHelp
     from specbench.cli.help.text import method_text, task_text
@@ -45,7 +45,7 @@ def show(
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or suite YAML files.")]) -> None:
-    """Check task, method and suite files; says what is wrong with each and exits with 2 if any is."""
+    """Check task, method and suite files, and print what is wrong with each; exit code 2 if any is wrong."""
     from specbench.publish.cells import is_suite, load_suite
     from specbench.specs.catalogue import load_file, namesake
 
@@ -70,7 +70,7 @@ def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or s
 
 
 def check_code(file: Path, spec: TaskSpec | MethodSpec) -> None:
-    """Raise ConfigError where the code of an external decoder cannot be loaded."""
+    """Raises ConfigError if the code of an external decoder cannot be loaded."""
     if not isinstance(spec, MethodSpec) or spec.decoder is None:
         return
     from specbench.integrations.entry import load
@@ -87,7 +87,7 @@ def fetch(
     split: Annotated[str | None, typer.Option(help="Another split than the task's own.")] = None,
     set_: arguments.Overrides = None,
 ) -> None:
-    """Download the files of tasks from the hub ahead of a run, which then reads them also without a connection."""
+    """Download the files of tasks from the hub ahead of a run, which then needs no connection."""
     from specbench.tasks.fetch import fetch_tasks
 
     overrides = [*(set_ or []), *([f"dataset.split={split}"] if split is not None else [])]

@@ -1,4 +1,4 @@
-"""Tables of what can be run and what is measured: tasks, methods, metrics."""
+"""Tables of tasks, methods, components and metrics for `specbench list`."""
 
 from rich import box
 from rich.table import Column, Table
@@ -6,7 +6,6 @@ from rich.text import Text
 
 from specbench.cli.help.method import verdict
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
-from specbench.results.units import MEANINGS
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.method import MethodSpec
 
@@ -14,7 +13,7 @@ WIDTHS = {"paper": len("arXiv:2211.17192"), "subsets": len("high_school_geograph
 
 
 def tasks_table() -> Table:
-    """name, title, paper, subsets, score; `*` at the name of one without a bundled sample."""
+    """Returns a table of the tasks; `*` marks the name of a task without a bundled sample."""
     table = _table("tasks (* needs --data or the hub)", "name", "title", "paper", "subsets", "score")
     for task in map(load_task, task_names()):
         name = task.name if task.has_sample else f"{task.name} *"
@@ -25,7 +24,7 @@ def tasks_table() -> Table:
 
 
 def methods_table() -> Table:
-    """name, title, paper, lossless, needs."""
+    """Returns a table of the methods."""
     table = _table("methods", "name", "title", "paper", "lossless", "needs")
     for method in map(load_method, method_names()):
         lossless = verdict(method)[0]
@@ -34,7 +33,7 @@ def methods_table() -> Table:
 
 
 def parts_table() -> Table:
-    """part, name, options: what a YAML file may name as drafter, rule, bridge and scorer."""
+    """Returns a table of the drafters, verification rules, vocabulary bridges and scorers that YAML may name."""
     table = _table("parts of methods and tasks", "part", "name", "options and their defaults")
     for registry in (DRAFTERS, RULES, BRIDGES, SCORERS):
         for name in registry.names():
@@ -45,7 +44,8 @@ def parts_table() -> Table:
 
 
 def metrics_table() -> Table:
-    """name, unit, meaning."""
+    """Returns a table of the metrics of a row."""
+    from specbench.results.glossary import MEANINGS  # brings scipy, which the other tables do without
 
     table = _table("metrics of a leaderboard row", "name", "unit", "meaning")
     for name, (unit, meaning) in MEANINGS.items():
@@ -54,7 +54,7 @@ def metrics_table() -> Table:
 
 
 def _table(title: str, *headers: str) -> Table:
-    """Nothing is cut: names and numbers of papers stand in one line, to be copied, and other long words fold."""
+    """Returns an empty table. Names and papers stay in one line, so that they can be copied; other long words fold."""
     columns = [
         Column(header, overflow="fold", no_wrap=header == "name", min_width=WIDTHS.get(header)) for header in headers
     ]
@@ -62,12 +62,12 @@ def _table(title: str, *headers: str) -> Table:
 
 
 def add_row(table: Table, *cells: str) -> None:
-    """A line of cells as they are: what looks like markup is a user's own text."""
+    """Adds a line of cells as they are, without reading markup in them."""
     table.add_row(*map(Text, cells))
 
 
 def needs(method: MethodSpec) -> str:
-    """What must be given besides a target."""
+    """Returns which models a user must give."""
     if not method.needs_drafter:
         return "target"
     own = all(part.checkpoint for part in method.parts if part.needs_drafter)

@@ -12,12 +12,14 @@ from specbench.specs.run_options import RunOptions
 
 @takes_run_options()
 def run(
-    task: Annotated[str, typer.Option(help="Task names or YAML files, separated by commas; or all.")],
-    method: Annotated[str, typer.Option(help="Method names or YAML files, separated by commas; ar always joins them.")],
+    task: Annotated[str, typer.Option(help="Names or YAML files of tasks, separated by commas; or all.")],
+    method: Annotated[
+        str, typer.Option(help="Names or YAML files of methods, separated by commas; ar is always measured too.")
+    ],
     *,
     options: RunOptions,
     lm_eval_include: Annotated[
-        str | None, typer.Option(help="Folder with lm-eval tasks of your own, for --task lm_eval:NAME.")
+        str | None, typer.Option(help="Folder with your own lm-eval tasks, for --task lm_eval:NAME.")
     ] = None,
     judge: Annotated[str | None, typer.Option(help="Model that rates every answer, such as gpt-4o.")] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Server of the judge, if not OpenAI's.")] = None,
@@ -27,12 +29,14 @@ def run(
     judge_dry_run: Annotated[
         bool, flag("--judge-dry-run", help="Print what the judge would be asked; send nothing.")
     ] = False,
-    output: Annotated[str | None, typer.Option(help="Folder of the run; the same one resumes.")] = None,
+    output: Annotated[str | None, typer.Option(help="Folder of the run; a run that is there is continued.")] = None,
     leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
-    plot: Annotated[str | None, typer.Option(help="Picture of speed-up and acceptance, such as speed.png.")] = None,
+    plot: Annotated[
+        str | None, typer.Option(help="File for a picture of speed-up and acceptance, such as speed.png.")
+    ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the rows as JSON instead of tables.")] = False,
 ) -> None:
-    """Measure methods on tasks, beside autoregressive decoding; the same command resumes an interrupted run."""
+    """Measure methods on tasks beside autoregressive decoding; the same command continues an interrupted run."""
     from specbench.results.execute import execute
     from specbench.running.request import Request
     from specbench.tasks.judge.judging import judging_of

@@ -29,7 +29,7 @@ log-normal with sigma 1:
 
 The price is width. The median width of speed-ups' intervals is at n = 5 and 16 about twice that of the percentiles', at
 n = 100 1.3 times; the 95th percentile at n = 16 four times (3.3 and 0.8, for a speed-up of 2), at n = 100 over twice.
-leaderboards/coverage.md has more populations, with the median and the 95th percentile of the widths.
+docs/measured/coverage.md has more populations, with the median and the 95th percentile of the widths.
 """
 
 from collections.abc import Iterator

@@ -18,9 +18,9 @@ Chat = Literal["auto", "always", "never"]
 
 
 class Spec(Strict):
-    """Frozen, and an unknown key is an error."""
+    """A frozen model in which an unknown key is an error. The text below a key is its description."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)

@@ -26,10 +26,12 @@ REFUSED = {
 
 
 class RouteSpec(Spec):
-    """What a language has of its own: the drafter is else that of the default route, the draft length the method's."""
+    """What a language has of its own."""
 
     drafter: DrafterSpec | None = None
+    """Drafter of the language; null: that of the default route."""
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
+    """Draft tokens per step; null: those of the method."""
 
     @model_serializer(mode="wrap")
     def _without_absent_drafter(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

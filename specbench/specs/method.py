@@ -1,4 +1,4 @@
-"""A decoding method as a frozen model: what methods/*.yaml may say, checked when it is loaded."""
+"""A decoding method as a frozen model: the keys of methods/*.yaml, checked when a file is loaded."""
 
 import json
 import re
@@ -16,13 +16,16 @@ PromptDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
 
 
 class CalibrationSpec(Spec):
-    """Which examples a method was tuned on: by the digests of their prompts, which the order of the rows, a limit or
-    another copy of the data leave alone."""
+    """The examples that a method was tuned on, which `specbench tune` writes and a run leaves out."""
 
     task: Text
+    """The task."""
     data: Text
+    """Where its rows came from."""
     revision: str | None = None
-    prompts: dict[str, tuple[PromptDigest, ...]]  # by subset
+    """Revision of the rows."""
+    prompts: dict[str, tuple[PromptDigest, ...]]
+    """Digests of the prompts by subset; the order of the rows, a limit or another copy do not change them."""
 
 
 ENTRY = re.compile(r".+:[A-Za-z_]\w*")
@@ -30,17 +33,18 @@ EXAMPLE = "{type: external, entry: package.module:function}"
 
 
 class DecoderSpec(Spec):
-    """`entry` names the code, as package.module:name or file.py:name; `options` are passed to it as they are.
-
-    `drafter` says which kind of draft model it is given, if any. Whether it is lossless cannot be derived: it may be
-    claimed, and `specbench audit` finds out.
-    """
+    """A decoding loop outside of specbench."""
 
     type: Literal["external"]
+    """Always external."""
     entry: str
+    """The code, as package.module:name or file.py:name, the file relative to the method's own."""
     drafter: Literal["none", "same_vocabulary", "other_vocabulary"] = "none"
+    """Which kind of draft model the code is given."""
     claims_lossless: bool = False
+    """Whether the output is said to follow the target's distribution; `specbench audit` finds out."""
     options: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the code as they are."""
 
     @property
     def pair_of(self) -> str:
@@ -91,24 +95,38 @@ SHARE = "Share of the queries that the drafter decodes alone; the target decodes
 
 
 class MethodSpec(Spec):
-    """A decoding method: a drafter (or one for each language), the rule that verifies its tokens, the bridge between
-    the two vocabularies; or an external decoder, whose parts are its own."""
+    """A decoding method: a drafter, or one for each language, a verification rule and a vocabulary bridge; or an
+    external decoder."""
 
     name: Name
+    """Name of the method."""
     version: Version
+    """To be raised when the meaning of the method changes."""
     title: Text
+    """What the method is, in a few words."""
     paper: str | None = None
-    decodes_with: Literal["target", "drafter", "random"] = "target"  # "random": each query with one of the two alone
+    """Paper of the method, such as arXiv:2211.17192."""
+    decodes_with: Literal["target", "drafter", "random"] = "target"
+    """target: speculative decoding; drafter: the drafter decodes alone; random: each prompt goes to one of the two."""
     drafter_share: Annotated[float, Field(ge=0, le=1, description=SHARE)] | None = None
     decoder: DecoderSpec | None = None
-    language: Literal["given", "identified"] | None = None  # of routes: the task's language, or told from the prompt
-    routes: dict[str, RouteSpec] | None = None  # by language, and "default"
-    drafter: DrafterSpec  # with routes that of the default
+    """An external decoder, in place of drafter, verification and bridge."""
+    language: Literal["given", "identified"] | None = None
+    """How routes are chosen: by the task's language, or by that of the prompt."""
+    routes: dict[str, RouteSpec] | None = None
+    """A drafter for each language, by its code, and one as `default`."""
+    drafter: DrafterSpec
+    """Proposes draft tokens; with routes it is that of the default route."""
     verification: VerificationSpec
+    """Accepts or rejects draft tokens."""
     bridge: BridgeSpec = Field(default_factory=lambda: BridgeSpec.model_validate("shared"))
+    """Carries drafts over to the target's vocabulary."""
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)]
-    calibration: CalibrationSpec | None = None  # a run leaves these examples out
+    """Draft tokens per step. With more, more are accepted at a time and more are drafted in vain."""
+    calibration: CalibrationSpec | None = None
+    """The examples that the method was tuned on; a run leaves them out."""
     sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    """Values by key that `specbench sweep` tries."""
 
     @property
     def lossless(self) -> bool:

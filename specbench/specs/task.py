@@ -1,4 +1,4 @@
-"""A benchmark task as a frozen model: what tasks/*.yaml may say, checked when it is loaded."""
+"""A benchmark task as a frozen model: the keys of tasks/*.yaml, checked when a file is loaded."""
 
 import re
 from collections.abc import Mapping
@@ -32,21 +32,24 @@ def fillable(text: str | None) -> str | None:
 
 
 class DatasetSpec(Spec):
-    """Where the rows are on the hub. All but `split` and `revision` may hold {task}, {subset} and {split}.
-
-    `data_files` names the files of the split, wildcards allowed; only they are read. `archive_member`: the file inside
-    the zip that `data_files` names. `first_rows` or `last_rows`: no more than so many of the rows that the reader
-    leaves.
-    """
+    """The place of the rows on the hub. All keys but `split` and `revision` may hold {task}, {subset} and {split}."""
 
     path: Text
+    """Name of the data set, such as openai/gsm8k."""
     revision: Text = "main"
+    """Branch, tag or commit of the data set."""
     name: str | None = None
+    """Configuration of the data set."""
     split: Text
+    """Split whose rows are measured."""
     data_files: str | None = None
+    """Files of the split, with wildcards if needed; only they are read."""
     archive_member: str | None = None
+    """File inside the zip that data_files names."""
     first_rows: Annotated[int, Field(ge=1)] | None = None
+    """At most so many rows from the beginning, after the reader has dropped some."""
     last_rows: Annotated[int, Field(ge=1)] | None = None
+    """At most so many rows from the end, after the reader has dropped some."""
 
     @field_validator("path", "name", "data_files", "archive_member")
     @classmethod
@@ -63,18 +66,17 @@ class DatasetSpec(Spec):
 
 
 class LocalSpec(Spec):
-    """What local files are called, without their extension; {task}, {subset}, {split} and wildcards are filled in.
-
-    `headerless`: the columns of a csv or tsv whose first row names none of the columns. `parallel`: column → name, with
-    its extension, of a text file with one value a line; the files of all columns are aligned line by line, and a * is
-    the same text in all their names. They are looked for before `files`. `shared`: true where several subsets ask
-    different things of the same file; without it that is taken for a mistake.
-    """
+    """The names of the task's files in the folder that --data names; {task}, {subset} and {split} are filled in."""
 
     files: Annotated[tuple[Text, ...], Field(min_length=1)] = ("{task}_{subset}", "{subset}", "{subset}/{split}*")
+    """Names without their extension, with wildcards if needed; the first that exists is read."""
     headerless: tuple[Text, ...] = ()
+    """Columns of a csv or tsv whose first row is not a header."""
     parallel: dict[str, Text] = Field(default_factory=dict)
+    """Text files with one value a line, by column, with their extension. The files of all columns are aligned line by
+    line, and a * stands for the same text in all their names. They are looked for before `files`."""
     shared: Literal[True] | None = None
+    """true if several subsets ask different things of the same file; without it that is taken for a mistake."""
 
     @field_validator("files")
     @classmethod
@@ -98,23 +100,27 @@ def _check_name(file: str) -> None:
 
 
 class FewshotSpec(Spec):
-    """The first `num_shots` of `rows`, or, without them, of the place beside the test rows: `split` and `data_files` on
-    the hub, `local` in a folder, `sample` beside the bundled sample.
-
-    `same`: the column that tells one question from another, without it all that the prompt needs, lists in any order: a
-    test row with the question of a worked example is an error. The text before the prompt is `example` over each row,
-    each followed by `separator`.
-    """
+    """Worked examples before the prompt: `rows`, or the first rows of another split."""
 
     num_shots: Annotated[int, Field(ge=0)]
+    """Number of worked examples."""
     example: Text
+    """Template of a worked example."""
     separator: str = "\n\n"
+    """Text behind each worked example."""
     rows: tuple[dict[str, Any], ...] = ()
+    """The rows of the worked examples themselves."""
     split: Text | None = None
+    """Split of the data set on the hub that the worked examples are from."""
     data_files: str | None = None
+    """Files of that split."""
     local: LocalSpec | None = None
+    """Names of the files of worked examples in a folder."""
     sample: str | None = None
+    """File of worked examples beside the bundled sample."""
     same: Text | None = None
+    """Column that tells one question from another; without it, all columns that the prompt needs. A measured row with
+    the question of a worked example is an error."""
 
     @field_validator("rows", mode="before")
     @classmethod
@@ -142,17 +148,20 @@ TURN_COLUMNS = ("turn", "turn_index")  # that a row of several turns has in the 
 
 
 class GenerationSpec(Spec):
-    """How an answer is sampled and where it ends. Temperature 0 is greedy.
-
-    `chat_stop`: the stop strings where the target's prompts go through its chat template; null means those of `stop`.
-    """
+    """How an answer is sampled and where it ends."""
 
     max_new_tokens: Annotated[int, Field(ge=1)]
+    """The most tokens of an answer."""
     stop: tuple[Text, ...] = ()
+    """Texts that end an answer and are cut off."""
     chat_stop: tuple[Text, ...] | None = None
+    """The same for prompts in the target's chat template; null: those of stop."""
     temperature: Temperature = 0.0
+    """Temperature of both models; 0 is greedy."""
     top_k: Annotated[int, Field(ge=1)] | None = None
+    """Sample from the so many most probable tokens only."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Sample from the smallest set of tokens with this much probability only."""
 
     def where(self, in_chat: bool) -> "GenerationSpec":
         """The same with the stop strings that hold for prompts in a chat template, or outside of one."""
@@ -164,34 +173,51 @@ class GenerationSpec(Spec):
 class TaskSpec(Spec):
     """A benchmark task: its rows, the prompt made of a row, the score of an answer, and its subsets (languages).
 
-    `turns`: the column that lists what the user says; `prompt` is then made for each, from `row.turn` and
-    `row.turn_index`. `reference`: a template, or several by name; or `references`, the column that lists right answers.
-    `truncation`: what happens to a prompt that is too long for the models; without it that is an error. A conversation
-    that has grown too long with a method's own answers loses its middle with or without it.
-    `judge_with_reference`: values of the column `category`; of such rows a judge is shown the references.
-    `sample` is a path relative to the task's own file; the catalogue makes it absolute.
+    Templates are written in Jinja and know `row`, a row of the data, and `vars`.
     """
 
     name: Name
+    """Name of the task."""
     version: Version
+    """To be raised when the meaning of the task changes."""
     title: Text
+    """What the task is, in a few words."""
     paper: str | None = None
+    """Paper of the task, such as arXiv:2110.14168."""
     dataset: DatasetSpec | None = None
+    """The place of the rows on the hub."""
     local: LocalSpec = LocalSpec()
+    """Names of the task's files in the folder that --data names."""
     sample: str | None = None
+    """File of the bundled sample, relative to the task's own file."""
     turns: Text | None = None
+    """Column that lists what the user says in a conversation; the prompt is then made for each turn, from row.turn and
+    row.turn_index."""
     prompt: Text
+    """Template of the prompt."""
     fewshot: FewshotSpec | None = None
+    """Worked examples before the prompt."""
     truncation: Literal["middle"] | None = None
+    """middle: a prompt that is too long for the models loses its middle; null: it is an error. A conversation that grew
+    too long by a method's own answers loses its middle in any case."""
     reference: str | dict[Name, Text] | None = None
+    """Template of the right answer, or several templates by name."""
     references: Text | None = None
+    """Column that lists right answers, in place of reference."""
     reader: str | None = None
+    """Reader that turns the rows of another layout into rows of the task."""
     vars: dict[str, Any] = Field(default_factory=dict)
+    """Values for the templates, which subsets may change."""
     language: str | None = None
+    """Code of the language, such as en or pt-BR."""
     scorer: ScorerSpec | None = None
+    """How an answer is scored; null: speed and acceptance alone are measured."""
     judge_with_reference: tuple[Text, ...] = ()
+    """Values of the column `category`; a judge is shown the references of such rows."""
     generation: GenerationSpec
+    """How an answer is sampled and where it ends."""
     subsets: dict[Name, dict[str, Any]] = Field(default_factory=dict)
+    """Keys of the task that a subset changes, by the name of the subset."""
 
     @property
     def subset_names(self) -> tuple[str, ...]:

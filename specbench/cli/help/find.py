@@ -1,4 +1,4 @@
-"""A name or a path → the help of the method or the task behind it."""
+"""Finds the help of a method or a task by its name or path."""
 
 import os
 
@@ -11,7 +11,7 @@ from specbench.specs.task import TaskSpec
 
 
 def find_help(name: str) -> MethodHelp | TaskHelp:
-    """The help of a method or, where no method has the name, of a task. Raises ConfigError naming the nearest."""
+    """Returns the help of a method or else of a task. Raises ConfigError with the nearest name."""
     spec = _load(name)
     return method_help(spec, name) if isinstance(spec, MethodSpec) else task_help(spec, name)
 

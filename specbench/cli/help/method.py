@@ -1,4 +1,4 @@
-"""What a method is, gives up and needs, and how it is run."""
+"""The help of a method: components, losslessness, needs, presets and commands."""
 
 import inspect
 import shlex
@@ -18,7 +18,7 @@ Lossless = Literal["yes", "no", "claimed", "unknown"]
 
 
 class Part(BaseModel):
-    """A component of a method: "rule", "fuzzy", and what its code says of itself."""
+    """A component of a method with its role, its name and the docstring of its code."""
 
     role: str
     name: str
@@ -31,7 +31,7 @@ class Preset(BaseModel):
 
 
 class MethodHelp(BaseModel):
-    """`embedded`: the models that are taken where none are given; `commands`: lines for a shell."""
+    """The help of a method. `embedded`: the models of a run that names none; `commands`: lines for a shell."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
@@ -53,8 +53,10 @@ class MethodHelp(BaseModel):
 
 
 def method_help(method: MethodSpec, call: str) -> MethodHelp:
-    """Everything about a method, asked for as `call`: a name or a path. Raises ConfigError where its code cannot be
-    imported."""
+    """Returns the help of a method that was asked for as `call`, a name or a path.
+
+    Raises ConfigError if its code cannot be imported.
+    """
     known = [load_method(name) for name in method_names()]
     found = parameters(method)
     lossless, reason = verdict(method)
@@ -69,7 +71,7 @@ def method_help(method: MethodSpec, call: str) -> MethodHelp:
 
 
 def parts(method: MethodSpec) -> list[Part]:
-    """The components in the order in which a draft token meets them."""
+    """Returns the components in the order in which a draft token meets them."""
     if method.decoder is not None:
         from specbench.integrations.entry import load
 
@@ -78,20 +80,22 @@ def parts(method: MethodSpec) -> list[Part]:
         return routed_parts(method)
     found = [Part(role="drafter", name=method.drafter.name, text=prose(method.drafter.factory))]
     if method.drafter.type != "none":
-        found.append(Part(role="rule", name=method.verification.name, text=prose(method.verification.factory)))
+        found.append(
+            Part(role="verification rule", name=method.verification.name, text=prose(method.verification.factory))
+        )
     if method.needs_drafter and method.decodes_with == "target":
-        found.append(Part(role="bridge", name=method.bridge.name, text=prose(method.bridge.factory)))
+        found.append(Part(role="vocabulary bridge", name=method.bridge.name, text=prose(method.bridge.factory)))
     return found
 
 
 def routed_parts(method: MethodSpec) -> list[Part]:
-    """A drafter for each language; rule and bridge are common."""
+    """Returns a drafter for each language, then the common verification rule and vocabulary bridge."""
     found: list[Part] = []
     for part in method.parts:
         drafter, *others = parts(part)
         found.append(drafter.model_copy(update={"role": f"drafter of {part.name.partition('/')[2]}"}))
         found += [other for other in others if other not in found]
-    return sorted(found, key=lambda part: part.role in ("rule", "bridge"))
+    return sorted(found, key=lambda part: part.role in ("verification rule", "vocabulary bridge"))
 
 
 def prose(code: Any) -> str:
@@ -99,16 +103,16 @@ def prose(code: Any) -> str:
 
 
 def verdict(method: MethodSpec) -> tuple[Lossless, str]:
-    """Whether the output follows the target's distribution, and how that is known."""
+    """Returns whether the output follows the target's distribution, and how that is known."""
     if method.decoder is not None:
         if method.decoder.claims_lossless:
             return "claimed", "its file says so (decoder.claims_lossless); `specbench audit` finds out"
-        return "unknown", "external code that does not claim it; `specbench audit` finds out"
+        return "unknown", "its file does not claim it; `specbench audit` finds out"
     if method.decodes_with == "drafter":
         return "no", "the drafter decodes alone, the target is not asked"
     if method.decodes_with == "random":
         return "no", "the drafter decodes a share of the queries alone"
-    rule = f"the rule '{method.verification.rule}'"
+    rule = f"the verification rule '{method.verification.rule}'"
     if method.drafter.type == "none":
         return "yes", "the target decodes alone"
     if method.lossless:
@@ -117,7 +121,7 @@ def verdict(method: MethodSpec) -> tuple[Lossless, str]:
 
 
 def needs(method: MethodSpec) -> list[str]:
-    """What a user must have."""
+    """Returns what a user must have."""
     found = ["a target model"]
     if not method.needs_drafter:
         found.append("no draft model")
@@ -132,7 +136,7 @@ def needs(method: MethodSpec) -> list[str]:
 
 
 def its_own(method: MethodSpec) -> str:
-    """The models that its file names."""
+    """Returns a note on the models that the method's file names."""
     names = list(dict.fromkeys(part.checkpoint for part in method.parts if part.checkpoint))
     if not names:
         return ""
@@ -142,7 +146,7 @@ def its_own(method: MethodSpec) -> str:
 
 
 def embedded(method: MethodSpec) -> list[str]:
-    """The embedded models that a run takes where it is given none."""
+    """Returns the embedded models that a run uses if it is given none."""
     bridge = method.decoder.pair_of if method.decoder is not None else method.bridge.type
     target = f"{EMBEDDED}target"
     drafters = [own_drafter(part, target) or embedded_drafter(bridge) for part in method.parts if part.needs_drafter]
@@ -150,7 +154,7 @@ def embedded(method: MethodSpec) -> list[str]:
 
 
 def is_preset(method: MethodSpec, other: MethodSpec) -> bool:
-    """Whether a method is another one with other values: the same parts, and a name that goes on from the other's."""
+    """Whether a method is another one with other values: the same components, and a name that begins with its name."""
     return method.name.startswith(f"{other.name}-") and same_parts(method) == same_parts(other)
 
 
@@ -160,7 +164,7 @@ def same_parts(method: MethodSpec) -> tuple[str | None, ...]:
 
 
 def commands(method: MethodSpec, call: str, found: Sequence[Parameter]) -> list[str]:
-    """How to run it: as it is, on models of one's own, with another value, over its sweep; and its audit."""
+    """Returns commands that run a method: as it is, on other models, with another value, its sweep and its audit."""
     of_target = any(own_drafter(part, "") is None for part in method.parts if part.needs_drafter)
     models = " --target HUB_ID_OR_FOLDER" + " --drafter HUB_ID_OR_FOLDER" * of_target
     plain = command("run", call, f"--task {TASK}")
@@ -180,7 +184,7 @@ def command(name: str, call: str, more: str = "") -> str:
 
 
 def another_value(method: MethodSpec, found: Sequence[Parameter]) -> str | None:
-    """An assignment that --set takes and that changes something."""
+    """Returns an assignment for --set that changes a value, or None."""
     for key, values in reversed(method.sweep.items()):
         current = next((p.value for p in found if p.key == key), None)
         other = next((value for value in reversed(values) if value != current), None)

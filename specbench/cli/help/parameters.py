@@ -1,4 +1,4 @@
-"""The parameters of a method: what each may be, is, and means, read from the annotations that check it."""
+"""The parameters of a method, read from the annotations that check their values."""
 
 import inspect
 from collections.abc import Mapping
@@ -13,15 +13,16 @@ from specbench.specs import components as dotted
 from specbench.specs.components import Component
 from specbench.specs.method import SHARE, MethodSpec
 
-LENGTH = "Draft tokens per step: more are accepted at a time, and more are drafted for nothing."
 OFFERED = ("target", "drafter", "num_draft_tokens", "sampling", "max_new_tokens", "eos_token_ids", "seed", "on_token")
+
+
 NAMES = {"number": "a number", "integer": "an integer", "string": "a text", "boolean": "true or false",
          "array": "a list", "object": "a mapping", "null": "null"}  # fmt: skip
 BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 
 
 class Parameter(BaseModel):
-    """One key of a method. `range`: "" where the type says all. `settable`: by --set, or only in its file."""
+    """One key. `range` is empty if the type says all. `settable`: --set can change it, not only a file."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -36,7 +37,7 @@ class Parameter(BaseModel):
 
 
 class AnySchema(GenerateJsonSchema):
-    """A type that JSON Schema cannot express has no range; it is no error. Nor has every whole number one."""
+    """JSON Schema in which a type that it cannot express, and a plain integer, have no range."""
 
     def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
         found = super().int_schema(schema)
@@ -50,7 +51,7 @@ class AnySchema(GenerateJsonSchema):
 
 
 def parameters(method: MethodSpec) -> list[Parameter]:
-    """All parameters of a method, its draft length first. Imports the code of an external decoder."""
+    """Returns all parameters of a method, the draft length first. Imports the code of an external decoder."""
     settable = set(dotted.leaves(method.model_dump(exclude={"sweep"})))
     found: list[Parameter] = []
     if method.decoder is not None:
@@ -65,7 +66,7 @@ def parameters(method: MethodSpec) -> list[Parameter]:
 
 
 def components(method: MethodSpec) -> list[tuple[str, Component]]:
-    """The parts by the key that they stand below; with routes a drafter for each that names one."""
+    """Returns the components with the keys above them; with routes, a drafter for each route that names one."""
     drafters: list[tuple[str, Component]] = [("drafter", method.drafter)]
     if method.routes is not None:
         routes = method.routes.items()
@@ -78,7 +79,7 @@ def options_of(component: Component) -> type[BaseModel]:
 
 
 def external_options(entry: str) -> type[BaseModel]:
-    """The options of an external decoder: what its code names and specbench does not pass itself."""
+    """Returns the options of an external decoder: the parameters of its code that specbench does not pass itself."""
     from specbench.integrations.entry import load
 
     code = load(entry)
@@ -99,17 +100,17 @@ def external_options(entry: str) -> type[BaseModel]:
 
 
 def draft_length(method: MethodSpec) -> Parameter:
-    """The draft length; a method that drafts, drafts at least one token."""
+    """Returns the draft length of a method that drafts, which is at least one token."""
     properties = MethodSpec.model_json_schema(schema_generator=AnySchema)["properties"]
     known = properties["num_draft_tokens"]
     return Parameter(
         key="num_draft_tokens", type=NAMES["integer"], range=f"1 to {known['maximum']}", required=True, default=None,
-        value=method.num_draft_tokens, meaning=known.get("description", LENGTH), settable=True,
+        value=method.num_draft_tokens, meaning=known["description"], settable=True,
     )  # fmt: skip
 
 
 def route_lengths(method: MethodSpec) -> list[Parameter]:
-    """The draft lengths that routes have, or may have, of their own."""
+    """Returns the draft lengths that routes have, or may have, of their own."""
     common = draft_length(method)
     kind, meaning = f"{NAMES['integer']} or null", "Draft tokens per step of this route; null: num_draft_tokens."
     return [
@@ -120,7 +121,7 @@ def route_lengths(method: MethodSpec) -> list[Parameter]:
 
 
 def drafter_share(method: MethodSpec) -> Parameter:
-    """The share of the queries that the drafter decodes, where they are shared out."""
+    """Returns the share of the queries that the drafter decodes alone."""
     return Parameter(
         key="drafter_share", type=NAMES["number"], range="0 to 1", required=True, default=None,
         value=method.drafter_share, meaning=SHARE, settable=True,
@@ -128,30 +129,31 @@ def drafter_share(method: MethodSpec) -> Parameter:
 
 
 def described(model: type[BaseModel], place: str, values: Mapping[str, Any], settable: set[str]) -> list[Parameter]:
-    """The fields of an options model; `values` are the method's own, `place` the key that they stand below."""
+    """Returns the fields of a model. `values` are those that are given, `place` is the key above the fields."""
     schema = model.model_json_schema(schema_generator=AnySchema)
     found = []
     for name, field in model.model_fields.items():
         known = schema["properties"].get(name, {})
         kind, bounds = kind_and_range(known, schema.get("$defs", {}))
         default = None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
+        key = f"{place}.{name}" if place else name
         found.append(
             Parameter(
-                key=f"{place}.{name}", type=kind, range=bounds, required=field.is_required(), default=default,
-                value=values.get(name, default), meaning=meaning(known), settable=f"{place}.{name}" in settable,
+                key=key, type=kind, range=bounds, required=field.is_required(), default=default,
+                value=values.get(name, default), meaning=meaning(known) or field.description, settable=key in settable,
             )
         )  # fmt: skip
     return found
 
 
 def meaning(schema: Mapping[str, Any]) -> str | None:
-    """The description, which may stand at one of the alternatives of a type."""
+    """Returns the description, which may be that of one of the alternatives of a type."""
     found = [each["description"] for each in (schema, *schema.get("anyOf", ())) if "description" in each]
     return found[0] if found else None
 
 
 def kind_and_range(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[str, str]:
-    """A JSON schema in words: ("a number", "0 to 1"); ("one of", "raw, processed")."""
+    """Returns a JSON schema in words: ("a number", "0 to 1"), or ("one of", "raw, processed")."""
     if "$ref" in schema:
         schema = {**definitions.get(schema["$ref"].rpartition("/")[2], {}), **schema}
     if "anyOf" in schema:
@@ -159,7 +161,7 @@ def kind_and_range(schema: Mapping[str, Any], definitions: Mapping[str, Any]) ->
         ranges = [bounds for _, bounds in pairs if bounds]
         return " or ".join(kind for kind, _ in pairs), "; ".join(ranges)
     if "const" in schema:
-        return "only", str(schema["const"])
+        return "only", str(schema["const"]).replace("True", "true")
     if "enum" in schema:
         return "one of", ", ".join(map(str, schema["enum"]))
     return NAMES.get(schema.get("type", ""), "any value"), schema.get("range") or bounded(schema)

@@ -1,4 +1,4 @@
-"""What a task asks, how its answers are sampled and scored, and where its rows are."""
+"""The help of a task: prompt, right answer, generation, scorer and data."""
 
 import shlex
 from collections.abc import Mapping
@@ -13,8 +13,11 @@ from specbench.tasks.scoring.contract import Reference
 
 
 class TaskHelp(BaseModel):
-    """`prompt`: of the first sample row of the first subset that has a sample, or, without any, the template of the
-    first subset; of a conversation all that the user says."""
+    """The help of a task.
+
+    `prompt` is made from the first sample row of the first subset with a sample; without a sample it is the template of
+    the first subset. For a conversation it holds every turn of the user.
+    """
 
     kind: Literal["task"] = "task"
     name: str
@@ -35,7 +38,7 @@ class TaskHelp(BaseModel):
 
 
 def task_help(task: TaskSpec, call: str) -> TaskHelp:
-    """Everything about a task, which was asked for as `call`: by name or path."""
+    """Returns the help of a task that was asked for as `call`, a name or a path."""
     subset = next((name for name in task.subset_names if task.sample_of(name)), task.subset_names[0])
     chosen = task.subset(subset)
     prompt, place = chosen.prompt, f"template, subset {subset}"
@@ -56,7 +59,7 @@ def task_help(task: TaskSpec, call: str) -> TaskHelp:
 
 
 def as_text(reference: Reference | None) -> str | None:
-    """A reference for reading: alternatives by bars, a mapping line by line."""
+    """Returns a reference as text: alternatives between bars, a mapping line by line."""
     if isinstance(reference, Mapping):
         return "\n".join(f"{name}: {text}" for name, text in reference.items())
     return " | ".join(reference) if isinstance(reference, list) else reference

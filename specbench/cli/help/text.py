@@ -14,7 +14,7 @@ WIDTH = 100
 
 
 def method_text(help_: MethodHelp) -> str:
-    """All of a method's help, in paragraphs."""
+    """Returns the help of a method as text."""
     return "\n".join(
         [
             *heading(help_),
@@ -22,7 +22,7 @@ def method_text(help_: MethodHelp) -> str:
             "",
             *folded(f"lossless: {help_.lossless} ({help_.lossless_reason})"),
             *folded(f"needs: {'; '.join(help_.needs)}"),
-            *folded(f"taken where no --target is given: {', '.join(help_.embedded)}"),
+            *folded(f"models without --target: {', '.join(help_.embedded)}"),
             *section("parameters", (line for each in help_.parameters for line in parameter_lines(each))),
             *section("values that `specbench sweep` tries", items((k, shown(v)) for k, v in help_.sweep.items())),
             *section("presets of it", items((each.name, each.title) for each in help_.presets)),
@@ -32,7 +32,7 @@ def method_text(help_: MethodHelp) -> str:
 
 
 def task_text(help_: TaskHelp) -> str:
-    """All of a task's help, in paragraphs."""
+    """Returns the help of a task as text."""
     hub = [f"  hub: {flow(help_.hub)}"] if help_.hub else []
     local = f"  files in the folder that --data names: {', '.join(help_.local)}"
     sample = ["  a bundled sample (--data sample)"] if help_.has_sample else []
@@ -60,18 +60,18 @@ def heading(help_: MethodHelp | TaskHelp) -> Iterator[str]:
 
 
 def parameter_lines(parameter: Parameter) -> Iterator[str]:
-    """Key and value; type, range and default; the meaning."""
+    """Yields the lines of a parameter: key and value; type, range and default; meaning."""
     yield f"  {parameter.key} = {shown(parameter.value)}"
     kind = ", ".join(filter(None, (parameter.type, parameter.range)))
     kind = kind.replace("only, ", "only ").replace("one of, ", "one of ")
     default = "must be given" if parameter.required else f"default {shown(parameter.default)}"
-    place = "" if parameter.settable else "; not by --set: write it in the method's file"
+    place = "" if parameter.settable else "; --set cannot change it: write it in the method's file"
     yield from folded(f"{kind}; {default}{place}", 6)
     yield from folded(parameter.meaning or "", 6)
 
 
 def section(title: str, lines: Iterable[str]) -> list[str]:
-    """A title and its lines; nothing where there are none."""
+    """Returns a title with its lines, or nothing if there are no lines."""
     found = list(lines)
     return ["", f"{title}:", *found] if found else []
 
@@ -82,7 +82,7 @@ def items(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def paragraphs(text: str, depth: int) -> Iterator[str]:
-    """Prose, filled to the width; what is indented or listed stays as it is."""
+    """Yields prose filled to the width; indented blocks and lists stay as they are."""
     for block in filter(None, text.split("\n\n")):
         if any(line.startswith((" ", "- ", "* ", "|", ">>>")) for line in block.splitlines()):
             yield from indent(block, " " * depth).splitlines()
@@ -91,7 +91,7 @@ def paragraphs(text: str, depth: int) -> Iterator[str]:
 
 
 def folded(text: str, depth: int = 0) -> list[str]:
-    """Filled lines; those after the first stand two columns further in where they belong to no paragraph."""
+    """Returns a text as filled lines; without a margin, lines after the first are indented by two columns."""
     margin = " " * depth
     rest = margin if depth else "  "
     return wrap(text, WIDTH, initial_indent=margin, subsequent_indent=rest, break_on_hyphens=False)
@@ -102,7 +102,7 @@ def verbatim(text: str) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """A value as YAML writes it."""
+    """Returns a value as YAML writes it."""
     if isinstance(value, float) and math.isinf(value):
         return ".inf" if value > 0 else "-.inf"
     if isinstance(value, (list, tuple)):
@@ -111,6 +111,6 @@ def shown(value: Any) -> str:
 
 
 def flow(values: Mapping[str, Any] | None) -> str:
-    """A mapping in one line, without what is not set."""
+    """Returns a mapping in one line, without keys that are not set."""
     given = {key: value for key, value in (values or {}).items() if value not in (None, (), [])}
     return ", ".join(f"{key} {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in given.items())

@@ -1,0 +1,276 @@
+"""Writes the reference pages of the documentation from the code that they describe.
+
+`python -m tools.reference --output FOLDER` writes them as Markdown. The documentation's build (.mkdocs.yml) takes them
+from here, so that no file of docs/ repeats an option, a key, a metric or an exit code.
+"""
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import typer
+from pydantic import BaseModel
+
+from specbench.cli import app
+from specbench.cli.help.method import MethodHelp, method_help, prose
+from specbench.cli.help.parameters import Parameter, described
+from specbench.cli.help.text import shown
+from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
+from specbench.publish.figures import PublishedTable
+from specbench.publish.suite_spec import SuiteSpec
+from specbench.results.glossary import MEANINGS
+from specbench.results.row import Row
+from specbench.specs.catalogue import load_method, load_task, method_names, task_names
+from specbench.specs.components import Component
+from specbench.specs.method import MethodSpec
+from specbench.specs.task import TaskSpec
+from specbench.training.spec import DEFAULTS, NgramSpec, TrainSpec
+from tools.surroundings import EXIT_CODES, VARIABLES
+
+KINDS: dict[str, tuple[Registry, str]] = {
+    "Drafters": (DRAFTERS, "`drafter: {type: NAME, …}` in a method"),
+    "Verification rules": (RULES, "`verification: {rule: NAME, …}` in a method"),
+    "Vocabulary bridges": (BRIDGES, "`bridge: NAME`, or `bridge: {type: NAME, …}`, in a method"),
+    "Scorers": (SCORERS, "`scorer: {type: NAME, …}` in a task"),
+    "Readers": (READERS, "`reader: NAME` in a task"),
+}
+
+
+def pages() -> dict[str, str]:
+    """Returns the Markdown of every page by its path below docs/."""
+    made = {
+        "commands": commands(),
+        "tasks": tasks(),
+        "methods": methods(),
+        "components": components(),
+        "suites": keys(
+            "Keys of suites and boards", {"Suites and boards": SuiteSpec, "Published tables": PublishedTable}
+        ),
+        "training": training(),
+        "metrics": metrics(),
+        "surroundings": surroundings(),
+    }
+    return {f"reference/{name}.md": text for name, text in made.items()}
+
+
+def commands() -> str:
+    """Returns a section for every command, with its arguments and options."""
+    lines = ["# Commands and options", "", "`specbench COMMAND --help` prints the same in a terminal.", ""]
+    for name, command in walk(typer.main.get_command(app), "specbench"):
+        lines += [f"## {name}", "", paragraphs(command.help or ""), "", *options_table(command.params)]
+    return "\n".join(lines)
+
+
+def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yields every command below a group with its full name, in the order of registration."""
+    for each, below in getattr(command, "commands", {}).items():
+        yield from walk(below, f"{name} {each}")
+    if not getattr(command, "commands", None):
+        yield name, command
+
+
+def options_table(parameters: Sequence[Any]) -> list[str]:
+    """Returns the table of a command's arguments, then its options."""
+    cells = []
+    for each in sorted(parameters, key=lambda one: one.param_type_name != "argument"):
+        is_argument = each.param_type_name == "argument"
+        word = (each.metavar or each.name.upper()) if is_argument else ", ".join([*each.opts, *each.secondary_opts])
+        default = "required" if each.required else "" if each.default in (None, False) else f"`{each.default}`"
+        more = " May be given several times." if each.multiple and not is_argument else ""
+        cells.append([f"`{word}`", default, escaped((each.help or "") + more)])
+    return table(["option", "default", "meaning"], cells) if cells else []
+
+
+def tasks() -> str:
+    """Returns the keys of a task and a section for each built-in task."""
+    text = keys("Tasks", {"Keys of a task": TaskSpec})
+    rows = []
+    for task in map(load_task, task_names()):
+        scorers = dict.fromkeys(one.type for name in task.subset_names if (one := task.subset(name).scorer))
+        sample = "yes" if task.has_sample else "no"
+        rows.append([f"`{task.name}`", task.title, " ".join(task.subset_names), " ".join(scorers) or "–", sample,
+                     paper(task.paper)])  # fmt: skip
+    head = ["name", "title", "subsets", "scorer", "bundled sample", "paper"]
+    about = "`specbench show NAME` prints a prompt, the right answer, the generation settings and the scorer of a task."
+    return "\n".join([text, "## Built-in tasks", "", about, "", *table(head, rows)])
+
+
+def methods() -> str:
+    """Returns the keys of a method and a section for each built-in method."""
+    found = [method_help(load_method(name), name) for name in method_names()]
+    rows = [
+        [f"[`{each.name}`](#{each.name.replace('.', '')})", each.title, each.lossless, "; ".join(each.needs),
+         paper(each.paper)] for each in found
+    ]  # fmt: skip
+    about = "`specbench show NAME` prints the same as the sections below, with what each component does."
+    lines = [keys("Methods", {"Keys of a method": MethodSpec}), "## Built-in methods", "", about, ""]
+    lines += table(["name", "title", "lossless", "needs", "paper"], rows)
+    for each in found:
+        lines += method_section(each)
+    return "\n".join(lines)
+
+
+def method_section(method: MethodHelp) -> list[str]:
+    """Returns the section of one method: components, presets, parameters, commands."""
+    parts = "; ".join(f"{part.role} `{part.name}`" for part in method.parts)
+    presets = [f"Presets: {', '.join(f'`{each.name}`' for each in method.presets)}.", ""] if method.presets else []
+    preset_of = [f"A preset of `{method.preset_of}`.", ""] if method.preset_of else []
+    return [
+        f"### {method.name}", "", f"{escaped(method.title)}: {parts}.", "", *preset_of, *presets,
+        f"Lossless: {method.lossless} ({escaped(method.lossless_reason)}).", "",
+        *parameters_table(method.parameters, with_value=True), "```text", *method.commands, "```", "",
+    ]  # fmt: skip
+
+
+def components() -> str:
+    """Returns a section for every drafter, verification rule, vocabulary bridge, scorer and reader."""
+    lines = ["# Components", "", "`specbench list parts` lists those of an installation, plug-ins included.", ""]
+    for title, (registry, where) in KINDS.items():
+        lines += [f"## {title}", "", f"Written as {where}.", ""]
+        for name in registry.names():
+            lines += [f"### {name}", "", paragraphs(prose(registry.get(name))), ""]
+            if registry is not READERS:
+                lines += parameters_table(described(registry.options_model(name), "", {}, set()))
+    return "\n".join(lines)
+
+
+def training() -> str:
+    """Returns the keys of trainings, with the defaults of each kind."""
+    text = keys("Keys of a training", {"scdf, distill and finetune": TrainSpec, "ngram": NgramSpec})
+    names = sorted({key for values in DEFAULTS.values() for key in values})
+    rows = [[f"`{name}`", *(as_text(DEFAULTS[kind].get(name)) for kind in DEFAULTS)] for name in names]
+    about = "Written in the file of `--config`, or as `--set KEY=VALUE`. These defaults depend on the kind of training:"
+    head, rest = text.split("\n\n", 1)
+    return "\n\n".join([head, about, "\n".join(table(["key", *DEFAULTS], rows)), rest])
+
+
+def metrics() -> str:
+    """Returns the meaning of every metric and of every other field of a leaderboard row."""
+    rows = [[f"`{name}`", unit, escaped(text)] for name, (unit, text) in MEANINGS.items()]
+    about = "`specbench list metrics` prints the same. Null stands where a number is not defined."
+    fields = keys("Fields of a leaderboard row", {"Fields of a leaderboard row": Row}).split("\n\n", 1)[1]
+    return "\n".join(["# Metrics and rows", "", about, "", *table(["metric", "unit", "meaning"], rows), fields])
+
+
+def surroundings() -> str:
+    """Returns the environment variables that are read and the exit codes."""
+    lines = ["# Environment variables and exit codes", "", "## Environment variables", ""]
+    lines += table(["variable", "meaning"], [[f"`{name}`", text] for name, text in VARIABLES.items()])
+    lines += ["## Exit codes", ""]
+    return "\n".join([*lines, *table(["code", "meaning"], [[f"{code}", text] for code, text in EXIT_CODES.items()])])
+
+
+def keys(title: str, specs: Mapping[str, type[BaseModel]]) -> str:
+    """Returns a page with a section for each specification, and one for each mapping that it holds."""
+    lines = [f"# {title}", ""]
+    for heading, spec in specs.items():
+        lines += [f"## {heading}", ""]
+        for place, model in nested(spec, ""):
+            lines += [f"### {place}", ""] if place else []
+            lines += [paragraphs(prose(model)), "", *parameters_table(described(model, "", {}, set()))]
+    return "\n".join(lines)
+
+
+def nested(model: type[BaseModel], place: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yields a model and, by their keys, the models of its fields. Components have a page of their own."""
+    yield place, model
+    for name, field in model.model_fields.items():
+        for each in models_of(field.annotation):
+            if not issubclass(each, Component):
+                yield from nested(each, f"{place}.{name}" if place else name)
+
+
+def models_of(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yields the models in an annotation such as `dict[str, Model] | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for each in get_args(annotation):
+        yield from models_of(each)
+
+
+def parameters_table(parameters: Sequence[Parameter], with_value: bool = False) -> list[str]:
+    """Returns a table of keys. `with_value`: with the value that a method gives each."""
+    if not parameters:
+        return []
+    has_meaning = any(each.meaning for each in parameters)
+    rows = []
+    for each in parameters:
+        value = [as_text(each.value)] if with_value else []
+        default = "required" if each.required else as_text(each.default)
+        meaning = [escaped(each.meaning or "")] if has_meaning else []
+        rows.append([f"`{each.key}`", *value, escaped(kind_of(each)), default, *meaning])
+    head = ["key", *["value"] * with_value, "type and range", "default", *["meaning"] * has_meaning]
+    return table(head, rows)
+
+
+def kind_of(parameter: Parameter) -> str:
+    """Returns the type and the range of a parameter: `a number, 0 to 1`; `one of raw, processed`."""
+    kind = parameter.type.replace("only or null", "null or").replace("one of or null", "null or one of")
+    join = " " if kind.endswith(("only", "one of", "null or")) else ", "
+    return join.join(filter(None, (kind, parameter.range)))
+
+
+def as_text(value: Any) -> str:
+    """Returns a value as YAML writes it, or a dash for none and for the defaults of a nested mapping."""
+    if value in (None, (), [], {}, "") or isinstance(value, BaseModel):
+        return "–"
+    return f"`{shown(value)}`".replace("\n", "↵")
+
+
+def paper(name: str | None) -> str:
+    """Returns a link to a paper of arXiv, or its name."""
+    number = (name or "").removeprefix("arXiv:")
+    return "–" if not name else f"[{number}](https://arxiv.org/abs/{number})" if number != name else escaped(name)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a Markdown table and an empty line."""
+    body = [[" ".join(cell.replace("|", "\\|").split()) for cell in cells] for cells in rows]
+    return [*(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *body]), ""]
+
+
+def paragraphs(text: str) -> str:
+    """Returns a docstring as Markdown; indented examples become blocks of code."""
+    blocks = []
+    for block in text.split("\n\n"):
+        is_code = all(line.startswith("    ") for line in block.splitlines())
+        blocks.append(block if is_code else escaped(" ".join(block.splitlines()) if "\n- " not in block else block))
+    return "\n\n".join(blocks)
+
+
+def escaped(text: str) -> str:
+    """Returns a text in which nothing outside of backticks is markup."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if part.startswith("`") else re.sub(r"([*<\[\]])", r"\\\1", part) for part in parts)
+
+
+def on_config(config: Any) -> Any:
+    """Adds docs/gpu.md to the measurements where it is there."""
+    if (Path(config.docs_dir) / "gpu.md").exists():
+        next(each for each in config.nav if "Measurements" in each)["Measurements"].append({"On a GPU": "gpu.md"})
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds the pages to a build of mkdocs (a hook of .mkdocs.yml)."""
+    from mkdocs.structure.files import File
+
+    for name, text in pages().items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def main() -> None:
+    """Writes the pages into a folder."""
+    parser = argparse.ArgumentParser(prog="python -m tools.reference", description=__doc__)
+    parser.add_argument("--output", type=Path, required=True, help="folder that the pages are written into")
+    folder: Path = parser.parse_args().output
+    for name, text in pages().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -285,7 +285,7 @@ def test_routes_are_forced_each_by_its_own_drafter(tmp_path):
     assert routed.groups["sw"].forced.tokens_per_pass == ngram.groups["sw"].forced.tokens_per_pass
     assert sd.groups["sw"].forced.cross_entropy != routed.groups["sw"].forced.cross_entropy
     assert routed.groups["en"].forced.acceptance_rate.value is not None
-    captions = [measured_caption(drafter).splitlines()[0] for drafter in report.drafters]
+    captions = [measured_caption(drafter)[0] for drafter in report.drafters]
     assert "draft tokens sw 3, default 5; run" in captions[0] and ", 5 draft tokens; run" in captions[2]
 
 

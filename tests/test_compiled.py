@@ -20,12 +20,11 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.models import compiled
 from specbench.models import compiling as compilable
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.compiled import CompiledSequence, capacity_for
-from specbench.models.graphs import Graphs, Kind
-from specbench.models.loading import compile_passes, load_model
+from specbench.models.loading import load_model, make_passes
+from specbench.models.static_passes import Kind, StaticPasses
+from specbench.models.static_sequence import StaticSequence, capacity_for
 from specbench.results.comparable import conditions_that_differ
 from specbench.results.leaderboard import load
 from specbench.running import runner
@@ -44,8 +43,7 @@ PROMPTS = (3, 17, 40)  # tokens
 @pytest.fixture(autouse=True, scope="module")
 def few_shapes() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "CHUNKS", (64,))
-        patch.setattr(compiled, "PACKED", (64,))
+        patch.setattr(static_sequence, "PACKED", (64,))
         yield
 
 
@@ -53,13 +51,13 @@ def both(kind: str = "llama", seed: int = 0, **options: Any) -> tuple[CausalLM, 
     """One network, read eagerly and in passes that may be compiled."""
     network = tiny.network(kind, seed, **options)
     eager, other = (CausalLM(network, tiny.tokenizer(), f"tiny-{kind}", None) for _ in range(2))
-    compile_passes(other)
+    make_passes(other)
     return eager, other
 
 
 def reserved(model: CausalLM, lengths: tuple[int, ...], packs: bool = False) -> CausalLM:
-    assert model.compiled is not None
-    model.compiled.reserve(NUM_TOKENS, lengths, packs, prompts=not packs)
+    assert model.static is not None
+    model.static.reserve(NUM_TOKENS, lengths, packs)
     return model
 
 
@@ -121,8 +119,8 @@ def test_continuations_in_one_pass_see_none_of_each_other(
 
 def test_the_end_of_the_buffers_is_reached_by_long_passes(pairs: tuple[ModelPair, ModelPair]) -> None:
     eager, other = (pair.target for pair in pairs)
-    assert other.compiled is not None
-    ids = [i % 251 for i in range(other.compiled.capacity - LENGTHS[-1])]
+    assert other.static is not None
+    ids = [i % 251 for i in range(other.static.capacity - LENGTHS[-1])]
     for model in (eager, other):
         model.reset()
         model.score(ids[:70], 1)
@@ -130,10 +128,10 @@ def test_the_end_of_the_buffers_is_reached_by_long_passes(pairs: tuple[ModelPair
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-3)
 
 
-def one_layer(kind: str = "llama") -> tuple[CausalLM, CausalLM, CompiledSequence]:
+def one_layer(kind: str = "llama") -> tuple[CausalLM, CausalLM, StaticSequence]:
     eager, other = both(kind, num_hidden_layers=1)
-    assert other.compiled is not None
-    return eager, other, other.compiled
+    assert other.static is not None
+    return eager, other, other.static
 
 
 IDS = [(5 * i) % 251 for i in range(200)]
@@ -197,7 +195,7 @@ def test_random_histories_give_the_logits_of_a_model_that_holds_nothing(made: li
 def test_where_no_mask_parts_them_continuations_are_read_one_by_one(kind: str, attention: str, made: list[str]) -> None:
     eager, other, _ = one_layer(kind)
     other.model.set_attn_implementation(attention)
-    other.compile()
+    other.make_static()
     found = [model.score_batch(IDS[:20], [[1, 2], [3, 4]]) for model in (eager, other)]
     torch.testing.assert_close(found[1], found[0], atol=2e-4, rtol=1e-3)
     assert other.checkpoint() == eager.checkpoint() == 20
@@ -212,36 +210,36 @@ def test_what_is_compiled_is_said_before_and_pass_by_pass(made: list[str]) -> No
 
 
 def test_a_pass_whose_logits_change_when_it_is_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.models.graphs.compiled", lambda forward, name: lambda: forward().flip(-1))
+    monkeypatch.setattr("specbench.models.static_passes.compiled", lambda forward, name: lambda: forward().flip(-1))
     _, _, sequence = one_layer()
     with pytest.raises(ConfigError, match=r"compiled, a pass over 1 tokens gives other logits.*--engine eager"):
         sequence.reserve(100, (1, 2))
 
 
-def at_the_beginning(graphs: Graphs, length: int) -> torch.Tensor:
+def at_the_beginning(graphs: StaticPasses, length: int) -> torch.Tensor:
     graphs.start.zero_()
-    return graphs._forward(graphs.input(length))
+    return graphs.forward(graphs.input(length))
 
 
-def at_one_position(graphs: Graphs, length: int) -> torch.Tensor:
+def at_one_position(graphs: StaticPasses, length: int) -> torch.Tensor:
     graphs.last_position, last = 0, graphs.last_position
-    logits = graphs._forward(graphs.input(length))
+    logits = graphs.forward(graphs.input(length))
     graphs.last_position = last
     return logits
 
 
-def seeing_all(graphs: Graphs, length: int) -> torch.Tensor:
+def seeing_all(graphs: StaticPasses, length: int) -> torch.Tensor:
     mask = torch.ones((1, 1, length, graphs.capacity), dtype=torch.bool)
-    return graphs._forward(graphs.input(length), mask=mask)
+    return graphs.forward(graphs.input(length), mask=mask)
 
 
-def of_another_row(graphs: Graphs, length: int) -> torch.Tensor:
-    return graphs._forward(graphs.input(length), torch.tensor([0 if length > 2 else -1]))
+def of_another_row(graphs: StaticPasses, length: int) -> torch.Tensor:
+    return graphs.forward(graphs.input(length), torch.tensor([0 if length > 2 else -1]))
 
 
 @pytest.mark.parametrize("wrong", [at_the_beginning, at_one_position, seeing_all, of_another_row])
 def test_a_pass_that_looks_at_a_wrong_place_is_refused(
-    wrong: Callable[[Graphs, int], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+    wrong: Callable[[StaticPasses, int], torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, _, sequence = one_layer()
     kind = "last" if wrong is of_another_row else "all"
@@ -249,9 +247,9 @@ def test_a_pass_that_looks_at_a_wrong_place_is_refused(
     def other(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
         length = int(name.split("_")[1])
         is_wrong = length == (64 if kind == "last" else 2)
-        return (lambda: wrong(sequence._graphs, length)) if is_wrong else forward
+        return (lambda: wrong(sequence._made, length)) if is_wrong else forward
 
-    monkeypatch.setattr("specbench.models.graphs.compiled", other)
+    monkeypatch.setattr("specbench.models.static_passes.compiled", other)
     with pytest.raises(ConfigError, match=r"compiled, a pass over \d+ tokens gives other logits"):
         sequence.reserve(100, (1, 2))
 
@@ -261,16 +259,16 @@ def test_a_packed_pass_that_sees_other_continuations_is_refused(monkeypatch: pyt
 
     def other(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
         def seeing() -> torch.Tensor:
-            graphs = sequence._graphs
+            graphs = sequence._made
             length = int(name.split("_")[1])
             positions, mask = graphs.packing(length)
-            return graphs._forward(graphs.input(length), None, positions, torch.ones_like(mask).tril(8))
+            return graphs.forward(graphs.input(length), None, positions, torch.ones_like(mask).tril(8))
 
         return seeing if name.startswith("forward_64") else forward
 
-    monkeypatch.setattr("specbench.models.graphs.compiled", other)
+    monkeypatch.setattr("specbench.models.static_passes.compiled", other)
     with pytest.raises(ConfigError, match=r"compiled, a pass over 64 tokens gives other logits"):
-        sequence.reserve(100, (1, 2, 16, 64), packs=True, prompts=False)
+        sequence.reserve(100, (1, 2, 16, 64), packs=True)
 
 
 def generation(pair: ModelPair, name: str, sampling: Sampling, prompt: list[int]) -> Generation:
@@ -296,15 +294,15 @@ def test_both_engines_emit_the_same_and_nothing_is_compiled_on_the_way(
 def test_passes_over_static_buffers_are_those_of_other_architectures_too(kind: str) -> None:
     """Sliding windows of 8 tokens among them; traced, not compiled."""
     eager, other = both(kind, num_hidden_layers=2)
-    assert other.compiled is not None
+    assert other.static is not None
     ids = [(11 * i) % 251 for i in range(40)]
-    torch.testing.assert_close(other.compiled.uncompiled(ids), eager.score(ids, 40), atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(other.static.eager_logits(ids), eager.score(ids, 40), atol=2e-4, rtol=1e-3)
 
 
 def stays_eager(reason: str, kind: str = "llama", **options: Any) -> None:
     """A model stays as it was, and says why."""
     eager, other = both(kind, **options)
-    assert other.compiled is None and other.engine == "eager" and re.search(reason, str(other.why_eager))
+    assert other.static is None and other.engine == "eager" and re.search(reason, str(other.why_eager))
     torch.testing.assert_close(other.score(IDS[:20], 3), eager.score(IDS[:20], 3), atol=2e-4, rtol=1e-3)
 
 
@@ -327,15 +325,15 @@ def test_a_model_that_looks_at_its_positions_stays_eager() -> None:
 
 
 def test_a_model_whose_logits_change_stays_eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CompiledSequence, "uncompiled", lambda self, ids: torch.randn(len(ids), 257))
+    monkeypatch.setattr(StaticSequence, "eager_logits", lambda self, ids: torch.randn(len(ids), 257))
     stays_eager("gives other logits")
 
 
 def test_a_model_that_cannot_use_the_buffers_stays_eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(self: CompiledSequence, ids: list[int]) -> torch.Tensor:
+    def failing(self: StaticSequence, ids: list[int]) -> torch.Tensor:
         raise RuntimeError(words)
 
-    monkeypatch.setattr(CompiledSequence, "uncompiled", failing)
+    monkeypatch.setattr(StaticSequence, "eager_logits", failing)
     words = "no such dimension"
     stays_eager("over static buffers: no such dimension")
     words = "DefaultCPUAllocator: can't allocate memory"  # says nothing about the model
@@ -455,7 +453,7 @@ def test_a_pass_that_fails_while_it_is_measured_ends_in_one_line(
         return measure(block, *given)
 
     measure = runner.measure
-    monkeypatch.setattr("specbench.models.graphs.compiled", failing)
+    monkeypatch.setattr("specbench.models.static_passes.compiled", failing)
     monkeypatch.setattr(runner, "measure", after_the_first)
     code, _, said = specbench(*asked)
     assert code == 2 and len((tmp_path / "here" / "records.jsonl").read_text().splitlines()) == 1
@@ -474,13 +472,13 @@ def test_an_audit_makes_the_passes_of_a_run_and_stands_beside_the_eager_engine(
 ) -> None:
     asked = ("--method", "sd", *RUN[1:-2], "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--engine", "compiled")
     passes: set[tuple[str, int, str]] = set()
-    run = Graphs.run
+    run = StaticPasses.run
 
-    def noted(self: Graphs, length: int, kind: Kind) -> torch.Tensor:
+    def noted(self: StaticPasses, length: int, kind: Kind) -> torch.Tensor:
         passes.add((self.name, length, kind))
         return run(self, length, kind)
 
-    monkeypatch.setattr(Graphs, "run", noted)
+    monkeypatch.setattr(StaticPasses, "run", noted)
     assert specbench("run", *asked)[0] == 0
     of_a_run, _ = set(passes), passes.clear()
     with monkeypatch.context() as patch:
@@ -509,7 +507,7 @@ def test_a_block_in_which_something_is_compiled_is_not_recorded(
     monkeypatch.setattr(runner, "make_room", lambda *given: iter(()))
     monkeypatch.setattr(runner, "warm_up_cell", lambda cell, chat: None)
     code, _, said = specbench(*RUN, "--target", tiny_pair[1], "--method", "ar", "--engine", "compiled")
-    assert code == 2 and "passes were compiled while it was measured" in " ".join(said.split())
+    assert code == 2 and "passes were compiled or recorded while it was measured" in " ".join(said.split())
     assert (tmp_path / "here" / "records.jsonl").read_text() == ""
 
 

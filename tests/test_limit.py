@@ -335,11 +335,11 @@ def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """128 tokens for a context of 64; the curve's others apart, each over its own."""
-    monkeypatch.setattr("specbench.models.graphs.compiled", lambda forward, name: forward)
+    monkeypatch.setattr("specbench.models.static_passes.compiled", lambda forward, name: forward)
     models = [tiny.causal_lm(seed=seed, num_hidden_layers=1) for seed in range(2)]
     said: list[str] = []
     for model in models:
-        model.compile()
+        model.make_static()
     asked = ASKED.model_copy(update={"context": 70, "engine": "compiled"})
     report = limits_of(models[0], models[1], asked, said.append)
     sizes = [int(line.partition(" for ")[2].split()[0]) for line in said if line.startswith("compiling")]

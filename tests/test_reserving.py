@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from specbench.models import causal_lm, compiled
-from specbench.models.compiled import CompiledSequence
-from specbench.models.graphs import Graphs
+from specbench.models import causal_lm, static_sequence
+from specbench.models.static_passes import StaticPasses
+from specbench.models.static_sequence import StaticSequence
 from specbench.running import requirements as reserving
 from specbench.running import runner
 from tests import tiny
@@ -32,14 +32,14 @@ def made(made: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def capacities(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Of the buffers that are made, by model, beyond the least."""
     found: list[tuple[str, int]] = []
-    make = CompiledSequence._made
+    make = StaticSequence._buffers
 
-    def noted(self: CompiledSequence, capacity: int) -> Graphs:
-        if capacity > compiled.MIN_CAPACITY:
+    def noted(self: StaticSequence, capacity: int) -> StaticPasses:
+        if capacity > static_sequence.MIN_CAPACITY:
             found.append((self.name, capacity))
         return make(self, capacity)
 
-    monkeypatch.setattr(CompiledSequence, "_made", noted)
+    monkeypatch.setattr(StaticSequence, "_buffers", noted)
     return found
 
 
@@ -61,7 +61,7 @@ def test_a_conversation_that_grows_when_it_is_read_again_gets_room_before_it_is_
 
     monkeypatch.setattr(runner, "make_room", lambda *given: iter(()))
     code, _, said = specbench(*asked, "--output", "there")
-    assert code == 2 and "passes were compiled while it was measured" in " ".join(said.split())
+    assert code == 2 and "passes were compiled or recorded while it was measured" in " ".join(said.split())
 
 
 MGSM = ("--task", "mgsm", "--limit", "2", "--data", "sample", "--method", "slrs", "--target", "embedded:drafter",
@@ -93,7 +93,7 @@ def test_a_block_that_fits_compiles_nothing_more(
     def noted(*given: Any) -> Any:
         before = len(made)
         assert list(make_room(*given)) == []
-        numbers.append((len(made) - before, given[0].cell.models.target.compiled.capacity))
+        numbers.append((len(made) - before, given[0].cell.models.target.static.capacity))
         return iter(())
 
     monkeypatch.setattr(runner, "make_room", noted)

@@ -258,7 +258,7 @@ def test_a_gpu_is_waited_for_in_reading_a_step_alone(
     made = decoder(name, sampling, device="cuda")
     for each in (made.model, drafting_model(made)):
         if each is not None and engine == "compiled":
-            each.compile()
+            each.make_static()
             each.sequence.reserve(len(PROMPT) + 40, (1, 2, 6))  # type: ignore[union-attr]
     made.generate(PROMPT, StopRules(40), seed=3)
     reads, propose, check = 0, made.drafter.propose, Ledger.check

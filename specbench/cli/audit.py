@@ -30,7 +30,7 @@ def audit(
     seed: arguments.Seed = 0,
     dtype: arguments.Dtype = "auto",
     device: arguments.Device = "auto",
-    engine: arguments.Engine = "eager",
+    engine: arguments.Engine = "auto",
     chat: arguments.Chat = "auto",
     threads: arguments.Threads = None,
     output: Annotated[str | None, typer.Option(help="File that the report is written to, as JSON.")] = None,

@@ -71,7 +71,7 @@ def run(
     limit: arguments.Limit = None,
     data: arguments.Data = None,
     device: arguments.Device = "auto",
-    engine: arguments.Engine = "eager",
+    engine: arguments.Engine = "auto",
     threads: arguments.Threads = None,
     allow_code_execution: Annotated[
         bool, flag("--allow-code-execution", help="Run the programs that the models write, to score them.")

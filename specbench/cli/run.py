@@ -28,7 +28,7 @@ def run(
     seed: arguments.Seed = 0,
     dtype: arguments.Dtype = "auto",
     device: arguments.Device = "auto",
-    engine: arguments.Engine = "eager",
+    engine: arguments.Engine = "auto",
     chat: arguments.Chat = "auto",
     threads: arguments.Threads = None,
     allow_code_execution: Annotated[

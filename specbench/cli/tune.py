@@ -40,7 +40,7 @@ def sweep(
     seed: arguments.Seed = 0,
     dtype: arguments.Dtype = "auto",
     device: arguments.Device = "auto",
-    engine: arguments.Engine = "eager",
+    engine: arguments.Engine = "auto",
     chat: arguments.Chat = "auto",
     threads: arguments.Threads = None,
     output: Annotated[str | None, typer.Option(help="Parent folder of the runs; the same one resumes.")] = None,
@@ -98,7 +98,7 @@ def tune(
     seed: Annotated[int, typer.Option(help="Seed of the slice and of every random stream.")] = 0,
     dtype: arguments.Dtype = "auto",
     device: arguments.Device = "auto",
-    engine: arguments.Engine = "eager",
+    engine: arguments.Engine = "auto",
     chat: arguments.Chat = "auto",
     threads: arguments.Threads = None,
     output: Annotated[

@@ -19,12 +19,19 @@ class Sampling:
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
+    def draw(self, logits: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """One token from each row of logits [num_rows, vocab]: tokens [num_rows], and the probabilities that they were
+        drawn from, [num_rows, vocab]; None for greedy ones."""
+        distributions = Distributions(logits, self)
+        return distributions.draw_all(generator), None if self.greedy else distributions.probs
+
 
 class Distributions:
     """Next-token distributions of consecutive positions, [num_rows, vocab], each form computed when first asked for."""
 
-    def __init__(self, logits: torch.Tensor, sampling: Sampling) -> None:
+    def __init__(self, logits: torch.Tensor, sampling: Sampling, probs: torch.Tensor | None = None) -> None:
         self._logits: torch.Tensor | None = logits
+        self._given_probs = probs  # where they are known already
         self._parts: Sequence[Distributions] = ()
         self.sampling = sampling
 
@@ -33,6 +40,7 @@ class Distributions:
         """Rows of several distributions below one another; what was drawn from is what is later judged."""
         whole = cls.__new__(cls)
         whole._logits, whole._parts, whole.sampling = None, parts, parts[0].sampling
+        whole._given_probs = None
         return whole
 
     @property
@@ -51,6 +59,8 @@ class Distributions:
         """After temperature, top-k and top-p; one-hot rows when greedy."""
         if self._parts:
             return torch.cat([part.probs for part in self._parts])
+        if self._given_probs is not None:
+            return self._given_probs
         return process(self.logits, self.sampling)
 
     @cached_property

@@ -17,7 +17,7 @@ from specbench.specs.run import named
 
 DEFAULTS: dict[str, Any] = {
     "target_revision": None, "drafter_revision": None, "data": None, "limit": None, "subsets_per_task": None,
-    "repeats": 1, "seed": 0, "dtype": "auto", "device": "auto", "engine": "eager", "chat": "auto",
+    "repeats": 1, "seed": 0, "dtype": "auto", "device": "auto", "engine": "auto", "chat": "auto",
 }  # fmt: skip
 FOLDER, THREADS = "--output", "--threads"
 
@@ -33,7 +33,7 @@ class Asked:
     device: str = "auto"
     threads: int | None = None
     allow_code_execution: bool = False
-    engine: str = "eager"
+    engine: str = "auto"
 
     def check(self) -> None:
         """Raise ConfigError for a limit that leaves nothing."""

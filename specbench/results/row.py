@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, 
 
 from specbench.analysis.fairness.numbers import Family, GroupNumbers
 from specbench.results.bootstrap import INTERVALS, Intervals, Metric
-from specbench.specs.components import Engine
 
 FORMAT: Final = 1
 DIGEST: Final = "digest"
@@ -32,8 +31,8 @@ def sealed(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, DIGEST: digest_of(row)}
 
 
-# "compiled target": the target's passes are compiled, and those of a drafter cannot be.
-RowEngine = Literal[Engine, "compiled target"]
+# "graphs target", "compiled target": the target's passes are recorded or compiled, and those of a drafter cannot be.
+RowEngine = Literal["eager", "graphs", "compiled", "graphs target", "compiled target"]
 
 Place = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # of a file or folder; no control characters
 

@@ -9,9 +9,9 @@ from typing import Annotated
 from pydantic import Field
 
 from specbench.analysis.limit.conclusions import conclude
-from specbench.analysis.limit.decoding import TimedDrafter, time_decoding, time_steps
+from specbench.analysis.limit.decoding import GREEDY, TimedDrafter, time_decoding, time_steps
 from specbench.analysis.limit.report import Described, LimitReport
-from specbench.analysis.limit.timings import LEAST_CONTEXT, Measured, Points, Timings, points_for
+from specbench.analysis.limit.timings import LEAST_CONTEXT, NUM_DRAFT_TOKENS, Measured, Points, Timings, points_for
 from specbench.analysis.limit.work import Gauge, Work, work_of
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
@@ -33,10 +33,7 @@ class Sweeps:
     def __init__(self, model: CausalLM, ids: list[int], context: int, lengths: Sequence[int]) -> None:
         self._model, self._ids, self._context = model, ids, context
         self.seconds: dict[int, list[float]] = {length: [] for length in lengths}
-        if model.compiled is None:
-            model.score(ids[:context], 1)
-        else:
-            model.compiled.fill(ids[:context])
+        model.score(ids[:context], 1)
 
     def take_turn(self, number: int, *, backwards: bool) -> None:
         """Sweep until every length has its passes of the first `number` turns. The first pass, behind a prefill or
@@ -135,7 +132,7 @@ class Asked(Spec):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     dtype: Dtype = "auto"
     device: Text = "auto"
-    engine: Engine = "eager"
+    engine: Engine = "auto"
     target_revision: str | None = None
     drafter_revision: str | None = None
 
@@ -152,9 +149,9 @@ def limits(asked: Asked, told: Told) -> LimitReport:
         asked.drafter, revision=asked.drafter_revision, dtype=dtype, device=asked.device, engine=target.engine
     )
     if target.why_eager is not None:
-        warn_of(target, "neither model is, and these are the limits of --engine eager")
+        warn_of(target, asked.engine, "these are the limits of --engine eager")
     elif drafter.why_eager is not None:
-        warn_of(drafter, "its passes are eager beside compiled ones of the target")
+        warn_of(drafter, asked.engine, "its passes are eager beside compiled ones of the target")
     return limits_of(target, drafter, asked, told)
 
 
@@ -164,8 +161,8 @@ def limits_of(target: CausalLM, drafter: CausalLM, asked: Asked, told: Told = la
     points = points_for(models, asked.context)
     works = [work_of(model) for model in models]
     gauges = [gauge_of(*each, points) for each in zip(models, works, strict=True)]
-    is_compiled = any(model.compiled is not None for model in models)
-    parts = [measured(models, gauges, part, asked, told) for part in (points.parts() if is_compiled else [points])]
+    is_static = any(model.static is not None for model in models)
+    parts = [measured(models, gauges, part, asked, told) for part in (points.parts() if is_static else [points])]
     capacities = (parts[0].target.capacity, parts[0].drafter.capacity)
     first, second = (
         (described(model, capacity), work) for model, capacity, work in zip(models, capacities, works, strict=True)
@@ -175,20 +172,22 @@ def limits_of(target: CausalLM, drafter: CausalLM, asked: Asked, told: Told = la
 
 
 def measured(models: Pair, gauges: Sequence[Gauge], part: Points, asked: Asked, told: Told) -> Measured:
-    """Rounds of passes that were compiled before."""
+    """Rounds of passes that were made before."""
     for model in models:
-        if model.compiled is not None:
-            model.compiled.reserve(part.most_tokens, part.query_lengths, prompts=part.decodes, told=told)
+        if model.static is not None:
+            model.static.reserve(part.most_tokens, part.query_lengths, told=told)
+    if part.decodes:
+        models[1].reserve_draft(NUM_DRAFT_TOKENS, GREEDY)
     before = num_compilations()
     rounds = rounds_told(part, asked.repeats, told)
     found = measure(*models, gauges, part, repeats=asked.repeats, seed=asked.seed, told=rounds)
     if number := num_compilations() - before:
         raise ConfigError(
-            f"--engine compiled: {number} passes were compiled while others were measured, so their seconds say "
+            f"--engine {asked.engine}: {number} passes were made while others were measured, so their seconds say "
             "nothing: take --engine eager"
         )
     found.target.capacity, found.drafter.capacity = (
-        None if model.compiled is None else model.compiled.capacity for model in models
+        None if model.static is None else model.static.capacity for model in models
     )
     return found
 

@@ -87,5 +87,5 @@ def points_for(models: Sequence[CausalLM], context: int) -> Points:
         held = f"the models hold {room} tokens, and {NUM_TOKENS} are generated behind the context"
         raise ConfigError(f"--context {context}: {held}: {remedy}")
     fitting = tuple(length for length in CONTEXTS if length < room and length <= 4 * context)
-    lengths = QUERY_LENGTHS if all(model.compiled is None for model in models) else COMPILED_LENGTHS
+    lengths = QUERY_LENGTHS if all(model.static is None for model in models) else COMPILED_LENGTHS
     return Points(context, fitting, tuple(length for length in lengths if context + length <= room))

@@ -118,12 +118,12 @@ def with_prefix(prefix: str, check: Any) -> None:
 
 
 def _check_engine(cell: Cell) -> None:
-    if cell.pair.engine != "compiled":
+    if cell.pair.engine in ("auto", "eager"):
         return
     if own := [method for method in cell.methods if load_method(method).decoder is not None]:
         raise ConfigError(
-            f"method '{named(own[0])}' has passes of its own, which engine = 'compiled' does not reach: exclude it "
-            "there, or give a pair with the engine 'eager'"
+            f"method '{named(own[0])}' has passes of its own, which engine = '{cell.pair.engine}' does not reach: "
+            "exclude it there, or give a pair with the engine 'eager'"
         )
 
 

@@ -21,6 +21,7 @@ from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models import compiling as compilable
+from specbench.models import static_sequence
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model, make_passes
 from specbench.models.static_passes import Kind, StaticPasses

@@ -3,7 +3,7 @@
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import FunctionType
 from typing import Any, cast
@@ -12,6 +12,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from specbench.core.errors import ConfigError
+from specbench.models.fused import one_row_products
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.specs.components import Engine
 
@@ -20,7 +21,7 @@ PASS_OPTIONS: dict[str, Any] = {
     "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
     "post_grad_fusion_options": {"decompose_mm_pass": {}},  # a product with one row is no matrix product on a CPU
 }
-LAYER_OPTIONS: dict[str, Any] = {}
+ONE_ROW_OPTIONS: dict[str, Any] = {"coordinate_descent_tuning": True}  # measures how to read the weights fastest
 
 
 def compiled(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
@@ -52,13 +53,15 @@ class SharedLayers:
         self._caches = [Cache(layers=[layer]) for layer in cache.layers]
         self._indexed = [part for layer in layers for part in layer.modules() if hasattr(part, "layer_idx")]
 
-    def compiled(self, forward: Callable[..., torch.Tensor], name: str) -> Callable[..., torch.Tensor]:
-        """Returns `forward`, a pass of the network, with its decoder layers compiled for one shape."""
+    def compiled(self, forward: Callable[..., torch.Tensor], length: int, name: str) -> Callable[..., torch.Tensor]:
+        """Returns `forward`, a pass of the network over `length` tokens, with its decoder layers compiled."""
         own = with_own_code(type(self._layers[0]).forward, name)
-        layer_forward = torch.compile(own, fullgraph=True, dynamic=False, options=LAYER_OPTIONS or None)
+        options = ONE_ROW_OPTIONS if length == 1 else None
+        layer_forward = torch.compile(own, fullgraph=True, dynamic=False, options=options)
 
         def run(*given: Any) -> torch.Tensor:
-            with self._called_through(layer_forward):
+            products = one_row_products(self._layers) if length == 1 else nullcontext()
+            with self._called_through(layer_forward), products:
                 return forward(*given)
 
         return run

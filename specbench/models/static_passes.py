@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,7 @@ from specbench.models.checkpoints import told
 from specbench.models.compiling import CannotCompile, compiled, same_logits, shared_layers, with_own_code
 from specbench.models.devices import is_out_of_memory, uploaded
 from specbench.models.drafting import Draw, RecordedDraft
+from specbench.models.fused import attending_in_groups
 from specbench.models.kv_cache import PreallocatedLayer
 from specbench.models.recording import SharedStream, recorded
 from specbench.models.static_cache import StaticLayer
@@ -181,7 +183,7 @@ class StaticPasses:
         if self._shared is None:
             return self.forward
         if length not in self._forwards:
-            self._forwards[length] = self._shared.compiled(self.forward, f"layer_{length}_{self.capacity}")
+            self._forwards[length] = self._shared.compiled(self.forward, length, f"layer_{length}_{self.capacity}")
         return self._forwards[length]
 
     def _made(self, length: int, kind: Kind) -> Callable[[], torch.Tensor]:
@@ -245,8 +247,9 @@ class StaticPasses:
             self._places[: tokens.shape[1]] = places
         if positions is None:
             positions = places[None]
-        logits: torch.Tensor = self.model(
-            input_ids=tokens, position_ids=positions.clamp_max(self.last_position), past_key_values=self.cache,
-            use_cache=True, logits_to_keep=num_logits, attention_mask=mask,
-        ).logits[0]  # fmt: skip
+        with attending_in_groups(self.model.config) if self.records else nullcontext():
+            logits: torch.Tensor = self.model(
+                input_ids=tokens, position_ids=positions.clamp_max(self.last_position), past_key_values=self.cache,
+                use_cache=True, logits_to_keep=num_logits, attention_mask=mask,
+            ).logits[0]  # fmt: skip
         return logits

@@ -1,0 +1,77 @@
+"""Cheaper ways to compute what a pass of few tokens on a GPU spends its time on: grouped attention, one-row products."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+GROUPED = "specbench_grouped_sdpa"
+LARGEST_ROW = 8192  # inputs of a product that one reduction reads; longer ones are faster as cuBLAS splits them
+
+
+def grouped_attention(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
+    scaling: float | None = None, **kwargs: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """Attention of query heads that share keys, without a copy of the keys for each of them: the heads of a group are
+    further rows of one query.
+
+    query [1, num_heads, query_length, head_dim], key and value [1, num_key_heads, capacity, head_dim], a boolean
+    attention_mask [1, 1, query_length, capacity]; returns [1, query_length, num_heads, head_dim].
+    """
+    _, num_heads, length, head_dim = query.shape
+    groups = num_heads // key.shape[1]
+    if groups == 1 or attention_mask is None or attention_mask.shape[1] != 1 or kwargs.get("position_bias") is not None:
+        found, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+        return found, None
+    rows = query.reshape(1, key.shape[1], groups * length, head_dim)
+    mask = attention_mask if length == 1 else attention_mask.repeat(1, 1, groups, 1)
+    attended = functional.scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=scaling)
+    return attended.reshape(1, num_heads, length, head_dim).transpose(1, 2).contiguous(), None
+
+
+ALL_ATTENTION_FUNCTIONS.register(GROUPED, grouped_attention)
+ALL_MASK_ATTENTION_FUNCTIONS.register(GROUPED, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+
+
+@contextmanager
+def attending_in_groups(config: Any) -> Iterator[None]:
+    """Let a model's layers use `grouped_attention` in place of transformers' sdpa; other attention stays."""
+    before = config._attn_implementation
+    if before == "sdpa":
+        config._attn_implementation = GROUPED
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+class OneRowLinear(nn.Linear):
+    """A linear layer for a single token: a sum over its inputs, which torch.compile fuses with what stands before it
+    and with other layers of the same input."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        product = (input[..., None, :].float() * self.weight.float()).sum(-1)
+        return (product if self.bias is None else product + self.bias.float()).to(input.dtype)
+
+
+@contextmanager
+def one_row_products(layers: Sequence[nn.Module]) -> Iterator[None]:
+    """Let the linear layers inside `layers` be OneRowLinear."""
+    changed = [
+        part for layer in layers for part in layer.modules()
+        if type(part) is nn.Linear and part.in_features <= LARGEST_ROW
+    ]  # fmt: skip
+    for part in changed:
+        part.__class__ = OneRowLinear
+    try:
+        yield
+    finally:
+        for part in changed:
+            part.__class__ = nn.Linear

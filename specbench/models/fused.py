@@ -1,4 +1,4 @@
-"""Cheaper ways to compute what a pass of few tokens on a GPU spends its time on: grouped attention, one-row products."""
+"""Cheaper ways to compute passes of few tokens on a GPU: grouped attention and products of one row."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +13,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 GROUPED = "specbench_grouped_sdpa"
 LARGEST_ROW = 8192  # inputs of a product that one reduction reads; longer ones are faster as cuBLAS splits them
+LONGEST_GROUPED = 64  # query tokens: the mask is copied for each head of a group
 
 
 def grouped_attention(
@@ -27,7 +28,8 @@ def grouped_attention(
     """
     _, num_heads, length, head_dim = query.shape
     groups = num_heads // key.shape[1]
-    if groups == 1 or attention_mask is None or attention_mask.shape[1] != 1 or kwargs.get("position_bias") is not None:
+    is_plain = groups == 1 or length > LONGEST_GROUPED or kwargs.get("position_bias") is not None
+    if is_plain or attention_mask is None or attention_mask.shape[1] != 1:
         found, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
         return found, None
     rows = query.reshape(1, key.shape[1], groups * length, head_dim)

@@ -364,7 +364,7 @@ def test_capacities_are_few() -> None:
 
 
 RUN = ("run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "2",
-       "--set", "generation.max_new_tokens=6", "--output", "here")  # fmt: skip
+       "--set", "generation.max_new_tokens=6", "--device", "cpu", "--output", "here")  # fmt: skip
 
 
 def test_a_run_of_the_embedded_family_writes_the_same_by_both_engines(
@@ -372,7 +372,7 @@ def test_a_run_of_the_embedded_family_writes_the_same_by_both_engines(
 ) -> None:
     """Its smaller member as target, compiled for two subsets of one size, the second of which begins anew."""
     asked = ("run", "--task", "mgsm", "--subset", "en,de", "--limit", "1", "--target", "embedded:drafter")
-    asked += ("--method", "pld", "--set", "generation.max_new_tokens=24")
+    asked += ("--method", "pld", "--set", "generation.max_new_tokens=24", "--device", "cpu")
     written = {}
     for engine in ("compiled", "eager"):
         code, _, said = specbench(*asked, "--engine", engine, "--output", engine)

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -272,10 +273,9 @@ def formula(args: argparse.Namespace) -> None:
                     if name == "ar":
                         made[name] = decode_ids(models[0], NoDrafter(), ids, 96, 0, rejection)
                         continue
-                    synthetic.rehearse(
-                        lambda ids=ids: decode_ids(models[0], synthetic, ids, 96, NUM_DRAFT_TOKENS, rejection)
-                    )
-                    made[name] = decode_ids(models[0], synthetic, ids, 96, NUM_DRAFT_TOKENS, rejection)
+                    speculate = partial(decode_ids, models[0], synthetic, ids, 96, NUM_DRAFT_TOKENS, rejection)
+                    synthetic.rehearse(speculate)
+                    made[name] = speculate()
                 pairs.append(made)
             say(f"{engine}: " + formula_line(alpha, pairs[1:]))
 

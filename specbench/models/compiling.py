@@ -48,8 +48,8 @@ class SharedLayers:
     are inputs of what is compiled.
     """
 
-    def __init__(self, layers: Sequence[torch.nn.Module], cache: Cache) -> None:
-        self._layers = layers
+    def __init__(self, layers: Sequence[torch.nn.Module], cache: Cache, hidden_size: int) -> None:
+        self._layers, self._hidden_size = layers, hidden_size
         self._caches = [Cache(layers=[layer]) for layer in cache.layers]
         self._indexed = [part for layer in layers for part in layer.modules() if hasattr(part, "layer_idx")]
 
@@ -60,7 +60,7 @@ class SharedLayers:
         layer_forward = torch.compile(own, fullgraph=True, dynamic=False, options=options)
 
         def run(*given: Any) -> torch.Tensor:
-            products = one_row_products(self._layers) if length == 1 else nullcontext()
+            products = one_row_products(self._layers, self._hidden_size) if length == 1 else nullcontext()
             with self._called_through(layer_forward), products:
                 return forward(*given)
 
@@ -94,7 +94,7 @@ def shared_layers(model: Any, cache: Cache) -> SharedLayers | None:
             forward = type(layers[0]).forward
             is_one_kind = all(type(layer) is type(layers[0]) for layer in layers)
             if is_one_kind and isinstance(forward, FunctionType) and _takes_a_cache(forward):
-                return SharedLayers(layers, cache)
+                return SharedLayers(layers, cache, model.config.get_text_config().hidden_size)
     return None
 
 

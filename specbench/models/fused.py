@@ -12,7 +12,6 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 GROUPED = "specbench_grouped_sdpa"
-LARGEST_ROW = 8192  # inputs of a product that one reduction reads; longer ones are faster as cuBLAS splits them
 LONGEST_GROUPED = 64  # query tokens: the mask is copied for each head of a group
 
 
@@ -64,11 +63,12 @@ class OneRowLinear(nn.Linear):
 
 
 @contextmanager
-def one_row_products(layers: Sequence[nn.Module]) -> Iterator[None]:
-    """Let the linear layers inside `layers` be OneRowLinear."""
+def one_row_products(layers: Sequence[nn.Module], hidden_size: int) -> Iterator[None]:
+    """Let the linear layers inside `layers` be OneRowLinear, but those with more than `hidden_size` inputs: cuBLAS
+    reads long rows faster."""
     changed = [
         part for layer in layers for part in layer.modules()
-        if type(part) is nn.Linear and part.in_features <= LARGEST_ROW
+        if type(part) is nn.Linear and part.in_features <= hidden_size
     ]  # fmt: skip
     for part in changed:
         part.__class__ = OneRowLinear

@@ -1,14 +1,29 @@
 """CUDA graphs: a forward pass that is recorded once and replayed as one launch."""
 
+import gc
 from collections.abc import Callable
-from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
 NUM_WARM_RUNS = 2  # before a graph is recorded: libraries allocate what they need
 
-_POOLS: dict[int, Any] = {}  # one pool of graph memory for each device
 _num_recorded = 0
+
+
+class _Pool:
+    """Memory that the graphs of a device share; it is given back when the last of them is dropped."""
+
+    def __init__(self) -> None:
+        self.handle = torch.cuda.graph_pool_handle()
+
+
+_POOLS: WeakValueDictionary[int, _Pool] = WeakValueDictionary()  # by device
+
+
+def has_graphs(device: torch.device) -> bool:
+    """Returns whether passes on a device can be recorded."""
+    return device.type == "cuda"
 
 
 def num_recordings() -> int:
@@ -33,25 +48,29 @@ def recorded(
             for _ in range(NUM_WARM_RUNS):
                 run()
         torch.cuda.current_stream().wait_stream(side)
+        pool = _pool(device)
         graph = torch.cuda.CUDAGraph()
         if generator is not None:
             graph.register_generator_state(generator)
-        with torch.cuda.graph(graph, pool=_pool(device)):
+        with torch.cuda.graph(graph, pool=pool.handle):
             result = run()
     _num_recorded += 1
 
-    def replay() -> torch.Tensor:
+    def replay(pool: _Pool = pool) -> torch.Tensor:  # which lives as long as the graph
         graph.replay()
         return result
 
     return replay
 
 
-def _pool(device: torch.device) -> Any:
+def _pool(device: torch.device) -> _Pool:
+    """The pool of a device; what is left of dropped graphs is collected before, since a pool ends with its last."""
+    gc.collect()
     index = torch.cuda.current_device() if device.index is None else device.index
-    if index not in _POOLS:
-        _POOLS[index] = torch.cuda.graph_pool_handle()
-    return _POOLS[index]
+    pool = _POOLS.get(index)
+    if pool is None:
+        pool = _POOLS[index] = _Pool()
+    return pool
 
 
 class SharedStream:

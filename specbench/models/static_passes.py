@@ -15,7 +15,7 @@ from specbench.models.devices import is_out_of_memory, uploaded
 from specbench.models.drafting import Draw, RecordedDraft
 from specbench.models.fused import attending_in_groups
 from specbench.models.kv_cache import PreallocatedLayer
-from specbench.models.recording import SharedStream, recorded
+from specbench.models.recording import SharedStream, has_graphs, recorded
 from specbench.models.static_cache import StaticLayer
 from specbench.specs.components import StaticEngine
 
@@ -42,7 +42,7 @@ class StaticPasses:
         self.last_position = last_position
         self.engine = engine
         self.device: torch.device = model.device
-        self.records = self.device.type == "cuda"
+        self.records = has_graphs(self.device)
         self.start = torch.zeros((), dtype=torch.long, device=self.device)
         places = torch.zeros(capacity, dtype=torch.long, device=self.device) if self.records else None
         torch._dynamo.mark_static_address(self.start)

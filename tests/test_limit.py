@@ -354,7 +354,7 @@ def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
 def test_what_is_compiled_while_it_is_measured_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = count()
     monkeypatch.setattr("specbench.analysis.limit.measuring.num_compilations", lambda: next(numbers))
-    with pytest.raises(ConfigError, match="1 passes were compiled while others were measured"):
+    with pytest.raises(ConfigError, match="1 passes were made while others were measured"):
         limits_of(tiny.causal_lm(num_hidden_layers=1), tiny.causal_lm(num_hidden_layers=1), ASKED)
 
 
@@ -388,7 +388,7 @@ def test_rates_are_bytes_and_operations_by_the_seconds_of_a_call(monkeypatch: py
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--engine", "fast"], "error: engine = 'fast': the choices are compiled, eager"),
+        (["--engine", "fast"], "error: engine = 'fast': did you mean 'auto'? (choices: auto, compiled, eager, graphs)"),
         (["--dtype", "float99"], "error: dtype = 'float99': did you mean 'float32'?"),
         (["--context", "1"], "error: context = 1: input should be greater than or equal to 8"),
         (["--repeats", "0"], "error: repeats = 0: input should be greater than or equal to 1"),

@@ -50,7 +50,7 @@ def test_a_conversation_that_grows_when_it_is_read_again_gets_room_before_it_is_
     target = tiny.save(tmp_path / "target", num_hidden_layers=1)
     monkeypatch.setattr(causal_lm, "eos_token_ids", lambda *given: frozenset())
     asked = ("run", "--task", "mt_bench", "--subset", "writing", "--data", "sample", "--limit", "1", "--method", "pld",
-             "--target", str(target), "--set", "generation.max_new_tokens=150", "--engine", "compiled")  # fmt: skip
+             "--target", str(target), "--set", "generation.max_new_tokens=150", "--engine", "compiled", "--device", "cpu")  # fmt: skip
     code, _, said = specbench(*asked, "--output", "here")
     assert code == 0, said
     first, second = map(json.loads, (tmp_path / "here" / "records.jsonl").read_text().splitlines())
@@ -65,7 +65,7 @@ def test_a_conversation_that_grows_when_it_is_read_again_gets_room_before_it_is_
 
 
 MGSM = ("--task", "mgsm", "--limit", "2", "--data", "sample", "--method", "slrs", "--target", "embedded:drafter",
-        "--drafter", "embedded:drafter-bytes", "--engine", "compiled")  # fmt: skip
+        "--drafter", "embedded:drafter-bytes", "--engine", "compiled", "--device", "cpu")  # fmt: skip
 
 
 @pytest.mark.parametrize(("subset", "num_new"), [("zh", 20), ("sw", 12)])
@@ -99,7 +99,7 @@ def test_a_block_that_fits_compiles_nothing_more(
     monkeypatch.setattr(runner, "make_room", noted)
     code, _, said = specbench(
         "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "4", "--method", "sd", "--output",
-        "here", "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--engine", "compiled", "--set",
+        "here", "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--engine", "compiled", "--device", "cpu", "--set",
         "generation.max_new_tokens=6",
     )  # fmt: skip
     assert code == 0, said

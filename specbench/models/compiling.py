@@ -53,11 +53,13 @@ class SharedLayers:
         self._caches = [Cache(layers=[layer]) for layer in cache.layers]
         self._indexed = [part for layer in layers for part in layer.modules() if hasattr(part, "layer_idx")]
 
-    def compiled(self, forward: Callable[..., torch.Tensor], length: int, name: str) -> Callable[..., torch.Tensor]:
+    def compiled(
+        self, forward: Callable[..., torch.Tensor], length: int, name: str, backend: str = "inductor"
+    ) -> Callable[..., torch.Tensor]:
         """Returns `forward`, a pass of the network over `length` tokens, with its decoder layers compiled."""
         own = with_own_code(type(self._layers[0]).forward, name)
-        options = ONE_ROW_OPTIONS if length == 1 else None
-        layer_forward = torch.compile(own, fullgraph=True, dynamic=False, options=options)
+        options = ONE_ROW_OPTIONS if length == 1 and backend == "inductor" else None
+        layer_forward = torch.compile(own, fullgraph=True, dynamic=False, options=options, backend=backend)
 
         def run(*given: Any) -> torch.Tensor:
             products = one_row_products(self._layers, self._hidden_size) if length == 1 else nullcontext()

@@ -33,7 +33,12 @@ def grouped_attention(
         return found, None
     rows = query.reshape(1, key.shape[1], groups * length, head_dim)
     mask = attention_mask if length == 1 else attention_mask.repeat(1, 1, groups, 1)
-    attended = functional.scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=scaling)
+    if torch.compiler.is_compiling():  # which fuses scale, mask and softmax: faster than a kernel for long queries
+        scores = torch.matmul(rows, key.transpose(2, 3)).float() * (head_dim**-0.5 if scaling is None else scaling)
+        weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+        attended = torch.matmul(weights.to(value.dtype), value)
+    else:
+        attended = functional.scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=scaling)
     return attended.reshape(1, num_heads, length, head_dim).transpose(1, 2).contiguous(), None
 
 
@@ -62,16 +67,32 @@ class OneRowLinear(nn.Linear):
         return (product if self.bias is None else product + self.bias.float()).to(input.dtype)
 
 
+@torch.library.custom_op("specbench::product", mutates_args=())
+def product(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """input [..., in] times weight [out, in]: a product that torch.compile leaves to the vendor's library."""
+    return functional.linear(input, weight)
+
+
+@product.register_fake
+def _(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return input.new_empty((*input.shape[:-1], weight.shape[0]))
+
+
+class LongRowLinear(nn.Linear):
+    """A linear layer with more inputs than outputs, for a single token: the vendor's library splits its long rows."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        found = product(input, self.weight)
+        return found if self.bias is None else found + self.bias
+
+
 @contextmanager
 def one_row_products(layers: Sequence[nn.Module], hidden_size: int) -> Iterator[None]:
-    """Let the linear layers inside `layers` be OneRowLinear, but those with more than `hidden_size` inputs: cuBLAS
-    reads long rows faster."""
-    changed = [
-        part for layer in layers for part in layer.modules()
-        if type(part) is nn.Linear and part.in_features <= hidden_size
-    ]  # fmt: skip
+    """Let the linear layers inside `layers` be OneRowLinear, and those with more than `hidden_size` inputs
+    LongRowLinear."""
+    changed = [part for layer in layers for part in layer.modules() if type(part) is nn.Linear]
     for part in changed:
-        part.__class__ = OneRowLinear
+        part.__class__ = OneRowLinear if part.in_features <= hidden_size else LongRowLinear
     try:
         yield
     finally:

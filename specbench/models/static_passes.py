@@ -165,7 +165,10 @@ class StaticPasses:
             return
         tokens = self.input(1)
         try:
-            torch.compile(with_own_code(lambda: self.forward(tokens), "traced"), fullgraph=True, backend="eager")()
+            if self._shared is not None:
+                self._shared.compiled(self.forward, 1, "traced", backend="eager")(tokens)
+            else:
+                torch.compile(with_own_code(lambda: self.forward(tokens), "traced"), fullgraph=True, backend="eager")()
         except Exception as error:  # whatever a network does that cannot be traced
             if is_out_of_memory(error):
                 raise

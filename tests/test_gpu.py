@@ -42,18 +42,22 @@ def model(engine: str, seed: int = 0, dtype: torch.dtype = torch.float32, **opti
     return made
 
 
-@pytest.fixture(scope="module")
-def pairs() -> dict[str, ModelPair]:
-    """A target, and a drafter that is nearly the target, by each engine."""
-    found = {}
-    for engine in ("eager", "graphs", "compiled"):
+class Pairs(dict[str, ModelPair]):
+    """A target, and a drafter that is nearly the target, by each engine that is asked for."""
+
+    def __missing__(self, engine: str) -> ModelPair:
         target, drafter = model(engine), model(engine)
         with torch.no_grad():
             for weight in drafter.model.parameters():
                 noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
                 weight += 0.02 * noise.to("cuda")
-        found[engine] = ModelPair(target, drafter)
-    return found
+        self[engine] = ModelPair(target, drafter)
+        return self[engine]
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Pairs:
+    return Pairs()
 
 
 def decoder(pair: ModelPair, name: str, sampling: Sampling) -> Decoder:
@@ -71,7 +75,7 @@ def generated(made: Decoder, length: int) -> Generation:
 @pytest.mark.parametrize("engine", ["graphs", "compiled"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_writes_the_tokens_of_the_eager_engine(
-    name: str, engine: str, sampling: Sampling, pairs: dict[str, ModelPair]
+    name: str, engine: str, sampling: Sampling, pairs: Pairs
 ) -> None:
     """And nothing is recorded or compiled while it decodes."""
     eager, other = (decoder(pairs[each], name, sampling) for each in ("eager", engine))
@@ -87,7 +91,7 @@ def test_every_method_writes_the_tokens_of_the_eager_engine(
 @pytest.mark.parametrize("engine", ["graphs", "compiled"])
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 def test_a_recorded_draft_is_that_of_single_passes_and_moves_the_random_stream_on_alike(
-    sampling: Sampling, engine: str, pairs: dict[str, ModelPair]
+    sampling: Sampling, engine: str, pairs: Pairs
 ) -> None:
     drafter = pairs[engine].drafter
     assert drafter is not None
@@ -113,7 +117,7 @@ def test_a_recorded_draft_is_that_of_single_passes_and_moves_the_random_stream_o
     assert first == second and its_numbers == other_numbers and same_logits(its_logits, other_logits)
 
 
-def test_two_streams_that_alternate_draw_as_each_would_alone(pairs: dict[str, ModelPair]) -> None:
+def test_two_streams_that_alternate_draw_as_each_would_alone(pairs: Pairs) -> None:
     drafter = pairs["graphs"].drafter
     assert drafter is not None
     drafter.reserve_draft(5, DRAWN)

@@ -50,7 +50,8 @@ def test_a_conversation_that_grows_when_it_is_read_again_gets_room_before_it_is_
     target = tiny.save(tmp_path / "target", num_hidden_layers=1)
     monkeypatch.setattr(causal_lm, "eos_token_ids", lambda *given: frozenset())
     asked = ("run", "--task", "mt_bench", "--subset", "writing", "--data", "sample", "--limit", "1", "--method", "pld",
-             "--target", str(target), "--set", "generation.max_new_tokens=150", "--engine", "compiled", "--device", "cpu")  # fmt: skip
+             "--target", str(target), "--set", "generation.max_new_tokens=150", "--engine", "compiled", "--device",
+             "cpu")  # fmt: skip
     code, _, said = specbench(*asked, "--output", "here")
     assert code == 0, said
     first, second = map(json.loads, (tmp_path / "here" / "records.jsonl").read_text().splitlines())

@@ -183,7 +183,7 @@ def measured(models: Pair, gauges: Sequence[Gauge], part: Points, asked: Asked, 
     found = measure(*models, gauges, part, repeats=asked.repeats, seed=asked.seed, told=rounds)
     if number := num_compilations() - before:
         raise ConfigError(
-            f"--engine {asked.engine}: {number} passes were made while others were measured, so their seconds say "
+            f"--engine {models[0].engine}: {number} passes were made while others were measured, so their seconds say "
             "nothing: take --engine eager"
         )
     found.target.capacity, found.drafter.capacity = (

@@ -14,7 +14,7 @@ from specbench.embedded.family import source_of
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import check_readable, check_sizes, check_weights, identified, told, why_not
 from specbench.models.compiling import CannotCompile, check_compiler, same_logits
-from specbench.models.devices import is_out_of_memory
+from specbench.models.devices import is_out_of_memory, moved
 from specbench.specs.components import Engine, StaticEngine
 
 TIMEOUT_SECONDS = 10
@@ -57,7 +57,9 @@ def load_model(
     problem = None if is_local(source) else hub_problem(source, revision)
     hub = {"revision": revision, "local_files_only": problem is not None}  # then only the local cache is left
     try:
-        model = load_weights(source, torch_dtype, hub).to(chosen).eval() if weights else without_weights(source, hub)
+        model = (
+            moved(load_weights(source, torch_dtype, hub), chosen).eval() if weights else without_weights(source, hub)
+        )
         tokenizer = AutoTokenizer.from_pretrained(source, **hub)
         loaded = CausalLM(model, tokenizer, name, identified(source, revision))
     except ConfigError as error:

@@ -127,6 +127,7 @@ class StaticPasses:
             logits = forward()
         except Exception as error:  # whatever a kernel checks while it runs
             if is_out_of_memory(error):
+                error.add_note(f"in a pass of model '{self.name}' over {length} tokens")
                 raise
             made = "compiled" if self.engine == "compiled" else "recorded"
             raise ConfigError(
@@ -204,6 +205,7 @@ class StaticPasses:
             found = made()
         except Exception as error:  # whatever a network does that cannot be traced or recorded, or a failing compiler
             if is_out_of_memory(error):
+                error.add_note(f"while a pass of model '{self.name}' over {length} tokens was made")
                 raise
             raise CannotCompile(self.name, told(error), self.engine) from error
         if not same_logits(expected, found):

@@ -42,8 +42,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return forward
 
-    monkeypatch.setattr("specbench.models.graphs.compiled", left)
-    monkeypatch.setattr("specbench.models.graphs.Graphs.trace", lambda self: None)
+    monkeypatch.setattr("specbench.models.static_passes.compiled", left)
+    monkeypatch.setattr("specbench.models.static_passes.StaticPasses.check", lambda self: None)
     return names
 
 

@@ -39,7 +39,7 @@ built = []
 
 
 def best(target, ids):
-    return int(target.model(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax())
+    return int(target.model(torch.tensor([ids], device=target.device), use_cache=False).logits[0, -1].argmax())
 
 
 def plain(prompt_ids, *, target, max_new_tokens, on_token):

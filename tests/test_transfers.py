@@ -252,8 +252,9 @@ def test_where_common_tokens_end_a_draft_no_pass_is_made_behind_them() -> None:
         assert not ends & set(proposal.token_ids[:-1])
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="what waits for a GPU is only known where there is one")
-@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("engine", ["eager", "graphs", "compiled"])
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("name", ["sd", "fsd", "pld", "tli"])
 def test_a_gpu_is_waited_for_in_reading_a_step_alone(
@@ -262,9 +263,11 @@ def test_a_gpu_is_waited_for_in_reading_a_step_alone(
     """torch raises for everything else that would wait, from the second step to the last."""
     made = decoder(name, sampling, device="cuda")
     for each in (made.model, drafting_model(made)):
-        if each is not None and engine == "compiled":
-            each.compile()
+        if each is not None and engine != "eager":
+            each.make_static(engine)  # type: ignore[arg-type]
             each.sequence.reserve(len(PROMPT) + 40, (1, 2, 6))  # type: ignore[union-attr]
+    if isinstance(made.drafter, ModelDrafter):
+        made.drafter.reserve(made.method.num_draft_tokens)
     made.generate(PROMPT, StopRules(40), seed=3)
     reads, propose, check = 0, made.drafter.propose, Ledger.check
 

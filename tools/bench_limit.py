@@ -72,7 +72,7 @@ def random_model(shape: str, dtype: str, device: str, engine: str = "eager", see
         network = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval()
     made = CausalLM(network, tiny.tokenizer(num_extra=min(rows, VOCABULARY) - 257), f"random {shape}", None)
     if engine == "compiled":
-        made.compile()
+        made.make_static()
     return made
 
 
@@ -192,8 +192,8 @@ def main(
         console.print(table)
     setting = Setting(context, num_tokens, num_prompts, num_draft_tokens)
     for model in (target, drafter):
-        if model.compiled is not None:
-            model.compiled.reserve(context + num_tokens + num_draft_tokens + 1, (1, 2, num_draft_tokens + 1))
+        if model.static is not None:
+            model.static.reserve(context + num_tokens + num_draft_tokens + 1, (1, 2, num_draft_tokens + 1))
     console.print(rates_table(measure(ModelPair(target, drafter), setting), setting))
 
 

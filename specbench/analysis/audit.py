@@ -71,10 +71,11 @@ def run_audit(request: Request, num_draws: int, temperature: float, say: Progres
         target=models.target, decode_text=readable(models.target), drafter=found[1] if found else None,
         control=make_control(fitting, models, sampling), sampling=sampling, num_draws=num_draws, seed=spec.seed,
     )  # fmt: skip
-    if models.target.compiled is not None:
+    composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if isinstance(made, Decoder)]
+    if models.target.static is not None:
         subjects.append(eager_baseline(spec.methods[0], models.target))
     prompts = make_prompts(spec, models, loaded)
-    reserve_for(models, fitting, MAX_NEW_TOKENS + NUM_TOKENS, say, [prompt.ids for prompt in prompts])
+    reserve_for(models, fitting, MAX_NEW_TOKENS + NUM_TOKENS, say, [prompt.ids for prompt in prompts], composed)
     findings = audit_methods(subjects, prompts, bench, say)
     drafters = {name: model.name for name, model in models.drafters.items()}
     decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}

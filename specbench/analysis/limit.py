@@ -23,6 +23,7 @@ from specbench.analysis.limit_report import (
     best,
 )
 from specbench.analysis.limit_rounds import (
+    GREEDY,
     LEAST_CONTEXT,
     NUM_DRAFT_TOKENS,
     ModelTimings,
@@ -252,9 +253,9 @@ def limits(options: LimitOptions, progress: Progress) -> LimitReport:
         options.drafter, revision=options.drafter_revision, dtype=dtype, device=options.device, engine=target.engine
     )
     if target.why_eager is not None:
-        warn_of(target, "neither model is, and these are the limits of --engine eager")
+        warn_of(target, options.engine, "these are the limits of --engine eager")
     elif drafter.why_eager is not None:
-        warn_of(drafter, "its passes are eager beside compiled ones of the target")
+        warn_of(drafter, options.engine, "its passes are eager beside compiled ones of the target")
     return limits_of(target, drafter, options, progress)
 
 
@@ -266,9 +267,9 @@ def limits_of(
     points = points_for(models, options.context)
     works = [work_of(model) for model in models]
     gauges = [gauge_of(*each, points) for each in zip(models, works, strict=True)]
-    is_compiled = any(model.compiled is not None for model in models)
+    is_static = any(model.static is not None for model in models)
     parts = [
-        measured_part(models, gauges, part, options, progress) for part in (points.parts() if is_compiled else [points])
+        measured_part(models, gauges, part, options, progress) for part in (points.parts() if is_static else [points])
     ]
     capacities = (parts[0].target.capacity, parts[0].drafter.capacity)
     first, second = (
@@ -282,20 +283,22 @@ def limits_of(
 def measured_part(
     models: Models, gauges: Sequence[Gauge], part: Points, options: LimitOptions, progress: Progress
 ) -> PairTimings:
-    """Returns the timings of rounds whose passes were compiled before."""
+    """Returns the timings of rounds whose passes were made before."""
     for model in models:
-        if model.compiled is not None:
-            model.compiled.reserve(part.most_tokens, part.query_lengths, prompts=part.decodes, told=progress)
+        if model.static is not None:
+            model.static.reserve(part.most_tokens, part.query_lengths, told=progress)
+    if part.decodes:
+        models[1].reserve_draft(NUM_DRAFT_TOKENS, GREEDY)
     before = num_compilations()
     rounds = report_rounds(part, options.repeats, progress)
     found = measure(*models, gauges, part, repeats=options.repeats, seed=options.seed, progress=rounds)
     if number := num_compilations() - before:
         raise ConfigError(
-            f"--engine compiled: {number} passes were compiled while others were measured, so their seconds say "
+            f"--engine {models[0].engine}: {number} passes were made while others were measured, so their seconds say "
             "nothing: take --engine eager"
         )
     found.target.capacity, found.drafter.capacity = (
-        None if model.compiled is None else model.compiled.capacity for model in models
+        None if model.static is None else model.static.capacity for model in models
     )
     return found
 

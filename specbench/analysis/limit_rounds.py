@@ -102,7 +102,7 @@ def points_for(models: Sequence[CausalLM], context: int) -> Points:
         held = f"the models hold {room} tokens, and {NUM_TOKENS} are generated behind the context"
         raise ConfigError(f"--context {context}: {held}: {remedy}")
     fitting = tuple(length for length in CONTEXTS if length < room and length <= 4 * context)
-    lengths = QUERY_LENGTHS if all(model.compiled is None for model in models) else COMPILED_LENGTHS
+    lengths = QUERY_LENGTHS if all(model.static is None for model in models) else COMPILED_LENGTHS
     return Points(context, fitting, tuple(length for length in lengths if context + length <= room))
 
 
@@ -190,10 +190,7 @@ class Sweeps:
     def __init__(self, model: CausalLM, ids: list[int], context: int, lengths: Sequence[int]) -> None:
         self._model, self._ids, self._context = model, ids, context
         self.seconds: dict[int, list[float]] = {length: [] for length in lengths}
-        if model.compiled is None:
-            model.score(ids[:context], 1)
-        else:
-            model.compiled.fill(ids[:context])
+        model.score(ids[:context], 1)
 
     def take_turn(self, number: int, *, backwards: bool) -> None:
         """Sweep until every length has its passes of the first `number` turns. The first pass, behind a prefill or

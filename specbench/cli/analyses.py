@@ -143,7 +143,7 @@ def limit(
     seed: Annotated[int, typer.Option(help="Seed of the random texts.")] = 0,
     dtype: arguments.Dtype = "auto",
     device: arguments.Device = "auto",
-    engine: arguments.Engine = "eager",
+    engine: arguments.Engine = "auto",
     threads: arguments.Threads = None,
     plot: Annotated[
         str | None, typer.Option(help="Picture of passes, bounds and speed-ups, such as limit.png.")

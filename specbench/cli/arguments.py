@@ -36,7 +36,11 @@ SamplePrompt = Annotated[
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
 Engine = Annotated[
-    str, typer.Option(help="eager: passes as transformers makes them; compiled: of fixed shapes, by torch.compile.")
+    str,
+    typer.Option(
+        help="How passes are run. eager: as transformers makes them; graphs: recorded as CUDA graphs; compiled: by "
+        "torch.compile; auto: graphs on cuda, else eager."
+    ),
 ]
 Chat = Annotated[str, typer.Option(help="Chat template: auto, always or never.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")]

@@ -19,6 +19,12 @@ class Sampling:
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
+    def draw(self, logits: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """One token from each row of logits [num_rows, vocab]: tokens [num_rows], and the probabilities that they were
+        drawn from, [num_rows, vocab]; None for greedy ones."""
+        distributions = Distributions(logits, self)
+        return distributions.draw_all(generator), None if self.greedy else distributions.probs
+
 
 class DraftProbs:
     """The draft distributions of a proposal: row i is the distribution of draft token i. A row may sum to less than 1.
@@ -73,9 +79,10 @@ class DenseProbs(DraftProbs):
 class Distributions(DenseProbs):
     """Next-token distributions of consecutive positions, [num_rows, vocab], each form computed when first asked for."""
 
-    def __init__(self, logits: torch.Tensor, sampling: Sampling) -> None:
+    def __init__(self, logits: torch.Tensor, sampling: Sampling, probs: torch.Tensor | None = None) -> None:
         self.is_one_hot = sampling.greedy
         self._logits: torch.Tensor | None = logits
+        self._given_probs = probs  # where they are known already
         self._parts: Sequence[Distributions] = ()
         self.sampling = sampling
 
@@ -85,6 +92,7 @@ class Distributions(DenseProbs):
         whole = cls.__new__(cls)
         whole._logits, whole._parts, whole.sampling = None, parts, parts[0].sampling
         whole.is_one_hot = parts[0].is_one_hot
+        whole._given_probs = None
         return whole
 
     @property
@@ -98,6 +106,8 @@ class Distributions(DenseProbs):
         """After temperature, top-k and top-p; one-hot rows when greedy."""
         if self._parts:
             return torch.cat([part.probs for part in self._parts])
+        if self._given_probs is not None:
+            return self._given_probs
         return process(self.logits, self.sampling)
 
     @cached_property

@@ -28,7 +28,7 @@ Returned are the new token ids without the prompt, or a `Decoded` (or any object
     import torch
 
     def decode(prompt_ids, *, target, max_new_tokens, eos_token_ids, on_token):
-        ids = torch.tensor([prompt_ids])
+        ids = torch.tensor([prompt_ids], device=target.device)
         for _ in range(max_new_tokens):
             best = target.model(ids).logits[0, -1].argmax()
             ids = torch.cat([ids, best.view(1, 1)], dim=1)
@@ -64,6 +64,12 @@ class LoadedModel:
 
     model: Any
     tokenizer: Any
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's inputs must be."""
+        found: torch.device = self.model.device
+        return found
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -11,10 +11,11 @@ from specbench.core.errors import ConfigError
 from specbench.models.eager import UNKNOWN, EagerSequence
 from specbench.models.timing import Clock, PassLog
 from specbench.models.vocabulary import Vocabulary
-from specbench.specs.components import Engine
+from specbench.specs.components import StaticEngine
 
 if TYPE_CHECKING:
-    from specbench.models.compiled import CompiledSequence
+    from specbench.models.drafting import Draft, Draw
+    from specbench.models.static_sequence import StaticSequence
 
 
 class CausalLM:
@@ -33,24 +34,25 @@ class CausalLM:
         self.vocab_size = min(text_config.vocab_size, max(self.vocabulary.values()) + 1)
         self.defers = self.device.type == "cuda"  # there, reading a token would wait for all that is queued
         self.passes = PassLog(Clock(self.device))
-        self.sequence: EagerSequence | CompiledSequence = EagerSequence(model, name, self.vocab_size, self.passes)
-        self.why_eager: str | None = None  # of a model that was to be compiled and cannot
+        self.sequence: EagerSequence | StaticSequence = EagerSequence(model, name, self.vocab_size, self.passes)
+        self.why_eager: str | None = None  # of a model whose passes were to be recorded or compiled and cannot
 
     @property
-    def compiled(self) -> "CompiledSequence | None":
-        """The sequence with its compiled passes; None for a model that reads eagerly."""
+    def static(self) -> "StaticSequence | None":
+        """The sequence with its recorded or compiled passes; None for a model that reads eagerly."""
         return None if isinstance(self.sequence, EagerSequence) else self.sequence
 
-    def compile(self) -> None:
-        """Read in compiled passes from here on. Raises CannotCompile for a model that has none."""
-        from specbench.models.compiled import CompiledSequence  # what it imports takes seconds
+    def make_static(self, engine: StaticEngine = "compiled") -> None:
+        """Read in recorded or compiled passes from here on. Raises CannotCompile for a model that has none."""
+        from specbench.models.static_sequence import StaticSequence  # what it imports takes seconds
 
-        self.sequence = CompiledSequence(self.model, self.name, self.vocab_size, self.passes, self.context_limit)
+        given = (self.model, self.name, self.vocab_size, self.passes, self.context_limit)
+        self.sequence = StaticSequence(*given, engine=engine)
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> Literal["eager", "graphs", "compiled"]:
         """How its passes are run."""
-        return "eager" if self.compiled is None else "compiled"
+        return "eager" if self.static is None else self.static.engine
 
     @property
     def dtype(self) -> str:
@@ -98,6 +100,19 @@ class CausalLM:
         cached = self.sequence.cached_ids
         if (num_unknown := cached[-len(token_ids) :].count(UNKNOWN)) > 0:
             cached[-num_unknown:] = token_ids[:num_unknown]
+
+    def reserve_draft(self, num_tokens: int, draw: "Draw") -> tuple[int, float]:
+        """Record drafts of `num_tokens` tokens, where the passes are recorded; returns the number of graphs that were
+        recorded and the seconds that it took."""
+        return (0, 0.0) if self.static is None else self.static.reserve_draft(num_tokens, draw)
+
+    def draft(
+        self, ids: list[int], num_tokens: int, draw: "Draw", generator: torch.Generator,
+        given: torch.Tensor | None = None,
+    ) -> "Draft | None":  # fmt: skip
+        """Draft `num_tokens` tokens behind `ids` by one recorded graph; None where none was recorded for it. `settle`
+        tells the tokens later. `given` [num_tokens]: tokens that are read in place of those that are drawn."""
+        return None if self.static is None else self.static.draft(ids, num_tokens, draw, generator, given)
 
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
         """The logits after `ids` and each of the equally long suffixes: [num_suffixes, vocab_size].

@@ -1,86 +1,138 @@
-"""A forward pass made fast: compiled without guards, on a GPU replayed as one graph."""
+"""Forward passes compiled by torch.compile: whole passes on a CPU, on a GPU one decoder layer that serves all."""
 
 import importlib.util
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import FunctionType
 from typing import Any, cast
 
 import torch
+from transformers.cache_utils import Cache
 
 from specbench.core.errors import ConfigError
+from specbench.models.fused import one_row_products
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
+from specbench.specs.components import Engine
 
-NUM_WARM_RUNS = 2  # before a CUDA graph is recorded: libraries allocate what they need
+PASS_OPTIONS: dict[str, Any] = {
+    # Guards would take a good part of a short pass.
+    "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
+    "post_grad_fusion_options": {"decompose_mm_pass": {}},  # a product with one row is no matrix product on a CPU
+}
+ONE_ROW_OPTIONS: dict[str, Any] = {"coordinate_descent_tuning": True}  # measures how to read the weights fastest
 
 
 def compiled(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
-    """A function without arguments, compiled for what it reads now: guards would take a good part of a short pass."""
-    options: dict[str, Any] = {
-        "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
-        "post_grad_fusion_options": {"decompose_mm_pass": {}},  # a product with one row is no matrix product on a CPU
-    }
+    """Returns a function without arguments, compiled for what it reads now."""
     own = with_own_code(forward, name)
-    made: Callable[[], torch.Tensor] = torch.compile(own, fullgraph=True, dynamic=False, options=options)
+    made: Callable[[], torch.Tensor] = torch.compile(own, fullgraph=True, dynamic=False, options=PASS_OPTIONS)
     return made
 
 
-def with_own_code(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
-    """The same function, which shares no compiled code with another of the same text."""
-    assert isinstance(forward, FunctionType)
-    return FunctionType(forward.__code__.replace(co_name=name), forward.__globals__, name, None, forward.__closure__)
+def with_own_code(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Returns the same function, which shares no compiled code with another of the same text."""
+    assert isinstance(function, FunctionType)
+    code = function.__code__.replace(co_name=name)
+    own = FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
+    own.__kwdefaults__ = function.__kwdefaults__
+    return own
 
 
-def recorded(run: Callable[[], torch.Tensor], device: torch.device, pool: Any) -> Callable[[], torch.Tensor]:
-    """A compiled pass as one CUDA graph, which is replayed as it is: nothing is launched one by one, or recorded anew.
+class SharedLayers:
+    """The decoder layers of a network, called through one compilation.
 
-    Graphs of one pool share their intermediate memory: what a pass returns must be copied before the next pass.
+    torch compiles a layer anew for every value of a layer that its forward pass reads. So while layers are called here
+    each has the layer index 0 and a cache of its own, whose only layer holds its buffers; its parameters and buffers
+    are inputs of what is compiled.
     """
-    with torch.cuda.device(device):
-        apart = torch.cuda.Stream()
-        apart.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(apart):
-            for _ in range(NUM_WARM_RUNS):
-                run()
-        torch.cuda.current_stream().wait_stream(apart)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            logits = run()
 
-    def replay() -> torch.Tensor:
-        graph.replay()
-        return logits
+    def __init__(self, layers: Sequence[torch.nn.Module], cache: Cache, hidden_size: int) -> None:
+        self._layers, self._hidden_size = layers, hidden_size
+        self._caches = [Cache(layers=[layer]) for layer in cache.layers]
+        self._indexed = [part for layer in layers for part in layer.modules() if hasattr(part, "layer_idx")]
 
-    return replay
+    def compiled(
+        self, forward: Callable[..., torch.Tensor], length: int, name: str, backend: str = "inductor"
+    ) -> Callable[..., torch.Tensor]:
+        """Returns `forward`, a pass of the network over `length` tokens, with its decoder layers compiled."""
+        own = with_own_code(type(self._layers[0]).forward, name)
+        options = ONE_ROW_OPTIONS if length == 1 and backend == "inductor" else None
+        layer_forward = torch.compile(own, fullgraph=True, dynamic=False, options=options, backend=backend)
+
+        def run(*given: Any) -> torch.Tensor:
+            products = one_row_products(self._layers, self._hidden_size) if length == 1 else nullcontext()
+            with self._called_through(layer_forward), products:
+                return forward(*given)
+
+        return run
+
+    @contextmanager
+    def _called_through(self, layer_forward: Callable[..., Any]) -> Iterator[None]:
+        indices = [part.layer_idx for part in self._indexed]
+        for part in self._indexed:
+            part.layer_idx = 0  # type: ignore[assignment]
+        for layer, cache in zip(self._layers, self._caches, strict=True):
+            layer.forward = partial(_with_cache, layer_forward, layer, cache)
+        try:
+            yield
+        finally:
+            for layer in self._layers:
+                del layer.forward
+            for part, index in zip(self._indexed, indices, strict=True):
+                part.layer_idx = index
+
+
+def _with_cache(layer_forward: Any, layer: torch.nn.Module, cache: Cache, *given: Any, **named: Any) -> Any:
+    return layer_forward(layer, *given, **{**named, "past_key_values": cache})
+
+
+def shared_layers(model: Any, cache: Cache) -> SharedLayers | None:
+    """Returns the decoder layers of a network where one compilation can serve them; None where they are not found."""
+    for part in model.modules():
+        if isinstance(part, torch.nn.ModuleList) and len(part) == len(cache.layers):
+            layers = list(part)
+            forward = type(layers[0]).forward
+            is_one_kind = all(type(layer) is type(layers[0]) for layer in layers)
+            if is_one_kind and isinstance(forward, FunctionType) and _takes_a_cache(forward):
+                return SharedLayers(layers, cache, model.config.get_text_config().hidden_size)
+    return None
+
+
+def _takes_a_cache(forward: Callable[..., Any]) -> bool:
+    return "past_key_values" in inspect.signature(forward).parameters
 
 
 # Root mean square, in standard deviations of the logits: far above the rounding of the dtype and of other kernels.
 MAX_SHIFT = {torch.float32: 1e-3}
 MAX_SHIFT_ROUNDED = 0.1
+VERBS: dict[str, str] = {"compiled": "compiled", "graphs": "recorded"}
 
 
 class CannotCompile(ConfigError):
-    """A model has no compiled passes, on a machine that compiles others. `reason`: why, in one line."""
+    """A model has no compiled or recorded passes, on a machine where others have. `reason`: why, in one line."""
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, name: str, reason: str, engine: Engine = "compiled") -> None:
         self.reason = " ".join(reason.split())
         super().__init__(
-            f"--engine compiled: model '{name}' cannot be compiled: {self.reason}; take --engine eager, or another "
-            "model"
+            f"--engine {engine}: model '{name}' cannot be {VERBS[engine]}: {self.reason}; take --engine eager, or "
+            "another model"
         )
 
 
-def compilable(model: Any, name: str) -> list[PreallocatedLayer]:
-    """The layers of a model as its cache has them. Raises CannotCompile."""
+def compilable(model: Any, name: str, engine: Engine = "compiled") -> list[PreallocatedLayer]:
+    """Returns the layers of a model as its cache has them. Raises CannotCompile."""
     layers = preallocated_cache(model.config, name).layers
     kinds = sorted({type(layer).__name__ for layer in layers if type(layer) is not PreallocatedLayer})
     parameters = inspect.signature(model.forward).parameters
     if kinds:
-        raise CannotCompile(name, f"layers of kind {kinds[0]} keep a state that is no buffer of keys and values")
-    if not model._can_compile_fullgraph:
+        reason = f"layers of kind {kinds[0]} keep a state that is no buffer of keys and values"
+        raise CannotCompile(name, reason, engine)
+    if engine == "compiled" and not model._can_compile_fullgraph:
         raise CannotCompile(name, f"transformers says that the passes of a {type(model).__name__} are no single graph")
     if missing := [key for key in ("logits_to_keep", "position_ids", "past_key_values") if key not in parameters]:
-        raise CannotCompile(name, f"the forward pass of a {type(model).__name__} takes no {missing[0]}")
+        raise CannotCompile(name, f"the forward pass of a {type(model).__name__} takes no {missing[0]}", engine)
     return cast(list[PreallocatedLayer], layers)
 
 
@@ -91,7 +143,7 @@ def check_compiler(device: str) -> None:
 
 
 def no_compiler(device: str) -> str | None:
-    """What this machine lacks for compiling; None where it lacks nothing."""
+    """Returns what this machine lacks for compiling; None where it lacks nothing."""
     if device == "cuda":
         return None if importlib.util.find_spec("triton") else "there is no triton here: install it"
     if device != "cpu":
@@ -107,7 +159,7 @@ def no_compiler(device: str) -> str | None:
 
 
 def same_logits(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two tensors of logits are the same up to the rounding of their dtype."""
+    """Returns whether two tensors of logits are the same up to the rounding of their dtype."""
     limit = MAX_SHIFT.get(first.dtype, MAX_SHIFT_ROUNDED)
     first, second = first.float(), second.float()
     return float((first - second).square().mean().sqrt()) <= limit * float(first.std()) + 1e-6

@@ -14,7 +14,8 @@ from specbench.core.resources import EMBEDDED
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import check_readable, check_sizes, check_weights, identified, told, why_not
 from specbench.models.compiling import CannotCompile, check_compiler, same_logits
-from specbench.models.devices import is_out_of_memory
+from specbench.models.devices import is_out_of_memory, moved
+from specbench.specs.components import Engine, StaticEngine
 
 TIMEOUT_SECONDS = 10
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -46,26 +47,28 @@ def model_source(name: str) -> str:
 
 def load_model(
     name: str, *, revision: str | None = None, dtype: str = "auto", device: str = "auto", weights: bool = True,
-    engine: str = "eager",
+    engine: Engine = "eager",
 ) -> CausalLM:  # fmt: skip
     """Load a model by hub id, local folder, or `embedded:` and the name of a model that comes with specbench.
 
     `dtype` auto is float32 on a CPU (bfloat16 is slower there and rounds more) and the checkpoint's own elsewhere.
     Without `weights` only configuration and tokenizer are read: vocabulary, context, revision and encoded prompts are
     those of the model, which is on torch's device `meta` and computes nothing.
-    `engine` compiled: it reads in compiled passes; a model that has none reads eagerly, and `why_eager` tells why.
+    `engine` graphs or compiled: it reads in recorded or compiled passes; a model that has none reads eagerly, and
+    `why_eager` tells why. auto: graphs on cuda, else eager.
     Raises ConfigError in one line for a folder or hub id that cannot be loaded, or that is no causal language model,
     and for a machine that compiles nothing.
     """
     chosen = choose_device(device)
-    if engine == "compiled":
-        check_compiler(chosen.type)
+    engine = check_engine(engine, chosen.type)
     torch_dtype: Any = DTYPES.get(dtype) or (torch.float32 if chosen.type == "cpu" else "auto")
     source = model_source(name)
     problem = None if is_local(source) else hub_problem(source, revision)
     hub = {"revision": revision, "local_files_only": problem is not None}  # then only the local cache is left
     try:
-        model = load_weights(source, torch_dtype, hub).to(chosen).eval() if weights else without_weights(source, hub)
+        model = (
+            moved(load_weights(source, torch_dtype, hub), chosen).eval() if weights else without_weights(source, hub)
+        )
         tokenizer = AutoTokenizer.from_pretrained(source, **hub)
         loaded = CausalLM(model, tokenizer, name, identified(source, revision))
     except ConfigError as error:
@@ -77,9 +80,20 @@ def load_model(
         ) from error
     if weights:
         check_causal(loaded)
-    if engine == "compiled":
-        compile_passes(loaded)
+    if engine in ("graphs", "compiled"):
+        make_passes(loaded, engine)
     return loaded
+
+
+def check_engine(engine: Engine, device: str) -> Engine:
+    """Returns the engine that is taken on a device. Raises ConfigError where a machine has none of that name."""
+    if engine == "auto":
+        return "graphs" if device == "cuda" else "eager"
+    if engine == "graphs" and device != "cuda":
+        raise ConfigError(f"--engine graphs: {device} has no CUDA graphs: take --engine compiled, or eager")
+    if engine == "compiled":
+        check_compiler(device)
+    return engine
 
 
 def without_weights(source: str, hub: dict[str, Any]) -> Any:
@@ -160,18 +174,18 @@ def first_ids(model: CausalLM) -> list[int]:
 
 
 @torch.inference_mode()
-def compile_passes(model: CausalLM) -> None:
-    """Let a model read in compiled passes. One that cannot, or that gives other logits over static buffers, stays
-    eager: `why_eager` tells the reason."""
+def make_passes(model: CausalLM, engine: StaticEngine = "compiled") -> None:
+    """Let a model read in recorded or compiled passes. One that cannot, or that gives other logits over static buffers,
+    stays eager: `why_eager` tells the reason."""
     ids, eager = first_ids(model), model.sequence
     expected = model.score(ids, len(ids))
     model.reset()
     try:
-        model.compile()
-        assert model.compiled is not None
-        if not same_logits(expected, model.compiled.uncompiled(ids)):
-            raise CannotCompile(model.name, "over static buffers of keys and values it gives other logits")
-        model.compiled.check()
+        model.make_static(engine)
+        assert model.static is not None
+        if not same_logits(expected, model.static.eager_logits(ids)):
+            raise CannotCompile(model.name, "over static buffers of keys and values it gives other logits", engine)
+        model.static.check()
         model.reset()
     except Exception as error:  # whatever a network does with a cache that it was not written for
         if is_out_of_memory(error):

@@ -1,6 +1,7 @@
 """Clocks: wall time at synchronised points, and the time of single forward passes without synchronising them."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ class PassLog:
         self.clear()
 
     def clear(self) -> None:
-        self._passes: list[tuple[int, Any, Any]] = []
+        self._passes: list[tuple[int, Any, Any, int]] = []
         self._choices: list[tuple[Any, Any]] = []
 
     @property
@@ -57,7 +58,11 @@ class PassLog:
         return len(self._passes)
 
     def add(self, query_length: int, start: Any, end: Any) -> None:
-        self._passes.append((query_length, start, end))
+        self._passes.append((query_length, start, end, 1))
+
+    def add_together(self, query_lengths: Sequence[int], start: Any, end: Any) -> None:
+        """Passes between which there are no marks: each has the same share of the seconds, its draw included."""
+        self._passes += [(length, start, end, len(query_lengths)) for length in query_lengths]
 
     def add_choice(self, start: Any, end: Any) -> None:
         self._choices.append((start, end))
@@ -68,7 +73,7 @@ class PassLog:
 
     def read(self) -> list[tuple[int, float]]:
         """(query length, seconds) of each pass; call after `Clock.now`, outside of any measured region."""
-        return [(length, self.clock.between(start, end)) for length, start, end in self._passes]
+        return [(length, self.clock.between(start, end) / number) for length, start, end, number in self._passes]
 
 
 class Stopwatch:

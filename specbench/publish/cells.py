@@ -89,7 +89,7 @@ class SuiteCell:
             self.options, subsets=pair.subsets.get(task.called, task.subsets), target=pair.target, drafter=pair.drafter,
             target_revision=pair.target_revision, drafter_revision=pair.drafter_revision, limit=self.limit,
             repeats=task.repeats or suite.repeats, seed=self.seed, dtype=pair.dtype, chat=pair.chat,
-            engine=self.options.engine if pair.engine == "eager" else pair.engine,
+            engine=self.options.engine if pair.engine == "auto" else pair.engine,
             overrides=(*suite.set, *task.set, *sampling),
         )  # fmt: skip
         words = ["specbench", "run", "--task", task.task, "--method", ",".join(self.methods), *options.words()]
@@ -213,12 +213,12 @@ def prefixed(prefix: str) -> Iterator[None]:
 
 
 def _check_engine(cell: SuiteCell) -> None:
-    if cell.pair.engine != "compiled":
+    if cell.pair.engine in ("auto", "eager"):
         return
     if own := [method for method in cell.methods if load_method(method).decoder is not None]:
         raise ConfigError(
-            f"method '{file_name(own[0])}' makes passes of its own, which engine = 'compiled' does not reach: exclude "
-            "it there, or give a pair with the engine 'eager'"
+            f"method '{file_name(own[0])}' makes passes of its own, which engine = '{cell.pair.engine}' does not "
+            "reach: exclude it there, or give a pair with the engine 'eager'"
         )
 
 

@@ -56,7 +56,7 @@ class PairSpec(Spec):
     target_revision: Text | None = None
     drafter_revision: Text | None = None
     dtype: Dtype = "auto"
-    engine: Engine = "eager"
+    engine: Engine = "auto"
     chat: Chat = "auto"
     limit: Count | None = None
     tasks: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, field_validator, model_validator
 
 from specbench.results.bootstrap import INTERVALS, Intervals, Metric
-from specbench.specs.components import Engine
+from specbench.specs.components import RowEngine
 
 
 class Frozen(BaseModel):
@@ -121,8 +121,7 @@ def sealed(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, DIGEST: digest_of(row)}
 
 
-# "compiled target": the target's passes are compiled, and those of a drafter cannot be.
-RowEngine = Literal[Engine, "compiled target"]
+# "graphs target", "compiled target": the target's passes are recorded or compiled, and those of a drafter cannot be.
 
 Place = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # of a file or folder; no control characters
 

@@ -52,9 +52,10 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
 def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
     """Returns the decoder of a method that brings its own loop."""
     assert method.decoder is not None
-    if models.target.compiled is not None:
+    if models.target.static is not None:
         raise ConfigError(
-            f"method '{method.name}': its code has passes of its own, which --engine compiled does not reach: "
+            f"method '{method.name}': its code has passes of its own, which --engine {models.target.engine} does not "
+            "reach: "
             "leave the method out, or take --engine eager"
         )
     if method.same_vocabulary:

@@ -10,9 +10,10 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
 from specbench.models.causal_lm import CausalLM, ModelPair, shortest_context
+from specbench.models.compiling import VERBS
 from specbench.models.loading import load_model
-from specbench.results.row import RowEngine
 from specbench.running.prompts import Budget
+from specbench.specs.components import Engine, RowEngine
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
 
@@ -60,10 +61,10 @@ class Models:
 
 
 def engine_of(target: CausalLM, drafters: Iterable[CausalLM]) -> RowEngine:
-    """How the passes of a target and its drafters are run: beside a compiled target a drafter may be eager, beside an
-    eager one all are."""
-    if target.engine == "compiled" and any(drafter.engine == "eager" for drafter in drafters):
-        return "compiled target"
+    """How the passes of a target and its drafters are run: beside a recorded or compiled target a drafter may be eager,
+    beside an eager one all are."""
+    if target.engine != "eager" and any(drafter.engine == "eager" for drafter in drafters):
+        return "graphs target" if target.engine == "graphs" else "compiled target"
     return target.engine
 
 
@@ -79,12 +80,21 @@ def parts(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
 
 def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> Models:
     """The models that the methods of a run ask for, each loaded once, all in the target's dtype. `load`: in place of
-    `load_model`. A target that cannot be compiled makes all eager."""
+    `load_model`. A target whose passes cannot be recorded or compiled makes all eager."""
     load = load or load_model
-    target = load(spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device, engine=spec.engine)
+    target = load(
+        spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device,
+        engine=engine_for(spec.engine, spec.methods),
+    )  # fmt: skip
     if target.why_eager is not None:
-        warn_of(target, "nothing is compiled: this run and its rows are those of --engine eager")
+        warn_of(target, spec.engine, "this run and its rows are those of --engine eager")
     return Models(target, load_drafters(spec, spec.methods, target, load))
+
+
+def engine_for(engine: Engine, methods: Sequence[MethodSpec]) -> Engine:
+    """Returns the engine of a run: auto is eager beside a method whose code has passes of its own."""
+    has_own_passes = any(part.decoder is not None for part in parts(methods))
+    return "eager" if engine == "auto" and has_own_passes else engine
 
 
 def load_drafters(
@@ -108,15 +118,17 @@ def load_drafters(
         told = ", ".join(dict.fromkeys(name.partition("/")[0] for name, model in found.items() if model is drafter))
         warn_of(
             drafter,
-            f"it drafts eagerly beside the compiled target, and rows of {told} say engine 'compiled target': no row of "
+            target.engine,
+            f"it drafts eagerly beside the target, and rows of {told} say engine '{target.engine} target': no row of "
             "another engine compares with them",
         )
     return found
 
 
-def warn_of(model: CausalLM, meaning: str) -> None:
-    """Say of a model that was to be compiled that it is not."""
-    message = f"--engine compiled: model '{model.name}' cannot be compiled ({model.why_eager}): {meaning}"
+def warn_of(model: CausalLM, engine: Engine, meaning: str) -> None:
+    """Say of a model whose passes were to be recorded or compiled that they are not."""
+    verb = VERBS.get(engine, "recorded")
+    message = f"--engine {engine}: model '{model.name}' cannot be {verb} ({model.why_eager}): {meaning}"
     warnings.warn(message, UserWarning, stacklevel=1)
 
 

@@ -3,14 +3,18 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.bridges.translation import Translation
+from specbench.decoding.decoder import Decoder, DraftingDecoder
+from specbench.decoding.drafters import Drafter
 from specbench.models.causal_lm import CausalLM
-from specbench.models.compiled import PACKED
+from specbench.models.compiling import VERBS
+from specbench.models.recording import num_recordings
+from specbench.models.static_sequence import PACKED
 from specbench.running.blocks import Block, longest_conversation, text_ids, unanswered
 from specbench.running.models import Models, bridged, parts
 from specbench.running.plan import Cell
@@ -75,7 +79,7 @@ def needs(models: Models, methods: Sequence[MethodSpec]) -> list[Need]:
     return list(found.values())
 
 
-FILE = "compilations.jsonl"  # in the folder of a run: a line for each model of each cell that was compiled for
+FILE = "compilations.jsonl"  # in the folder of a run: a line for each model of each cell that passes were made for
 
 Told = Callable[[str], None]
 
@@ -86,7 +90,8 @@ def quiet(line: str) -> None:
 
 @dataclass(frozen=True)
 class Compilation:
-    """What was compiled of a model for a cell, and how long that took: no part of any figure of speed."""
+    """The passes that were compiled or recorded of a model for a cell, and the seconds that it took: no part of any
+    figure of speed."""
 
     task: str
     subset: str
@@ -94,36 +99,37 @@ class Compilation:
     capacity: int
     num_passes: int
     seconds: float
+    engine: str = "compiled"
 
 
 def num_compilations() -> int:
-    """The graphs that torch has compiled in this process."""
+    """Returns the number of graphs that torch has compiled and of CUDA graphs that were recorded in this process."""
     if "torch._dynamo" not in sys.modules:
-        return 0
+        return num_recordings()
     from torch._dynamo.utils import counters
 
-    return int(counters["stats"]["unique_graphs"])
+    return int(counters["stats"]["unique_graphs"]) + num_recordings()
 
 
 def check_nothing_compiled(since: int, block: Block) -> None:
-    """Raise ConfigError where something was compiled while it was measured: such a block is not recorded."""
+    """Raise ConfigError where a pass was compiled or recorded while a block was measured: the block is not kept."""
     if number := num_compilations() - since:
         where = f"{block.cell.task.name}/{block.cell.subset} example {block.example.id}"
         raise ConfigError(
-            f"{where}: {number} passes were compiled while it was measured, so its seconds are none of decoding and "
-            "the block is not recorded: take --engine eager, or a smaller generation.max_new_tokens"
+            f"{where}: {number} passes were compiled or recorded while it was measured, so its seconds are none of "
+            "decoding and the block is not kept: take --engine eager, or a smaller generation.max_new_tokens"
         )
 
 
 def reserve(cell: Cell, chat: str, told: Told = quiet) -> Iterator[Compilation]:
-    """Make every compiled model ready for the longest conversation of a cell; `told` hears what is being compiled."""
+    """Make the passes of every model for the longest conversation of a cell; `told` hears what is being made."""
     yield from _reserved(cell, lambda need: longest(cell, need, chat), told, exactly=True)
 
 
 def make_room(block: Block, earlier: Sequence[Record], chat: str, told: Told = quiet) -> Iterator[Compilation]:
-    """Make every compiled model ready for a block, before it is measured: an earlier answer may be more tokens when it
+    """Make the passes of every model for a block, before it is measured: an earlier answer may be more tokens when it
     is read again as text than when it was written. `earlier`: the records of the turns before. Mostly all is there."""
-    if block.cell.models.target.compiled is None:
+    if block.cell.models.target.static is None:
         return
     names = [decoder.method.name for decoder in block.order]
     read = {block.texts([record["methods"][name]["text"] for record in earlier], chat) for name in names}
@@ -133,23 +139,37 @@ def make_room(block: Block, earlier: Sequence[Record], chat: str, told: Told = q
 
 def _reserved(cell: Cell, room: Callable[[Need], int], told: Told, exactly: bool = False) -> Iterator[Compilation]:
     for need in needs(cell.models, [decoder.method for decoder in cell.decoders]):
-        sequence = need.model.compiled
+        sequence = need.model.static
         if sequence is None:
             continue
-        before = num_compilations()
-        seconds = sequence.reserve(room(need), sorted(need.lengths), need.packs, exactly=exactly, told=told)
-        if number := num_compilations() - before:
-            yield Compilation(cell.task.name, cell.subset, need.model.name, sequence.capacity, number, seconds)
+        number, seconds = sequence.reserve(room(need), sorted(need.lengths), need.packs, exactly=exactly, told=told)
+        for drafter, num_tokens in drafters_with(need.model, cell.decoders):
+            num_drafts, more = drafter.reserve(num_tokens)
+            number, seconds = number + num_drafts, seconds + more
+        if number:
+            place = (cell.task.name, cell.subset, need.model.name, sequence.capacity)
+            yield Compilation(*place, number, seconds, sequence.engine)
+
+
+def drafters_with(model: CausalLM, decoders: Iterable[Decoder]) -> Iterator[tuple[Drafter, int]]:
+    """Yields the drafters that draft with a model, and the tokens of a draft."""
+    for decoder in (part for each in decoders for part in each.parts):
+        if isinstance(decoder, DraftingDecoder) and decoder.drafter.model is model:
+            yield decoder.drafter, decoder.method.num_draft_tokens
 
 
 def reserve_for(
-    models: Models, methods: Sequence[MethodSpec], num_tokens: int, told: Told, prompts: Sequence[list[int]] = ([],)
-) -> None:
-    """The passes that a run compiles for methods, for `num_tokens` tokens of the target behind any of the `prompts`."""
+    models: Models, methods: Sequence[MethodSpec], num_tokens: int, told: Told, prompts: Sequence[list[int]] = ([],),
+    decoders: Sequence[Decoder] = (),
+) -> None:  # fmt: skip
+    """Make the passes that a run makes for methods, for `num_tokens` tokens of the target behind any of the `prompts`,
+    and the drafts of `decoders`."""
     for need in needs(models, methods):
-        if need.model.compiled is not None:
+        if need.model.static is not None:
             room = max(need.room(ids, num_tokens) for ids in prompts)
-            need.model.compiled.reserve(room, sorted(need.lengths), need.packs, told=told)
+            need.model.static.reserve(room, sorted(need.lengths), need.packs, told=told)
+            for drafter, num_draft_tokens in drafters_with(need.model, decoders):
+                drafter.reserve(num_draft_tokens)
 
 
 def longest(cell: Cell, need: Need, chat: str) -> int:
@@ -164,10 +184,11 @@ def longest(cell: Cell, need: Need, chat: str) -> int:
 
 
 def note(folder: Path, compilation: Compilation) -> str:
-    """Write what was compiled to the folder of a run; returns a line that says it."""
+    """Write what was made to the folder of a run; returns a line that says it."""
     with (folder / FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(compilation)) + "\n")
     return (
-        f"{compilation.task}/{compilation.subset}: compiled {compilation.num_passes} passes of {compilation.model} for "
+        f"{compilation.task}/{compilation.subset}: {VERBS[compilation.engine]} {compilation.num_passes} passes of "
+        f"{compilation.model} for "
         f"{compilation.capacity} tokens in {compilation.seconds:.0f} s"
     )

@@ -13,7 +13,11 @@ Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Version = Annotated[int, Field(ge=1)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Engine = Literal["eager", "compiled"]  # how the models' passes are run
+# How the models' passes are run; auto: graphs where the device has them and the models can be recorded, else eager.
+Engine = Literal["auto", "eager", "graphs", "compiled"]
+# The engine of a row; "… target" if the drafter's passes are eager.
+RowEngine = Literal["eager", "graphs", "compiled", "graphs target", "compiled target"]
+StaticEngine = Literal["graphs", "compiled"]  # those with passes of fixed shapes
 Chat = Literal["auto", "always", "never"]
 
 

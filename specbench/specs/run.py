@@ -30,7 +30,7 @@ class RunSpec(Spec):
     drafter_revision: str | None = None
     dtype: Dtype = "auto"
     device: Text = "auto"
-    engine: Engine = "eager"
+    engine: Engine = "auto"
     chat: Chat = "auto"
     data: Text | None = None  # None: the default; "hub", "sample", or a folder or file
     subsets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None

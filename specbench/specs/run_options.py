@@ -26,7 +26,7 @@ class RunOptions:
     seed: int = 0
     dtype: str = "auto"
     device: str = "auto"
-    engine: str = "eager"
+    engine: str = "auto"
     chat: str = "auto"
     threads: int | None = None
     overrides: tuple[str, ...] = ()

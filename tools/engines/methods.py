@@ -82,8 +82,8 @@ def reserve(need: Need, num_tokens: int) -> None:
     """Compile all passes that methods need of a model, for conversations of `num_tokens` tokens of the target."""
     model = need.model
     num_own = num_tokens * (6 if need.packs else 2 if need.has_own_tokens else 1)  # slrs drafts with bytes
-    assert model.compiled is not None
-    model.compiled.reserve(min(num_own, model.context_limit or num_own), sorted(need.lengths), need.packs, told=print)
+    assert model.static is not None
+    model.static.reserve(min(num_own, model.context_limit or num_own), sorted(need.lengths), need.packs, told=print)
 
 
 def transformers_own(name: str, eager: Models, max_new_tokens: int, stop: StopRules) -> Run | None:

@@ -1,6 +1,7 @@
 """Drafters: what proposes draft tokens."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -13,18 +14,27 @@ from specbench.models.timing import PassLog, Stopwatch
 class Drafter:
     """Proposes draft tokens for a sequence and owns all of its state.
 
-    `passes` logs the draft model's passes, or the look-ups of a drafter without a model; `tokenizing` is the time that
-    it spends in tokenizers; `sampling` is how it draws where that differs from the run. Each is None if there is none.
+    `model` is the draft model. `passes` logs its passes, or the look-ups of a drafter without a model. `tokenizing` is
+    the time that the drafter spends in tokenizers. `sampling` is how it draws, if not as the run does. Each is None if
+    there is none.
     """
 
     name: str | None = None  # of data or weights of its own, which a run's identity holds
     revision: str | None = None
+    model: Any = None
     passes: PassLog | None = None
     tokenizing: Stopwatch | None = None
     sampling: Sampling | None = None
 
     def rehearse(self, decode: Callable[[], object]) -> None:
         """Called before the clock starts. A drafter that must know the target's tokens calls `decode` to see them."""
+
+    def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
+        """Prepares drafts of `num_draft_tokens` before anything is measured.
+
+        Returns the number of CUDA graphs that it recorded and the seconds that this took.
+        """
+        return 0, 0.0
 
     def prefill(self, prompt_ids: list[int]) -> None:
         """Forgets the last sequence and reads a new prompt, before the decode clock starts."""

@@ -8,7 +8,7 @@ from pydantic import Field
 from specbench.decoding.drafters import Drafter, drafter
 from specbench.decoding.proposal import DeferredProposal, Proposal, up_to_end
 from specbench.decoding.sampling import Distributions, Sampling
-from specbench.models.causal_lm import ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.devices import uploaded
 from specbench.models.timing import PassLog
 from specbench.specs.components import DraftTemperature
@@ -45,6 +45,11 @@ def deferring(model: ScoringModel) -> DeferringModel | None:
     return cast(DeferringModel, model) if getattr(model, "defers", False) else None
 
 
+def recorded_drafts(model: ScoringModel) -> CausalLM | None:
+    """The model, where its own passes draft: through a bridge other tokens or masks come between them."""
+    return model if isinstance(model, CausalLM) else None
+
+
 class ModelDrafter(Drafter):
     """Drafts token by token; a drafted EOS ends the draft. Where reading a token would wait for the device, it drafts
     on and is cut at the EOS when the step is read."""
@@ -62,6 +67,11 @@ class ModelDrafter(Drafter):
         self._last = self._is_end = None
         self.model.reset()
         self.model.score(prompt_ids, 1)
+
+    def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
+        """Make ready what drafting needs; returns the number of CUDA graphs recorded and the seconds that it took."""
+        recorded = recorded_drafts(self.model)
+        return (0, 0.0) if recorded is None else recorded.reserve_draft(num_draft_tokens, self.sampling)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         if (model := deferring(self.model)) is not None and num_draft_tokens:
@@ -85,6 +95,21 @@ class ModelDrafter(Drafter):
     ) -> DeferredProposal:
         if self._last is not None:
             model.settle(self._last.scored_ids)
+        tokens, distributions = self._drafted(model, ids, num_draft_tokens, generator)
+        if self._is_end is None:
+            self._is_end = end_table(model.eos_token_ids, distributions.logits.shape[-1], tokens.device)
+        stays = up_to_end(self._is_end.index_select(0, tokens))
+        self._last = DeferredProposal(tokens, stays, distributions)
+        return self._last
+
+    def _drafted(
+        self, model: DeferringModel, ids: list[int], num_draft_tokens: int, generator: torch.Generator
+    ) -> tuple[torch.Tensor, Distributions]:
+        """Draft tokens [num_draft_tokens] that nobody has read, and what they were drawn from."""
+        if (recorded := recorded_drafts(model)) is not None:
+            draft = recorded.draft(ids, num_draft_tokens, self.sampling, generator)
+            if draft is not None:
+                return draft.tokens, Distributions(draft.logits, self.sampling, draft.probs)
         tail: torch.Tensor | None = None
         rows: list[Distributions] = []
         for _ in range(num_draft_tokens):
@@ -94,11 +119,7 @@ class ModelDrafter(Drafter):
             model.passes.add_choice(start, model.passes.clock.mark())
             tail = token if tail is None else torch.cat([tail, token])
         assert tail is not None
-        if self._is_end is None:
-            self._is_end = end_table(model.eos_token_ids, rows[0].logits.shape[-1], tail.device)
-        stays = up_to_end(self._is_end.index_select(0, tail))
-        self._last = DeferredProposal(tail, stays, Distributions.concat(rows))
-        return self._last
+        return tail, Distributions.concat(rows)
 
 
 def end_table(ends: frozenset[int], vocab_size: int, device: torch.device) -> torch.Tensor:

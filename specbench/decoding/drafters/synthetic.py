@@ -13,7 +13,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters import Drafter, drafter
-from specbench.decoding.drafters.model import ScoringModel, deferring
+from specbench.decoding.drafters.model import ScoringModel, deferring, recorded_drafts
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Distributions, DraftProbs, Sampling, draw, residual
 from specbench.models.causal_lm import ModelPair
@@ -157,6 +157,11 @@ class SyntheticDrafter(Drafter):
         finally:
             self._written = None
 
+    def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
+        """Make ready what drafting needs; returns the number of CUDA graphs recorded and the seconds that it took."""
+        recorded = recorded_drafts(self.model)
+        return (0, 0.0) if recorded is None else recorded.reserve_draft(num_draft_tokens, self.sampling)
+
     def prefill(self, prompt_ids: list[int]) -> None:
         self._cues, self._script = None if self._script is None else iter(self._script), None
         self._num_prompt_tokens = len(prompt_ids)
@@ -190,6 +195,10 @@ class SyntheticDrafter(Drafter):
         """The passes and draws of a drafter that has to find these tokens behind `ids`; nobody waits for its draws."""
         model, mark = deferring(self.model), self.model.passes.clock.mark
         tail = uploaded(torch.tensor(token_ids, dtype=torch.long), generator.device)
+        recorded = recorded_drafts(self.model) if token_ids else None
+        if recorded is not None and recorded.draft(ids, len(token_ids), self.sampling, generator, tail) is not None:
+            recorded.settle(token_ids)
+            return
         for number in range(len(token_ids)):
             if model is None:
                 logits = self.model.score([*ids, *token_ids[:number]], 1)

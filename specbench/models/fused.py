@@ -1,0 +1,100 @@
+"""Cheaper ways to compute passes of few tokens on a GPU: grouped attention and products of one row."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+GROUPED = "specbench_grouped_sdpa"
+LONGEST_GROUPED = 64  # query tokens: the mask is copied for each head of a group
+
+
+def grouped_attention(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
+    scaling: float | None = None, **kwargs: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """Attention of query heads that share keys, without a copy of the keys for each of them: the heads of a group are
+    further rows of one query.
+
+    query [1, num_heads, query_length, head_dim], key and value [1, num_key_heads, capacity, head_dim], a boolean
+    attention_mask [1, 1, query_length, capacity]; returns [1, query_length, num_heads, head_dim].
+    """
+    _, num_heads, length, head_dim = query.shape
+    groups = num_heads // key.shape[1]
+    is_plain = groups == 1 or length > LONGEST_GROUPED or kwargs.get("position_bias") is not None
+    if is_plain or attention_mask is None or attention_mask.shape[1] != 1:
+        found, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+        return found, None
+    rows = query.reshape(1, key.shape[1], groups * length, head_dim)
+    mask = attention_mask if length == 1 else attention_mask.repeat(1, 1, groups, 1)
+    if torch.compiler.is_compiling():  # which fuses scale, mask and softmax: faster than a kernel for long queries
+        scores = torch.matmul(rows, key.transpose(2, 3)).float() * (head_dim**-0.5 if scaling is None else scaling)
+        weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+        attended = torch.matmul(weights.to(value.dtype), value)
+    else:
+        attended = functional.scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=scaling)
+    return attended.reshape(1, num_heads, length, head_dim).transpose(1, 2).contiguous(), None
+
+
+ALL_ATTENTION_FUNCTIONS.register(GROUPED, grouped_attention)
+ALL_MASK_ATTENTION_FUNCTIONS.register(GROUPED, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+
+
+@contextmanager
+def attending_in_groups(config: Any) -> Iterator[None]:
+    """Let a model's layers use `grouped_attention` in place of transformers' sdpa; other attention stays."""
+    before = config._attn_implementation
+    if before == "sdpa":
+        config._attn_implementation = GROUPED
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+class OneRowLinear(nn.Linear):
+    """A linear layer for a single token: a sum over its inputs, which torch.compile fuses with what stands before it
+    and with other layers of the same input."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        product = (input[..., None, :].float() * self.weight.float()).sum(-1)
+        return (product if self.bias is None else product + self.bias.float()).to(input.dtype)
+
+
+@torch.library.custom_op("specbench::product", mutates_args=())
+def product(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """input [..., in] times weight [out, in]: a product that torch.compile leaves to the vendor's library."""
+    return functional.linear(input, weight)
+
+
+@product.register_fake
+def _(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return input.new_empty((*input.shape[:-1], weight.shape[0]))
+
+
+class LongRowLinear(nn.Linear):
+    """A linear layer with more inputs than outputs, for a single token: the vendor's library splits its long rows."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        found = product(input, self.weight)
+        return found if self.bias is None else found + self.bias
+
+
+@contextmanager
+def one_row_products(layers: Sequence[nn.Module], hidden_size: int) -> Iterator[None]:
+    """Let the linear layers inside `layers` be OneRowLinear, and those with more than `hidden_size` inputs
+    LongRowLinear."""
+    changed = [part for layer in layers for part in layer.modules() if type(part) is nn.Linear]
+    for part in changed:
+        part.__class__ = OneRowLinear if part.in_features <= hidden_size else LongRowLinear
+    try:
+        yield
+    finally:
+        for part in changed:
+            part.__class__ = nn.Linear

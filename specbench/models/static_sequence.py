@@ -1,0 +1,233 @@
+"""The forward passes of a model made for fixed shapes: static buffers, few query lengths, no Python in a pass."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from specbench.models.compiling import VERBS, compilable
+from specbench.models.devices import uploaded
+from specbench.models.drafting import Draft, Draw, RecordedDraft
+from specbench.models.eager import UNKNOWN, common_prefix, num_common
+from specbench.models.static_passes import Kind, StaticPasses
+from specbench.models.timing import PassLog
+from specbench.specs.components import StaticEngine
+
+PACKED = (16, 64)  # tokens of several continuations that one pass reads
+MIN_CAPACITY = 128
+PARTICIPLES = {"compiled": "compiling", "graphs": "recording"}
+
+
+class StaticSequence:
+    """The tokens that a model has read, and how it reads more: in passes of the lengths of `reserve`.
+
+    A pass of fewer tokens is filled up behind them. The filling writes into the cache behind the sequence, where no
+    token sees it, until later passes write over it. More tokens than the longest pass has, a prompt above all, are
+    read by one pass of transformers' own over the same buffers.
+    """
+
+    def __init__(
+        self, model: Any, name: str, vocab_size: int, passes: PassLog, context_limit: int | None,
+        engine: StaticEngine = "compiled",
+    ) -> None:  # fmt: skip
+        self.model = model
+        self.name = name
+        self.vocab_size = vocab_size
+        self.passes = passes
+        self.engine: StaticEngine = engine
+        self._layers = compilable(model, name, engine)
+        # Of several continuations in one pass a mask tells what each sees; other attention reads it otherwise.
+        attention = getattr(model.config, "_attn_implementation", None)
+        self._packs = attention == "sdpa" and not any(layer.is_sliding for layer in self._layers)
+        self._kept: dict[int, StaticPasses] = {}  # by capacity: cells of a run go to and fro between few of them
+        self._last_position = (context_limit or 2**62) - 1
+        self._lengths: tuple[int, ...] = (1, 2)
+        self.cached_ids: list[int] = []
+        with torch.inference_mode():
+            self._made = self._buffers(MIN_CAPACITY)
+
+    @torch.inference_mode()
+    def reserve(
+        self, num_tokens: int, lengths: Sequence[int], packs: bool = False, *,
+        exactly: bool = True, told: Callable[[str], None] = lambda line: None,
+    ) -> tuple[int, float]:  # fmt: skip
+        """Make room for `num_tokens` and every pass of `lengths`; returns the number of passes that were made and the
+        seconds that it took. `packs`: whether `score_batch` is needed too; `exactly`: whether buffers that are larger
+        make way. `told` hears of every pass, and before the first."""
+        self._lengths = tuple(sorted({1, *lengths}))
+        self._ensure(num_tokens + (PACKED[-1] if packs else 0), exactly)
+        self.reset()
+        made, before = self._made, self._made.seconds
+        passes: list[tuple[int, Kind]] = [(length, "all") for length in self._lengths]
+        passes += [(length, "packed") for length in (PACKED if packs and self._packs else ())]
+        passes = [each for each in passes if not made.has(*each)]
+        if passes:
+            lengths_told = ", ".join(str(length) for length, _ in passes)
+            wait = "; that takes seconds to minutes, less once torch has them in its cache"
+            told(
+                f"{PARTICIPLES[self.engine]} {self.name} for {made.capacity} tokens: {len(passes)} passes, of "
+                f"{lengths_told} tokens{wait if self.engine == 'compiled' else ''}"
+            )
+        for number, (length, kind) in enumerate(passes, start=1):
+            made.fill_example(length, kind)
+            made.run(length, kind)
+            told(f"{self.name}: {number} of {len(passes)} passes are there, {made.seconds - before:.0f} s")
+        return len(passes), made.seconds - before
+
+    @torch.inference_mode()
+    def reserve_draft(self, num_tokens: int, draw: Draw) -> tuple[int, float]:
+        """Record drafts of `num_tokens` tokens as one CUDA graph, where the device has graphs; returns the number of
+        graphs and the seconds that it took."""
+        if not self._made.records or num_tokens < 2:
+            return 0, 0.0
+        self.reset()
+        return self._made.reserve_draft(num_tokens, draw, self.vocab_size)
+
+    @property
+    def verb(self) -> str:
+        """How its passes were made: "compiled" or "recorded"."""
+        return VERBS[self.engine]
+
+    @property
+    def capacity(self) -> int:
+        """The tokens that the buffers hold."""
+        return self._made.capacity
+
+    def _ensure(self, num_tokens: int, exactly: bool = False) -> None:
+        """Make buffers for so many tokens; other ones are empty, so that the next pass reads all anew."""
+        capacity = capacity_for(max(num_tokens, self._lengths[-1]))
+        if capacity > self._made.capacity or (exactly and capacity < self._made.capacity):
+            self._made = self._buffers(capacity)
+
+    def _buffers(self, capacity: int) -> StaticPasses:
+        self.cached_ids = []
+        if capacity not in self._kept:
+            self._kept[capacity] = StaticPasses(
+                self.model, self.name, self._layers, capacity, self._last_position, self.engine
+            )
+        return self._kept[capacity]
+
+    @torch.inference_mode()
+    def eager_logits(self, ids: list[int]) -> torch.Tensor:
+        """The logits after each token of a short sequence, [num_tokens, vocab_size], by a pass of transformers' own
+        over the static buffers."""
+        self.reset()
+        return self._made.read_eagerly(self._tensor(ids), 0, 0)[:, : self.vocab_size]
+
+    @torch.inference_mode()
+    def check(self) -> None:
+        """Raise CannotCompile where the passes cannot be made."""
+        self._made.check()
+
+    def reset(self) -> None:
+        """Forget the sequence; the buffers stay."""
+        self.cached_ids = []
+
+    def checkpoint(self) -> int:
+        """A point of the sequence to come back to with `rollback`: the number of cached tokens."""
+        return len(self.cached_ids)
+
+    def rollback(self, num_tokens: int) -> None:
+        """Keep the first `num_tokens` cached tokens."""
+        del self.cached_ids[num_tokens:]
+
+    @torch.inference_mode()
+    def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
+        """The logits after each of the last `num_logits` tokens of `ids` and `tail`: [num_logits, vocab_size]."""
+        num_tokens = len(ids) + (0 if tail is None else len(tail))
+        self.rollback(min(num_common(self.cached_ids, ids, tail), num_tokens - num_logits))
+        self._ensure(num_tokens)
+        num_left = num_tokens - len(self.cached_ids)
+        if num_left <= self._lengths[-1]:
+            return self._read(ids, num_left, tail)[-num_logits:]
+        return self._read_eagerly(ids, num_left, num_logits, tail)
+
+    def _read(self, ids: list[int], num_tokens: int, tail: torch.Tensor | None = None) -> torch.Tensor:
+        """One clocked pass over the next tokens: logits [num_tokens, vocab_size]."""
+        made, num_cached = self._made, len(self.cached_ids)
+        length = next(length for length in self._lengths if length >= num_tokens)
+        first = min(num_cached, made.capacity - length)  # at the end of the buffers the last tokens are read again
+        tokens = ids[first : num_cached + num_tokens]
+        if tail is None:
+            made.fill(length, first, tokens)
+        else:
+            tokens += [UNKNOWN] * (num_cached + num_tokens - first - len(tokens))
+            made.fill(length, first, ids[first:], tail[max(first - len(ids), 0) :])
+        start = self.passes.clock.mark()
+        logits = made.run(length, "all")
+        self.passes.add(num_tokens, start, self.passes.clock.mark())
+        self.cached_ids += tokens[num_cached - first :]
+        return logits[len(tokens) - num_tokens : len(tokens), : self.vocab_size]
+
+    def _read_eagerly(
+        self, ids: list[int], num_tokens: int, num_logits: int, tail: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """One clocked pass of transformers' own over the next tokens: logits [num_logits, vocab_size]."""
+        num_cached = len(self.cached_ids)
+        tokens = self._tensor(ids[num_cached:])
+        if tail is not None:
+            tokens = torch.cat([tokens, tail[None, max(num_cached - len(ids), 0) :]], dim=1)
+        start = self.passes.clock.mark()
+        logits = self._made.read_eagerly(tokens, num_cached, num_logits)
+        self.passes.add(num_tokens, start, self.passes.clock.mark())
+        self.cached_ids += ids[num_cached:]
+        self.cached_ids += [UNKNOWN] * (num_cached + num_tokens - len(self.cached_ids))
+        return logits[:, : self.vocab_size]
+
+    def _tensor(self, ids: list[int]) -> torch.Tensor:
+        return uploaded(torch.tensor([ids], dtype=torch.long), self.model.device)
+
+    @torch.inference_mode()
+    def draft(
+        self, ids: list[int], num_tokens: int, draw: Draw, generator: torch.Generator,
+        given: torch.Tensor | None = None,
+    ) -> Draft | None:  # fmt: skip
+        """Draft `num_tokens` tokens behind `ids` in one recorded graph; None where none was recorded for it.
+        `given` [num_tokens]: tokens that are read in place of those that are drawn."""
+        num_cached = min(num_common(self.cached_ids, ids, None), len(ids) - 1)
+        recorded: RecordedDraft | None = self._made.drafts.get((len(ids) - num_cached, num_tokens, draw))
+        if recorded is None or len(ids) + num_tokens > self._made.capacity:
+            return None
+        self.rollback(num_cached)
+        self._made.fill(len(ids) - num_cached, num_cached, ids[num_cached:])
+        start = self.passes.clock.mark()
+        drafted = recorded.run(generator, given)
+        end = self.passes.clock.mark()
+        self.passes.add_together([len(ids) - num_cached, *[1] * (num_tokens - 1)], start, end)
+        self.cached_ids += [*ids[num_cached:], *[UNKNOWN] * (num_tokens - 1)]
+        return drafted
+
+    @torch.inference_mode()
+    def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
+        """The logits after `ids` and each of the equally long suffixes: [num_suffixes, vocab_size]."""
+        num_each = len(suffixes[0])
+        if not self._packs or num_each > PACKED[-1]:
+            rows = [self.score(ids + suffix, 1) for suffix in suffixes]
+            self.rollback(len(ids))
+            return torch.cat(rows)
+        self._ensure(len(ids) + PACKED[-1])
+        if common_prefix(self.cached_ids, ids) < len(ids):
+            self.score(ids, 1)
+        self.rollback(len(ids))
+        num_rows = PACKED[-1] // num_each
+        batches = [suffixes[first : first + num_rows] for first in range(0, len(suffixes), num_rows)]
+        return torch.cat([self._read_packed(batch, num_each) for batch in batches])
+
+    def _read_packed(self, suffixes: list[list[int]], num_each: int) -> torch.Tensor:
+        """One clocked pass over equally long suffixes behind one another, none of which sees another; not kept."""
+        made, num_cached, num_tokens = self._made, len(self.cached_ids), len(suffixes) * num_each
+        length = next(length for length in PACKED if length >= num_tokens)
+        made.fill_packed(length, num_cached, suffixes)
+        start = self.passes.clock.mark()
+        logits = made.run(length, "packed")
+        self.passes.add(num_tokens, start, self.passes.clock.mark())
+        return logits[num_each - 1 : num_tokens : num_each, : self.vocab_size]
+
+
+def capacity_for(num_tokens: int) -> int:
+    """The next of few sizes: powers of two, and what lies halfway between them."""
+    power = MIN_CAPACITY
+    while power < num_tokens:
+        power *= 2
+    halfway = power * 3 // 4
+    return halfway if MIN_CAPACITY <= num_tokens <= halfway else power

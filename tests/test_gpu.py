@@ -1,0 +1,178 @@
+"""Recorded passes on a GPU: every method writes the tokens of eager passes, nothing is recorded while it decodes, and
+memory is given back.
+
+Run them with `pytest -m gpu`; without a CUDA device they are skipped.
+"""
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+
+from specbench.decoding.decoder import Decoder
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.loop import Generation
+from specbench.decoding.sampling import Sampling
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.compiling import same_logits
+from specbench.models.loading import make_passes
+from specbench.models.recording import num_recordings
+from specbench.running.compose import compose
+from specbench.running.requirements import drafters_with, num_compilations
+from specbench.specs.catalogue import load_method
+from tests import tiny
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+LENGTHS = (1, 2, 6, 16)
+GREEDY, DRAWN = Sampling(0.0), Sampling(1.0, top_k=20, top_p=0.9)
+METHODS = ["ar", "sd", "pld", "slem", "tli", "union", "slrs", "fsd", "draft-only"]
+
+
+def model(engine: str, seed: int = 0, dtype: torch.dtype = torch.float32, **options: Any) -> CausalLM:
+    """A tiny model on the GPU, whose passes are made for every method."""
+    network = tiny.network("qwen2", seed, num_hidden_layers=2, **options).to("cuda", dtype)
+    made = CausalLM(network, tiny.tokenizer(), f"tiny-{engine}", None)
+    if engine != "eager":
+        make_passes(made, engine)  # type: ignore[arg-type]
+        assert made.static is not None, made.why_eager
+        made.static.reserve(100, LENGTHS, packs=True)
+    return made
+
+
+class Pairs(dict[str, ModelPair]):
+    """A target, and a drafter that is nearly the target, by each engine that is asked for."""
+
+    def __missing__(self, engine: str) -> ModelPair:
+        target, drafter = model(engine), model(engine)
+        with torch.no_grad():
+            for weight in drafter.model.parameters():
+                noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+                weight += 0.02 * noise.to("cuda")
+        self[engine] = ModelPair(target, drafter)
+        return self[engine]
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Pairs:
+    return Pairs()
+
+
+def decoder(pair: ModelPair, name: str, sampling: Sampling) -> Decoder:
+    made = compose(load_method(name), pair, sampling)
+    for drafter, num_tokens in drafters_with(pair.drafter, [made]) if pair.drafter is not None else ():
+        drafter.reserve(num_tokens)
+    return made
+
+
+def generated(made: Decoder, length: int) -> Generation:
+    return made.generate([(7 * i) % 13 for i in range(length)], StopRules(30), seed=5)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("engine", ["graphs", "compiled"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_writes_the_tokens_of_the_eager_engine(
+    name: str, engine: str, sampling: Sampling, pairs: Pairs
+) -> None:
+    """And nothing is recorded or compiled while it decodes."""
+    eager, other = (decoder(pairs[each], name, sampling) for each in ("eager", engine))
+    before = num_compilations()
+    for length in (3, 17, 40):
+        expected, found = (generated(made, length) for made in (eager, other))
+        assert found.token_ids == expected.token_ids and found.steps == expected.steps
+        lengths = [[number for number, _ in each.draft_passes] for each in (expected, found)]
+        assert lengths[0] == lengths[1]
+    assert num_compilations() == before > 0
+
+
+@pytest.mark.parametrize("engine", ["graphs", "compiled"])
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+def test_a_recorded_draft_is_that_of_single_passes_and_moves_the_random_stream_on_alike(
+    sampling: Sampling, engine: str, pairs: Pairs
+) -> None:
+    drafter = pairs[engine].drafter
+    assert drafter is not None
+    drafter.reserve_draft(5, sampling)
+    ids = list(range(20))
+    found = []
+    for records in (True, False):
+        drafter.reset()
+        drafter.score(ids[:-1], 1)
+        generator = torch.Generator("cuda").manual_seed(3)
+        if records:
+            draft = drafter.draft(ids, 5, sampling, generator)
+            assert draft is not None
+            tokens, logits = draft.tokens.tolist(), draft.logits.clone()
+        else:
+            tokens, rows = [], []
+            for _ in range(5):
+                rows.append(drafter.score([*ids, *tokens], 1))
+                tokens.append(int(sampling.draw(rows[-1], generator)[0]))
+            logits = torch.cat(rows)
+        found.append((tokens, logits, torch.rand(3, generator=generator, device="cuda").tolist()))
+    (first, its_logits, its_numbers), (second, other_logits, other_numbers) = found
+    assert first == second and its_numbers == other_numbers and same_logits(its_logits, other_logits)
+
+
+def test_two_streams_that_alternate_draw_as_each_would_alone(pairs: Pairs) -> None:
+    drafter = pairs["graphs"].drafter
+    assert drafter is not None
+    drafter.reserve_draft(5, DRAWN)
+
+    def drafts(*seeds: int) -> dict[int, list[list[int]]]:
+        generators = {seed: torch.Generator("cuda").manual_seed(seed) for seed in seeds}
+        found: dict[int, list[list[int]]] = {seed: [] for seed in seeds}
+        for seed in seeds * 3:
+            drafter.reset()
+            drafter.score(list(range(19)), 1)
+            draft = drafter.draft(list(range(20)), 5, DRAWN, generators[seed])
+            assert draft is not None
+            found[seed].append(draft.tokens.tolist())
+        return found
+
+    assert drafts(1, 2) == {**drafts(1), **drafts(2)}
+
+
+@pytest.mark.parametrize("engine", ["graphs", "compiled"])
+def test_in_bfloat16_tokens_differ_only_where_two_are_as_good_as_tied(engine: str) -> None:
+    eager, other = (model(each, dtype=torch.bfloat16) for each in ("eager", engine))
+    ids = list(range(30))
+    for _ in range(60):
+        expected, found = (each.score(ids, 1)[0].float() for each in (eager, other))
+        assert same_logits(expected.bfloat16()[None], found.bfloat16()[None])
+        best = int(expected.argmax())
+        gap = float(expected[best] - expected[int(found.argmax())])
+        assert gap <= 0.1 * float(expected.std())
+        ids.append(best)
+
+
+def test_memory_of_graphs_is_given_back_when_buffers_are_dropped() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    made = model("graphs", hidden_size=512, intermediate_size=4096)
+    made.reserve_draft(5, GREEDY)
+    assert torch.cuda.memory_reserved() > before
+    del made
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= before + 2**22
+
+
+def test_graphs_are_recorded_anew_after_others_were_dropped() -> None:
+    for _ in range(2):
+        before = num_recordings()
+        made = model("graphs")
+        assert num_recordings() - before >= len(LENGTHS)
+        made.score(list(range(10)), 1)
+        del made
+
+
+def test_auto_takes_graphs_here(tiny_pair: tuple[str, str]) -> None:
+    from specbench.models.loading import load_model
+
+    assert load_model(tiny_pair[0], engine="auto").engine == "graphs"

@@ -1,0 +1,189 @@
+"""Recorded passes and drafts without a GPU: graphs are replaced by the functions that they would record.
+
+What is tested is everything around the recording: buffers, tokens, random streams, and what is told of memory.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import Decoder
+from specbench.decoding.ledger import StopRules
+from specbench.decoding.sampling import Sampling
+from specbench.models import drafting, static_passes
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.devices import memory_told, moved
+from specbench.models.loading import check_engine, load_model, make_passes
+from specbench.running.compose import compose
+from specbench.running.requirements import drafters_with
+from specbench.specs.catalogue import load_method
+from tests import tiny
+
+GREEDY, DRAWN = Sampling(0.0), Sampling(1.0, top_k=20, top_p=0.9)
+IDS = list(range(20))
+
+
+class Stream:
+    """One state of two CPU generators, as graphs and a generation share one on a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.generator = torch.Generator()
+
+    def join(self, generator: torch.Generator) -> None:
+        self.generator = generator
+
+
+@pytest.fixture
+def recordings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Functions stand in for graphs: they run as a graph would be replayed."""
+    made: list[str] = []
+
+    def stand_in(run: Callable[[], torch.Tensor], device: torch.device, generator: Any = None) -> Any:
+        made.append("draft" if generator is not None else "pass")
+        run()
+        return run
+
+    for module in (static_passes, drafting):
+        monkeypatch.setattr(module, "recorded", stand_in)
+    monkeypatch.setattr(static_passes, "SharedStream", Stream)
+    monkeypatch.setattr(static_passes, "has_graphs", lambda device: True)
+    return made
+
+
+def model(seed: int = 0) -> CausalLM:
+    made = tiny.causal_lm("qwen2", seed, num_hidden_layers=2)
+    made.defers = True
+    return made
+
+
+def with_graphs(seed: int = 0) -> CausalLM:
+    made = model(seed)
+    make_passes(made, "graphs")
+    assert made.static is not None, made.why_eager
+    made.static.reserve(100, (1, 2, 6))
+    return made
+
+
+def test_a_recorded_pass_is_made_for_every_length_and_told(recordings: list[str]) -> None:
+    made = model()
+    make_passes(made, "graphs")
+    assert made.static is not None and made.engine == "graphs" and recordings == ["pass"]
+    said: list[str] = []
+    number, seconds = made.static.reserve(100, (1, 6), told=said.append)
+    assert number == 1 and seconds > 0 and recordings == ["pass"] * 2
+    assert said[0] == "recording tiny-qwen2 for 128 tokens: 1 passes, of 6 tokens"
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("pending", [1, 2])
+def test_a_draft_in_one_graph_is_that_of_single_passes(sampling: Sampling, pending: int, recordings: list[str]) -> None:
+    made, alone = with_graphs(), model()
+    assert made.reserve_draft(5, sampling)[0] == 2 and recordings.count("draft") == 2
+    for each in (made, alone):
+        each.score(IDS[:-pending], 1)
+    drafted = made.draft(IDS, 5, sampling, torch.Generator().manual_seed(3))
+    assert drafted is not None
+    tokens: list[int] = []
+    generator = torch.Generator().manual_seed(3)
+    for row in drafted.logits:
+        logits = alone.score([*IDS, *tokens], 1)
+        torch.testing.assert_close(row[None], logits, atol=2e-4, rtol=1e-3)
+        tokens.append(int(sampling.draw(logits, generator)[0]))
+    assert drafted.tokens.tolist() == tokens
+    made.settle(tokens)
+    torch.testing.assert_close(made.score([*IDS, *tokens], 3), alone.score([*IDS, *tokens], 3), atol=2e-4, rtol=1e-3)
+    lengths = [length for length, _ in made.passes.read()]
+    assert lengths[-6:-1] == [pending, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("name", ["sd", "fsd", "synthetic"])
+def test_generations_with_recorded_drafts_are_those_without(
+    name: str, sampling: Sampling, recordings: list[str]
+) -> None:
+    def decoder(pair: ModelPair) -> Decoder:
+        made = compose(load_method(name), pair, sampling)
+        assert pair.drafter is not None
+        for drafter, num_tokens in drafters_with(pair.drafter, [made]):
+            drafter.reserve(num_tokens)
+        return made
+
+    pairs = (ModelPair(model(), model(1)), ModelPair(with_graphs(), with_graphs(1)))
+    found = [decoder(pair).generate(IDS, StopRules(40), seed=3) for pair in pairs]
+    assert recordings.count("draft") == 2
+    assert found[0].token_ids == found[1].token_ids and found[0].steps == found[1].steps
+    assert [n for n, _ in found[0].draft_passes] == [n for n, _ in found[1].draft_passes]
+
+
+def test_a_draft_that_was_not_recorded_is_left_to_single_passes(recordings: list[str]) -> None:
+    made = with_graphs()
+    made.reserve_draft(5, GREEDY)
+    made.score(IDS[:-1], 1)
+    generator = torch.Generator()
+    assert made.draft(IDS, 4, GREEDY, generator) is None and made.draft(IDS, 5, DRAWN, generator) is None
+    longest = list(range(125))  # behind which the buffers end
+    made.score(longest[:-1], 1)
+    assert made.draft(longest, 5, GREEDY, generator) is None
+
+
+def test_a_recorded_draft_with_other_logits_is_refused(recordings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = with_graphs()
+    recorded = drafting.recorded
+
+    def wrong(run: Any, device: torch.device, generator: Any = None) -> Any:
+        kept = recorded(run, device, generator)().clone()
+        return lambda: kept  # which writes nothing
+
+    monkeypatch.setattr(drafting, "recorded", wrong)
+    with pytest.raises(ConfigError, match=r"--engine graphs: .* a recorded draft gives other logits"):
+        made.reserve_draft(5, GREEDY)
+
+
+def test_graphs_are_refused_where_there_are_none() -> None:
+    with pytest.raises(ConfigError, match="--engine graphs: cpu has no CUDA graphs: take --engine compiled"):
+        check_engine("graphs", "cpu")
+    assert check_engine("auto", "cpu") == "eager" and check_engine("auto", "cuda") == "graphs"
+
+
+def test_auto_is_eager_on_a_cpu(tiny_pair: tuple[str, str]) -> None:
+    assert load_model(tiny_pair[1], device="cpu", engine="auto").engine == "eager"
+
+
+def test_memory_that_ran_out_is_told_with_what_was_asked_for_and_what_was_free() -> None:
+    error = torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.20 GiB is "
+        "free. Process 1 has 77 GiB"
+    )
+    assert memory_told(error) == "out of memory (2.00 GiB were asked for, 1.20 GiB were free)"
+    error.add_note("while a pass of model 'x' over 6 tokens was made")
+    assert memory_told(error).startswith("out of memory (while a pass of model 'x' over 6 tokens was made, 2.00 GiB")
+    assert memory_told(MemoryError()) == "out of memory"
+
+
+def test_weights_that_do_not_fit_are_told_with_their_size() -> None:
+    class TooLarge(torch.nn.Linear):
+        def to(self, *given: Any) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(ConfigError, match=r"out of memory on cpu: its weights need 0\.00 GiB"):
+        moved(TooLarge(3, 3), torch.device("cpu"))
+
+
+def test_a_recording_that_runs_out_of_memory_names_the_pass(
+    recordings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = with_graphs()
+
+    def full(run: Any, device: torch.device, generator: Any = None) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB.")
+
+    monkeypatch.setattr(static_passes, "recorded", full)
+    assert made.static is not None
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        made.static.reserve(100, (1, 9))
+    assert memory_told(caught.value) == (
+        "out of memory (while a pass of model 'tiny-qwen2' over 9 tokens was made, 3.00 GiB were asked for)"
+    )

@@ -64,7 +64,8 @@ class OneRowLinear(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         product = (input[..., None, :].float() * self.weight.float()).sum(-1)
-        return (product if self.bias is None else product + self.bias.float()).to(input.dtype)
+        found: torch.Tensor = (product if self.bias is None else product + self.bias.float()).to(input.dtype)
+        return found
 
 
 @torch.library.custom_op("specbench::product", mutates_args=())
@@ -82,7 +83,7 @@ class LongRowLinear(nn.Linear):
     """A linear layer with more inputs than outputs, for a single token: the vendor's library splits its long rows."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        found = product(input, self.weight)
+        found: torch.Tensor = product(input, self.weight)
         return found if self.bias is None else found + self.bias
 
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -252,9 +251,16 @@ class StaticPasses:
             self._places[: tokens.shape[1]] = places
         if positions is None:
             positions = places[None]
-        with attending_in_groups(self.model.config) if self.records else nullcontext():
-            logits: torch.Tensor = self.model(
-                input_ids=tokens, position_ids=positions.clamp_max(self.last_position), past_key_values=self.cache,
-                use_cache=True, logits_to_keep=num_logits, attention_mask=mask,
-            ).logits[0]  # fmt: skip
+        if not self.records:
+            return self._logits(tokens, positions, mask, num_logits)
+        with attending_in_groups(self.model.config):
+            return self._logits(tokens, positions, mask, num_logits)
+
+    def _logits(
+        self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, num_logits: int
+    ) -> torch.Tensor:
+        logits: torch.Tensor = self.model(
+            input_ids=tokens, position_ids=positions.clamp_max(self.last_position), past_key_values=self.cache,
+            use_cache=True, logits_to_keep=num_logits, attention_mask=mask,
+        ).logits[0]  # fmt: skip
         return logits

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 
@@ -119,10 +119,11 @@ def with_engine(model: Any, engine: str) -> Any:
     """The same network read by another engine."""
     from specbench.models.causal_lm import CausalLM
     from specbench.models.loading import make_passes
+    from specbench.specs.components import StaticEngine
 
     made = CausalLM(model.model, model.tokenizer, model.name, None)
-    if engine != "eager":
-        make_passes(made, engine)
+    if engine in get_args(StaticEngine):
+        make_passes(made, cast(StaticEngine, engine))
         if made.why_eager:
             say(f"{made.name}: {engine} cannot be made: {made.why_eager}")
     return made
@@ -145,7 +146,7 @@ def ar_seconds(model: Any, ids: list[int]) -> float:
     from specbench.decoding.verification import rejection
 
     found = [decode_ids(model, NoDrafter(), ids, NUM_TOKENS, 0, rejection).decode_seconds for _ in range(4)]
-    return median(found[1:]) / (NUM_TOKENS - 1)
+    return float(median(found[1:])) / (NUM_TOKENS - 1)
 
 
 def transformers_seconds(model: Any, ids: list[int], **options: Any) -> tuple[float, float]:
@@ -178,7 +179,7 @@ def pass_seconds(model: Any, ids: list[int], length: int) -> float:
         model.sequence.rollback(CONTEXT - length)
         model.score(ids[:CONTEXT], length)
     model.passes.clock.now()
-    return median(seconds for _, seconds in model.passes.read()[3:])
+    return float(median(seconds for _, seconds in model.passes.read()[3:]))
 
 
 def show(name: str, model: Any, seconds: float, rate: float, text: str = "") -> None:
@@ -265,7 +266,7 @@ def formula(args: argparse.Namespace) -> None:
         say(f"{engine}: both models are ready in {time.perf_counter() - start:.1f} s")
         prompts = [ids_of(target, 96, seed) for seed in range(4)]
         for alpha in RATES:
-            synthetic = SyntheticDrafter(*models, alpha, Sampling(0.0))
+            synthetic = SyntheticDrafter(models[0], models[1], alpha, Sampling(0.0))
             pairs = []
             for number, ids in enumerate(prompts):
                 made: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.decoder import Decoder, stream_seed
+from specbench.decoding.decoder import Decoder, DraftingDecoder, stream_seed
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -84,13 +84,13 @@ def test_a_drafter_of_other_tokens_is_refused(pair: ModelPair) -> None:
 
 def test_both_models_are_warmed_up(pair: ModelPair, monkeypatch: pytest.MonkeyPatch) -> None:
     warmed: list[Any] = []
-    generate = Decoder.generate
+    generate = DraftingDecoder.generate
 
-    def spy(self: Decoder, *given: Any, **named: Any) -> Any:
+    def spy(self: DraftingDecoder, *given: Any, **named: Any) -> Any:
         warmed.append(self.model)
         return generate(self, *given, **named)
 
-    monkeypatch.setattr(Decoder, "generate", spy)
+    monkeypatch.setattr(DraftingDecoder, "generate", spy)
     task = SimpleNamespace(generation=SimpleNamespace(max_new_tokens=4))
     data = SimpleNamespace(examples=[Example(0, "a", ("What?",), ("1",))])
     decoders = (compose(method(0.0), pair, GREEDY),)

@@ -12,16 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.analysis.audit_distribution import (
-    NUM_TOKENS,
-    AcceptEverything,
-    choose_prompts,
-    draw_many,
-    exact_rows,
-    judge,
-)
+from specbench.analysis.audit_distribution import AcceptEverything, choose_prompts, draw_many, exact_rows, judge
 from specbench.analysis.audit_methods import AuditConditions, AuditedMethod, AuditPrompt, audit_methods
 from specbench.analysis.audit_report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict
+from specbench.analysis.limit_rounds import NUM_TOKENS
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
 from specbench.decoding.drafters.model import ModelDrafter

@@ -18,7 +18,7 @@ from specbench.decoding.drafters import Drafter
 from specbench.decoding.ledger import StopRules
 from specbench.decoding.loop import Generation, decode
 from specbench.decoding.proposal import FOREIGN, DeferredProposal, Proposal
-from specbench.decoding.sampling import Sampling
+from specbench.decoding.sampling import DenseProbs, Sampling
 from specbench.decoding.verification import exact_match, rejection
 from specbench.models.causal_lm import ModelPair
 from specbench.running.compose import bridged_drafter
@@ -228,7 +228,7 @@ def test_tli_accepts_at_least_as_much_as_union(seed: int) -> None:
     overlaps = {}
     for name, mask in (("union", 0.0), ("tli", common.mask)):
         masked = torch.softmax(rows.log() + mask, dim=-1)[None]
-        carried = CarriedProbs(type("Rows", (), {"probs": masked})(), 1, common)  # type: ignore[arg-type]
+        carried = CarriedProbs(type("Rows", (DenseProbs,), {"probs": masked})(), 1, common)  # type: ignore[arg-type]
         overlaps[name] = float(carried.overlap(target_probs[None]))
     assert overlaps["tli"] >= overlaps["union"] - 1e-6
 

@@ -171,7 +171,7 @@ def cut(expected: dict[tuple[int, ...], float], ends: frozenset[int]) -> dict[tu
 
 
 @pytest.mark.parametrize("ends", [NEVER, ENDS], ids=["the draft", "the text"])
-@pytest.mark.parametrize("rule", [rejection, exact_match], ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", [rejection, exact_match], ids=lambda rule: type(rule).__name__)
 def test_a_draft_that_is_read_late_follows_the_target_over_its_end(rule: Rule, ends: frozenset[int]) -> None:
     """The end of the draft alone, behind which the target goes on, or of the text."""
     target, draft = late_pair()

@@ -46,7 +46,7 @@ def test_every_command_has_a_section_with_its_options() -> None:
     for option in ("--task", "--method", "--set", "--engine", "--judge", "--output"):
         assert f"| `{option}` |" in sections["specbench run"]
     assert "| `--max-regression` | `3%` |" in sections["specbench check"]
-    assert "| `FILE` | required |" in sections["specbench suite"]
+    assert "| `NAME` | required |" in sections["specbench suite"]
 
 
 def read_variables() -> set[str]:

@@ -12,7 +12,7 @@ import pytest
 from specbench.tasks.sandbox import isolation
 from specbench.tasks.sandbox.isolation import strongest
 from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
-from tests.attacks.test_judge import HERE
+from tests.attacks.world import HERE
 
 TEST = "assert add(1, 2) == 3\nassert add(5, 5) == 10\n"
 RIGHT = "def add(a, b): return a + b"

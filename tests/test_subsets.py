@@ -82,11 +82,11 @@ def test_a_subset_that_is_named_twice_is_asked_for_once() -> None:
 @pytest.mark.parametrize(
     ("words", "module"),
     [
-        (("audit", "--method", "sd"), "analysis.audit.request"),
-        (("sweep", "--method", "fsd"), "analysis.tuning.trials"),
-        (("sweep", "--method", "sd", "--recipe", "language-order"), "analysis.tuning.trials"),
-        (("sweep", "--method", "sd", "--recipe", "joint-temperature", "--values", "0.5,1"), "analysis.tuning.trials"),
-        (("tune", "--method", "fsd"), "analysis.tuning.trials"),
+        (("audit", "--method", "sd"), "analysis.audit"),
+        (("sweep", "--method", "fsd"), "analysis.trials"),
+        (("sweep", "--method", "sd", "--recipe", "language-order"), "analysis.trials"),
+        (("sweep", "--method", "sd", "--recipe", "joint-temperature", "--values", "0.5,1"), "analysis.trials"),
+        (("tune", "--method", "fsd"), "analysis.trials"),
     ],
 )
 def test_commands_measure_what_is_there(

@@ -152,7 +152,7 @@ def test_a_damaged_file_or_a_folder_that_cannot_be_is_one_error(tmp_path: Path) 
     with pytest.raises(ConfigError, match="delete the file if it is damaged"):
         GenerationCache(tmp_path).filled(["x"], lambda places: iter([[(0, 1)]]), "texts")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot keep"):
+    with pytest.raises(ConfigError, match="cannot store the target's continuations there"):
         GenerationCache(tmp_path / "file").filled(["x"], lambda places: iter([[(0, 1)]]), "texts")
 
 

@@ -183,7 +183,7 @@ def test_a_target_and_a_drafter_that_do_not_fit(specbench: Run, models: tuple[st
         (["--task", "world:mgsm", "--set", "lora.rank=0"], "--set lora.rank=0: lora.rank = 0"),
         (["--task", "world:mgsm", "--config", "none.yaml"], "none.yaml: cannot be read"),
         (["--task", "world:mgsm", "--set", "scdf"], "such as --set scdf.estimator=sampled"),
-        ([], "data: names nothing to train on"),
+        ([], "data: names no training data"),
     ],
 )
 def test_a_mistake_is_one_line(

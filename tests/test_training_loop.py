@@ -314,7 +314,7 @@ def test_a_folder_of_something_else_and_a_file_are_refused(tmp_path: Path) -> No
 
 def test_changed_settings_are_named(tmp_path: Path) -> None:
     assert in_a_process(lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(6)))) == -signal.SIGKILL
-    with pytest.raises(ConfigError, match=r"other settings is there \(settings.learning_rate.0: 0.01 → 0.02\)"):
+    with pytest.raises(ConfigError, match=r"another configuration \(settings.learning_rate.0: 0.01 → 0.02\)"):
         train_toy(tmp_path, learning_rate=0.02)
     train_toy(tmp_path, checkpoint_every=2)  # how often it is written is no setting of the result
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from specbench.analysis.audit_distribution import NUM_TOKENS
 from specbench.analysis.audit_methods import (
     GREEDY,
     AuditConditions,
@@ -19,6 +18,7 @@ from specbench.analysis.audit_methods import (
     without_evidence,
 )
 from specbench.analysis.audit_report import AuditedIdentity, AuditReport, MethodVerdict
+from specbench.analysis.limit_rounds import NUM_TOKENS
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads

@@ -30,7 +30,7 @@ from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal, Step, Verdict
 from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.decoding.verification import Rule
-from specbench.results.verdict import BaselineAnswer
+from specbench.results.verdict import NUM_TOKENS, BaselineAnswer
 
 Tokens = tuple[int, ...]
 PromptPrefix = tuple[int, Tokens]  # number of the prompt, tokens drawn after it
@@ -285,9 +285,6 @@ def cuts(
 def probs_along(model: ScoringModel, ids: list[int], num_rows: int, sampling: Sampling) -> torch.Tensor:
     model.reset()
     return process(model.score(ids, num_rows), sampling)
-
-
-NUM_TOKENS = 5  # one from the prefill, three draft tokens and a bonus token
 
 
 class Generates(Protocol):

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specbench.analysis.audit_distribution import (
-    NUM_TOKENS,
     AcceptEverything,
     Cut,
     Generates,
@@ -25,6 +24,7 @@ from specbench.analysis.audit_report import (
     VerdictName,
     decide,
 )
+from specbench.analysis.limit_rounds import NUM_TOKENS
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.drafters.model import ModelDrafter, ScoringModel

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
-from specbench.analysis.audit_distribution import NUM_TOKENS
 from specbench.core import bounded, files
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
@@ -14,11 +13,7 @@ from specbench.core.table import Column, Table, numbers, words
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row
 from specbench.results.units import NULL
-from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, AuditPart, Greedy, Noise
-
-if TYPE_CHECKING:
-    pass
-
+from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, NUM_TOKENS, AuditPart, Greedy, Noise
 
 VerdictName = Literal[
     "lossless", "greedy equal", "near-tie only", "diverged", "lossy by design", "undecided", "not run"

@@ -10,7 +10,9 @@ from specbench.cli.arguments import flag, path, split, takes_run_options
 from specbench.core.console import stderr, stdout
 from specbench.specs.run_options import RunOptions
 
-Name = Annotated[str, typer.Argument(help="YAML file of a suite, or the name of a board: `specbench board list`.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="YAML file of a suite, or the name of a board: `specbench board list`.")
+]
 Runs = Annotated[str | None, typer.Option(help="Folder of runs, with suites in `suites`; runs when absent.")]
 
 

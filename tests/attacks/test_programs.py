@@ -11,8 +11,7 @@ import yaml
 
 from specbench.tasks.sandbox.isolation import Isolation
 from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
-from tests.attacks.test_judge import HERE
-from tests.attacks.world import world
+from tests.attacks.world import HERE, world
 
 FOLDER = Path(__file__).parent / "programs"
 PROGRAMS = {

@@ -48,6 +48,8 @@ class Engine:
 
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
+        if spec.engine == "auto":  # passes would be recorded while answers are measured: nothing reserves them here
+            spec = spec.model_copy(update={"engine": "eager"})
         self.models = load_models(spec)
         self.method = spec.methods[-1]
         self.context_limit = self.models.context_limit(spec.methods)

@@ -173,7 +173,8 @@ class StaticPasses:
             return
         tokens = self.input(1)
         if self._shared is not None:
-            traced = partial(self._shared.compiled(self.forward, 1, "traced", backend="eager"), tokens)
+            run = self._shared.compiled(self.forward, 1, "traced", backend="eager")
+            traced: Callable[[], torch.Tensor] = partial(run, tokens)
         else:
             own = with_own_code(lambda: self.forward(tokens), "traced")
             traced = torch.compile(own, fullgraph=True, backend="eager")

@@ -12,6 +12,8 @@ import torch
 from transformers.cache_utils import Cache
 
 from specbench.core.errors import ConfigError
+from specbench.models.checkpoints import told
+from specbench.models.devices import is_out_of_memory
 from specbench.models.fused import one_row_products
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.specs.components import Engine
@@ -119,6 +121,17 @@ class CannotCompile(ConfigError):
             f"--engine {engine}: model '{name}' cannot be {VERBS[engine]}: {self.reason}; take --engine eager, or "
             "another model"
         )
+
+
+def check_traced(run: Callable[[], Any], name: str) -> None:
+    """Run a traced pass. Raises CannotCompile where it is no single graph."""
+    try:
+        run()
+    except Exception as error:  # whatever a network does that cannot be traced
+        if is_out_of_memory(error):
+            raise
+        reason = told(error).partition(" Explanation: ")[0]
+        raise CannotCompile(name, f"a pass is no single graph: {reason}") from error
 
 
 def compilable(model: Any, name: str, engine: Engine = "compiled") -> list[PreallocatedLayer]:

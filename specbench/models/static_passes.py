@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -9,7 +10,14 @@ from transformers.cache_utils import Cache
 
 from specbench.core.errors import ConfigError
 from specbench.models.checkpoints import told
-from specbench.models.compiling import CannotCompile, compiled, same_logits, shared_layers, with_own_code
+from specbench.models.compiling import (
+    CannotCompile,
+    check_traced,
+    compiled,
+    same_logits,
+    shared_layers,
+    with_own_code,
+)
 from specbench.models.devices import is_out_of_memory, uploaded
 from specbench.models.drafting import Draw, RecordedDraft
 from specbench.models.fused import attending_in_groups
@@ -164,16 +172,13 @@ class StaticPasses:
             self.run(1, "all")
             return
         tokens = self.input(1)
-        try:
-            if self._shared is not None:
-                self._shared.compiled(self.forward, 1, "traced", backend="eager")(tokens)
-            else:
-                torch.compile(with_own_code(lambda: self.forward(tokens), "traced"), fullgraph=True, backend="eager")()
-        except Exception as error:  # whatever a network does that cannot be traced
-            if is_out_of_memory(error):
-                raise
-            reason = told(error).partition(" Explanation: ")[0]
-            raise CannotCompile(self.name, f"a pass is no single graph: {reason}") from error
+        if self._shared is not None:
+            run = self._shared.compiled(self.forward, 1, "traced", backend="eager")
+            traced: Callable[[], torch.Tensor] = partial(run, tokens)
+        else:
+            own = with_own_code(lambda: self.forward(tokens), "traced")
+            traced = torch.compile(own, fullgraph=True, backend="eager")
+        check_traced(traced, self.name)
 
     def read_eagerly(self, tokens: torch.Tensor, start: int, num_logits: int) -> torch.Tensor:
         """One pass of transformers' own over tokens [1, num_tokens] behind the first `start`: logits

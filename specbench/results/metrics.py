@@ -20,6 +20,7 @@ from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.quality import ScoringSpec, quality
 from specbench.results.warnings import ar_drift
 from specbench.running.records import Generation, Record, check_counts, name_of
+from specbench.running.run_folder import RecordedMethod
 from specbench.specs.method import MethodSpec
 
 PER_PASS = (
@@ -139,7 +140,9 @@ def metrics_of(
     )  # fmt: skip
 
 
-def accepted_tokens_per_step_of(records: Sequence[Record], method: MethodSpec) -> tuple[int, ...] | None:
+def accepted_tokens_per_step_of(
+    records: Sequence[Record], method: MethodSpec | RecordedMethod
+) -> tuple[int, ...] | None:
     """Returns how often a target pass accepted 0, 1, … draft tokens, up to the draft length."""
     own = [_own(record, method.name, method.decodes_with) for record in records]
     return accepted_tokens_per_step(own, method.most_draft_tokens)

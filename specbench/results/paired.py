@@ -15,6 +15,7 @@ from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.quality import ScoringSpec, quality
 from specbench.results.row import Row
 from specbench.running.records import ACCEPTED, JUDGED, Generation, Key, Record, record_key, step_sum
+from specbench.running.run_folder import RecordedMethod
 from specbench.specs.method import MethodSpec
 
 
@@ -152,7 +153,7 @@ class RowWithRecords:
 
     row: Row
     records: Sequence[Record] = ()
-    method: MethodSpec | None = None
+    method: MethodSpec | RecordedMethod | None = None
     asked: Mapping[str, ScoringSpec] | None = None
 
     def generations(self, records: Sequence[Record]) -> list[Generation]:

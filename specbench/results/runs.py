@@ -17,7 +17,7 @@ from specbench.results.quality import JUDGED, ScoringSpec
 from specbench.results.row import ALL, Row
 from specbench.results.rows import MeasuredRun, scoring_of_subset
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
-from specbench.running.run_folder import SpecsFile, read_specs
+from specbench.running.run_folder import RecordedMethod, SpecsFile, read_methods, read_specs
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import named
 from specbench.specs.task import TaskSpec
@@ -60,6 +60,11 @@ class RecordedRun:
         return read_specs(self.path)
 
     @cached_property
+    def methods(self) -> Mapping[str, RecordedMethod]:
+        """The methods by name, read without torch."""
+        return read_methods(self.path)
+
+    @cached_property
     def identity(self) -> Mapping[str, Any]:
         """The content of run.json."""
         return bounded.read_mapping(self.path / "run.json", "restore it from a copy, or measure again", strict=False)
@@ -67,7 +72,7 @@ class RecordedRun:
     @cached_property
     def records(self) -> Mapping[Key, Record]:
         """The records by their key."""
-        methods = {method.name: method.most_draft_tokens for method in self.specs.methods}
+        methods = {name: method.num_draft_tokens for name, method in self.methods.items()}
         with ExitStack() as held:
             try:
                 held.enter_context(locked(self.path / ".lock", wait=False, shared=True))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
@@ -118,6 +118,33 @@ def _without_places(data: dict[str, Any]) -> dict[str, Any]:
     if isinstance(sample, str):
         made["sample"] = Path(sample).name
     return made
+
+
+class RecordedMethod(NamedTuple):
+    """What records need of their method. `num_draft_tokens`: the most of a step, on any route."""
+
+    name: str
+    decodes_with: str
+    num_draft_tokens: int
+
+
+def read_methods(folder: Path) -> dict[str, RecordedMethod]:
+    """Returns the methods of a run by name, without checking their specs: that would import torch.
+
+    Raises ConfigError for a file that is absent or broken.
+    """
+    path = folder / FILE
+    content = bounded.read_json(path, REMEDY, strict=False)
+    try:
+        return {method["name"]: _recorded_method(method) for method in content["methods"]}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read ({type(error).__name__}: {error}): {REMEDY}") from error
+
+
+def _recorded_method(method: dict[str, Any]) -> RecordedMethod:
+    routes = (method.get("routes") or {}).values()
+    num_draft_tokens = max(int(part.get("num_draft_tokens") or 0) for part in (method, *routes))
+    return RecordedMethod(method["name"], method.get("decodes_with", "target"), num_draft_tokens)
 
 
 def read_specs(folder: Path) -> SpecsFile:

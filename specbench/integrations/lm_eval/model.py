@@ -62,6 +62,8 @@ class LmEvalEngine:
 
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
+        if spec.engine == "auto":  # nothing reserves passes here, so they would be recorded while answers are measured
+            spec = spec.model_copy(update={"engine": "eager"})
         self.models = load_models(spec)
         self.method = spec.methods[-1]
         self.context_limit = self.models.context_limit(spec.methods)

@@ -148,8 +148,7 @@ class ByRecords:
 
 def _with_records(run: RecordedRun, row: Row) -> RowWithRecords:
     """Returns a row with the records that its run has of it."""
-    named = (method for method in run.specs.methods if method.name == row.method_name)
-    method = next(named, None) or run.method_of(row)
+    method = run.methods.get(row.method_name) or run.method_of(row)
     return RowWithRecords(row, records_of_row(row, run.records), method)
 
 

@@ -72,7 +72,7 @@ class RecordedRun:
     @cached_property
     def records(self) -> Mapping[Key, Record]:
         """The records by their key."""
-        methods = {name: method.num_draft_tokens for name, method in self.methods.items()}
+        methods = {name: method.most_draft_tokens for name, method in self.methods.items()}
         with ExitStack() as held:
             try:
                 held.enter_context(locked(self.path / ".lock", wait=False, shared=True))

@@ -121,11 +121,11 @@ def _without_places(data: dict[str, Any]) -> dict[str, Any]:
 
 
 class RecordedMethod(NamedTuple):
-    """What records need of their method. `num_draft_tokens`: the most of a step, on any route."""
+    """What records need of their method. `most_draft_tokens`: of a step, on any route."""
 
     name: str
     decodes_with: str
-    num_draft_tokens: int
+    most_draft_tokens: int
 
 
 def read_methods(folder: Path) -> dict[str, RecordedMethod]:

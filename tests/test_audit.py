@@ -20,12 +20,12 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import ExternalCounts, Generation, decode
 from specbench.decoding.proposal import Proposal
-from specbench.decoding.proposal import Verdict as Decision
+from specbench.decoding.proposal import Verification as Decision
 from specbench.decoding.sampling import Distributions, Sampling, draw
-from specbench.decoding.verification import Rule, exact_match, fuzzy_rule, leading, rejection, rule
+from specbench.decoding.verification import VerificationRule, exact_match, fuzzy_rule, leading, rejection, rule
 from specbench.models.causal_lm import ModelPair
 from specbench.results.captions import verdict_of
 from specbench.results.greedy import measure_noise, ties_of_records
@@ -49,7 +49,7 @@ class Toy:
 
     target: TableModel
     drafter: ModelDrafter | NoDrafter
-    rule: Rule
+    rule: VerificationRule
     sampling: Sampling
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
@@ -60,7 +60,7 @@ class Toy:
 
 
 def subject(
-    name: str, target: TableModel, draft: TableModel | None, rule: Rule, lossless: bool = True
+    name: str, target: TableModel, draft: TableModel | None, rule: VerificationRule, lossless: bool = True
 ) -> AuditedMethod:
     made = [
         Toy(target, NoDrafter() if draft is None else ModelDrafter(draft, sampling), rule, sampling)
@@ -145,7 +145,7 @@ def test_correct_methods_are_lossless(target: TableModel, draft: TableModel) -> 
 
 @pytest.mark.parametrize(("wrong", "num_draws"), [(swapped, 600), (recovered_from_target, 1500), (wrong_bonus, 600)])
 def test_rules_that_are_wrong_only_in_draws_diverge(
-    target: TableModel, draft: TableModel, wrong: Rule, num_draws: int
+    target: TableModel, draft: TableModel, wrong: VerificationRule, num_draws: int
 ) -> None:
     found = verdict(audited(target, draft, subject("wrong", target, draft, wrong), num_draws=num_draws), "wrong")
     assert found.greedy is not None and found.greedy.num_equal == 3
@@ -413,7 +413,7 @@ def wrong_method(tmp_path: Path) -> Iterator[str]:
     """A rule that accepts everything and is declared lossless, and a method with it."""
 
     @rule("wrong", lossless=True, requires=frozenset())
-    def wrong() -> Rule:
+    def wrong() -> VerificationRule:
         return AcceptEverything()
 
     file = tmp_path / "wrong.yaml"

@@ -15,9 +15,9 @@ import torch
 from specbench.decoding.bridges import token_level
 from specbench.decoding.bridges.token_level import CarriedProbs, TokenBridge
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation, decode
-from specbench.decoding.proposal import FOREIGN, DeferredProposal, Proposal
+from specbench.decoding.proposal import OUT_OF_VOCABULARY, OnDeviceProposal, Proposal
 from specbench.decoding.sampling import DenseProbs, Sampling
 from specbench.decoding.verification import exact_match, rejection
 from specbench.models.causal_lm import ModelPair
@@ -111,7 +111,7 @@ def test_a_draft_that_is_carried_over_unread_follows_the_target(name: str) -> No
     target, draft = read_late(name, 1)
     drafter = drafter_of("tli", target, draft, PLAIN)
     drafter.prefill(PROMPT)
-    assert isinstance(drafter.propose(PROMPT, 2, torch.Generator()), DeferredProposal)
+    assert isinstance(drafter.propose(PROMPT, 2, torch.Generator()), OnDeviceProposal)
     counts = draws(target, drafter, rejection, 2, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
@@ -132,7 +132,7 @@ def test_control_an_end_that_is_judged_unread_is_caught(monkeypatch: pytest.Monk
     """As a foreign token, though the draft is judged given that no text ends."""
     carried = TokenBridge._carried_unread
 
-    def judged(self: TokenBridge, drafted: DeferredProposal) -> DeferredProposal:
+    def judged(self: TokenBridge, drafted: OnDeviceProposal) -> OnDeviceProposal:
         found = carried(self, drafted)
         found.stays = drafted.stays
         return found
@@ -200,18 +200,20 @@ def test_control_a_foreign_token_that_is_not_judged_is_caught(monkeypatch: pytes
     """Left out of the draft, so that the target draws from p and not from the residual."""
     target, draft = models("each side has its own", 1)
     carried = TokenBridge._carried
-    monkeypatch.setattr(TokenBridge, "_carried", lambda self, ids: [t for t in carried(self, ids) if t != FOREIGN])
+    monkeypatch.setattr(
+        TokenBridge, "_carried", lambda self, ids: [t for t in carried(self, ids) if t != OUT_OF_VOCABULARY]
+    )
     counts = draws(target, drafter_of("union", target, draft, PLAIN), rejection, 2, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
 def test_control_exact_match_that_accepts_what_it_likes_is_caught() -> None:
     def lenient(proposal: Proposal, target: Any, generator: torch.Generator) -> Any:
-        verdict = exact_match(proposal, target, generator)
-        if proposal.num_drafted and verdict.num_accepted == 0:
+        verification = exact_match(proposal, target, generator)
+        if proposal.num_drafted and verification.num_accepted == 0:
             likely = float(target.probs[0, proposal.token_ids[0]]) > 0.3
-            return type(verdict)(1, target.draw(1, generator)) if likely else verdict
-        return verdict
+            return type(verification)(1, target.draw(1, generator)) if likely else verification
+        return verification
 
     target, draft = models("each side has its own", 1)
     counts = draws(target, drafter_of("slem", target, draft, PLAIN), lenient, 2, 1)

@@ -12,7 +12,7 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import VocabularyMismatch
 from specbench.decoding.bridges.token_level import Common, shared
 from specbench.decoding.bridges.translation import Translation
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair

@@ -16,7 +16,7 @@ from torch._inductor.exc import InvalidCxxCompiler
 
 from specbench.analysis import audit_methods as subjects
 from specbench.core.errors import ConfigError
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models import compiling as compilable
@@ -107,7 +107,7 @@ def test_a_tail_that_only_the_device_knows_is_read_as_any_other(pairs: tuple[Mod
         model.score(ids, 1)
         model.score(ids, 1, torch.tensor(drafted[:1]))
         tail = model.score(ids, 4, torch.tensor(drafted))
-        model.settle(drafted)
+        model.resolve_pending(drafted)
         again = model.score([*ids, *drafted, 5], 1)
         model.reset()
         torch.testing.assert_close(tail, model.score([*ids, *drafted], 4), atol=2e-4, rtol=1e-3)
@@ -193,7 +193,7 @@ def test_random_histories_give_the_logits_of_a_model_that_holds_nothing(made: li
             elif asked == "tail" and model is not fresh:
                 for length in range(1, 4):
                     found = model.score(ids, length + 1 if length == 3 else 1, torch.tensor(drafted[:length]))
-                model.settle(drafted)
+                model.resolve_pending(drafted)
             else:
                 found = model.score(ids + (drafted if asked == "tail" else []), 4 if asked == "tail" else 1)
             if model is fresh:

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -64,7 +64,7 @@ def speculative(prompt_ids, *, target, drafter, num_draft_tokens, max_new_tokens
                 on_token):
     """Our own loop in disguise, with the counts of its steps."""
     from specbench.specs.catalogue import load_method
-    from specbench.decoding.ledger import StopRules
+    from specbench.decoding.generation_state import StopRules
     from specbench.models.causal_lm import CausalLM
     from specbench.models.causal_lm import ModelPair
     from specbench.running.compose import compose

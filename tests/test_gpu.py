@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair

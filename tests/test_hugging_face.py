@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.external import LoadedModel

@@ -14,7 +14,7 @@ from lm_eval.api.registry import get_model
 
 from specbench.cli.lm_eval import PASSED_ON, lm_eval
 from specbench.core.errors import ConfigError
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.lm_eval import evaluation as command_line
 from specbench.integrations.lm_eval.evaluation import quiet_git, simple_evaluate

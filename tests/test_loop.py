@@ -5,7 +5,7 @@ import torch
 
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import fuzzy_rule, rejection

@@ -15,11 +15,18 @@ from scipy import stats
 from specbench.decoding.drafters import model as model_drafter
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import decode
-from specbench.decoding.proposal import DeferredProposal, Proposal, Verdict
+from specbench.decoding.proposal import OnDeviceProposal, Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling, draw, residual
-from specbench.decoding.verification import Rule, exact_match, fuzzy_rule, leading, random_accept_rule, rejection
+from specbench.decoding.verification import (
+    VerificationRule,
+    exact_match,
+    fuzzy_rule,
+    leading,
+    random_accept_rule,
+    rejection,
+)
 from tests.toys import TableModel, joint
 
 NUM_DRAWS = 1_000
@@ -47,7 +54,11 @@ def chi_square_p(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...
 
 
 def draws(
-    target: TableModel, make: Callable[[], tuple[object, Rule]], gamma: int, seed: int, ends: frozenset[int] = NEVER
+    target: TableModel,
+    make: Callable[[], tuple[object, VerificationRule]],
+    gamma: int,
+    seed: int,
+    ends: frozenset[int] = NEVER,
 ) -> Counter[tuple[int, ...]]:
     generator = torch.Generator().manual_seed(seed)
     drafter, rule = make()
@@ -85,19 +96,19 @@ def test_greedy_drafts_are_lossless_too() -> None:
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
 
-def swapped(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+def swapped(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
     """The rejection rule with p and q exchanged."""
     if proposal.num_drafted == 0:
-        return Verdict(0, target.draw(0, generator))
+        return Verification(0, target.draw(0, generator))
     assert proposal.probs is not None
     token_ids = torch.tensor(proposal.token_ids)
     target_prob = target.probs[:-1].gather(1, token_ids[:, None])[:, 0]
     accepts = torch.rand(len(token_ids), generator=generator) * target_prob < proposal.probs.token_probs(token_ids)
     count = leading(accepts.tolist())
     if count == len(token_ids):
-        return Verdict(count, target.draw(count, generator))
+        return Verification(count, target.draw(count, generator))
     draft = proposal.probs.probs[count]
-    return Verdict(count, draw(residual(draft, target.probs[count]), generator))
+    return Verification(count, draw(residual(draft, target.probs[count]), generator))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -107,12 +118,12 @@ def test_control_swapped_distributions_are_caught(seed: int) -> None:
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
-def wrong_bonus(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+def wrong_bonus(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
     """The rejection rule, but the bonus token comes from the row before."""
-    verdict = rejection(proposal, target, generator)
-    if proposal.num_drafted and verdict.num_accepted == proposal.num_drafted:
-        return Verdict(verdict.num_accepted, target.draw(proposal.num_drafted - 1, generator))
-    return verdict
+    verification = rejection(proposal, target, generator)
+    if proposal.num_drafted and verification.num_accepted == proposal.num_drafted:
+        return Verification(verification.num_accepted, target.draw(proposal.num_drafted - 1, generator))
+    return verification
 
 
 def test_control_wrong_bonus_token_is_caught() -> None:
@@ -172,29 +183,31 @@ def cut(expected: dict[tuple[int, ...], float], ends: frozenset[int]) -> dict[tu
 
 @pytest.mark.parametrize("ends", [NEVER, ENDS], ids=["the draft", "the text"])
 @pytest.mark.parametrize("rule", [rejection, exact_match], ids=lambda rule: type(rule).__name__)
-def test_a_draft_that_is_read_late_follows_the_target_over_its_end(rule: Rule, ends: frozenset[int]) -> None:
+def test_a_draft_that_is_read_late_follows_the_target_over_its_end(
+    rule: VerificationRule, ends: frozenset[int]
+) -> None:
     """The end of the draft alone, behind which the target goes on, or of the text."""
     target, draft = late_pair()
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 2, LATE_SEED, ends)
     assert chi_square_p(counts, cut(joint(target, PROMPT, 3), ends)) > 1e-3
 
 
-def judged_by_length(self: DeferredProposal, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    num_accepted, _ = Proposal.standing(self, accepts & self.stays)
+def judged_by_length(self: OnDeviceProposal, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    num_accepted, _ = Proposal.accepted_prefix(self, accepts & self.stays)
     return num_accepted, num_accepted == len(accepts)
 
 
 def test_control_a_residual_behind_a_late_end_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that was proposed stands, but less than was drafted: the next token is a bonus token, not a recovered one."""
     target, draft = late_pair()
-    monkeypatch.setattr(DeferredProposal, "standing", judged_by_length)
+    monkeypatch.setattr(OnDeviceProposal, "standing", judged_by_length)
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rejection), 2, LATE_SEED)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
 def test_control_tokens_that_stand_behind_a_late_end_break_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     target, draft = late_pair()
-    monkeypatch.setattr(DeferredProposal, "standing", Proposal.standing)
+    monkeypatch.setattr(OnDeviceProposal, "standing", Proposal.accepted_prefix)
     with pytest.raises(AssertionError):
         draws(target, lambda: (ModelDrafter(draft, PLAIN), rejection), 2, LATE_SEED)
 

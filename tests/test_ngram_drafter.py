@@ -13,7 +13,7 @@ from scipy import stats
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.ngram import NgramDrafter, Row, Rows, SparseProbs, draw_uniforms, ngram_drafter, shape
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Sampling, draw, process

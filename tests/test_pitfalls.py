@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from specbench.cli import app
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection

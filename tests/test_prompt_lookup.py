@@ -12,11 +12,11 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.prompt_lookup import PromptLookupDrafter, SuffixIndex, prompt_lookup_drafter
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import decode
-from specbench.decoding.proposal import PointMass, Proposal, Verdict
+from specbench.decoding.proposal import PointMass, Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
-from specbench.decoding.verification import Rule, exact_match, rejection
+from specbench.decoding.verification import VerificationRule, exact_match, rejection
 from tests.test_losslessness import chi_square_p
 from tests.toys import TableModel, joint
 
@@ -132,7 +132,9 @@ def test_options_are_checked() -> None:
         prompt_lookup_drafter(models, Sampling(), max_match=2, min_match=3)  # type: ignore[arg-type]
 
 
-def sequences(target: TableModel, make: Callable[[], PromptLookupDrafter], rule: Rule, seed: int) -> Counter:
+def sequences(
+    target: TableModel, make: Callable[[], PromptLookupDrafter], rule: VerificationRule, seed: int
+) -> Counter:
     generator = torch.Generator().manual_seed(seed)
     counts: Counter[tuple[int, ...]] = Counter()
     made, num_drafted = make(), 0
@@ -149,15 +151,15 @@ def sequences(target: TableModel, make: Callable[[], PromptLookupDrafter], rule:
 
 @pytest.mark.parametrize("rule", [exact_match, rejection])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_decoding_is_lossless(seed: int, rule: Rule) -> None:
+def test_decoding_is_lossless(seed: int, rule: VerificationRule) -> None:
     target = TableModel(4, seed)
     counts = sequences(target, lambda: PromptLookupDrafter(3, 1, None, frozenset()), rule, seed)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
 
-def trusting(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+def trusting(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
     """Takes the first draft token as it is."""
-    return Verdict(min(1, proposal.num_drafted), target.draw(min(1, proposal.num_drafted), generator))
+    return Verification(min(1, proposal.num_drafted), target.draw(min(1, proposal.num_drafted), generator))
 
 
 def test_control_taking_drafts_as_they_are_is_caught() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import drafting, static_passes
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -93,7 +93,7 @@ def test_a_draft_in_one_graph_is_that_of_single_passes(sampling: Sampling, pendi
         torch.testing.assert_close(row[None], logits, atol=2e-4, rtol=1e-3)
         tokens.append(int(sampling.draw(logits, generator)[0]))
     assert drafted.tokens.tolist() == tokens
-    made.settle(tokens)
+    made.resolve_pending(tokens)
     torch.testing.assert_close(made.score([*IDS, *tokens], 3), alone.score([*IDS, *tokens], 3), atol=2e-4, rtol=1e-3)
     lengths = [length for length, _ in made.passes.read()]
     assert lengths[-6:-1] == [pending, 1, 1, 1, 1]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import check_causal
 from specbench.models.recurrent import MAX_REPLAY, NUM_SNAPSHOTS, PROMPT_TAIL, RecurrentStates

@@ -14,9 +14,9 @@ from specbench.decoding.bridges.psi import Psi, StringProbs
 from specbench.decoding.bridges.string import StringBridge, string
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import decode
-from specbench.decoding.proposal import FOREIGN, PointMass
+from specbench.decoding.proposal import OUT_OF_VOCABULARY, PointMass
 from specbench.decoding.sampling import Sampling, draw, process
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -87,7 +87,7 @@ def enumerated(
     def go_on(drafted: list[int], written: bytes, mass: float, ended: bool) -> None:
         if ended or not any(known.startswith(written) and known != written for known in strings):
             begins = [known for known in strings if written.startswith(known)]
-            psi[strings[max(begins, key=len)] if begins else FOREIGN] += mass
+            psi[strings[max(begins, key=len)] if begins else OUT_OF_VOCABULARY] += mass
             return
         probs = process(draft.score(context + drafted, 1), sampling)[0].double()
         for token, prob in enumerate((probs / probs.sum()).tolist()):
@@ -120,9 +120,9 @@ def check_psi(
     expected = enumerated(target, draft, drafter, ids, sampling)
     dense = drafter.full_psi(ids)
     assert dense is not None
-    for token in [*range(target.vocab_size), FOREIGN]:
+    for token in [*range(target.vocab_size), OUT_OF_VOCABULARY]:
         assert psi_behind(drafter, ids).of(token) == pytest.approx(expected[token], abs=1e-12)
-        if token != FOREIGN:
+        if token != OUT_OF_VOCABULARY:
             assert float(dense[token]) == pytest.approx(expected[token], abs=1e-6)
     assert sum(expected.values()) == pytest.approx(1.0)
     assert float(psi_behind(drafter, ids).full().sum()) == pytest.approx(1.0, abs=1e-12)
@@ -266,7 +266,7 @@ def test_accepts_at_least_as_much_as_exact_match(name: str, seed: int) -> None:
         assert proposal.probs is not None
         token = torch.tensor(proposal.token_ids)
         kept = torch.rand((), generator=generator) * proposal.probs.token_probs(token)
-        accepted += int(proposal.token_ids[0] != FOREIGN and bool(kept < target_probs[token]))
+        accepted += int(proposal.token_ids[0] != OUT_OF_VOCABULARY and bool(kept < target_probs[token]))
     assert accepted / 1_000 == pytest.approx(expected, abs=5 * (expected * (1 - expected) / 1_000) ** 0.5 + 1e-3)
 
 

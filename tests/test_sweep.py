@@ -18,7 +18,7 @@ from specbench.cli.tune import sweep
 from specbench.core.errors import ConfigError
 from specbench.core.resources import builtin_dir
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import fuzzy_rule

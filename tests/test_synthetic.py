@@ -9,7 +9,7 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import Decoder, DraftingDecoder
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.drafters.synthetic import SyntheticDrafter
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection

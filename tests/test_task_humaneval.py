@@ -10,7 +10,7 @@ import datasets
 import pytest
 
 from specbench.core.registry import SCORERS
-from specbench.decoding.ledger import text_before_stop
+from specbench.decoding.generation_state import text_before_stop
 from specbench.embedded.world import code as world_code
 from specbench.running.plan import where_asked
 from specbench.specs.catalogue import load_task

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from specbench.decoding.bridges.token_level import View
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.decoding.ledger import Ledger, StopRules
+from specbench.decoding.generation_state import GenerationState, StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
@@ -269,7 +269,7 @@ def test_a_gpu_is_waited_for_in_reading_a_step_alone(
     if isinstance(made.drafter, ModelDrafter):
         made.drafter.reserve(made.method.num_draft_tokens)
     made.generate(PROMPT, StopRules(40), seed=3)
-    reads, propose, check = 0, made.drafter.propose, Ledger.check
+    reads, propose, check = 0, made.drafter.propose, GenerationState.check
 
     def strict(*arguments: Any) -> Proposal:
         torch.cuda.set_sync_debug_mode("error" if reads > 1 else "default")
@@ -294,7 +294,7 @@ def test_a_gpu_is_waited_for_in_reading_a_step_alone(
     monkeypatch.setattr(made.drafter, "propose", strict)
     monkeypatch.setattr(Proposal, "read", reading(Proposal.read))
     monkeypatch.setattr(Distributions, "draw", reading(Distributions.draw))  # of the prefill, and where none is drafted
-    monkeypatch.setattr(Ledger, "check", ended)
+    monkeypatch.setattr(GenerationState, "check", ended)
     try:
         generation = made.generate(PROMPT, StopRules(40), seed=3)
     finally:

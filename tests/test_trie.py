@@ -5,7 +5,7 @@ import random
 import pytest
 
 from specbench.decoding.bridges.trie import Node, Trie
-from specbench.decoding.proposal import FOREIGN
+from specbench.decoding.proposal import OUT_OF_VOCABULARY
 
 
 def random_strings(seed: int) -> list[bytes]:
@@ -33,7 +33,7 @@ def test_nodes_are_the_beginnings_of_strings(seed: int) -> None:
         below = [written for written in strings if written.startswith(prefix)]
         passed = [written for written in strings if prefix.startswith(written)]
         assert trie.strings[node.start : node.end] == below
-        assert node.passed == (strings.index(max(passed, key=len)) if passed else FOREIGN)
+        assert node.passed == (strings.index(max(passed, key=len)) if passed else OUT_OF_VOCABULARY)
         assert trie.goes_on(node) == any(written != prefix for written in below)
         assert trie.num_ending(node) == strings.count(prefix)
         following = {written[len(prefix)]: None for written in below if written != prefix}

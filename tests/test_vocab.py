@@ -28,7 +28,7 @@ from specbench.analysis.vocab_overlap import (
 )
 from specbench.cli.analyses import vocab
 from specbench.core.errors import ConfigError
-from specbench.decoding.proposal import FOREIGN, PointMass, Proposal
+from specbench.decoding.proposal import OUT_OF_VOCABULARY, PointMass, Proposal
 from specbench.decoding.sampling import DraftProbs, process
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_tokenizer
@@ -312,7 +312,7 @@ def test_single_drafts_give_the_formulas_of_the_paper_on_average() -> None:
     assert sum(value * share for value, share in judged) == pytest.approx(float(torch.minimum(target_probs, psi).sum()))
     assert sum(value * share for value, share in certain) == pytest.approx(float((target_probs * psi).sum()))
     assert accepted._judged(Proposal(), target_probs) == 0.0
-    assert accepted._judged(Proposal([FOREIGN], DrawnOnly(psi)), target_probs) == 0.0
+    assert accepted._judged(Proposal([OUT_OF_VOCABULARY], DrawnOnly(psi)), target_probs) == 0.0
 
 
 def test_a_method_that_cannot_run_says_so_and_the_others_go_on(few_tokens: None) -> None:

@@ -46,7 +46,7 @@ class TableModel:
         ends = range(len(ids) - num_logits, len(ids))
         return torch.stack([self.table[ids[end - 1] if end else 0, ids[end]] for end in ends])
 
-    def settle(self, token_ids: list[int]) -> None:
+    def resolve_pending(self, token_ids: list[int]) -> None:
         num_unknown = self._seen.count(None)
         if num_unknown:
             self._seen[-num_unknown:] = token_ids[:num_unknown]

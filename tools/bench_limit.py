@@ -24,7 +24,7 @@ from specbench.analysis.limit import LimitOptions, limits_of
 from specbench.analysis.limit_report import Costs, LimitReport
 from specbench.analysis.limit_tables import tables
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair

@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from specbench.decoding.drafters.model import ScoringModel
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
-from specbench.decoding.proposal import Proposal, Step, Verdict
+from specbench.decoding.proposal import Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling, process
-from specbench.decoding.verification import Rule
+from specbench.decoding.verification import VerificationRule
 from specbench.results.verdict import NUM_TOKENS, BaselineAnswer
 
 Tokens = tuple[int, ...]
@@ -333,8 +333,8 @@ def draw_many(
     return draws
 
 
-class AcceptEverything(Rule):
+class AcceptEverything(VerificationRule):
     """A wrong rule, as a control: it accepts every draft token and draws the next one from the target."""
 
-    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
-        return Verdict(proposal.num_drafted, target.draw(proposal.num_drafted, generator))
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
+        return Verification(proposal.num_drafted, target.draw(proposal.num_drafted, generator))

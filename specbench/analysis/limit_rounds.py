@@ -13,7 +13,7 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation, decode
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling

@@ -9,29 +9,29 @@ import numpy as np
 import torch
 
 from specbench.decoding.decoder import Decoder, DraftingDecoder
-from specbench.decoding.proposal import FOREIGN, Proposal, Verdict
+from specbench.decoding.proposal import OUT_OF_VOCABULARY, Proposal, Verification
 from specbench.decoding.sampling import Distributions
-from specbench.decoding.verification import Rule
+from specbench.decoding.verification import VerificationRule
 from specbench.running.records import ACCEPTED, EMITTED, Generation, Record, RecordFile
 
 KEY = "drafted"  # key of a generation in the records, next to `steps` and `positions`
 
 
-class KeepingRule(Rule):
+class KeepingRule(VerificationRule):
     """A verification rule that decides as another one, and keeps the divergences of all drafted positions.
 
     While decoding it keeps references only, so that the run is as fast as any other; numbers are read afterwards.
     """
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: VerificationRule) -> None:
         self._rule = rule
         self.compares_processed = rule.compares_processed
-        self._steps: list[tuple[list[int], Verdict, torch.Tensor | None]] = []
+        self._steps: list[tuple[list[int], Verification, torch.Tensor | None]] = []
 
-    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
-        verdict, greedy = self._rule(proposal, target, generator), target.sampling.greedy
-        self._steps.append((proposal.token_ids, verdict, target.best if greedy else None))
-        return verdict
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
+        verification, greedy = self._rule(proposal, target, generator), target.sampling.greedy
+        self._steps.append((proposal.token_ids, verification, target.best if greedy else None))
+        return verification
 
     def take(self, num_steps: int) -> dict[str, Any]:
         """The evidence of the last `num_steps` steps: draft tokens, their divergences and, where the target is greedy,
@@ -40,13 +40,13 @@ class KeepingRule(Rule):
         own = [tokens.tolist() for _, _, tokens in steps if tokens is not None]
         return {
             "token_ids": [token_ids for token_ids, _, _ in steps],
-            "divergence": [_values(verdict) for _, verdict, _ in steps],
+            "divergence": [_values(verification) for _, verification, _ in steps],
             "own": own if len(own) == num_steps else None,
         }
 
 
-def _values(verdict: Verdict) -> list[float]:
-    column = verdict.divergence
+def _values(verification: Verification) -> list[float]:
+    column = verification.divergence
     return [] if column is None else column.tolist() if isinstance(column, torch.Tensor) else list(column)
 
 
@@ -136,7 +136,7 @@ class RecordedGeneration:
 
 @dataclass(frozen=True)
 class ReplayedStep:
-    """The counts of a step as the ledger would keep them, and whether a real run makes exactly this step."""
+    """The counts of a step as the generation state would keep them, and whether a real run makes exactly this step."""
 
     num_drafted: int
     num_judged: int
@@ -218,7 +218,7 @@ class _Replayer:
     def accept_known(self) -> bool:
         window, offset = self.window, self.offset
         token = window.token_ids[offset]
-        if token == FOREIGN or not self.setting.accepts(window.divergence[offset]):
+        if token == OUT_OF_VOCABULARY or not self.setting.accepts(window.divergence[offset]):
             return False
         same_text = offset < window.num_accepted or (offset == window.num_accepted and token == window.next_token)
         self.exact &= same_text

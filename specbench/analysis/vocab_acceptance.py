@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from specbench.analysis.vocab_overlap import Injectivity, TextOverlap
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder
-from specbench.decoding.ledger import StopRules
-from specbench.decoding.proposal import FOREIGN, Proposal
+from specbench.decoding.generation_state import StopRules
+from specbench.decoding.proposal import OUT_OF_VOCABULARY, Proposal
 from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.bootstrap import SHARE, Metric, Prompts
@@ -206,6 +206,6 @@ def _judged(proposal: Proposal, target_probs: torch.Tensor) -> float:
     if overlap is not None:
         return float(overlap[0])
     token = proposal.token_ids[0]
-    if token == FOREIGN:
+    if token == OUT_OF_VOCABULARY:
         return 0.0
     return min(1.0, float(target_probs[token] / proposal.probs.token_probs(drafted)[0]))

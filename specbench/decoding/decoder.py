@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation, decode
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.verification import Rule
+from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import GenerationSpec
@@ -71,7 +71,7 @@ class DraftingDecoder(Decoder):
     """The decode loop with a drafter and a verification rule; autoregressive decoding has a drafter without drafts."""
 
     drafter: Drafter
-    rule: Rule
+    rule: VerificationRule
     sampling: Sampling
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:

@@ -6,11 +6,11 @@ from typing import cast
 import torch
 
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.model import DeferringModel, ScoringModel
-from specbench.decoding.ledger import Finish, Ledger, StopRules
-from specbench.decoding.proposal import Column, DeferredProposal, Proposal, Step, Verdict
+from specbench.decoding.drafters.model import OnDeviceModel, ScoringModel
+from specbench.decoding.generation_state import Finish, GenerationState, StopRules
+from specbench.decoding.proposal import Column, OnDeviceProposal, Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling
-from specbench.decoding.verification import Rule
+from specbench.decoding.verification import VerificationRule
 from specbench.models.timing import PassLog, Stopwatch
 
 POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")
@@ -56,7 +56,7 @@ class Generation:
 def decode(
     target: ScoringModel,
     drafter: Drafter,
-    rule: Rule,
+    rule: VerificationRule,
     prompt_ids: list[int],
     *,
     num_draft_tokens: int,
@@ -64,61 +64,61 @@ def decode(
     stop: StopRules,
     generator: torch.Generator,
 ) -> Generation:
-    """Generate after `prompt_ids`: propose → score → verify → extend, until the ledger says stop.
+    """Generate after `prompt_ids`: propose → score → verify → extend, until the generation state says stop.
 
     The prompt must hold at least one token and leave room for one more within the context limit.
     """
-    ledger = Ledger(prompt_ids, stop)
+    state = GenerationState(prompt_ids, stop)
     clock = target.passes.clock
-    verdicts: list[Verdict] = []
+    verifications: list[Verification] = []
     start_seconds = clock.now()
     drafter.prefill(prompt_ids)
     draft_ready_seconds = clock.now()
     target.reset()
-    ledger.start(Distributions(target.score(prompt_ids, 1), sampling).draw(0, generator))
+    state.start(Distributions(target.score(prompt_ids, 1), sampling).draw(0, generator))
     draft_passes, tokenizing = drafter.passes, drafter.tokenizing
-    clear(target.passes, draft_passes, ledger.tokenizing, tokenizing)
+    clear(target.passes, draft_passes, state.tokenizing, tokenizing)
     passes_of_rules: list[int] = []  # by their number among the draft passes
 
     first_token_seconds = clock.now()
-    while not ledger.finished:
-        proposal = drafter.propose(ledger.ids, min(num_draft_tokens, ledger.num_remaining - 1), generator)
-        logits = scored(target, ledger.ids, proposal)
+    while not state.finished:
+        proposal = drafter.propose(state.ids, min(num_draft_tokens, state.num_remaining - 1), generator)
+        logits = scored(target, state.ids, proposal)
         num_draft_passes, start = num_logged(draft_passes), clock.mark()
-        verdict = rule(proposal, Distributions(logits, sampling), generator)
+        verification = rule(proposal, Distributions(logits, sampling), generator)
         target.passes.add_choice(start, clock.mark())
         passes_of_rules += range(num_draft_passes, num_logged(draft_passes))
-        if isinstance(proposal, DeferredProposal):
-            cast(DeferringModel, target).settle(proposal.scored_ids)
-        drafter.observe(proposal, verdict)
-        ledger.extend(proposal, verdict)
-        verdicts.append(verdict)
+        if isinstance(proposal, OnDeviceProposal):
+            cast(OnDeviceModel, target).resolve_pending(proposal.scored_ids)
+        drafter.observe(proposal, verification)
+        state.extend(proposal, verification)
+        verifications.append(verification)
     last_token_seconds = clock.now()
 
-    ledger.check(num_draft_tokens)
-    assert ledger.finish is not None
+    state.check(num_draft_tokens)
+    assert state.finish is not None
     drafted = draft_passes.read() if draft_passes is not None else []
     chosen = target.passes.choice_seconds() + (draft_passes.choice_seconds() if draft_passes is not None else 0.0)
     return Generation(
-        token_ids=ledger.new_ids,
-        finish=ledger.finish,
-        steps=ledger.steps,
-        positions={name: judged_column(name, verdicts, ledger.steps) for name in POSITION_COLUMNS},
-        attempted=attempted_column(verdicts, ledger.steps),
+        token_ids=state.new_ids,
+        finish=state.finish,
+        steps=state.steps,
+        positions={name: judged_column(name, verifications, state.steps) for name in POSITION_COLUMNS},
+        attempted=attempted_column(verifications, state.steps),
         target_passes=target.passes.read(),
         draft_passes=drafted,
         ttft_seconds=first_token_seconds - start_seconds,
         draft_prefill_seconds=draft_ready_seconds - start_seconds,
         decode_seconds=last_token_seconds - first_token_seconds,
         rule_seconds=max(0.0, chosen - sum(drafted[number][1] for number in passes_of_rules)),
-        tokenizer_seconds=ledger.tokenizing.seconds + (tokenizing.seconds if tokenizing is not None else 0.0),
+        tokenizer_seconds=state.tokenizing.seconds + (tokenizing.seconds if tokenizing is not None else 0.0),
     )
 
 
 def scored(target: ScoringModel, ids: list[int], proposal: Proposal) -> torch.Tensor:
     """The logits after `ids` and after each draft token that the target reads: [num_scored + 1, vocab]."""
-    if isinstance(proposal, DeferredProposal):
-        return cast(DeferringModel, target).score(ids, len(proposal.tokens) + 1, proposal.scored_tokens)
+    if isinstance(proposal, OnDeviceProposal):
+        return cast(OnDeviceModel, target).score(ids, len(proposal.tokens) + 1, proposal.scored_tokens)
     return target.score(ids + proposal.scored_ids, len(proposal.scored_ids) + 1)
 
 
@@ -132,11 +132,11 @@ def num_logged(passes: PassLog | None) -> int:
     return 0 if passes is None else passes.num_passes
 
 
-def judged_column(name: str, verdicts: list[Verdict], steps: list[Step]) -> list[float] | None:
+def judged_column(name: str, verifications: list[Verification], steps: list[Step]) -> list[float] | None:
     """One evidence column over all judged positions, or None when the rule does not give it."""
     values: list[float] = []
-    for verdict, step in zip(verdicts, steps, strict=True):
-        column: Column = getattr(verdict, name)
+    for verification, step in zip(verifications, steps, strict=True):
+        column: Column = getattr(verification, name)
         if step.num_judged == 0:
             continue
         if column is None:
@@ -145,13 +145,13 @@ def judged_column(name: str, verdicts: list[Verdict], steps: list[Step]) -> list
     return values or None
 
 
-def attempted_column(verdicts: list[Verdict], steps: list[Step]) -> list[float] | None:
-    """`Verdict.attempted` over all positions at which a draft token was to be drawn and that were reached: those of the
-    emitted tokens. None when a draft has none."""
+def attempted_column(verifications: list[Verification], steps: list[Step]) -> list[float] | None:
+    """Returns `Verification.attempted` over the positions of all emitted tokens at which a draft token was to be drawn;
+    None if a draft has none."""
     values: list[float] = []
-    for verdict, step in zip(verdicts, steps, strict=True):
-        if verdict.attempted is not None:
-            values += listed(verdict.attempted)[: step.num_emitted]
+    for verification, step in zip(verifications, steps, strict=True):
+        if verification.attempted is not None:
+            values += listed(verification.attempted)[: step.num_emitted]
         elif step.num_judged:
             return None
     return values or None

@@ -1,4 +1,4 @@
-"""What passes between drafter, rule and ledger within one step."""
+"""Proposals, verifications and steps: the values that drafter, verification rule and loop exchange."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -8,7 +8,7 @@ import torch
 from specbench.decoding.sampling import DraftProbs, residual
 from specbench.models.devices import uploaded
 
-FOREIGN = -1  # stands for a drafted string that is no token of the target: judged, and always rejected
+OUT_OF_VOCABULARY = -1  # stands for a drafted string that is no token of the target: judged, and always rejected
 
 
 class PointMass(DraftProbs):
@@ -27,7 +27,7 @@ class PointMass(DraftProbs):
 
     def residual(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
         token_id = self._on(target_probs.device).index_select(0, index)
-        mass = (token_id != FOREIGN).to(target_probs.dtype)
+        mass = (token_id != OUT_OF_VOCABULARY).to(target_probs.dtype)
         return residual(target_probs, torch.zeros_like(target_probs).index_put_((token_id.clamp_min(0),), mass))
 
     def _on(self, device: torch.device) -> torch.Tensor:
@@ -37,8 +37,8 @@ class PointMass(DraftProbs):
 class Proposal:
     """Draft tokens and what they were drawn from. An empty proposal is plain autoregressive decoding.
 
-    Only the last token may be FOREIGN: what would follow it is never judged. `ended`: whether the drafter drew the end
-    of a text behind these tokens, which is not proposed.
+    Only the last token may be OUT_OF_VOCABULARY, because nothing behind it is judged. `ended`: whether the drafter drew
+    the end of a text behind these tokens, which is not proposed.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Proposal:
     @property
     def scored_ids(self) -> list[int]:
         """The draft tokens that the target reads."""
-        return self._token_ids[:-1] if self._token_ids[-1:] == [FOREIGN] else self._token_ids
+        return self._token_ids[:-1] if self._token_ids[-1:] == [OUT_OF_VOCABULARY] else self._token_ids
 
     def on(self, device: torch.device) -> torch.Tensor:
         """The draft tokens as a tensor: [num_drafted]."""
         return uploaded(torch.tensor(self._token_ids), device)
 
-    def standing(self, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def accepted_prefix(self, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """How many tokens are accepted before the first that is not, and whether these are all: [num_drafted] → [1]."""
         num_accepted = accepts.long().cumprod(0).sum(0, keepdim=True)
         return num_accepted, num_accepted == len(accepts)
@@ -82,16 +82,16 @@ class Proposal:
 
 
 def at_tokens(probs: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
-    """The probability of each row's token, 0 for FOREIGN: [n, vocab], [n] → [n]."""
+    """The probability of each row's token, 0 for OUT_OF_VOCABULARY: [n, vocab], [n] → [n]."""
     found = probs.gather(1, token_ids.clamp_min(0)[:, None])[:, 0]
-    return found * (token_ids != FOREIGN)
+    return found * (token_ids != OUT_OF_VOCABULARY)
 
 
 Column = torch.Tensor | list[float] | None
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verification:
     """What a rule decided, with its evidence per draft token (None where a quantity does not exist).
 
     `attempted`: the probability that a draft token is drawn and accepted, per position at which one was to be drawn;
@@ -117,16 +117,16 @@ class Step:
     num_emitted: int
 
 
-class DeferredProposal(Proposal):
+class OnDeviceProposal(Proposal):
     """Draft tokens that only the device knows yet: read with the outcome of their step.
 
-    `tokens` [num_tokens] are the target's, or FOREIGN; `stays` [num_tokens] is true for the first of them, which are
-    proposed: what was drafted behind an end is no part of the proposal and never stands. `source`: the proposal in the
-    tokens of another vocabulary that this one was carried over from; it is read with this one.
+    `tokens` [num_tokens] are the target's, or OUT_OF_VOCABULARY. `stays` [num_tokens] is true for the leading tokens,
+    which are proposed; tokens behind a drafted end are no part of the proposal. `source` is the proposal in the tokens
+    of another vocabulary from which this one was translated; both are read together.
     """
 
     def __init__(
-        self, tokens: torch.Tensor, stays: torch.Tensor, probs: DraftProbs, source: "DeferredProposal | None" = None
+        self, tokens: torch.Tensor, stays: torch.Tensor, probs: DraftProbs, source: "OnDeviceProposal | None" = None
     ) -> None:
         super().__init__(probs=probs)
         self.tokens = tokens
@@ -136,7 +136,7 @@ class DeferredProposal(Proposal):
 
     @property
     def scored_tokens(self) -> torch.Tensor:
-        """What the target reads: [num_tokens], any token in place of FOREIGN."""
+        """What the target reads: [num_tokens], any token in place of OUT_OF_VOCABULARY."""
         return self.tokens if self._source is None else self.tokens.clamp_min(0)
 
     @property
@@ -168,8 +168,8 @@ class DeferredProposal(Proposal):
     def on(self, device: torch.device) -> torch.Tensor:
         return self.tokens
 
-    def standing(self, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        num_accepted, _ = super().standing(accepts & self.stays)
+    def accepted_prefix(self, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        num_accepted, _ = super().accepted_prefix(accepts & self.stays)
         return num_accepted, num_accepted == self.stays.sum()
 
     def read(self, *values: torch.Tensor) -> list[list[int]]:

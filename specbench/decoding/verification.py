@@ -1,7 +1,7 @@
-"""Verification rules: which draft tokens stand, and which token comes after them.
+"""Verification rules: they decide which draft tokens are accepted, and draw the token that comes after them.
 
-A rule is a function (proposal, target, generator) → Verdict, where `target` holds the target distributions of the draft
-positions and of the one after them: num_drafted + 1 rows. Factories carry `lossless` and what a drafter must provide.
+A rule maps (proposal, target distributions, generator) to a Verification. The target distributions are those of the
+draft positions and of the next one: num_drafted + 1 rows. Factories carry `lossless`, and what a drafter must provide.
 """
 
 import math
@@ -14,21 +14,21 @@ from pydantic import Field
 
 from specbench.core.registry import RULES, Factory
 from specbench.decoding.proposal import (
-    FOREIGN,
+    OUT_OF_VOCABULARY,
     Column,
     Proposal,
-    Verdict,
+    Verification,
     at_tokens,
 )
 from specbench.decoding.sampling import DenseProbs, Distributions, draw, draw_rows
 
 
-class Rule:
+class VerificationRule:
     """Decides which draft tokens are accepted and draws the token behind them."""
 
     compares_processed = False  # whether it compares both distributions after temperature and truncation
 
-    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         """Judges a proposal of n tokens, given the n + 1 target distributions of its positions and the next one."""
         raise NotImplementedError
 
@@ -45,19 +45,19 @@ def rule(name: str, *, lossless: bool, requires: frozenset[str]) -> Callable[[Fa
 
 
 @rule("rejection", lossless=True, requires=frozenset({"probs"}))
-def rejection_rule() -> Rule:
+def rejection_rule() -> VerificationRule:
     """A draft token x stands with probability min(1, p(x)/q(x)), where p is the target and q the drafter; after a
     rejection the next token is drawn from norm(max(p − q, 0)) (arXiv:2211.17192, Alg. 1)."""
     return rejection
 
 
-class Rejection(Rule):
+class Rejection(VerificationRule):
     """The rejection rule; an empty proposal leaves only the next token to draw."""
 
-    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         if proposal.num_drafted == 0:
             attempted = _attempted(proposal, [], target) if proposal.ended else None
-            return Verdict(0, target.draw(0, generator), attempted=attempted)
+            return Verification(0, target.draw(0, generator), attempted=attempted)
         if target.sampling.greedy:
             return _greedy_rejection(proposal, target)
         assert proposal.probs is not None
@@ -66,11 +66,11 @@ class Rejection(Rule):
         target_prob = at_tokens(judged_probs, token_ids)
         draft_prob = proposal.probs.token_probs(token_ids)
         uniform = torch.rand(len(token_ids), generator=generator, device=judged_probs.device)
-        place, are_all = proposal.standing(uniform * draft_prob < target_prob)
+        place, are_all = proposal.accepted_prefix(uniform * draft_prob < target_prob)
         num_accepted, next_token = _next_token(proposal, target, place, are_all, generator)
         overlap = proposal.probs.overlap(judged_probs)
         attempted = _attempted(proposal, overlap, target)
-        return Verdict(num_accepted, next_token, target_prob, draft_prob, overlap, attempted=attempted)
+        return Verification(num_accepted, next_token, target_prob, draft_prob, overlap, attempted=attempted)
 
 
 rejection = Rejection()
@@ -108,7 +108,7 @@ def _next_token(
     return num_accepted, token
 
 
-def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verdict:
+def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verification:
     """The limit of temperature 0: p is a point mass, so x stands iff x = argmax p, and Σ min(p, q) = q(argmax p)."""
     (best,) = proposal.read(target.best)
     matches = [token == choice for token, choice in zip(proposal.token_ids, best, strict=False)]
@@ -116,40 +116,40 @@ def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verdict:
     target_prob = [float(match) for match in matches]
     draft = proposal.probs
     if draft is None:  # a drafter that knows no probabilities where none are needed
-        return Verdict(num_accepted, best[num_accepted], target_prob)
+        return Verification(num_accepted, best[num_accepted], target_prob)
     if draft.is_one_hot:
         attempted = _attempted(proposal, target_prob, target)
         certain = [1.0] * len(matches)
-        return Verdict(num_accepted, best[num_accepted], target_prob, certain, target_prob, attempted=attempted)
+        return Verification(num_accepted, best[num_accepted], target_prob, certain, target_prob, attempted=attempted)
     token_ids = proposal.on(target.logits.device)
     overlap = draft.token_probs(target.best[: len(token_ids)])
     attempted = _attempted(proposal, overlap, target)
     draft_prob = draft.token_probs(token_ids)
-    return Verdict(num_accepted, best[num_accepted], target_prob, draft_prob, overlap, attempted=attempted)
+    return Verification(num_accepted, best[num_accepted], target_prob, draft_prob, overlap, attempted=attempted)
 
 
 @rule("exact_match", lossless=True, requires=frozenset())
-def exact_match_rule() -> Rule:
+def exact_match_rule() -> VerificationRule:
     """Draw the target's own token at every position; draft tokens stand while they are the same (arXiv:2502.05202,
     Alg. 2). As lossless as drawing from the target, whatever was drafted; accepts x with probability p(x)."""
     return exact_match
 
 
-class ExactMatch(Rule):
+class ExactMatch(VerificationRule):
     """The exact-match rule."""
 
-    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         (own,) = proposal.read(target.draw_all(generator))
         matches = [token == choice for token, choice in zip(proposal.token_ids, own, strict=False)]
         num_accepted = leading(matches)
         if not matches:
-            return Verdict(0, own[0])
+            return Verification(0, own[0])
         if target.sampling.greedy:
             target_prob: Column = [float(match) for match in matches]
         else:
             token_ids = proposal.on(target.probs.device)
             target_prob = at_tokens(target.probs[: len(token_ids)], token_ids)
-        return Verdict(num_accepted, own[num_accepted], target_prob, overlap=target_prob)
+        return Verification(num_accepted, own[num_accepted], target_prob, overlap=target_prob)
 
 
 exact_match = ExactMatch()
@@ -251,7 +251,7 @@ def fuzzy_rule(
     divergence: Annotated[DivergenceName, Field(description=DIVERGENCE)],
     threshold: Annotated[float, Field(ge=0, allow_inf_nan=True, description=THRESHOLD)],
     divergence_on: Annotated[Literal["raw", "processed"], Field(description=DIVERGENCE_ON)] = "raw",
-) -> Rule:
+) -> VerificationRule:
     """Accept while the divergence of target and draft at the position is below the threshold; on a rejection draw from
     the target (arXiv:2502.20704, §4).
 
@@ -267,7 +267,7 @@ def fuzzy_rule(
     return Fuzzy(DIVERGENCES[divergence], threshold, divergence == "js_reference", divergence_on == "processed")
 
 
-class Fuzzy(Rule):
+class Fuzzy(VerificationRule):
     """The fuzzy rule. `inclusive`: a divergence equal to the threshold is accepted."""
 
     def __init__(self, measure: Divergence, threshold: float, inclusive: bool, compares_processed: bool) -> None:
@@ -276,27 +276,29 @@ class Fuzzy(Rule):
         self.inclusive = inclusive
         self.compares_processed = compares_processed
 
-    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         num_drafted = proposal.num_drafted
         if num_drafted == 0:
-            return Verdict(0, target.draw(0, generator))
+            return Verification(0, target.draw(0, generator))
         draft = cast(DenseProbs, proposal.probs)
         if self.compares_processed:
             target_probs, draft_probs = target.probs[:num_drafted], draft.probs
         else:
             target_probs, draft_probs = target.raw_probs[:num_drafted], draft.raw_probs
         is_whole = isinstance(draft, Distributions)
-        values = self.measure(*((target_probs, draft_probs) if is_whole else with_foreign(target_probs, draft_probs)))
+        values = self.measure(
+            *((target_probs, draft_probs) if is_whole else with_out_of_vocabulary(target_probs, draft_probs))
+        )
         token_ids = proposal.on(values.device)
         is_close = values <= self.threshold if self.inclusive else values < self.threshold
-        place, _ = proposal.standing(is_close & (token_ids != FOREIGN))
+        place, _ = proposal.accepted_prefix(is_close & (token_ids != OUT_OF_VOCABULARY))
         # The recovered token is drawn from p itself, not from a residual; so is the bonus token.
         (num_accepted,), (next_token,) = proposal.read(place, target.draw_at(place, generator))
         target_prob, draft_prob = (at_tokens(probs, token_ids) for probs in (target_probs, draft_probs))
-        return Verdict(num_accepted, next_token, target_prob, draft_prob, divergence=values)
+        return Verification(num_accepted, next_token, target_prob, draft_prob, divergence=values)
 
 
-def with_foreign(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def with_out_of_vocabulary(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both with one more column: what a drafter gave to what is no token of the target, and 0."""
     foreign = 1 - draft_probs.sum(dim=-1, keepdim=True)
     nothing = torch.zeros_like(foreign)
@@ -307,22 +309,22 @@ def with_foreign(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> tuple
 @rule("random_accept", lossless=False, requires=frozenset())
 def random_accept_rule(
     *, probability: Annotated[float, Field(ge=0, le=1, description="Chance of every draft token to stand.")]
-) -> Rule:
+) -> VerificationRule:
     """Accept every draft token with one fixed probability; on a rejection draw from p. The control of arXiv:2502.20704,
     App. E: what is left of a fuzzy rule when it does not look at the models."""
     return RandomAccept(probability)
 
 
-class RandomAccept(Rule):
+class RandomAccept(VerificationRule):
     """The rule that accepts every draft token with one fixed probability."""
 
     def __init__(self, probability: float) -> None:
         self.probability = probability
 
-    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verdict:
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         token_ids = proposal.on(target.logits.device)
         uniform = torch.rand(len(token_ids), generator=generator, device=target.logits.device)
-        place, _ = proposal.standing((uniform < self.probability) & (token_ids != FOREIGN))
+        place, _ = proposal.accepted_prefix((uniform < self.probability) & (token_ids != OUT_OF_VOCABULARY))
         (num_accepted,), (next_token,) = proposal.read(place, target.draw_at(place, generator))
-        rates = [self.probability * (token != FOREIGN) for token in proposal.token_ids]
-        return Verdict(num_accepted, next_token, overlap=rates)
+        rates = [self.probability * (token != OUT_OF_VOCABULARY) for token in proposal.token_ids]
+        return Verification(num_accepted, next_token, overlap=rates)

@@ -48,7 +48,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.ledger import Ledger, StopRules
+from specbench.decoding.generation_state import GenerationState, StopRules
 from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation
 from specbench.decoding.proposal import Step
 from specbench.models.devices import is_out_of_memory
@@ -168,8 +168,8 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 class TokenMeter:
     """Receives the tokens of a decoder: it stops the clock at the first one and knows where the answer ends."""
 
-    def __init__(self, ledger: Ledger, clock: Clock) -> None:
-        self.ledger = ledger
+    def __init__(self, state: GenerationState, clock: Clock) -> None:
+        self.state = state
         self.reported: list[int] = []
         self.first_seconds: float | None = None
         self.num_first_tokens = 0
@@ -182,15 +182,15 @@ class TokenMeter:
             self.first_seconds = self._clock.now()
             self.num_first_tokens = len(token_ids)
         self.reported += token_ids
-        emit(self.ledger, token_ids)
-        return self.ledger.finished
+        emit(self.state, token_ids)
+        return self.state.finished
 
 
-def emit(ledger: Ledger, token_ids: Iterable[int]) -> None:
+def emit(state: GenerationState, token_ids: Iterable[int]) -> None:
     """Appends tokens up to the end of the answer."""
     for token in token_ids:
-        if not ledger.finished:
-            ledger.start(token)
+        if not state.finished:
+            state.start(token)
 
 
 @dataclass(frozen=True)
@@ -206,20 +206,20 @@ class ExternalDecoder(Decoder):
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
         """Decodes one prompt. Raises ConfigError for whatever the code raises or gets wrong."""
-        ledger, clock = Ledger(list(prompt_ids), stop), self.model.passes.clock
-        meter = TokenMeter(ledger, clock)
+        state, clock = GenerationState(list(prompt_ids), stop), self.model.passes.clock
+        meter = TokenMeter(state, clock)
         with naming_method(self.method), seeded(seed, self.model.device), torch.inference_mode():
             start = clock.now()
             result = self.call(
-                list(prompt_ids), max_new_tokens=ledger.num_remaining, eos_token_ids=sorted(stop.eos_token_ids),
+                list(prompt_ids), max_new_tokens=state.num_remaining, eos_token_ids=sorted(stop.eos_token_ids),
                 seed=seed, on_token=meter,
             )  # fmt: skip
             end = clock.now()
             token_ids, steps, external = self._count(result, meter)
-        assert ledger.finish is not None
+        assert state.finish is not None
         first = start if meter.first_seconds is None else meter.first_seconds
         return Generation(
-            token_ids=token_ids, finish=ledger.finish, steps=steps, positions=dict.fromkeys(POSITION_COLUMNS),
+            token_ids=token_ids, finish=state.finish, steps=steps, positions=dict.fromkeys(POSITION_COLUMNS),
             target_passes=[], draft_passes=[],
             ttft_seconds=None if meter.first_seconds is None else first - start, draft_prefill_seconds=None,
             decode_seconds=end - first, external=external,
@@ -236,16 +236,16 @@ class ExternalDecoder(Decoder):
             raise ConfigError(f"it returned token {wrong[0]}, but the target has tokens 0 to {vocab_size - 1}")
         if returned[: len(meter.reported)] != meter.reported:
             raise ConfigError("the tokens it reported to on_token are not those that it returned")
-        ledger = meter.ledger
-        emit(ledger, returned[len(meter.reported) :])
-        if not ledger.finished:
+        state = meter.state
+        emit(state, returned[len(meter.reported) :])
+        if not state.finished:
             if not returned or returned[-1] not in self.model.eos_token_ids:
                 raise ConfigError(
                     f"it returned {len(returned)} tokens, which end neither in one of eos_token_ids nor at "
                     "max_new_tokens: return the whole answer, without the prompt"
                 )
-            ledger.finish = "eos"  # a decoder may stop by itself if no end token was given (warm-up)
-        kept = ledger.new_ids
+            state.finish = "eos"  # a decoder may stop by itself if no end token was given (warm-up)
+        kept = state.new_ids
         steps: list[Step] = []
         num_passes = getattr(result, "num_target_passes", None)
         given: Sequence[Any] | None = getattr(result, "steps", None)

@@ -95,7 +95,7 @@ class CausalLM:
         """
         return self.sequence.score(ids, num_logits, tail)
 
-    def settle(self, token_ids: list[int]) -> None:
+    def resolve_pending(self, token_ids: list[int]) -> None:
         """Tell what the tail of the last pass was. An unknown one would be fed again."""
         cached = self.sequence.cached_ids
         if (num_unknown := cached[-len(token_ids) :].count(UNKNOWN)) > 0:

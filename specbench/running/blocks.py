@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.ledger import StopRules, text_before_stop
+from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
 from specbench.models.causal_lm import CausalLM
 from specbench.running.plan import Cell

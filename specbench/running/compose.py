@@ -15,10 +15,10 @@ from specbench.decoding.decoder import UNKNOWN, Decoder, DraftingDecoder, QueryI
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ScoringModel
 from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.verification import Rule
+from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.composition import DEFAULT
@@ -70,10 +70,10 @@ def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling
         shared(models, sampling, lambda model: NoDrafter())
 
 
-def make_rule(method: MethodSpec) -> Rule:
+def make_rule(method: MethodSpec) -> VerificationRule:
     """Returns the method's verification rule."""
     made = method.verification.factory(**method.verification.options)
-    if not isinstance(made, Rule):
+    if not isinstance(made, VerificationRule):
         raise ConfigError(
             f"method '{method.name}': rule '{method.verification.rule}' made a {type(made).__name__}, which is no "
             "specbench.decoding.verification.Rule: derive its class from that one"
@@ -118,7 +118,7 @@ def naming_able_methods(method: MethodSpec) -> Iterator[None]:
         raise ConfigError(f"method '{method.name}': {error}; methods that can run this pair: {able}") from error
 
 
-def check_sampling(method: MethodSpec, rule: Rule, target: Sampling, draft: Sampling) -> None:
+def check_sampling(method: MethodSpec, rule: VerificationRule, target: Sampling, draft: Sampling) -> None:
     """A rule that compares processed distributions needs that both are drawn from: a greedy one is a point mass."""
     if rule.compares_processed and (target.greedy or draft.greedy):
         side = "generation.temperature" if target.greedy else "drafter.temperature"

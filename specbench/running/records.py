@@ -272,8 +272,8 @@ def check_record(record: Record, methods: Mapping[str, int]) -> None:
 
 
 def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
-    """The identities of the ledger: every token is emitted once, and per step emitted - 1 ≤ accepted ≤ judged ≤
-    drafted. An external decoder may tell no steps. Raises ValueError naming the record."""
+    """Checks the identities of the counts: every token is emitted once, and per step emitted - 1 ≤ accepted ≤ judged ≤
+    drafted. An external decoder may give no steps. Raises ValueError naming the record."""
     name = name_of(record)
     if method not in record["methods"]:
         raise ValueError(f"record of {name}: has no method {method}")

@@ -26,7 +26,7 @@ SPARE = 1.5  # room for answers that a drafter of another vocabulary writes in m
 
 
 @dataclass
-class Need:
+class CompileRequirements:
     """What methods ask of a model: the lengths of its passes, whether it drafts with tokens that are others than the
     target's, whether it reads several continuations at once, and whether it decodes alone. `limit`: the most tokens
     that it is ever given."""
@@ -54,10 +54,10 @@ class Need:
         return max(most, min(own, self.limit or own))
 
 
-def needs(models: Models, methods: Sequence[MethodSpec]) -> list[Need]:
+def needs(models: Models, methods: Sequence[MethodSpec]) -> list[CompileRequirements]:
     """What methods ask of every model."""
     target, limit = models.target, models.context_limit(methods)
-    found = {id(model): Need(model, target, limit) for model in (target, *models.drafters.values())}
+    found = {id(model): CompileRequirements(model, target, limit) for model in (target, *models.drafters.values())}
     for part in parts(methods):
         drafter = models.drafters.get(part.name)
         if part.decodes_with != "target":
@@ -137,7 +137,9 @@ def make_room(block: Block, earlier: Sequence[Record], chat: str, told: Told = q
     yield from _reserved(block.cell, lambda need: max(need.room_for(texts, num_new, chat) for texts in read), told)
 
 
-def _reserved(cell: Cell, room: Callable[[Need], int], told: Told, exactly: bool = False) -> Iterator[Compilation]:
+def _reserved(
+    cell: Cell, room: Callable[[CompileRequirements], int], told: Told, exactly: bool = False
+) -> Iterator[Compilation]:
     for need in needs(cell.models, [decoder.method for decoder in cell.decoders]):
         sequence = need.model.static
         if sequence is None:
@@ -172,7 +174,7 @@ def reserve_for(
                 drafter.reserve(num_draft_tokens)
 
 
-def longest(cell: Cell, need: Need, chat: str) -> int:
+def longest(cell: Cell, need: CompileRequirements, chat: str) -> int:
     """The tokens of the longest conversation of a cell, or of the text that warms up for it, as a model reads it."""
     num_new = cell.task.generation.max_new_tokens
     most = max(need.room_for(texts, (len(texts) // 2 + 1) * num_new, chat) for texts in unanswered(cell))

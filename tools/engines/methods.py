@@ -7,13 +7,13 @@ included, with a paired bootstrap interval.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from specbench.decoding.ledger import StopRules
+from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
 from specbench.running.compose import compose
 from specbench.running.models import Models
-from specbench.running.requirements import Need, needs, num_compilations
+from specbench.running.requirements import CompileRequirements, needs, num_compilations
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import Engine
 from specbench.specs.method import MethodSpec
@@ -79,7 +79,7 @@ def load(methods: Sequence[MethodSpec], engine: Engine) -> Models:
     return Models(loaded["target"], {method: loaded[name] for method, name in drafters.items()})
 
 
-def reserve(need: Need, num_tokens: int) -> None:
+def reserve(need: CompileRequirements, num_tokens: int) -> None:
     """Compile all passes that methods need of a model, for conversations of `num_tokens` tokens of the target."""
     model = need.model
     num_own = num_tokens * (6 if need.packs else 2 if need.has_own_tokens else 1)  # slrs drafts with bytes

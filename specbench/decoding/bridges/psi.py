@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from specbench.decoding.bridges.string_tree import DraftTree, Suffix
 from specbench.decoding.bridges.trie import Crossing, Moves, Node
-from specbench.decoding.proposal import FOREIGN
+from specbench.decoding.proposal import OUT_OF_VOCABULARY
 from specbench.decoding.sampling import DraftProbs, draw
 
 Open = tuple[float, Suffix, Node]  # a draft sequence that has not left the trie: its probability, tokens and place
@@ -29,7 +29,8 @@ class Psi:
         self._start = start
 
     def draw(self, generator: torch.Generator) -> tuple[int, Suffix]:
-        """A target token (FOREIGN for a text that begins with none), and the draft tokens that were drawn for it."""
+        """Returns a target token and the draft tokens that were drawn for it; OUT_OF_VOCABULARY for a text that begins
+        with no target token."""
         trie = self._crossing.target
         node, drawn, inside = trie.root, Suffix(), True
         while inside and trie.goes_on(node):
@@ -39,21 +40,22 @@ class Psi:
             if written is None:
                 break
             node, inside = trie.walk(node, written)
-        return FOREIGN if node.passed == FOREIGN else trie.token_ids[node.passed], drawn
+        return OUT_OF_VOCABULARY if node.passed == OUT_OF_VOCABULARY else trie.token_ids[node.passed], drawn
 
     def of(self, token: int) -> float:
         """ψ of one target token; 0 for tokens that cross no bridge."""
-        goal = FOREIGN if token == FOREIGN else self._crossing.position_of.get(token)
-        if goal is None or (goal != FOREIGN and self._crossing.byte_by_byte and not self._read_ahead(goal)):
+        goal = OUT_OF_VOCABULARY if token == OUT_OF_VOCABULARY else self._crossing.position_of.get(token)
+        if goal is None or (goal != OUT_OF_VOCABULARY and self._crossing.byte_by_byte and not self._read_ahead(goal)):
             return 0.0
-        text = b"" if goal == FOREIGN else self._crossing.target.strings[goal]
+        text = b"" if goal == OUT_OF_VOCABULARY else self._crossing.target.strings[goal]
         return sum(float(prob * masses.sum()) for prob, _, masses in self._sequences(goal, text))
 
     def full(self) -> NDArray[np.float64]:
-        """ψ of every token of the target's trie, in its order, and of FOREIGN at the end: [num_strings + 1], sum 1."""
+        """Returns ψ of every token of the target's trie, in its order, and of OUT_OF_VOCABULARY at the end:
+        [num_strings + 1], sum 1."""
         whole = np.zeros(len(self._crossing.target.strings) + 1)
         for prob, moves, masses in self._sequences(None, b""):
-            np.add.at(whole, moves.outcomes, prob * masses)  # FOREIGN = −1 is the last place
+            np.add.at(whole, moves.outcomes, prob * masses)  # OUT_OF_VOCABULARY = −1 is the last place
         return whole
 
     def _sequences(self, goal: int | None, text: bytes) -> Iterator[tuple[float, Moves, NDArray[np.float64]]]:

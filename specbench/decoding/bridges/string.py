@@ -15,7 +15,7 @@ from specbench.decoding.bridges.translation import DraftContext
 from specbench.decoding.bridges.trie import Crossing
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.decoding.proposal import FOREIGN, PointMass, Proposal
+from specbench.decoding.proposal import OUT_OF_VOCABULARY, PointMass, Proposal
 from specbench.decoding.sampling import DraftProbs, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.timing import Stopwatch
@@ -24,7 +24,8 @@ from specbench.models.timing import Stopwatch
 class StringBridge(Drafter):
     """Drafts text until the target token that begins it is known, proposes that token and goes on behind it.
 
-    The rest of the text is drawn anew. A text that begins with no target token (the end of one, say) is FOREIGN.
+    The rest of the text is drawn anew. A text that begins with no target token, such as the end of a text, is
+    OUT_OF_VOCABULARY.
     """
 
     sampling: Sampling
@@ -58,7 +59,7 @@ class StringBridge(Drafter):
             token, drawn = psi.draw(generator)
             token_ids.append(token)
             psis.append(psi)
-            if token == FOREIGN:
+            if token == OUT_OF_VOCABULARY:
                 break
             draft_ids = self._behind(token, draft_ids, drawn) or self._context.exact(ids + token_ids)
         return Proposal(token_ids, self._probs(token_ids, psis)) if token_ids else Proposal()

@@ -10,8 +10,8 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import MakeDrafter, VocabularyMismatch, bridge
 from specbench.decoding.bridges.translation import DraftContext
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.model import ScoringModel, deferring, end_table
-from specbench.decoding.proposal import FOREIGN, DeferredProposal, Proposal
+from specbench.decoding.drafters.model import ScoringModel, end_table, on_device_model
+from specbench.decoding.proposal import OUT_OF_VOCABULARY, OnDeviceProposal, Proposal
 from specbench.decoding.sampling import DenseProbs, Distributions, Sampling, residual
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.timing import PassLog
@@ -25,7 +25,7 @@ class View:
         self._mask = mask
         self.passes: PassLog = model.passes
         self.eos_token_ids = ends
-        self._deferring = deferring(model)
+        self._deferring = on_device_model(model)
         # Where other tokens end a draft too, passes behind them would be made for nothing: their tokens are read.
         self.defers = self._deferring is not None and ends <= model.eos_token_ids
 
@@ -37,9 +37,9 @@ class View:
         logits = self._model.score(ids, num_logits) if model is None else model.score(ids, num_logits, tail)
         return logits if self._mask is None else logits + self._mask
 
-    def settle(self, token_ids: list[int]) -> None:
+    def resolve_pending(self, token_ids: list[int]) -> None:
         if self._deferring is not None:
-            self._deferring.settle(token_ids)
+            self._deferring.resolve_pending(token_ids)
 
 
 class Common:
@@ -67,13 +67,13 @@ class Common:
         self.ends = draft.eos_token_ids
         self.is_end = end_table(self.ends, draft.vocab_size, target.device)  # [draft_vocab]
         self.end_ids = self.is_end.nonzero()[:, 0]
-        foreign = torch.full((draft.vocab_size,), FOREIGN, device=target.device)
+        foreign = torch.full((draft.vocab_size,), OUT_OF_VOCABULARY, device=target.device)
         self.targets = foreign.index_copy(0, self.draft_ids, self.target_ids)  # of each draft token: [draft_vocab]
 
     @property
     def mask(self) -> torch.Tensor:
         """0 at the drafter's common tokens and at the ends of a text, −∞ elsewhere: [draft_vocab]."""
-        allowed = (self.targets != FOREIGN) | self.is_end
+        allowed = (self.targets != OUT_OF_VOCABULARY) | self.is_end
         return torch.zeros(allowed.shape, device=allowed.device).masked_fill(~allowed, float("-inf"))
 
 
@@ -147,7 +147,7 @@ class TokenBridge(Drafter):
         if not num_draft_tokens:
             return Proposal()
         drafted = self._drafter.propose(draft_ids, num_draft_tokens, generator)
-        if isinstance(drafted, DeferredProposal):
+        if isinstance(drafted, OnDeviceProposal):
             return self._carried_unread(drafted)
         if not drafted.token_ids:
             return Proposal()
@@ -155,20 +155,20 @@ class TokenBridge(Drafter):
         probs = CarriedProbs(cast(DenseProbs, drafted.probs), len(token_ids), self._common)
         return Proposal(token_ids, probs, ended=len(token_ids) < drafted.num_drafted)
 
-    def _carried_unread(self, drafted: DeferredProposal) -> DeferredProposal:
+    def _carried_unread(self, drafted: OnDeviceProposal) -> OnDeviceProposal:
         """The same of tokens that only the device knows: found in a table there, and read with the step's outcome."""
         tokens = self._common.targets.index_select(0, drafted.tokens)
         stays = drafted.stays & ~self._common.is_end.index_select(0, drafted.tokens)
         probs = CarriedProbs(cast(DenseProbs, drafted.probs), len(tokens), self._common)
-        return DeferredProposal(tokens, stays, probs, drafted)
+        return OnDeviceProposal(tokens, stays, probs, drafted)
 
     def _carried(self, draft_ids: Sequence[int]) -> list[int]:
         token_ids: list[int] = []
         for index in draft_ids:
             if index in self._common.ends:
                 break
-            token_ids.append(self._common.target_of.get(index, FOREIGN))
-            if token_ids[-1] == FOREIGN:
+            token_ids.append(self._common.target_of.get(index, OUT_OF_VOCABULARY))
+            if token_ids[-1] == OUT_OF_VOCABULARY:
                 break
         return token_ids
 

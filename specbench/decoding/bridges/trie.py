@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.decoding.proposal import FOREIGN
+from specbench.decoding.proposal import OUT_OF_VOCABULARY
 
 
 class Node(NamedTuple):
     """The strings that begin with the same `depth` bytes: positions [start, end) among all, sorted.
 
-    `passed` is the position of the longest string on the way here, this node included; FOREIGN where there is none.
+    `passed` is the position of the longest string on the way here, this node included; OUT_OF_VOCABULARY if there is
+    none.
     """
 
     start: int
@@ -32,7 +33,7 @@ class Trie:
         self.strings = [written for written, _ in ordered]
         self.token_ids = [token for _, token in ordered]
         self.depth = max(map(len, self.strings), default=0)
-        self.root = Node(0, len(ordered), 0, FOREIGN)
+        self.root = Node(0, len(ordered), 0, OUT_OF_VOCABULARY)
 
     def child(self, node: Node, byte: int) -> Node:
         """One byte further down; an empty range where no string goes on like that."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from specbench.core.registry import DRAFTERS, Factory
-from specbench.decoding.proposal import Proposal, Verdict
+from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.models.timing import PassLog, Stopwatch
 
@@ -44,7 +44,7 @@ class Drafter:
         """Returns at most `num_draft_tokens` tokens that may follow `ids`."""
         raise NotImplementedError
 
-    def observe(self, proposal: Proposal, verdict: Verdict) -> None:
+    def observe(self, proposal: Proposal, verification: Verification) -> None:
         """Called after each step, for drafters that learn from what the target accepted."""
 
 

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 
 from specbench.decoding.drafters import Drafter, drafter
-from specbench.decoding.proposal import DeferredProposal, Proposal, up_to_end
+from specbench.decoding.proposal import OnDeviceProposal, Proposal, up_to_end
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.devices import uploaded
@@ -27,7 +27,7 @@ class ScoringModel(Protocol):
         """The logits after each of the last `num_logits` tokens of `ids`: [num_logits, vocab]."""
 
 
-class DeferringModel(ScoringModel, Protocol):
+class OnDeviceModel(ScoringModel, Protocol):
     """A model that also reads tokens which only the device knows."""
 
     defers: bool  # whether it is better asked so
@@ -36,13 +36,13 @@ class DeferringModel(ScoringModel, Protocol):
         """The logits after each of the last `num_logits` tokens of `ids` and of `tail`, [num_tail], behind them. What
         was read of a tail before is the beginning of this one."""
 
-    def settle(self, token_ids: list[int]) -> None:
+    def resolve_pending(self, token_ids: list[int]) -> None:
         """Tell what the tail was that was read last."""
 
 
-def deferring(model: ScoringModel) -> DeferringModel | None:
+def on_device_model(model: ScoringModel) -> OnDeviceModel | None:
     """The model, where it is better asked with tokens that only the device knows."""
-    return cast(DeferringModel, model) if getattr(model, "defers", False) else None
+    return cast(OnDeviceModel, model) if getattr(model, "defers", False) else None
 
 
 def recorded_drafts(model: ScoringModel) -> CausalLM | None:
@@ -60,7 +60,7 @@ class ModelDrafter(Drafter):
         self.model = model
         self.sampling = sampling
         self.passes: PassLog | None = model.passes
-        self._last: DeferredProposal | None = None
+        self._last: OnDeviceProposal | None = None
         self._is_end: torch.Tensor | None = None  # made once for a generation
 
     def prefill(self, prompt_ids: list[int]) -> None:
@@ -74,7 +74,7 @@ class ModelDrafter(Drafter):
         return (0, 0.0) if recorded is None else recorded.reserve_draft(num_draft_tokens, self.sampling)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        if (model := deferring(self.model)) is not None and num_draft_tokens:
+        if (model := on_device_model(self.model)) is not None and num_draft_tokens:
             return self._deferred(model, ids, num_draft_tokens, generator)
         mark = self.model.passes.clock.mark
         drafted_ids = list(ids)
@@ -91,19 +91,19 @@ class ModelDrafter(Drafter):
         return Proposal(drafted_ids[len(ids) :], Distributions.concat(rows) if rows else None)
 
     def _deferred(
-        self, model: DeferringModel, ids: list[int], num_draft_tokens: int, generator: torch.Generator
-    ) -> DeferredProposal:
+        self, model: OnDeviceModel, ids: list[int], num_draft_tokens: int, generator: torch.Generator
+    ) -> OnDeviceProposal:
         if self._last is not None:
-            model.settle(self._last.scored_ids)
+            model.resolve_pending(self._last.scored_ids)
         tokens, distributions = self._drafted(model, ids, num_draft_tokens, generator)
         if self._is_end is None:
             self._is_end = end_table(model.eos_token_ids, distributions.logits.shape[-1], tokens.device)
         stays = up_to_end(self._is_end.index_select(0, tokens))
-        self._last = DeferredProposal(tokens, stays, distributions)
+        self._last = OnDeviceProposal(tokens, stays, distributions)
         return self._last
 
     def _drafted(
-        self, model: DeferringModel, ids: list[int], num_draft_tokens: int, generator: torch.Generator
+        self, model: OnDeviceModel, ids: list[int], num_draft_tokens: int, generator: torch.Generator
     ) -> tuple[torch.Tensor, Distributions]:
         """Draft tokens [num_draft_tokens] that nobody has read, and what they were drawn from."""
         if (recorded := recorded_drafts(model)) is not None:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters import Drafter, drafter
-from specbench.decoding.drafters.model import ScoringModel, deferring, recorded_drafts
+from specbench.decoding.drafters.model import ScoringModel, on_device_model, recorded_drafts
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Distributions, DraftProbs, Sampling, draw, residual
 from specbench.models.causal_lm import ModelPair
@@ -193,11 +193,11 @@ class SyntheticDrafter(Drafter):
 
     def _draft(self, ids: list[int], token_ids: list[int], generator: torch.Generator) -> None:
         """The passes and draws of a drafter that has to find these tokens behind `ids`; nobody waits for its draws."""
-        model, mark = deferring(self.model), self.model.passes.clock.mark
+        model, mark = on_device_model(self.model), self.model.passes.clock.mark
         tail = uploaded(torch.tensor(token_ids, dtype=torch.long), generator.device)
         recorded = recorded_drafts(self.model) if token_ids else None
         if recorded is not None and recorded.draft(ids, len(token_ids), self.sampling, generator, tail) is not None:
-            recorded.settle(token_ids)
+            recorded.resolve_pending(token_ids)
             return
         for number in range(len(token_ids)):
             if model is None:
@@ -208,7 +208,7 @@ class SyntheticDrafter(Drafter):
             Distributions(logits, self.sampling).draw_all(generator)
             self.model.passes.add_choice(start, mark())
         if model is not None:
-            model.settle(token_ids)
+            model.resolve_pending(token_ids)
 
 
 ACCEPTANCE = "α: the probability that a draft token is accepted, given that all before it were."

@@ -1,4 +1,4 @@
-"""The ledger: the tokens of one generation and the only place that knows where it ends.
+"""The generation state: the tokens of one generation and the only place that knows where it ends.
 
 The cut keeps the token that ended the generation (the EOS token, or the token that completed a stop string) and nothing
 after it; the text is cut before the stop string. Counts are of what was kept, the same for every method.
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from specbench.decoding.proposal import Proposal, Step, Verdict
+from specbench.decoding.proposal import Proposal, Step, Verification
 from specbench.models.timing import Stopwatch
 
 Finish = Literal["eos", "stop", "length", "context"]
@@ -29,7 +29,7 @@ class StopRules:
 
 
 @dataclass
-class Ledger:
+class GenerationState:
     """Prompt and emitted tokens, the counts of every step, and whether the generation is finished."""
 
     prompt_ids: list[int]
@@ -68,13 +68,13 @@ class Ledger:
         """The token drawn from the prefill: emitted, but no step."""
         self._emit([first_token])
 
-    def extend(self, proposal: Proposal, verdict: Verdict) -> Step:
+    def extend(self, proposal: Proposal, verification: Verification) -> Step:
         """Emit the accepted tokens and the next token up to the cut, and count the step."""
-        accepted = proposal.token_ids[: verdict.num_accepted]
-        num_emitted = self._emit([*accepted, verdict.next_token])
-        num_accepted = min(verdict.num_accepted, num_emitted)
-        rejected = verdict.num_accepted < proposal.num_drafted
-        next_token_emitted = num_emitted > verdict.num_accepted
+        accepted = proposal.token_ids[: verification.num_accepted]
+        num_emitted = self._emit([*accepted, verification.next_token])
+        num_accepted = min(verification.num_accepted, num_emitted)
+        rejected = verification.num_accepted < proposal.num_drafted
+        next_token_emitted = num_emitted > verification.num_accepted
         step = Step(
             proposal.num_drafted, num_accepted + int(rejected and next_token_emitted), num_accepted, num_emitted
         )

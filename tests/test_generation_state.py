@@ -1,9 +1,9 @@
-"""The ledger cuts at EOS, stop strings and limits, and counts nothing after the cut."""
+"""The generation state cuts at EOS, stop strings and limits, and counts nothing after the cut."""
 
 import pytest
 
-from specbench.decoding.ledger import Ledger, StopRules, text_before_stop
-from specbench.decoding.proposal import Proposal, Step, Verdict
+from specbench.decoding.generation_state import GenerationState, StopRules, text_before_stop
+from specbench.decoding.proposal import Proposal, Step, Verification
 
 TEXT = {1: "a", 2: "b", 3: "\n", 4: "\n\n", 5: "", 6: "EN", 7: "D"}
 
@@ -12,34 +12,34 @@ def decode_text(ids: list[int]) -> str:
     return "".join(TEXT.get(i, "x") for i in ids)
 
 
-def ledger(**rules: object) -> Ledger:
-    made = Ledger([9, 9], StopRules(**{"max_new_tokens": 20, **rules}))  # type: ignore[arg-type]
+def state(**rules: object) -> GenerationState:
+    made = GenerationState([9, 9], StopRules(**{"max_new_tokens": 20, **rules}))  # type: ignore[arg-type]
     made.start(1)
     return made
 
 
 def test_full_acceptance_emits_the_bonus_token() -> None:
-    made = ledger()
-    assert made.extend(Proposal([1, 2]), Verdict(2, 1)) == Step(2, 2, 2, 3)
+    made = state()
+    assert made.extend(Proposal([1, 2]), Verification(2, 1)) == Step(2, 2, 2, 3)
     assert made.new_ids == [1, 1, 2, 1]
     made.check(2)
 
 
 def test_rejection_judges_one_more_than_it_accepts() -> None:
-    made = ledger()
-    assert made.extend(Proposal([1, 2, 2]), Verdict(1, 1)) == Step(3, 2, 1, 2)
+    made = state()
+    assert made.extend(Proposal([1, 2, 2]), Verification(1, 1)) == Step(3, 2, 1, 2)
 
 
 def test_eos_inside_the_accepted_run_drops_the_rest() -> None:
-    made = ledger(eos_token_ids=frozenset({2, 8}))
-    assert made.extend(Proposal([1, 8, 1]), Verdict(3, 1)) == Step(3, 2, 2, 2)
+    made = state(eos_token_ids=frozenset({2, 8}))
+    assert made.extend(Proposal([1, 8, 1]), Verification(3, 1)) == Step(3, 2, 2, 2)
     assert made.finish == "eos"
     assert made.new_ids == [1, 1, 8]
 
 
 def test_rejected_token_after_the_cut_is_not_judged() -> None:
-    made = ledger(eos_token_ids=frozenset({2}))
-    assert made.extend(Proposal([2, 1]), Verdict(1, 1)) == Step(2, 1, 1, 1)
+    made = state(eos_token_ids=frozenset({2}))
+    assert made.extend(Proposal([2, 1]), Verification(1, 1)) == Step(2, 1, 1, 1)
 
 
 def test_the_text_ends_before_the_first_of_several_stop_strings() -> None:
@@ -48,46 +48,46 @@ def test_the_text_ends_before_the_first_of_several_stop_strings() -> None:
 
 
 def test_stop_string_straddling_two_accepted_tokens() -> None:
-    made = ledger(stop_strings=("\n\n",), decode_text=decode_text)
-    assert made.extend(Proposal([3, 3, 1]), Verdict(3, 1)) == Step(3, 2, 2, 2)
+    made = state(stop_strings=("\n\n",), decode_text=decode_text)
+    assert made.extend(Proposal([3, 3, 1]), Verification(3, 1)) == Step(3, 2, 2, 2)
     assert made.finish == "stop"
     assert text_before_stop(decode_text(made.new_ids), ("\n\n",)) == "a"
 
 
 def test_stop_string_straddling_two_steps_and_empty_tokens() -> None:
-    made = ledger(stop_strings=("END",), decode_text=decode_text)
-    made.extend(Proposal([6]), Verdict(1, 5))
+    made = state(stop_strings=("END",), decode_text=decode_text)
+    made.extend(Proposal([6]), Verification(1, 5))
     assert not made.finished
-    made.extend(Proposal([7, 1]), Verdict(2, 1))
+    made.extend(Proposal([7, 1]), Verification(2, 1))
     assert made.finish == "stop"
     assert made.new_ids == [1, 6, 5, 7]
 
 
 def test_stop_string_in_the_prompt_does_not_count() -> None:
-    made = Ledger([3, 3], StopRules(max_new_tokens=5, stop_strings=("\n\n",), decode_text=decode_text))
+    made = GenerationState([3, 3], StopRules(max_new_tokens=5, stop_strings=("\n\n",), decode_text=decode_text))
     made.start(1)
     assert not made.finished
 
 
 def test_length_and_context_limits() -> None:
-    made = ledger(max_new_tokens=3)
+    made = state(max_new_tokens=3)
     assert made.num_remaining == 2
-    assert made.extend(Proposal([1, 1]), Verdict(2, 1)) == Step(2, 2, 2, 2)
+    assert made.extend(Proposal([1, 1]), Verification(2, 1)) == Step(2, 2, 2, 2)
     assert made.finish == "length"
-    close = ledger(max_new_tokens=30, context_limit=4)
-    close.extend(Proposal([]), Verdict(0, 1))
+    close = state(max_new_tokens=30, context_limit=4)
+    close.extend(Proposal([]), Verification(0, 1))
     assert close.finish == "context"
 
 
 def test_one_token_generation() -> None:
-    made = ledger(max_new_tokens=1)
+    made = state(max_new_tokens=1)
     assert made.finish == "length"
     made.check(0)
 
 
 def test_check_catches_a_wrong_count() -> None:
-    made = ledger()
-    made.extend(Proposal([1]), Verdict(1, 1))
+    made = state()
+    made.extend(Proposal([1]), Verification(1, 1))
     made.steps[0] = Step(1, 1, 1, 1)
     with pytest.raises(AssertionError):
         made.check(1)

@@ -15,7 +15,6 @@ import torch
 from specbench.analysis.audit_distribution import AcceptEverything, choose_prompts, draw_many, exact_rows, judge
 from specbench.analysis.audit_methods import AuditConditions, AuditedMethod, AuditPrompt, audit_methods
 from specbench.analysis.audit_report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict
-from specbench.analysis.limit_rounds import NUM_TOKENS
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
 from specbench.decoding.drafters.model import ModelDrafter
@@ -31,7 +30,7 @@ from specbench.results.captions import verdict_of
 from specbench.results.greedy import measure_noise, ties_of_records
 from specbench.results.leaderboard import load
 from specbench.results.row import RowSampling as Sampled
-from specbench.results.verdict import BaselineAnswer, Greedy, declaration, different, verdict_of_records
+from specbench.results.verdict import NUM_TOKENS, BaselineAnswer, Greedy, declaration, different, verdict_of_records
 from specbench.specs.catalogue import load_method
 from tests.test_leaderboard import row
 from tests.toys import TableModel

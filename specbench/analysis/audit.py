@@ -18,13 +18,13 @@ from specbench.analysis.audit_methods import (
     without_evidence,
 )
 from specbench.analysis.audit_report import AuditedIdentity, AuditReport, MethodVerdict
-from specbench.analysis.limit_rounds import NUM_TOKENS
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
+from specbench.results.verdict import NUM_TOKENS
 from specbench.running.checked import run_spec
 from specbench.running.compose import compose
 from specbench.running.identity import drafter_identity

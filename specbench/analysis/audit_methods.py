@@ -24,7 +24,6 @@ from specbench.analysis.audit_report import (
     VerdictName,
     decide,
 )
-from specbench.analysis.limit_rounds import NUM_TOKENS
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.drafters.model import ModelDrafter, ScoringModel
@@ -33,7 +32,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.integrations.entry import load, takes_sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.greedy import DecodeText, compare, measure_noise
-from specbench.results.verdict import BaselineAnswer, Greedy, Noise, declaration
+from specbench.results.verdict import NUM_TOKENS, BaselineAnswer, Greedy, Noise, declaration
 from specbench.running.compose import compose
 from specbench.running.models import Models, parts
 from specbench.specs.method import MethodSpec

@@ -19,8 +19,8 @@ from specbench.tasks.scoring.contract import Reference, Scorer, unscored
 
 @dataclass(frozen=True)
 class Block:
-    """The atom of a run: one turn of one example, one repeat, AR and all methods in the order in which they are
-    measured."""
+    """The unit of measurement: one turn of one example in one repeat, decoded by AR and all methods in the given
+    order."""
 
     cell: Cell
     example: Example
@@ -34,17 +34,18 @@ class Block:
 
     @property
     def earlier_keys(self) -> list[Key]:
-        """Of the blocks whose answers stand before this turn."""
+        """Keys of the blocks of the earlier turns."""
         *place, turn = self.key
         return [(*place, earlier) for earlier in range(turn)]  # type: ignore[misc]
 
     @property
     def prompt_digest(self) -> str:
-        """Of the user's texts up to this turn."""
+        """Digest of the user's texts up to this turn."""
         return prompt_digest(self.example, self.turn)
 
     def texts(self, answers: Sequence[str], chat: str) -> Texts:
-        """The user's texts up to this turn and a method's own `answers` between them, cut where they are too long."""
+        """Returns the user's texts up to this turn with a method's own `answers` between them, shortened if they are
+        too long."""
         whole = conversation(self.example, self.turn, answers)
         return shortened(whole, self.cell.budgets, chat) if self.turn else whole
 
@@ -54,18 +55,18 @@ class Block:
 
 
 def what_blocks_are(plan: Sequence[Block]) -> str:
-    """The word for a run's blocks: `turns` where an example has several."""
+    """Returns the word for a run's blocks: "turns" if an example has several, else "examples"."""
     return "turns" if any(block.turn for block in plan) else "examples"
 
 
 def prompt_digest(example: Example, turn: int) -> str:
-    """12 hex digits over the user's texts up to a turn."""
+    """Returns 12 hex digits of SHA-256 over the user's texts up to a turn."""
     return hashlib.sha256("\0".join(example.turns[: turn + 1]).encode()).hexdigest()[:12]
 
 
 def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:
-    """All blocks, the turns of an example one after the other; the order of the methods reversed on every other
-    example, and from one repeat to the next."""
+    """Yields all blocks, with the turns of an example in sequence. The order of the methods is reversed from one
+    example to the next and from one repeat to the next."""
     for cell in cells:
         for repeat in range(repeats):
             for number, example in enumerate(cell.data.examples):
@@ -77,7 +78,7 @@ def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:
 def as_json(
     generation: Generation, decoder: Decoder, stop: StopRules, scorer: Scorer | None, reference: Reference | None
 ) -> dict[str, Any]:
-    """One method's part of a record."""
+    """Returns one method's part of a record."""
     text = text_before_stop(decoder.model.decode_text(generation.token_ids), stop.stop_strings)
     return {
         **recorded(generation),
@@ -87,7 +88,7 @@ def as_json(
 
 
 def recorded(generation: Generation) -> dict[str, Any]:
-    """A generation as the metrics read it."""
+    """Returns a generation in the format that the metrics read."""
     return {
         "token_ids": generation.token_ids,
         "finish": generation.finish,
@@ -105,7 +106,7 @@ def recorded(generation: Generation) -> dict[str, Any]:
 
 
 def judged(scorer: Scorer, text: str, reference: Reference | None) -> dict[str, Any]:
-    """The keys of a record that judge an answer: `score` is the value of the main metric."""
+    """Returns the keys of a record that score an answer: `score` is the value of the main metric."""
     score = unscored(scorer.names) if reference is None else scorer(text, reference)
     return {
         "score": score.values[scorer.names[0]],
@@ -118,33 +119,33 @@ def judged(scorer: Scorer, text: str, reference: Reference | None) -> dict[str, 
 
 TEXT = "This is a text about nothing in particular, read once before anything is measured. "
 NUM_NEW_TOKENS = 16
-_WARM: dict[int, int] = {}  # tokens that a decoder was warmed up on, by its id, as long as it lives
+_WARM: dict[int, int] = {}  # number of warm-up tokens by the id of a decoder, while the decoder exists
 
 
 def warm_up_cell(cell: Cell, chat: str) -> None:
-    """Every method of a cell, on as many tokens as the cell's longest conversation."""
+    """Warms up every method of a cell on as many tokens as the cell's longest conversation has."""
     for decoder in cell.decoders:
         warm_up([decoder], longest_conversation(cell, decoder.model, chat), cell.context_limit)
 
 
 def longest_conversation(cell: Cell, model: CausalLM, chat: str) -> int:
-    """The tokens of a cell's longest conversation, were every answer as long as it may be."""
+    """Returns the number of tokens of a cell's longest conversation if every answer has the maximum length."""
     num_new = cell.task.generation.max_new_tokens
     most = max(len(encode(model, texts, chat)) + (len(texts) // 2 + 1) * num_new for texts in unanswered(cell))
     return min(most, cell.context_limit or most)
 
 
 def unanswered(cell: Cell) -> Iterator[Texts]:
-    """The conversations of a cell, with empty answers."""
+    """Yields the conversations of a cell, with empty answers."""
     for example in cell.data.examples:
         last = len(example.turns) - 1
         yield conversation(example, last, [""] * last)
 
 
 def warm_up(decoders: Iterable[Decoder], num_tokens: int, context_limit: int | None) -> None:
-    """Every decoder, and the parts that it is made of, on `num_tokens` tokens in all, or as many as the context holds:
-    no measured pass is then the first of its kind, and no cache grows while it is measured. What was warmed up on as
-    many tokens before is left alone."""
+    """Warms up every decoder and its parts on `num_tokens` tokens in all, or as many as the context holds. No measured
+    pass is then the first of its kind, and no cache grows during a measurement. Decoders that were already warmed up on
+    as many tokens are skipped."""
     if context_limit is not None:
         num_tokens = min(num_tokens, context_limit)
     for decoder in (part for each in decoders for part in each.parts):
@@ -158,7 +159,7 @@ def warm_up(decoders: Iterable[Decoder], num_tokens: int, context_limit: int | N
 
 
 def text_ids(model: CausalLM, num_tokens: int) -> list[int]:
-    """What a model reads to be warmed up on `num_tokens` tokens, those that it then writes among them."""
+    """Returns the prompt of a warm-up on `num_tokens` tokens, which include the generated ones."""
     length = max(1, num_tokens - NUM_NEW_TOKENS)
     ids = model.encode_prompt(TEXT, chat=False)
     return (ids * (length // len(ids) + 1))[:length]

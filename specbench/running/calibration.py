@@ -1,4 +1,4 @@
-"""The examples that a method was tuned on, which a run of the method leaves out."""
+"""Leaves out the examples that a method was tuned on."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ Loaded = Sequence[tuple[TaskSpec, str, TaskData]]
 
 
 def without_calibration(loaded: Loaded, methods: Sequence[MethodSpec]) -> Loaded:
-    """Returns the examples that none of the methods was tuned on. Raises ConfigError where a subset has no others."""
+    """Returns the examples that none of the methods was tuned on. Raises ConfigError if a subset has no others."""
     specs = [method.calibration for method in methods if method.calibration is not None]
     left = []
     for task, subset, data in loaded:

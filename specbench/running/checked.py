@@ -1,4 +1,4 @@
-"""What a user asked for → the checked specification of a run."""
+"""Turns a user's request into the checked specification of a run."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -24,7 +24,7 @@ LM_EVAL = "lm_eval:"
 
 
 def run_spec(request: Request) -> RunSpec:
-    """The checked specification of a run; AR is put first, whether or not it was asked for."""
+    """Returns the checked specification of a run. AR comes first, even if it was not requested."""
     tasks = [task for name in chosen_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
     methods = [load_method(name) for name in unique(["ar", *request.methods])]
     if not request.tasks or not request.methods:
@@ -37,7 +37,7 @@ def run_spec(request: Request) -> RunSpec:
     tasks, methods = with_overrides(tasks, methods, options.overrides)
     check_revisions(options)
     check_counts(options)
-    if options.target is not None:  # what is not there is said before a drafter that was not given
+    if options.target is not None:  # a missing target is reported before a missing --drafter
         if options.target.startswith(EMBEDDED):
             model_source(options.target)
         else:
@@ -50,12 +50,12 @@ def run_spec(request: Request) -> RunSpec:
 
 
 def runs_programs(task: TaskSpec) -> bool:
-    """Whether answers are scored by running them."""
+    """Returns whether answers are scored by executing them."""
     return task.scorer is not None and task.scorer.type == "code"
 
 
 def check_samples(spec: RunSpec) -> None:
-    """pass@k is of k different answers. Raises ConfigError where a run has fewer."""
+    """Raises ConfigError if a task is scored by pass@k but a run has fewer than k different answers per example."""
     for task, name in spec.cells():
         subset = task.subset(name)
         k = max(subset.scorer.options.get("k", (1,)), default=1) if subset.scorer and runs_programs(subset) else 1
@@ -67,14 +67,15 @@ def check_samples(spec: RunSpec) -> None:
 
 
 def chosen_tasks(names: Sequence[str]) -> list[str]:
-    """The tasks asked for; "all" is every built-in one. Raises ConfigError for another name beside it."""
+    """Returns the requested tasks; "all" means every built-in task. Raises ConfigError if "all" is combined with other
+    names."""
     if ALL in names and len(set(names)) > 1:
         raise ConfigError(f"--task {','.join(names)}: '{ALL}' is every task: name no other beside it")
     return builtin_task_names() if ALL in names else unique(names)
 
 
 def check_revisions(options: RunOptions) -> None:
-    """A revision names a commit on the hub: beside anything else it would be silently without effect."""
+    """Raises ConfigError for a revision of a model that is not on the hub, where it would have no effect."""
     for role, name, revision in (
         ("target", options.target, options.target_revision),
         ("drafter", options.drafter, options.drafter_revision),
@@ -88,7 +89,7 @@ def check_revisions(options: RunOptions) -> None:
 
 
 def check_counts(options: RunOptions) -> None:
-    """Numbers that are too small are said by the option's name."""
+    """Raises ConfigError, with the option's name, for a number that is too small."""
     for name, least in {"limit": 1, "subsets_per_task": 1, "repeats": 1, "seed": 0}.items():
         value = getattr(options, name)
         if value is not None and value < least:
@@ -96,8 +97,8 @@ def check_counts(options: RunOptions) -> None:
 
 
 def say_what_is_not_plain(request: Request, spec: RunSpec, console: Console) -> None:
-    """One line for each file of the user's whose name a built-in method or task has too, for each task of which the
-    bundled sample does not have all subsets, and for each route that no subset takes."""
+    """Prints one line for each of the user's files whose name is also that of a built-in method or task, for each task
+    whose bundled sample lacks subsets, and for each route that no subset uses."""
     for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
         for line in filter(None, (namesake(kind, name) for name in names)):
             say(console, line)

@@ -1,4 +1,5 @@
-"""A method on a model pair: drafter × rule × bridge put together, ready to decode a prompt."""
+"""Composes a method for a model pair: a drafter, a verification rule and a vocabulary bridge, ready to decode a
+prompt."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from specbench.tasks.scoring.language import language_of, prepare
 
 
 def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
-    """Build a method's parts. Raises ConfigError where the pair does not fit the method."""
+    """Returns the decoder of a method. Raises ConfigError if the pair does not fit the method."""
     if method.routes is not None:
         return compose_routed(method, models, sampling)
     if method.needs_drafter and models.drafter is None:
@@ -50,7 +51,7 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
 
 
 def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
-    """Returns the decoder of a method that brings its own loop."""
+    """Returns the decoder of a method that has its own loop."""
     assert method.decoder is not None
     if models.target.static is not None:
         raise ConfigError(
@@ -65,7 +66,7 @@ def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) 
 
 
 def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling) -> None:
-    """Raise ConfigError where target and drafter do not share a vocabulary."""
+    """Raises ConfigError if target and drafter do not share a vocabulary."""
     with naming_able_methods(method):
         shared(models, sampling, lambda model: NoDrafter())
 
@@ -82,7 +83,7 @@ def make_rule(method: MethodSpec) -> VerificationRule:
 
 
 def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
-    """The method's own drafter, before any bridge."""
+    """Returns the method's own drafter, without a vocabulary bridge."""
     try:
         made = method.drafter.factory(models, sampling, **method.drafter.options)
     except ConfigError as error:
@@ -96,7 +97,8 @@ def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> D
 
 
 def bridged_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
-    """The method's drafter, speaking the target's tokens."""
+    """Returns the method's drafter, which proposes tokens of the target, through a vocabulary bridge if it needs
+    one."""
     if models.drafter is None or not method.needs_drafter:
         return make_drafter(method, models, sampling)
 
@@ -110,7 +112,7 @@ def bridged_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -
 
 @contextmanager
 def naming_able_methods(method: MethodSpec) -> Iterator[None]:
-    """Two vocabularies that do not fit the method end in one line with the methods that they fit."""
+    """Turns a VocabularyMismatch into a one-line ConfigError that lists the methods that can run the pair."""
     try:
         yield
     except VocabularyMismatch as error:
@@ -119,7 +121,7 @@ def naming_able_methods(method: MethodSpec) -> Iterator[None]:
 
 
 def check_sampling(method: MethodSpec, rule: VerificationRule, target: Sampling, draft: Sampling) -> None:
-    """A rule that compares processed distributions needs that both are drawn from: a greedy one is a point mass."""
+    """Raises ConfigError if a rule compares processed distributions and one of them is greedy, that is, one-hot."""
     if rule.compares_processed and (target.greedy or draft.greedy):
         side = "generation.temperature" if target.greedy else "drafter.temperature"
         raise ConfigError(
@@ -129,7 +131,7 @@ def check_sampling(method: MethodSpec, rule: VerificationRule, target: Sampling,
 
 
 def methods_for_any_vocabulary() -> list[str]:
-    """The known methods that run whether or not target and drafter share a vocabulary."""
+    """Returns the known methods that do not require target and drafter to share a vocabulary."""
     known = [load_method(name) for name in method_names()]
     return [method.name for method in known if not method.same_vocabulary]
 
@@ -139,19 +141,20 @@ def sampling_of(generation: GenerationSpec) -> Sampling:
 
 
 def unique(items: Sequence[str]) -> list[str]:
-    """The items in order, each once."""
+    """Returns the items in order without duplicates."""
     return list(dict.fromkeys(items))
 
 
 @dataclass(frozen=True)
 class Route(DraftingDecoder):
-    """The decoder of one language. `seconds`: what finding the language of the query took, part of its ttft_seconds."""
+    """The decoder for one language. `seconds`: time to identify the language of the query, included in its
+    ttft_seconds."""
 
     name: str
     seconds: float = 0.0
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decode one prompt with the random stream of `seed`."""
+        """Decodes one prompt with the random stream of `seed`."""
         made = super().generate(prompt_ids, stop, seed)
         assert made.ttft_seconds is not None
         return replace(made, ttft_seconds=self.seconds + made.ttft_seconds)
@@ -159,7 +162,7 @@ class Route(DraftingDecoder):
 
 @dataclass(frozen=True)
 class RoutedDecoder(Decoder):
-    """`parts` draft each for a language; target, rule and bridge are common."""
+    """A decoder with one drafter per language; `parts` are the routes, which share target, rule and bridge."""
 
     routes: Mapping[str, Route]
 
@@ -169,7 +172,7 @@ class RoutedDecoder(Decoder):
         return tuple(self.routes.values())
 
     def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:
-        """The route of a query's language; of an unknown one, or one without a route, the default."""
+        """Returns the route of the query's language; the default route if the language is unknown or has no route."""
         if self.method.language == "given":
             return self.routes[route_of(query.language, self.routes)]
         start = perf_counter()
@@ -181,20 +184,22 @@ class RoutedDecoder(Decoder):
         return {"route": selected.name}
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decode a prompt of which neither language nor text is known, as an audit does: by a route that is drawn for
-        prompt and seed, so that all are audited."""
+        """Decodes a prompt whose language and text are unknown, as in an audit. The route is drawn from seed and
+        prompt, so that all routes are audited."""
         drawn = stream_seed(seed, "route", *prompt_ids) % len(self.routes)
         return self.parts[drawn].generate(prompt_ids, stop, seed)
 
 
 def route_of(language: str | None, routes: Collection[str]) -> str:
-    """The route of a language: by its code as it is, without region or script, or in the other ISO 639."""
+    """Returns the route of a language: by its code as given, without region and script, or in the other ISO 639
+    form."""
     codes = (language, language.partition("-")[0], known(language)) if language else ()
     return next((code for code in codes if code in routes and code is not None), DEFAULT)
 
 
 def without_subset(method: MethodSpec, tasks: Sequence[TaskSpec]) -> list[str]:
-    """A line for each route whose language no subset of the tasks has: a code that is misspelt would go unseen."""
+    """Returns a line for each route whose language no subset of the tasks has, since a misspelt code would go
+    unnoticed."""
     if method.routes is None or method.language != "given":
         return []
     languages = [task.subset(name).language for task in tasks for name in task.subset_names]
@@ -209,7 +214,7 @@ def without_subset(method: MethodSpec, tasks: Sequence[TaskSpec]) -> list[str]:
 
 
 def compose_routed(method: MethodSpec, models: ModelPair, sampling: Sampling) -> RoutedDecoder:
-    """The decoder of a method with routes. Raises ConfigError, naming the route, where a pair does not fit it."""
+    """Returns the decoder of a method with routes. Raises ConfigError, naming the route, if a pair does not fit it."""
     routes = {name: _route(method, name, models, sampling) for name in method.routes or ()}
     if method.language == "identified":
         prepare(*routes)
@@ -227,22 +232,24 @@ def _route(method: MethodSpec, name: str, models: ModelPair, sampling: Sampling)
     return Route(part, made.model, made.drafter, made.rule, sampling, name)
 
 
-NUM_SEEDS = 2**63  # of stream_seed
+NUM_SEEDS = 2**63  # number of values of stream_seed
 
 
 @dataclass(frozen=True)
 class RandomAllocation(Decoder):
-    """`parts` decode alone: the target as `ar` does, the drafter as `draft-only` does."""
+    """A decoder that gives each query at random to the target alone (like `ar`) or to the drafter alone (like
+    `draft-only`)."""
 
     alone: tuple[Decoder, Decoder]
 
     @property
     def parts(self) -> tuple[Decoder, ...]:
-        """The target alone, the drafter alone."""
+        """The target alone and the drafter alone."""
         return self.alone
 
     def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:
-        """Drawn anew for every query, from its own random stream: order of execution and resuming change nothing."""
+        """Draws a model for every query from the query's own random stream, so the result does not depend on order of
+        execution or resuming."""
         assert self.method.drafter_share is not None
         return self.alone[stream_seed(seed, "allocation") < self.method.drafter_share * NUM_SEEDS]
 
@@ -250,12 +257,12 @@ class RandomAllocation(Decoder):
         return {"decoded_by": selected.method.decodes_with}
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decode one prompt with the model that its random stream chooses. Its passes are called the target's."""
+        """Decodes one prompt with the model that its random stream selects. The passes are counted as target passes."""
         return self.select_decoder(seed).generate(prompt_ids, stop, seed)
 
 
 def compose_allocation(method: MethodSpec, models: ModelPair, sampling: Sampling) -> RandomAllocation:
-    """The decoder of a method that shares the queries out; the pair must share a vocabulary."""
+    """Returns the decoder of a method that allocates queries at random; the pair must share a vocabulary."""
     target, drafter = (
         compose(method.model_copy(update={"decodes_with": model, "drafter_share": None}), models, sampling)
         for model in ("target", "drafter")

@@ -1,4 +1,4 @@
-"""What a run is of: everything but which examples and how many repeats are asked for."""
+"""The identity of a run: all settings except the choice of examples and the number of repeats."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,8 @@ Drafting = dict[str, str | None]  # name and revision
 def run_identity(
     spec: RunSpec, cells: Sequence[Cell], models: Models, environment: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What all records of a folder must share: everything but which examples and how many repeats are asked for."""
+    """Returns the settings that all records of a folder must share: all except the choice of examples and the number of
+    repeats."""
     drafters = {
         decoder.method.name: drafter_identity(decoder, models) for cell in cells[:1] for decoder in cell.decoders
     }
@@ -46,14 +47,14 @@ def run_identity(
         "data": {cell.task.name: cell.data.source for cell in cells},
         **({"data_revisions": revisions} if revisions else {}),
         "chat": spec.chat,
-        **({"code_execution": True} if permission.allowed() else {}),  # without it answers have no scores
+        **({"code_execution": True} if permission.allowed() else {}),  # answers have no scores without it
         "environment": dict(environment),
     }
 
 
 def drafter_identity(decoder: Decoder, models: Models) -> Drafting:
-    """Name and revision of what a method drafts with: a model, or a drafter that is a thing of its own; of a method
-    with routes those of them all, each behind its language."""
+    """Returns name and revision of a method's drafter: of its draft model, or of a drafter that is no model. For a
+    method with routes, both list all routes, each as "language value"."""
     if isinstance(decoder, RoutedDecoder):
         found = route_identities(decoder, models)
         return {
@@ -66,7 +67,8 @@ def drafter_identity(decoder: Decoder, models: Models) -> Drafting:
 
 
 def route_identities(decoder: RoutedDecoder, models: Models) -> dict[str, Drafting]:
-    """By language; a drafter without a name (one that copies, or none) is called by its type."""
+    """Returns name and revision of the drafters by language. A drafter without a name (one that copies, or none) is
+    named by its type."""
     found = {}
     for name, route in decoder.routes.items():
         own = drafter_identity(route, models)

@@ -1,4 +1,4 @@
-"""The models of a run: one target, and for every method that drafts with a model, its draft model."""
+"""The models of a run: one target, and a draft model for every method that drafts with one."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,31 +20,32 @@ from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
 
 @dataclass(frozen=True)
 class Models:
-    """A target, and the draft models by the name of the method, or METHOD/LANGUAGE of a route; methods that draft
-    without a model have none."""
+    """A target and the draft models by the name of the method, or METHOD/LANGUAGE for a route. Methods that draft
+    without a model have no entry."""
 
     target: CausalLM
     drafters: Mapping[str, CausalLM]
 
     def engine(self, method: MethodSpec) -> RowEngine:
-        """How the passes of a method are run."""
+        """Returns the engine that runs the passes of a method."""
         return engine_of(self.target, [self.drafters[part.name] for part in method.parts if part.name in self.drafters])
 
     def pair(self, method: MethodSpec) -> ModelPair:
-        """The models of one method."""
+        """Returns the models of one method."""
         own = {part.name: self.drafters[part.name] for part in method.parts if part.name in self.drafters}
         return ModelPair(self.target, own.pop(method.name, None), own)
 
     def context_limit(self, methods: Sequence[MethodSpec]) -> int | None:
-        """The positions of the shortest context, so that all methods obey the same limit. A drafter with a vocabulary
-        of its own counts other positions: where its context ends it drafts no more, and the generation goes on."""
+        """Returns the shortest context in tokens, which limits all methods alike; None if no model has a limit. A
+        drafter with its own vocabulary does not count, since its positions differ: at the end of its context it stops
+        drafting, and the generation goes on."""
         drafting = [part for part in parts(methods) if part.name in self.drafters]
         return shortest_context([self.target, *(self.drafters[part.name] for part in drafting if not bridged(part))])
 
     def budgets(self, methods: Sequence[MethodSpec], num_new_tokens: int) -> tuple[Budget, ...]:
-        """The prompts that leave room for the answer in every model's context, and half of it at least for the prompt.
-        A drafter that shares the target's tokens reads the target's ids: only one with a vocabulary of its own, and one
-        that decodes alone, count their own tokens."""
+        """Returns the maximum prompt lengths that leave room for the answer in every model's context, at least half of
+        the context for the prompt. A drafter that shares the target's vocabulary reads the target's ids. Only a drafter
+        with its own vocabulary and one that decodes alone have budgets in their own tokens."""
         common = self.context_limit(methods)
         readers: list[tuple[CausalLM, int | None, CausalLM | None]] = [(self.target, common, None)]
         for part in parts(methods):
@@ -61,26 +62,26 @@ class Models:
 
 
 def engine_of(target: CausalLM, drafters: Iterable[CausalLM]) -> RowEngine:
-    """How the passes of a target and its drafters are run: beside a recorded or compiled target a drafter may be eager,
-    beside an eager one all are."""
+    """Returns the engine of a target and its drafters. A drafter may be eager although the target's passes are recorded
+    or compiled; with an eager target, all are eager."""
     if target.engine != "eager" and any(drafter.engine == "eager" for drafter in drafters):
         return "graphs target" if target.engine == "graphs" else "compiled target"
     return target.engine
 
 
 def bridged(method: MethodSpec) -> bool:
-    """Whether the drafter's tokens are others than the target's."""
+    """Returns whether the drafter's vocabulary differs from the target's."""
     return method.decodes_with == "target" and not method.same_vocabulary
 
 
 def parts(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
-    """The methods, those with routes as their routes."""
+    """Returns the methods, with methods that have routes replaced by their routes."""
     return [part for method in methods for part in method.parts]
 
 
 def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> Models:
-    """The models that the methods of a run ask for, each loaded once, all in the target's dtype. `load`: in place of
-    `load_model`. A target whose passes cannot be recorded or compiled makes all eager."""
+    """Returns the models that the methods of a run need, each loaded once, all in the target's dtype. All models are
+    eager if the target's passes cannot be recorded or compiled. `load`: replaces `load_model`."""
     load = load or load_model
     target = load(
         spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device,
@@ -92,7 +93,7 @@ def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> M
 
 
 def engine_for(engine: Engine, methods: Sequence[MethodSpec]) -> Engine:
-    """Returns the engine of a run: auto is eager beside a method whose code has passes of its own."""
+    """Returns the engine of a run: auto is eager if the code of a method runs its own passes."""
     has_own_passes = any(part.decoder is not None for part in parts(methods))
     return "eager" if engine == "auto" and has_own_passes else engine
 
@@ -100,7 +101,8 @@ def engine_for(engine: Engine, methods: Sequence[MethodSpec]) -> Engine:
 def load_drafters(
     spec: RunSpec, methods: Sequence[MethodSpec], target: CausalLM, load: Callable[..., CausalLM] | None = None
 ) -> dict[str, CausalLM]:
-    """The draft models by the name of the method or route. Raises ConfigError naming the key of a checkpoint."""
+    """Returns the draft models by the name of the method or route. Raises ConfigError that names the key of the
+    checkpoint."""
     load = load or load_model
     dtype = target.dtype if spec.dtype == "auto" else spec.dtype
     loaded: dict[str, CausalLM] = {}
@@ -126,7 +128,7 @@ def load_drafters(
 
 
 def warn_of(model: CausalLM, engine: Engine, meaning: str) -> None:
-    """Say of a model whose passes were to be recorded or compiled that they are not."""
+    """Warns that the passes of a model cannot be recorded or compiled."""
     verb = VERBS.get(engine, "recorded")
     message = f"--engine {engine}: model '{model.name}' cannot be {verb} ({model.why_eager}): {meaning}"
     warnings.warn(message, UserWarning, stacklevel=1)
@@ -134,7 +136,7 @@ def warn_of(model: CausalLM, engine: Engine, meaning: str) -> None:
 
 @contextmanager
 def naming_key(part: MethodSpec, target: str) -> Iterator[None]:
-    """A model that a method names itself and that cannot be loaded is told with the method and the key."""
+    """Adds method and key to the error for a model that a method names itself and that cannot be loaded."""
     try:
         yield
     except ConfigError as error:
@@ -145,8 +147,8 @@ def naming_key(part: MethodSpec, target: str) -> Iterator[None]:
 
 
 def training_prompts(spec: RunSpec, method: MethodSpec) -> set[str]:
-    """Returns the digests of the prompts that the drafters of a method were trained on; none where their folders have
-    no record that lists prompts. Another layout of the same question has another digest, so it is not seen."""
+    """Returns the digests of the prompts that the drafters of a method were trained on; none if their folders have no
+    record that lists prompts. A different layout of the same question has a different digest and is not detected."""
     folders = {
         part.drafter.options.get("path") or (spec.drafter_of(part) if part.needs_drafter else None)
         for part in method.parts
@@ -155,7 +157,7 @@ def training_prompts(spec: RunSpec, method: MethodSpec) -> set[str]:
 
 
 def prompts_of(folder: Path) -> set[str]:
-    """The digests of the prompts that a training lists."""
+    """Returns the digests of the prompts in the training record of a folder; none if there is no readable record."""
     try:
         data = bounded.read_json(folder / TRAINING_RECORD, "train it again", strict=False)["data"]
         return set(data.get("prompts") or ())

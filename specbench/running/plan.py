@@ -1,4 +1,4 @@
-"""What a run will measure: cells of (task, subset) with their prompts, tokenized and checked before anything runs."""
+"""The plan of a run: cells of (task, subset), whose prompts are tokenized and checked before anything is measured."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -38,12 +38,12 @@ class Cell:
 
     @cached_property
     def scorer(self) -> Scorer | None:
-        """The task's scorer, made once, or None for a task that has none."""
+        """The task's scorer, created once; None for a task without a scorer."""
         return make_scorer(self.task)
 
 
 def load_data(spec: RunSpec, use_sample: bool) -> list[tuple[TaskSpec, str, TaskData]]:
-    """The examples of every chosen subset of every task; needs no model, so that bad input is reported at once."""
+    """Returns the examples of every chosen subset of every task. Needs no model, so bad input is reported early."""
     cells = spec.cells()
     num_subsets = Counter(task.name for task, _ in cells)
     return [
@@ -64,7 +64,7 @@ def load_data(spec: RunSpec, use_sample: bool) -> list[tuple[TaskSpec, str, Task
 
 
 def make_cells(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, str, TaskData]]) -> list[Cell]:
-    """Compose the methods, once for each way of sampling, and check that every prompt fits both models."""
+    """Composes the methods, once per sampling setting, and checks that every prompt fits all models."""
     cells = []
     composed: dict[Sampling, tuple[Decoder, ...]] = {}
     for task, subset, data in loaded:
@@ -85,12 +85,13 @@ def make_cells(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, s
 
 
 def where_asked(task: TaskSpec, target: CausalLM, chat: str) -> TaskSpec:
-    """The task, merged with its subset, with the stop strings that hold for the target's prompts, for all methods."""
+    """Returns a task that is merged with its subset, with the stop strings that apply to the target's prompts (with or
+    without chat template). All methods use these."""
     return task.model_copy(update={"generation": task.generation.where(uses_chat(target, chat))})
 
 
 def check_prompts(cell: Cell, chat: str) -> None:
-    """Every prompt must hold a token and leave room for at least one more."""
+    """Raises ConfigError for a prompt that is empty or leaves no room for a new token."""
     decoders = [part for decoder in cell.decoders for part in decoder.parts]
     for model in {id(decoder.model): decoder.model for decoder in decoders}.values():
         for example in cell.data.examples:
@@ -110,8 +111,8 @@ def check_prompts(cell: Cell, chat: str) -> None:
 
 
 def check_references(cell: Cell) -> None:
-    """Every reference must be one that the scorer can read: it says so itself, by `check_reference` where judging an
-    answer costs something, else by judging an empty one."""
+    """Raises ConfigError for a reference that the scorer cannot read. A scorer for which judging an answer is costly
+    checks references with `check_reference`; others are tested by judging an empty answer."""
     scorer = cell.scorer
     for example in cell.data.examples:
         for reference in example.references:
@@ -126,25 +127,28 @@ def check_references(cell: Cell) -> None:
                 raise ConfigError(f"{cell.data.location}: {cell.subset} example {example.id}: {error}") from error
 
 
-NAMED = 5  # subsets in a line
+NAMED = 5  # maximum number of subsets named in a line
 
 
 def load_asked(spec: RunSpec, use_sample: bool, console: Console) -> list[tuple[TaskSpec, str, TaskData]]:
-    """The examples of what was asked for, of each task those of the subsets that are `present`."""
+    """Returns the examples of a request: for each task those of the subsets that are `present`."""
     alone = (spec.model_copy(update={"tasks": (task,)}) for task in spec.tasks)
     return [cell for each in alone for cell in load_data(present(each, console), use_sample)]
 
 
 def present(spec: RunSpec, console: Console) -> RunSpec:
-    """The specification of one task, with the subsets that have files where none was named."""
+    """Returns the specification of one task; if no subset was named, it is restricted to the subsets that have data."""
     if spec.subsets is not None:
         return spec
     return spec.model_copy(update={"subsets": with_files(spec.tasks[0], spec.data, console)})
 
 
 def with_files(task: TaskSpec, data: str | None, console: Console) -> tuple[str, ...] | None:
-    """Of a user's own files the subsets that have rows there; lines name the others. None, which means all, where the
-    data are no files, where all have some, and where none has any: then loading says what was looked for."""
+    """Returns the subsets that have rows in a user's own files, and prints lines about the others.
+
+    Returns None, which means all subsets, if the data are not local files, if all subsets have rows, or if none has:
+    loading then reports the files it looked for.
+    """
     if data in (None, "hub", "sample") or not task.subsets:
         return None
     filed = subsets_with_files(task, Path(data))
@@ -160,15 +164,16 @@ def with_files(task: TaskSpec, data: str | None, console: Console) -> tuple[str,
 
 
 def sharing(task: TaskSpec, names: Sequence[str], data: Path) -> set[str]:
-    """The subsets that have a file in common with another. One with files of its own has its rows there, or loading
-    says what is wrong with them."""
+    """Returns the subsets that share a file with another subset. Rows of a subset with its own files need no search: if
+    there are none, loading reports it."""
     files = {name: set(local_files(task, name, data, num_subsets=1).paths) for name in names}
     num_subsets = Counter(path for paths in files.values() for path in paths)
     return {name for name, paths in files.items() if any(num_subsets[path] > 1 for path in paths)}
 
 
 def has_rows(task: TaskSpec, subset: str, data: str, num_subsets: int) -> bool:
-    """Whether a subset is among the rows of files that other subsets share. What else is wrong is said later."""
+    """Returns whether files shared by several subsets have rows of this subset. Other problems of the files are
+    reported later."""
     try:
         load_examples(task, subset, data=data, use_sample=False, limit=1, num_subsets=num_subsets)
     except NoRows:
@@ -179,6 +184,6 @@ def has_rows(task: TaskSpec, subset: str, data: str, num_subsets: int) -> bool:
 
 
 def without(task: str, names: Sequence[str], lacking: str) -> str:
-    """The first words of a line about subsets that are left out."""
+    """Returns the beginning of a line about subsets that are left out."""
     shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     return f"{task}: {len(names)} subsets have no {lacking} ({shown})"

@@ -1,4 +1,4 @@
-"""What a run says while it works: a rich progress bar on a terminal, plain lines elsewhere. Always on stderr."""
+"""Progress of a run on stderr: a rich progress bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -22,7 +22,8 @@ PLAIN_LINE_SECONDS = 10.0
 
 
 class RunProgress:
-    """Counts blocks; shows where the run is, tokens/s of every method and the acceptance so far, and the time left."""
+    """Counts blocks; shows the current subset, tokens/s of every method, the acceptance rate so far, and the time
+    left."""
 
     def __init__(self, console: Console, num_blocks: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.console = console
@@ -30,7 +31,7 @@ class RunProgress:
         self.num_done = self.num_measured = 0
         self._clock = clock
         self._reported = self._said = clock()
-        self._where: str | None = None  # of the last block that was measured
+        self._where: str | None = None  # subset of the last measured block
         self._measuring = 0.0  # seconds
         self._tokens: dict[str, int] = defaultdict(int)
         self._seconds: dict[str, float] = defaultdict(float)
@@ -54,7 +55,7 @@ class RunProgress:
             self._bar.stop()
 
     def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
-        """One block is recorded; `measured` is False when it came from an earlier run."""
+        """Counts one recorded block; `measured` is False if it comes from an earlier run."""
         self.num_done += 1
         self.num_measured += measured
         for name, result in record["methods"].items():
@@ -75,8 +76,8 @@ class RunProgress:
             say(self.console, f"{self.num_done}/{self.num_blocks} {line}{self._time_left()}")
 
     def _take_time(self, where: str, record: dict[str, Any], measured: bool) -> None:
-        """Add what a block took. Before the first block of a subset there may be a warm-up, and before that of a run
-        all that was recorded: such a block is worth what its record says."""
+        """Adds the time that a block took. A warm-up may precede the first block of a subset, and the reading of old
+        records the first block of a run: for these blocks the recorded seconds are added instead."""
         now = self._clock()
         if measured and where == self._where:
             self._measuring += now - self._reported
@@ -87,7 +88,8 @@ class RunProgress:
         self._reported = now
 
     def summary(self) -> str:
-        """tokens/s of every method, and α (the mean over answers, as in the table) where tokens were judged."""
+        """Returns tokens/s of every method, and α (the mean over answers, as in the table) if draft tokens were
+        judged."""
         parts = []
         for name in self._tokens:
             speed = self._tokens[name] / self._seconds[name] if self._seconds[name] else 0.0
@@ -103,7 +105,8 @@ class RunProgress:
 
 
 def announce(console: Console, num_blocks: int, num_done: int, folder: Path, of: str = "examples") -> None:
-    """Where the run is kept, and what an earlier one has left to do. `of`: what the blocks are."""
+    """Prints the folder of the run and how many blocks an earlier run has left to measure. `of`: the word for
+    blocks."""
     of = of.removesuffix("s") if num_blocks == 1 else of
     if num_done == num_blocks:
         what = f"the {of} is" if num_blocks == 1 else f"all {num_blocks} {of} are"
@@ -117,7 +120,7 @@ def announce(console: Console, num_blocks: int, num_done: int, folder: Path, of:
 
 @contextmanager
 def saying_what_is_kept(console: Console, folder: Path) -> Iterator[None]:
-    """An interrupt, or running out of memory, ends a run with one line: what is measured is kept."""
+    """Ends a run that is interrupted or out of memory with one line, which says that everything measured is kept."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""What a model reads of an example: its turns, a method's own answers between them, cut where that is too long."""
+"""The prompts of examples: user turns and a method's own answers between them, shortened if they are too long."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,20 +10,23 @@ from specbench.models.causal_lm import CausalLM
 from specbench.running.records import Record, record_key
 from specbench.tasks.examples import Example, TaskData
 
-Texts = tuple[str, ...]  # of user and model in turn, the user's last
+Texts = tuple[str, ...]  # of user and model alternately, ending with the user's
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How many tokens a prompt may have for one model. A drafter with a vocabulary of its own reads what `translated`
-    reads, the target, in its own tokens; its own chat template has no part in that."""
+    """The maximum number of tokens of a prompt for one model.
+
+    `translated`: set to the target for a drafter with its own vocabulary. Such a drafter reads the target's prompt,
+    translated into its own tokens, and its own chat template is not used.
+    """
 
     model: CausalLM
     num_tokens: int
     translated: CausalLM | None = None
 
     def fits(self, texts: Texts, chat: str) -> bool:
-        """Whether the model can read a conversation."""
+        """Returns whether a conversation is within the budget."""
         ids = encode(self.translated or self.model, texts, chat)
         if self.translated is not None:
             ids = Translation(self.translated.text_vocabulary, self.model.text_vocabulary).start(ids)
@@ -31,7 +34,7 @@ class Budget:
 
 
 def uses_chat(model: CausalLM, chat: str) -> bool:
-    """Whether prompts go through the chat template. Raises ConfigError for `always` without a template."""
+    """Returns whether prompts use the chat template. Raises ConfigError for `always` without a template."""
     has_template = getattr(model.tokenizer, "chat_template", None) is not None
     if chat == "always" and not has_template:
         raise ConfigError(f"--chat always: model '{model.name}' has no chat template; use --chat auto or never")
@@ -39,26 +42,26 @@ def uses_chat(model: CausalLM, chat: str) -> bool:
 
 
 def encode(model: CausalLM, texts: Sequence[str], chat: str) -> list[int]:
-    """The token ids of a conversation that ends with the user's text."""
+    """Returns the token ids of a conversation that ends with the user's text."""
     return model.encode_prompt(texts[-1], uses_chat(model, chat), texts[:-1])
 
 
 def prompt_ids(model: CausalLM, example: Example, chat: str) -> list[int]:
-    """The token ids of an example's first turn."""
+    """Returns the token ids of an example's first turn."""
     return encode(model, (example.prompt,), chat)
 
 
 def conversation(example: Example, turn: int, answers: Sequence[str]) -> Texts:
-    """The user's texts up to a turn, each earlier one followed by its answer."""
+    """Returns the user's texts up to a turn, each earlier one followed by its answer."""
     earlier = (text for pair in zip(example.turns[:turn], answers, strict=True) for text in pair)
     return (*earlier, example.turns[turn])
 
 
 def shortened(texts: Texts, budgets: Sequence[Budget], chat: str) -> Texts:
-    """The texts without what makes them too long for a model: as few characters as possible, from the middle of all
-    texts together, so that their beginning and their end stay. The same texts for all models.
+    """Returns the texts, shortened if they exceed a budget. The same texts serve all models. As few characters as
+    possible are removed from the middle of the concatenated texts, so that the beginning and the end remain.
 
-    Raises ConfigError when a model has no room even for empty texts.
+    Raises ConfigError if even empty texts exceed the budget of a model.
     """
     total = sum(map(len, texts))
     if _fits(texts, budgets, chat):
@@ -80,8 +83,8 @@ def _fits(texts: Texts, budgets: Sequence[Budget], chat: str) -> bool:
 
 
 def _without_middle(texts: Texts, num_kept: int) -> Texts:
-    """The texts with the first and the last half of `num_kept` characters of them all."""
-    end = (num_kept + 1) // 2  # of the part that is kept at the beginning
+    """Returns the texts with only the first and the last half of `num_kept` of their concatenated characters."""
+    end = (num_kept + 1) // 2  # of the kept beginning
     resume = sum(map(len, texts)) - num_kept // 2
     starts = accumulate(map(len, texts), initial=0)
     return tuple(
@@ -91,7 +94,8 @@ def _without_middle(texts: Texts, num_kept: int) -> Texts:
 
 
 def truncated(data: TaskData, target: CausalLM, budgets: Sequence[Budget], chat: str) -> TaskData:
-    """The data with every first turn that is too long shortened, and the number of the target's tokens that went."""
+    """Returns the data with every first turn that is too long shortened, and with the number of the target's tokens
+    that were removed from it."""
     examples = []
     for example in data.examples:
         (prompt,) = shortened((example.prompt,), budgets, chat)
@@ -107,7 +111,8 @@ def record_prompts(
     examples: Mapping[tuple[str, int], Example], budgets: Mapping[str, Sequence[Budget]],
     records: Sequence[Record], target: CausalLM, chat: str, method: str = "ar",
 ) -> Callable[[Record], list[int]]:  # fmt: skip
-    """The target's prompt ids of a record, with the answers that a method gave in the earlier turns.
+    """Returns a function that gives the target's prompt ids of a record, including a method's answers in the earlier
+    turns.
 
     `examples`: by subset and index; `budgets`: by subset.
     """

@@ -1,19 +1,19 @@
-"""Sample records: one JSON line per example, repeat and turn, on disk before the next example starts.
+"""Sample records: one JSON line per example, repeat and turn, written to disk before the next one is measured.
 
-`methods` of a record holds of AR and of every method, by name:
+`methods` of a record maps the name of AR and of every method to its generation:
 
 token_ids, text, finish     the answer, and why it ended: eos, stop, length or context
-steps                       [drafted, judged, accepted, emitted] per target pass; the first token is in no step
+steps                       [drafted, judged, accepted, emitted] per target pass; the first token belongs to no step
 positions                   per judged draft token p(x), q(x), Σ min(p, q), the rule's divergence; null where undefined
-attempted                   union and tli: (1 − P(end)) · Σ min(p, q given no end), per position where a draft token was
-                            to be drawn, those where the drafter drew the end of a text included
+attempted                   union and tli only: (1 − P(end)) · Σ min(p, q given no end), per position at which the
+                            drafter drew a token, including positions at which it drew the end of the text
 passes                      of target and draft: [query length, seconds]; c: median draft pass ÷ AR's of one token
 ttft_seconds, draft_prefill_seconds
-decode_seconds              starts after the first token
-rule_seconds                of decoding: rules and draws of tokens
-tokenizer_seconds           of decoding: retokenization, and the search for stop strings
-scores, problem             every score, or why there is none
-decoded_by                  which model decoded alone, where one did
+decode_seconds              from the first token on
+rule_seconds                part of decode_seconds: verification rules and sampling
+tokenizer_seconds           part of decode_seconds: retokenization and the search for stop strings
+scores, problem             all scores, or the reason why there are none
+decoded_by                  the model that decoded alone, if one did
 """
 
 import json
@@ -37,10 +37,10 @@ MAX_LINE = 2 * bounded.MAX_BYTES  # characters: ten methods with 32,000 tokens e
 def records_of(
     records: Mapping[Key, Record], task: str, examples: Mapping[str, int], repeats: int
 ) -> list[Record]:  # fmt: skip
-    """Returns the records of the first examples that were measured of some subsets, in the order of a run.
+    """Returns the records of the first measured examples of some subsets, in the order of a run.
 
-    `examples`: by subset how many. Their indices have gaps where a run left out what a method was tuned on. There may
-    be fewer records than are asked for.
+    `examples`: number of examples per subset. The indices of examples have gaps where a run left out those that a
+    method was tuned on. There may be fewer records than requested.
     """
     order = {subset: number for number, subset in enumerate(examples)}
     found = [key for key in records if key[0] == task and key[1] in examples and key[3] < repeats]
@@ -53,7 +53,8 @@ def records_of(
 
 
 def with_the_same_history(records: Sequence[Record], method: str, other: str = "ar") -> list[Record]:
-    """The records in which two methods have read the same: their answers in the earlier turns are equal."""
+    """Returns the records in which two methods have the same conversation so far: their answers in all earlier turns
+    are equal."""
     differs = {
         record_key(record) for record in records
         if record["methods"][method]["text"] != record["methods"][other]["text"]
@@ -67,8 +68,8 @@ def with_the_same_history(records: Sequence[Record], method: str, other: str = "
 class RecordFile:
     """A file of JSON lines that survives being killed at any byte.
 
-    Only the last line can be half-written, because every line is on disk before the next one is begun;
-    reading cuts such a line off, so that its example is measured again.
+    Every line is on disk before the next one is begun, so only the last line can be half-written. Reading cuts off such
+    a line, and its example is measured again.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -76,11 +77,11 @@ class RecordFile:
         self._checked = False
 
     def append(self, record: Record) -> None:
-        """Write one record and wait until it is on disk. Raises ConfigError when the disk refuses."""
+        """Writes one record and waits until it is on disk. Raises ConfigError for a disk error."""
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
         if not self._checked:
             self.read()
-        self._checked = False  # stays so when the write fails half-way: the next append mends the file first
+        self._checked = False  # remains False if the write fails half-way: the next append repairs the file first
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab") as file:
@@ -92,10 +93,10 @@ class RecordFile:
         self._checked = True
 
     def read(self, check: Callable[[Record], None] = lambda record: None) -> list[Record]:
-        """All records in order; an absent file holds none.
+        """Returns all records in order; none for an absent file.
 
-        A last line that is truncated or does not parse is cut off the file; any other such line raises ConfigError,
-        and so does a record for which `check` raises ValueError.
+        A last line that is truncated or does not parse is cut off the file. Any other such line raises ConfigError, and
+        so does a record for which `check` raises ValueError.
         """
         try:
             content = self.path.read_bytes()
@@ -109,13 +110,13 @@ class RecordFile:
         return records
 
     def _parse(self, content: bytes, check: Callable[[Record], None]) -> tuple[list[Record], int]:
-        """The records, and how many bytes from the start are sound."""
+        """Returns the records and the number of valid bytes from the start."""
         records = []
         num_good_bytes = 0
         for number, line in enumerate(content.splitlines(keepends=True), start=1):
             try:
                 record = _record(line)
-            except bounded.OutOfBounds as error:  # no half of a line: it is not cut off
+            except bounded.OutOfBounds as error:  # the line is complete, so it is not cut off
                 raise self._damaged(number, str(error)) from error
             end = num_good_bytes + len(line)
             if record is None and line.strip():
@@ -132,7 +133,7 @@ class RecordFile:
         return records, num_good_bytes
 
     def _mend(self, content: bytes, num_good_bytes: int) -> None:
-        """Cut what is behind the sound bytes, and end them with a line break."""
+        """Cuts off everything after the valid bytes and makes them end with a line break."""
         good = content[:num_good_bytes]
         if good == content and (not good or good.endswith(b"\n")):
             return
@@ -161,14 +162,15 @@ class RecordFile:
 
 
 def _record(line: bytes) -> Record | None:
-    """The record of a line; None where the line is cut off or is none. Raises OutOfBounds for a whole line."""
+    """Returns the record of a line; None if the line is cut off or holds no record. Raises OutOfBounds for a complete
+    line."""
     try:
         value = bounded.json_value(line.decode("utf-8", "surrogatepass"), strict=False, max_characters=MAX_LINE)
     except bounded.OutOfBounds:
         if line.endswith(b"\n"):
             raise
         return None
-    except ValueError:  # also bytes that are not UTF-8: a line cut inside a character
+    except ValueError:  # includes invalid UTF-8: a line cut inside a character
         return None
     return value if isinstance(value, dict) else None
 
@@ -189,7 +191,7 @@ Values = list[float | None] | None  # a divergence may be infinite
 
 
 class Strict(BaseModel):
-    """Other keys may be there: a later version may write more."""
+    """Base class of the parts of a record. Unknown keys are allowed, because a later version may write more."""
 
     model_config = ConfigDict(strict=True)
 
@@ -200,7 +202,7 @@ class Passes(Strict):
 
 
 class ExternalShape(Strict):
-    """What is known of a decoder with a loop of its own."""
+    """The known counts of a decoder that has its own loop."""
 
     num_first_tokens: Count
     num_target_passes: Annotated[int, Field(ge=1)] | None
@@ -214,16 +216,18 @@ class GenerationShape(Strict):
     finish: Literal["eos", "stop", "length", "context"]
     steps: list[Step]
     positions: dict[str, Values]
-    attempted: list[Finite] | None = None  # only of drafts whose end is not proposed
+    attempted: list[Finite] | None = None  # only for drafts that do not propose the end token
     passes: Passes
     ttft_seconds: Seconds | None
     draft_prefill_seconds: Seconds | None
     decode_seconds: Seconds
-    rule_seconds: Seconds | None = None  # not in records of earlier versions, nor known of external decoders
+    rule_seconds: Seconds | None = None  # absent from records of earlier versions; unknown for external decoders
     tokenizer_seconds: Seconds | None = None
     external: ExternalShape | None = None
-    decoded_by: Literal["target", "drafter"] | None = None  # which decodes alone: `passes.target` are its
-    route: str | None = None  # of the routes of a method, the one that drafted
+    decoded_by: Literal["target", "drafter"] | None = (
+        None  # the model that decodes alone; `passes.target` are its passes
+    )
+    route: str | None = None  # the route that drafted, for a method with routes
     truncated_tokens: Count = 0
     score: Finite | None
     scores: dict[str, Finite | None] = Field(default_factory=dict)
@@ -249,16 +253,17 @@ class RecordShape(Strict):
     turn: Count = 0
     truncated_tokens: Count = 0
     prompt_tokens: Count = 0
-    measured_at: Seconds | None = None  # since 1970, when it was finished
+    measured_at: Seconds | None = None  # Unix time at which the measurement ended
     prompt: str
     reference: Any
     methods: dict[str, GenerationShape]
 
 
 def check_record(record: Record, methods: Mapping[str, int]) -> None:
-    """Check a record that was read back. `methods`: the run's, with their num_draft_tokens.
+    """Checks a record that was read back. `methods`: the methods of the run with their num_draft_tokens.
 
-    Raises ValueError in one line: a key that is missing or of another type, another method, or contradictory counts.
+    Raises ValueError with a one-line message for a missing key, a wrong type, a different set of methods, or
+    contradictory counts.
     """
     try:
         RecordShape.model_validate(record)
@@ -272,8 +277,8 @@ def check_record(record: Record, methods: Mapping[str, int]) -> None:
 
 
 def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
-    """Checks the identities of the counts: every token is emitted once, and per step emitted - 1 ≤ accepted ≤ judged ≤
-    drafted. An external decoder may give no steps. Raises ValueError naming the record."""
+    """Checks that every token is emitted once and that in every step emitted - 1 ≤ accepted ≤ judged ≤ drafted. An
+    external decoder may have no steps. Raises ValueError that names the record."""
     name = name_of(record)
     if method not in record["methods"]:
         raise ValueError(f"record of {name}: has no method {method}")
@@ -282,7 +287,7 @@ def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
     problems = []
     if external and (external["num_target_passes"] or len(generation["steps"])) < len(generation["steps"]):
         problems.append(f"{external['num_target_passes']} target passes for {len(generation['steps'])} steps")
-    told = bool(generation["steps"]) or external is None  # an external decoder may count no steps
+    told = bool(generation["steps"]) or external is None  # an external decoder may report no steps
     if told and step_sum(generation, EMITTED) + 1 != len(generation["token_ids"]):
         problems.append(f"{step_sum(generation, EMITTED)} emitted + 1 ≠ {len(generation['token_ids'])} new tokens")
     for number, (drafted, judged, accepted, emitted) in enumerate(generation["steps"]):
@@ -310,5 +315,5 @@ def name_of(record: Record) -> str:
 
 
 def step_sum(generation: Generation, column: int) -> int:
-    """Sum of one column (DRAFTED, JUDGED, ACCEPTED or EMITTED) over the steps of a generation."""
+    """Returns the sum of one column (DRAFTED, JUDGED, ACCEPTED or EMITTED) over the steps of a generation."""
     return sum(int(step[column]) for step in generation["steps"])

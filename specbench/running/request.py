@@ -1,4 +1,4 @@
-"""A run as a user asks for it."""
+"""A user's request for a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -12,7 +12,7 @@ from specbench.tasks.judge.judging import Judging
 
 @dataclass(frozen=True)
 class Request:
-    """A run as a user asks for it; nothing is checked yet. `command`: the command line, which rows keep."""
+    """A user's request for a run, not checked yet. `command`: the command line, which rows keep."""
 
     tasks: Sequence[str]
     methods: Sequence[str]
@@ -25,8 +25,8 @@ class Request:
     judging: Judging | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Returns what is asked for, as rows keep it: tasks, methods, and the options that differ from their default.
-        Two command lines that ask for the same have the same settings."""
+        """Returns the request as rows keep it: tasks, methods, and the options that differ from their default. Two
+        command lines with the same meaning have the same settings."""
         found: dict[str, Any] = {"task": ",".join(self.tasks), "method": ",".join(self.methods)}
         for field in fields(self.options):
             value = getattr(self.options, field.name)

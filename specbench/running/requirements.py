@@ -1,4 +1,5 @@
-"""What methods ask of every model of a run: the lengths of its passes, and room for what it reads."""
+"""The requirements of methods on the models of a run: the lengths of compiled passes and the capacity of their
+buffers."""
 
 import json
 import math
@@ -22,14 +23,14 @@ from specbench.running.prompts import Texts, encode
 from specbench.running.records import Record
 from specbench.specs.method import MethodSpec
 
-SPARE = 1.5  # room for answers that a drafter of another vocabulary writes in more tokens than it writes the prompts
+SPARE = 1.5  # margin: in another vocabulary answers may need more tokens per target token than prompts do
 
 
 @dataclass
 class CompileRequirements:
-    """What methods ask of a model: the lengths of its passes, whether it drafts with tokens that are others than the
-    target's, whether it reads several continuations at once, and whether it decodes alone. `limit`: the most tokens
-    that it is ever given."""
+    """The requirements of methods on one model. `lengths`: of its passes, in tokens. `has_own_tokens`: it drafts with a
+    vocabulary other than the target's. `packs`: it scores several continuations per pass. `decodes`: it decodes alone.
+    `limit`: the maximum number of tokens that it is given; None if there is no limit."""
 
     model: CausalLM
     target: CausalLM
@@ -40,7 +41,8 @@ class CompileRequirements:
     decodes: bool = False
 
     def room(self, ids: list[int], num_new: int) -> int:
-        """The tokens that the model holds of a prompt and its answer, which are `ids` and `num_new` to the target."""
+        """Returns the number of tokens that the model holds for a prompt `ids` and an answer of `num_new` tokens, both
+        in the target's tokens."""
         num_read = len(ids)
         if self.has_own_tokens:
             num_read = len(Translation(self.target.text_vocabulary, self.model.text_vocabulary).start(ids))
@@ -48,14 +50,15 @@ class CompileRequirements:
         return min(num_read + num_new, self.limit or num_read + num_new)
 
     def room_for(self, texts: Texts, num_new: int, chat: str) -> int:
-        """The same of a conversation; what decodes alone reads it in its own words."""
+        """Returns the same for a conversation. A model that decodes alone reads it with its own tokenizer and chat
+        template."""
         most = self.room(encode(self.target, texts, chat), num_new)
         own = len(encode(self.model, texts, chat)) + num_new if self.decodes else 0
         return max(most, min(own, self.limit or own))
 
 
 def needs(models: Models, methods: Sequence[MethodSpec]) -> list[CompileRequirements]:
-    """What methods ask of every model."""
+    """Returns the requirements of methods on every model."""
     target, limit = models.target, models.context_limit(methods)
     found = {id(model): CompileRequirements(model, target, limit) for model in (target, *models.drafters.values())}
     for part in parts(methods):
@@ -69,29 +72,29 @@ def needs(models: Models, methods: Sequence[MethodSpec]) -> list[CompileRequirem
         if drafter is None:
             continue
         need = found[id(drafter)]
-        need.lengths.add(2)  # where all its tokens stood it has not read the last of them
+        need.lengths.add(2)  # if all draft tokens were accepted, it reads its last one together with the bonus token
         if bridged(part):
             need.has_own_tokens, need.limit = True, drafter.context_limit
             need.lengths.add(verified)
-        if part.bridge.type == "string":  # walks along the bytes of a token, and along many beginnings of one
+        if part.bridge.type == "string":  # scores many byte prefixes of a token per pass
             need.packs = True
             need.lengths |= set(PACKED)
     return list(found.values())
 
 
-FILE = "compilations.jsonl"  # in the folder of a run: a line for each model of each cell that passes were made for
+FILE = "compilations.jsonl"  # in the folder of a run: one line per cell and model with new passes
 
 Told = Callable[[str], None]
 
 
 def quiet(line: str) -> None:
-    """Tell nobody."""
+    """Ignores the line."""
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """The passes that were compiled or recorded of a model for a cell, and the seconds that it took: no part of any
-    figure of speed."""
+    """The passes of a model that were compiled or recorded for a cell, and the seconds that this took, which are not
+    part of any measured speed."""
 
     task: str
     subset: str
@@ -103,7 +106,7 @@ class Compilation:
 
 
 def num_compilations() -> int:
-    """Returns the number of graphs that torch has compiled and of CUDA graphs that were recorded in this process."""
+    """Returns the number of graphs that torch has compiled plus the number of CUDA graphs recorded in this process."""
     if "torch._dynamo" not in sys.modules:
         return num_recordings()
     from torch._dynamo.utils import counters
@@ -112,7 +115,7 @@ def num_compilations() -> int:
 
 
 def check_nothing_compiled(since: int, block: Block) -> None:
-    """Raise ConfigError where a pass was compiled or recorded while a block was measured: the block is not kept."""
+    """Raises ConfigError if a pass was compiled or recorded while a block was measured; the block is then not kept."""
     if number := num_compilations() - since:
         where = f"{block.cell.task.name}/{block.cell.subset} example {block.example.id}"
         raise ConfigError(
@@ -122,13 +125,15 @@ def check_nothing_compiled(since: int, block: Block) -> None:
 
 
 def reserve(cell: Cell, chat: str, told: Told = quiet) -> Iterator[Compilation]:
-    """Make the passes of every model for the longest conversation of a cell; `told` hears what is being made."""
+    """Compiles or records the passes of every model for the longest conversation of a cell; `told` receives progress
+    lines."""
     yield from _reserved(cell, lambda need: longest(cell, need, chat), told, exactly=True)
 
 
 def make_room(block: Block, earlier: Sequence[Record], chat: str, told: Told = quiet) -> Iterator[Compilation]:
-    """Make the passes of every model for a block, before it is measured: an earlier answer may be more tokens when it
-    is read again as text than when it was written. `earlier`: the records of the turns before. Mostly all is there."""
+    """Compiles or records missing passes for a block before it is measured. This is rarely needed: an answer of an
+    earlier turn may have more tokens when its text is encoded again than when it was generated. `earlier`: the records
+    of the earlier turns."""
     if block.cell.models.target.static is None:
         return
     names = [decoder.method.name for decoder in block.order]
@@ -154,7 +159,7 @@ def _reserved(
 
 
 def drafters_with(model: CausalLM, decoders: Iterable[Decoder]) -> Iterator[tuple[Drafter, int]]:
-    """Yields the drafters that draft with a model, and the tokens of a draft."""
+    """Yields the drafters that draft with a model, each with its number of draft tokens."""
     for decoder in (part for each in decoders for part in each.parts):
         if isinstance(decoder, DraftingDecoder) and decoder.drafter.model is model:
             yield decoder.drafter, decoder.method.num_draft_tokens
@@ -164,8 +169,8 @@ def reserve_for(
     models: Models, methods: Sequence[MethodSpec], num_tokens: int, told: Told, prompts: Sequence[list[int]] = ([],),
     decoders: Sequence[Decoder] = (),
 ) -> None:  # fmt: skip
-    """Make the passes that a run makes for methods, for `num_tokens` tokens of the target behind any of the `prompts`,
-    and the drafts of `decoders`."""
+    """Compiles or records the passes that a run needs for methods, with room for `num_tokens` tokens of the target
+    after any of the `prompts`, and the drafts of `decoders`."""
     for need in needs(models, methods):
         if need.model.static is not None:
             room = max(need.room(ids, num_tokens) for ids in prompts)
@@ -175,7 +180,8 @@ def reserve_for(
 
 
 def longest(cell: Cell, need: CompileRequirements, chat: str) -> int:
-    """The tokens of the longest conversation of a cell, or of the text that warms up for it, as a model reads it."""
+    """Returns the number of tokens of a cell's longest conversation, or of the warm-up text if that is longer, in the
+    tokens of the model."""
     num_new = cell.task.generation.max_new_tokens
     most = max(need.room_for(texts, (len(texts) // 2 + 1) * num_new, chat) for texts in unanswered(cell))
     if need.has_own_tokens:
@@ -186,7 +192,7 @@ def longest(cell: Cell, need: CompileRequirements, chat: str) -> int:
 
 
 def note(folder: Path, compilation: Compilation) -> str:
-    """Write what was made to the folder of a run; returns a line that says it."""
+    """Appends a compilation to the file in the run's folder; returns a line that describes it."""
     with (folder / FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(compilation)) + "\n")
     return (

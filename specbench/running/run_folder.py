@@ -24,7 +24,7 @@ REVISIONS = "data_revisions"  # the commit of each subset's data on the hub
 class RunFolder(ResumableFolder):
     """Holds the records of one configuration, and refuses to be opened with another one.
 
-    `named_by_digest`: the path is `default_folder` of this identity, so that a lost run.json can be written again.
+    `named_by_digest`: the path is `default_folder` of this identity, so a lost run.json can be written again.
     """
 
     IDENTITY = "run.json"
@@ -38,10 +38,11 @@ class RunFolder(ResumableFolder):
 
     @contextmanager
     def open(self, methods: Mapping[str, int]) -> Iterator[dict[Key, Record]]:
-        """Create the folder, or resume it, and keep other processes out until the block ends. Gives the records that
-        are there, by their `record_key`. `methods`: the run's, with their num_draft_tokens.
+        """Creates or resumes the folder and locks out other processes until the block ends. Yields the existing records
+        by their `record_key`. `methods`: the methods of the run with their num_draft_tokens.
 
-        Raises ConfigError when it cannot be written, is in use, belongs to another run, or holds a damaged record.
+        Raises ConfigError if the folder cannot be written, is in use, belongs to another run, or holds a damaged
+        record.
         """
         with self.held(self.identity):
             with self.writing():
@@ -49,7 +50,7 @@ class RunFolder(ResumableFolder):
             yield {record_key(record): record for record in self.records.read(lambda r: check_record(r, methods))}
 
     def claim(self, identity: dict[str, Any]) -> None:
-        """Refuses records whose run.json is lost, and adds the commits of subsets that no earlier run has measured."""
+        """Refuses records without a run.json, and adds the commits of subsets that no earlier run has measured."""
         config = self.path / self.IDENTITY
         if not config.exists() and self.records.path.exists() and not self.named_by_digest:
             raise ConfigError(
@@ -64,18 +65,19 @@ class RunFolder(ResumableFolder):
             write_identity(config, {**old, REVISIONS: revisions})
 
     def changes(self, old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-        """A subset that only one of the two has measured is no change."""
+        """Returns the changed settings. A subset that only one of the two runs has measured does not count as a
+        change."""
         both = revisions_of(old).keys() & revisions_of(now).keys()
         before, after = ({**each, REVISIONS: {key: revisions_of(each)[key] for key in both}} for each in (old, now))
         return changed_settings(before, after)
 
     def repair(self) -> str:
-        """Says how a run.json that cannot be read is mended."""
+        """Returns the remedy for an unreadable run.json."""
         how = "delete it and repeat the command" if self.named_by_digest else "restore it from a copy"
         return f"{how}, or choose another --output"
 
     def holds(self) -> str:
-        """Names the records."""
+        """Returns "holds records"."""
         return "holds records"
 
 
@@ -91,14 +93,14 @@ REMEDY = "repeat the command of the run, which writes it again and measures noth
 
 @dataclass(frozen=True)
 class SpecsFile:
-    """The specs of a run, in the order in which it was asked for them."""
+    """The specs of a run, in the order in which they were requested."""
 
     tasks: tuple[TaskSpec, ...]
     methods: tuple[MethodSpec, ...]
 
 
 def write_specs(folder: Path, spec: RunSpec) -> None:
-    """Write the specs of the tasks and methods of a run. Raises ConfigError where the disk refuses."""
+    """Writes the specs of the tasks and methods of a run. Raises ConfigError for a disk error."""
     content = {
         "tasks": [_without_places(task.model_dump()) for task in spec.tasks],
         "methods": [method.model_dump() for method in spec.methods],
@@ -110,7 +112,7 @@ def write_specs(folder: Path, spec: RunSpec) -> None:
 
 
 def _without_places(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns a task, or a part of it, with the file names of its samples in place of their paths on this machine."""
+    """Returns a task, or a part of it, with the paths of its samples reduced to file names."""
     made: dict[str, Any] = {
         key: _without_places(value) if isinstance(value, dict) else value for key, value in data.items()
     }
@@ -121,7 +123,8 @@ def _without_places(data: dict[str, Any]) -> dict[str, Any]:
 
 
 class RecordedMethod(NamedTuple):
-    """What records need of their method. `most_draft_tokens`: of a step, on any route."""
+    """The properties of a method that reading records needs. `most_draft_tokens`: the maximum per step over all
+    routes."""
 
     name: str
     decodes_with: str
@@ -129,9 +132,9 @@ class RecordedMethod(NamedTuple):
 
 
 def read_methods(folder: Path) -> dict[str, RecordedMethod]:
-    """Returns the methods of a run by name, without checking their specs: that would import torch.
+    """Returns the methods of a run by name without validating their specs, which would import torch.
 
-    Raises ConfigError for a file that is absent or broken.
+    Raises ConfigError if the file is absent or broken.
     """
     path = folder / FILE
     content = bounded.read_json(path, REMEDY, strict=False)
@@ -148,7 +151,7 @@ def _recorded_method(method: dict[str, Any]) -> RecordedMethod:
 
 
 def read_specs(folder: Path) -> SpecsFile:
-    """Returns the specs of a run. Raises ConfigError for a file that is absent or broken."""
+    """Returns the specs of a run. Raises ConfigError if the file is absent or broken."""
     path = folder / FILE
     content = bounded.read_json(path, REMEDY, strict=False)  # a threshold may be infinite
     try:
@@ -160,12 +163,12 @@ def read_specs(folder: Path) -> SpecsFile:
         raise ConfigError(f"{path}: cannot be read ({type(error).__name__}: {error}): {REMEDY}") from error
 
 
-MAX_NAMED = 4  # tasks in the name of a folder
+MAX_NAMED = 4  # maximum number of tasks in the name of a folder
 
 
 def default_folder(spec: RunSpec, identity: Mapping[str, Any]) -> Path:
-    """Returns runs/<tasks>-<methods>-<digest of the request>. The same command finds its records again; another one
-    (other data, fewer subsets, a smaller limit) has another folder."""
+    """Returns runs/<tasks>-<methods>-<digest of the request>. The same command finds its records again; a different
+    request (other data, fewer subsets, a smaller limit) has a different folder."""
     tasks = [task.name for task in spec.tasks] if len(spec.tasks) <= MAX_NAMED else [f"{len(spec.tasks)}-tasks"]
     methods = [method.name for method in spec.methods[1:] or spec.methods]
     return folder_of("-".join([*tasks, *methods]), {**identity, **asked_of(spec)})
@@ -178,7 +181,7 @@ def folder_of(names: str, asked: Mapping[str, Any]) -> Path:
 
 
 def asked_of(spec: RunSpec) -> dict[str, Any]:
-    """Returns the parts of a request that the identity lacks: the examples, the repeats, the place of local data."""
+    """Returns the parts of a request that the identity lacks: subsets, limit, repeats, and the path of local data."""
     found: dict[str, Any] = {"subsets": spec.subsets, "limit": spec.limit, "repeats": spec.repeats}
     if spec.subsets_per_task is not None:
         found["subsets_per_task"] = spec.subsets_per_task

@@ -1,4 +1,4 @@
-"""The runner: AR and every method on each example in turn, in one process, recorded block by block."""
+"""The runner: measures AR and every method on each example in turn, in one process, and records block by block."""
 
 import time
 import uuid
@@ -25,14 +25,15 @@ def run(
     report: Callable[[Block, dict[str, Any], bool], None],
     say: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
-    """Measure every block of the plan that is not recorded yet; returns its records, old and new.
+    """Measures every block of the plan that is not recorded yet; returns the records of all blocks, old and new.
 
     `report(block, record, measured)` is called after each block. A record is on disk before the next block begins. A
-    cell is warmed up before the first of its blocks that is measured; `say` is told which passes are made for it.
+    cell is warmed up before its first measured block; `say` receives lines about the passes that are compiled or
+    recorded for it.
     """
     check_same_examples(plan, done, folder)
     records: dict[Key, dict[str, Any]] = {}
-    cell = None  # the last that was warmed up
+    cell = None  # the last one warmed up
     for block in plan:
         old = done.get(block.key)
         earlier = [records[key] for key in block.earlier_keys]
@@ -56,7 +57,7 @@ def run(
 
 
 def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]], folder: RunFolder) -> None:
-    """Records of a data file that has changed since are not this run's."""
+    """Raises ConfigError if a recorded block has another prompt or reference than the data file holds now."""
     for block in plan:
         old = done.get(block.key)
         if old is not None and (old["prompt"], old["reference"]) != (block.prompt_digest, block.reference):
@@ -68,7 +69,7 @@ def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]
 
 
 def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict[str, Any]:
-    """The record of one block; `earlier`: the records of the turns before."""
+    """Returns the record of one block; `earlier`: the records of the earlier turns."""
     cell, example = block.cell, block.example
     results: dict[str, Any] = {}
     num_prompt_tokens, num_truncated = 0, example.truncated_tokens
@@ -89,7 +90,7 @@ def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict
             num_prompt_tokens = len(ids)
             num_truncated = num_cut if block.turn else num_truncated
     lengths = sorted(((budget.num_tokens, budget.model.name) for budget in cell.budgets), reverse=True)
-    budgets = {name: num_tokens for num_tokens, name in lengths}  # to which prompts were cut, in tokens of each model
+    budgets = {name: num_tokens for num_tokens, name in lengths}  # maximum prompt length in tokens of each model
     return {
         "task": cell.task.name,
         "subset": cell.subset,
@@ -110,8 +111,8 @@ def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict
 
 
 def block_ids(block: Block, decoder: Decoder, answers: Sequence[str], chat: str) -> tuple[list[int], int]:
-    """The prompt of a block with a method's own answers before it, and how many of the target's tokens a conversation
-    that has grown too long has lost."""
+    """Returns the prompt of a block with a method's own answers to the earlier turns, and the number of the target's
+    tokens that were removed from a conversation that is too long."""
     whole, kept = conversation(block.example, block.turn, answers), block.texts(answers, chat)
     target = block.cell.decoders[0].model
     num_cut = 0 if kept == whole else len(encode(target, whole, chat)) - len(encode(target, kept, chat))

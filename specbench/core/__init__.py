@@ -1,1 +1,1 @@
-"""What every other package uses: errors, files, bounded reading, the registry, the console, a client of servers."""
+"""Shared basics: errors, files, bounded reading, the registry, the console, and a client of completion servers."""

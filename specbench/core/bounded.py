@@ -1,6 +1,6 @@
-"""Reading of files that somebody else may have written: no more than a bounded size of text, lines and JSON.
+"""Bounded reading of untrusted files: the size of texts, lines and JSON values is limited.
 
-Without bounds a few bytes can take all memory: nested brackets, numbers of a million digits, lines without an end.
+Without limits a few bytes can take all memory: nested brackets, numbers of a million digits, endless lines.
 """
 
 import errno
@@ -14,12 +14,12 @@ from typing import IO, Any, AnyStr
 
 from specbench.core.errors import ConfigError
 
-MAX_BYTES = 64 * 2**20  # of a file that is read as a whole, and of a line
-MAX_MEMORY = 512 * 2**20  # bytes that the values of a JSON text may take
-MAX_DEPTH = 64  # of lists and mappings inside each other
-MAX_DIGITS = 300  # of a number; one of 309 digits is beyond a float
+MAX_BYTES = 64 * 2**20  # of a whole file, and of a line
+MAX_MEMORY = 512 * 2**20  # bytes, estimated, of the values of a JSON text
+MAX_DEPTH = 64  # of nested lists and mappings
+MAX_DIGITS = 300  # of a number; a float has at most 309 digits
 MAX_LINES = 2_000_000
-MAX_EXPANSION = 50  # characters for a byte of a packed file, beyond the first MAX_BYTES
+MAX_EXPANSION = 50  # characters per byte of a compressed file, beyond the first MAX_BYTES
 
 STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -27,15 +27,15 @@ ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class OutOfBounds(ValueError):
-    """What is wrong with a text that parses, or would take too much to parse: a bound that it exceeds, or a key that is
-    there twice."""
+    """The error of a JSON text that exceeds a limit, has a duplicate key, or holds a number or a text that is not
+    allowed."""
 
 
 def read_bytes(path: Path, remedy: str, max_bytes: int = MAX_BYTES) -> bytes:
-    """The content of a file. Raises ConfigError when it cannot be read or has more than `max_bytes`."""
+    """Returns the content of a file. Raises ConfigError if it cannot be read or has more than `max_bytes`."""
     try:
         if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "it is a folder or a device, not a file")  # a pipe would be waited for
+            raise OSError(errno.EINVAL, "it is a folder or a device, not a file")  # reading a pipe could block
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
     except (OSError, ValueError) as error:  # ValueError: NUL in the path
@@ -46,7 +46,7 @@ def read_bytes(path: Path, remedy: str, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def read_text(path: Path, remedy: str, max_bytes: int = MAX_BYTES) -> str:
-    """The content of a file in UTF-8. Raises ConfigError as `read_bytes`, and for another encoding."""
+    """Returns the content of a UTF-8 file. Raises ConfigError as `read_bytes` does, and for another encoding."""
     try:
         return read_bytes(path, remedy, max_bytes).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -54,13 +54,13 @@ def read_text(path: Path, remedy: str, max_bytes: int = MAX_BYTES) -> str:
 
 
 def read_json(path: Path, remedy: str, strict: bool = True) -> Any:
-    """The value in a JSON file. Raises ConfigError "PATH: problem: remedy" when the file cannot be read, does not
-    parse, exceeds a bound, has a key twice in one mapping, or holds a number or a text that JSON does not allow."""
+    """Returns the value in a JSON file. Raises ConfigError "PATH: problem: remedy" if the file cannot be read, does not
+    parse, exceeds a limit, has a duplicate key in a mapping, or holds a number or a text that JSON does not allow."""
     return parse_json(read_text(path, remedy), path, remedy, strict=strict)
 
 
 def read_mapping(path: Path, remedy: str, strict: bool = True) -> dict[str, Any]:
-    """The mapping in a JSON file. Raises ConfigError as `read_json`, and for any other value."""
+    """Returns the mapping in a JSON file. Raises ConfigError as `read_json` does, and for any other value."""
     value = read_json(path, remedy, strict)
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: holds no mapping of keys to values: {remedy}")
@@ -68,9 +68,9 @@ def read_mapping(path: Path, remedy: str, strict: bool = True) -> dict[str, Any]
 
 
 def parse_json(text: str, place: object, remedy: str, line: int | None = None, strict: bool = True) -> Any:
-    """The value of a JSON text; `place` names it in errors, and `line` is the number of its first line in a file.
+    """Returns the value of a JSON text. `place` names it in errors; `line` is the number of its first line in a file.
 
-    Not `strict`: NaN, infinite numbers, NUL and halves of surrogate pairs are allowed. Raises ConfigError.
+    If not `strict`, NaN, infinite numbers, NUL and lone surrogates are allowed. Raises ConfigError.
     """
     at = f"{place}, line {line}" if line else f"{place}"
     try:
@@ -83,7 +83,7 @@ def parse_json(text: str, place: object, remedy: str, line: int | None = None, s
 
 
 def json_value(text: str, strict: bool = True, max_characters: int = MAX_BYTES) -> Any:
-    """The value of a JSON text, as `parse_json` reads it. Raises OutOfBounds or JSONDecodeError."""
+    """Returns the value of a JSON text as `parse_json` does. Raises OutOfBounds or JSONDecodeError."""
     if len(text) > max_characters:
         raise OutOfBounds(f"has more than {max_characters:,} characters, the most that are read")
     if _memory(text) > MAX_MEMORY and _memory(STRING.sub('""', text)) > MAX_MEMORY:
@@ -109,7 +109,7 @@ TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels, the most that are read"
 
 
 def check_depth(value: Any) -> None:
-    """Raise OutOfBounds for lists and mappings nested deeper than MAX_DEPTH."""
+    """Raises OutOfBounds for lists and mappings nested deeper than MAX_DEPTH."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         containers = [node for node in level if type(node) in (dict, list)]
@@ -127,10 +127,10 @@ def check_depth(value: Any) -> None:
 def lines(
     file: IO[AnyStr], place: object, num_packed_bytes: int | None = None, max_lines: float = MAX_LINES
 ) -> Iterator[AnyStr]:
-    """The lines of an open file. `num_packed_bytes`: the size of the packed file that it comes from.
+    """Yields the lines of an open file. `num_packed_bytes`: the size of the compressed file that it comes from.
 
-    Raises ConfigError for a line of more than MAX_BYTES characters, for more than `max_lines` lines, and for a packed
-    file that expands to more than MAX_BYTES + MAX_EXPANSION × `num_packed_bytes` characters.
+    Raises ConfigError for a line of more than MAX_BYTES characters, for more than `max_lines` lines, and for a
+    compressed file that expands to more than MAX_BYTES + MAX_EXPANSION × `num_packed_bytes` characters.
     """
     left = math.inf if num_packed_bytes is None else expanded_bound(num_packed_bytes)
     for number in count(1):
@@ -151,7 +151,7 @@ SPLIT = "divide it, or take what is not needed out"
 
 
 def expanded_bound(num_packed_bytes: int) -> int:
-    """To how many bytes a packed file of this size may expand."""
+    """Returns the maximum number of bytes to which a compressed file of this size may expand."""
     return MAX_BYTES + MAX_EXPANSION * num_packed_bytes
 
 
@@ -163,8 +163,8 @@ def too_large(place: object) -> ConfigError:
 
 
 def _memory(text: str) -> int:
-    """About how many bytes Python takes for the values: for a number 32, a text 64 or more, a list 64, a mapping 128
-    and 32 for each key."""
+    """Returns an estimate of the bytes that Python needs for the values: 32 for a number, 64 or more for a text, 64 for
+    a list, 128 for a mapping and 32 for each of its keys."""
     return 32 * (text.count(",") + text.count('"')) + 64 * text.count("[") + 128 * text.count("{")
 
 

@@ -1,4 +1,5 @@
-"""A server with OpenAI's interface: a request has a deadline, a reply has a bound, and no reply tells the key."""
+"""A client of servers with OpenAI's API. Requests have a deadline, replies have a maximum size, and the API key is
+removed from all replies."""
 
 import asyncio
 import base64
@@ -28,11 +29,12 @@ GAP = r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u2064\ufeff]{0,8}
 
 
 class ApiKey:
-    """A key from the environment.
+    """An API key from the environment.
 
-    A key with fewer than 8 characters is not hidden: it is the filler of a server without keys ("EMPTY", "1"), and a
-    reply without it could lose its rating. A longer one is found in any case, split by white space, in escapes of JSON,
-    URLs and HTML, and in base64. A server that wants to tell the key has other ways; it knows the key anyway.
+    A key with fewer than 8 characters is not hidden: it is a placeholder for a server without keys ("EMPTY", "1"), and
+    removing it from a reply could remove a rating. A longer key is hidden regardless of case, also if it is split by
+    white space, escaped for JSON, URLs or HTML, or base64-encoded. Other encodings are not covered: the server knows
+    the key anyway.
     """
 
     def __init__(self, text: str) -> None:
@@ -41,7 +43,8 @@ class ApiKey:
 
     @classmethod
     def from_environment(cls, setting: str) -> "ApiKey":
-        """The key in OPENAI_API_KEY. Raises ConfigError, which begins with `setting`, where none can be sent."""
+        """Returns the key in OPENAI_API_KEY. Raises ConfigError, whose message begins with `setting`, if no usable key
+        is set."""
         text = os.environ.get(KEY_VARIABLE, "").strip()
         if not text:
             raise ConfigError(f"{setting}: {KEY_VARIABLE} is not set: export the key (any text for a server without)")
@@ -58,15 +61,15 @@ class ApiKey:
         return self._text
 
     def hide(self, text: str) -> str:
-        """A text without the key, and without halves of surrogate pairs, which no file can hold."""
+        """Returns a text without the key, and without lone surrogates, which no file can hold."""
         text = text.encode("utf-8", "replace").decode()
         return self._pattern.sub(HIDDEN, text) if self._pattern else text
 
 
 def _forms(key: str) -> Iterator[str]:
-    """Regular expressions for the forms of a key that programs write."""
+    """Yields regular expressions for the forms in which programs write a key."""
     yield GAP.join(map(_character, key))
-    for num_before in range(3):  # bytes in front of the key, modulo 3, decide what its base64 is
+    for num_before in range(3):  # its base64 depends on the number of bytes before it, modulo 3
         text = base64.b64encode(bytes(num_before) + key.encode()).decode().rstrip("=")
         end = None if (num_before + len(key)) % 3 == 0 else -1  # the last character depends on what follows
         own = text[(0, 2, 3)[num_before] : end]
@@ -79,18 +82,18 @@ def _character(character: str) -> str:
     return rf"(?:\\{{0,4}}(?:{plain}|u00{digits}|x{digits})|%{digits}|&#(?:0{{0,4}}{code}|x0{{0,4}}{code:x});)"
 
 
-MOST_BYTES = 2 * 2**20  # of the body of a reply; a judge writes some thousand
-MOST_SHOWN = 200  # characters of what a server says
-NO_CREDIT = "insufficient_quota"  # the code of an error that no waiting mends, although its status is 429
-MAX_WAIT_SECONDS = 60.0  # before another attempt, whatever the server asks for
-Count = Annotated[int, Field(ge=0, lt=10**7, strict=True)]  # fewer digits than a key that is hidden has characters
+MOST_BYTES = 2 * 2**20  # of the body of a reply; a judge's reply has a few thousand
+MOST_SHOWN = 200  # characters of a server's message
+NO_CREDIT = "insufficient_quota"  # the code of an error with status 429 that waiting does not resolve
+MAX_WAIT_SECONDS = 60.0  # before another attempt, even if the server asks for more
+Count = Annotated[int, Field(ge=0, lt=10**7, strict=True)]  # at most 7 digits, fewer than a hidden key has characters
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Reply:
-    """What a model wrote. The counts, and why it ended there, are the server's own words; None where it tells none.
+    """A model's reply. The token counts and the finish reason are those of the server, or None if it reports none.
 
-    Raises ValueError (pydantic's ValidationError) for anything else.
+    Raises ValueError (pydantic's ValidationError) for invalid values.
     """
 
     text: str
@@ -102,8 +105,8 @@ class Reply:
 class RequestFailed(Exception):
     """A request without a usable reply. The message is one printable line without the key.
 
-    `status`: of the reply, None where none came. `may_pass`: the same request may succeed later.
-    `retry_after`: the seconds that the server asks to be left alone, 0 where it does not say.
+    `status`: HTTP status of the reply, None if there was no reply. `may_pass`: the same request may succeed later.
+    `code`: the server's error code. `retry_after`: seconds that the server asks to wait, 0 if it does not say.
     """
 
     def __init__(
@@ -118,9 +121,9 @@ class RequestFailed(Exception):
 
 
 class Completions:
-    """A server at `url`, which an error calls `setting`. Threads may share it.
+    """A server at `url`, which errors call `setting`. It is thread-safe.
 
-    Raises ConfigError where the environment has no key.
+    Raises ConfigError if the environment has no key.
     """
 
     def __init__(
@@ -133,11 +136,12 @@ class Completions:
             "openai",
             "httpx2",
             "httpcore2",
-        ):  # below this level they log headers, in which a server may echo the key
+        ):  # at lower levels they log headers, in which a server may echo the key
             logging.getLogger(name).setLevel(logging.WARNING)
 
     def ask(self, path: str, request: Mapping[str, Any]) -> Reply:
-        """The reply to a request, such as to `chat/completions`; asked again where that may help, until `stopped`.
+        """Returns the reply to a request to a path such as `chat/completions`. Repeats failed requests that may succeed
+        later, until `stopped` is set.
 
         An attempt takes at most `timeout_seconds`. Raises RequestFailed.
         """
@@ -170,7 +174,7 @@ class Completions:
             raise RequestFailed("what came is no completion: check the URL", answer.status, False) from None
 
     async def _post(self, path: str, request: Mapping[str, Any]) -> "_Answer":
-        """Sends a request and reads its whole reply. Raises what stood in the way of a reply."""
+        """Sends a request and reads its whole reply. Raises the client's errors if there is no reply."""
         import httpx2
         import openai
 
@@ -185,7 +189,8 @@ class Completions:
         return _Answer(reply.status_code, dict(reply.headers), reply.content.decode("utf-8", "replace"))
 
     def _no_answer(self, error: Exception) -> RequestFailed:
-        """The failure of a request to which no whole reply came. An address or a proxy that cannot be fails again."""
+        """Returns the error for a request without a complete reply. An invalid address or proxy is not worth a
+        retry."""
 
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         if isinstance(cause, Unbounded):
@@ -196,7 +201,7 @@ class Completions:
         return RequestFailed(self._line(f"{type(cause).__name__}: {cause}"), None, may_pass)
 
     def _refusal(self, answer: "_Answer") -> RequestFailed:
-        """What a status other than success says."""
+        """Returns the error for a status other than success."""
         message, code = _said(answer.body)
         if answer.status < 400:
             place = answer.headers.get("location", "nowhere")
@@ -206,7 +211,7 @@ class Completions:
         return RequestFailed(line, answer.status, may_pass, code, answer.retry_after)
 
     def _line(self, said: str) -> str:
-        """One printable line without the key."""
+        """Returns one printable line without the key."""
         text = "".join(each if each.isprintable() else " " for each in self._key.hide(said))
         return " ".join(text.split())[:MOST_SHOWN]
 
@@ -222,11 +227,11 @@ class _Answer(NamedTuple):
             seconds = float(self.headers.get("retry-after", 0))
         except ValueError:  # a date
             return 0.0
-        return seconds if seconds > 0 else 0.0  # not a number is not
+        return seconds if seconds > 0 else 0.0  # also 0 for NaN
 
 
 def _may_pass(status: int) -> bool:
-    """Whether the same request may succeed later."""
+    """Returns whether the same request may succeed later."""
     return status >= 500 or status in (408, 409, 429)
 
 
@@ -234,7 +239,7 @@ def _without_key(value: Any, info: ValidationInfo[ApiKey]) -> Any:
     return info.context.hide(value) if isinstance(value, str) else value
 
 
-Text = Annotated[str, BeforeValidator(_without_key)]  # the only texts of a reply that are read
+Text = Annotated[str, BeforeValidator(_without_key)]  # all texts of a reply that are read have this type
 
 
 class _Message(BaseModel):
@@ -242,7 +247,7 @@ class _Message(BaseModel):
 
 
 class _Choice(BaseModel):
-    """Of a chat a message, else a text."""
+    """A choice of a reply: chats have a message, other completions a text."""
 
     message: _Message | None = None
     text: Text | None = None
@@ -260,7 +265,8 @@ class _Completion(BaseModel):
 
 
 def _said(body: str) -> tuple[str, str | None]:
-    """The message and the code of an error: `{"error": {"message": …, "code": …}}`, or `{"detail": …}`, or any text."""
+    """Returns the message and the code of an error body: `{"error": {"message": …, "code": …}}`, `{"detail": …}`, or
+    any text."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
@@ -272,7 +278,7 @@ def _said(body: str) -> tuple[str, str | None]:
 
 
 def _reply(completion: _Completion) -> Reply:
-    """The first choice. Raises ValueError where it holds no text."""
+    """Returns the first choice. Raises ValueError if it holds no text."""
     choice, usage = completion.choices[0], completion.usage or _Usage()
     if choice.message is None and choice.text is None:
         raise ValueError("neither a message nor a text")
@@ -282,23 +288,24 @@ def _reply(completion: _Completion) -> Reply:
 
 
 def check_url(url: str, setting: str) -> None:
-    """Raise ConfigError, which begins with `setting`, for what is no address of a server or has secrets in it."""
-    if "@" in url or "?" in url:  # which would be in every log of a request
+    """Raises ConfigError, whose message begins with `setting`, for an invalid server address or one that contains
+    secrets."""
+    if "@" in url or "?" in url:  # these would appear in every log of a request
         raise ConfigError(f"{setting}: has a user or a query: leave them out, and set {KEY_VARIABLE}")
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets that do not close, a port that is no number or too large
+    except ValueError:  # unclosed brackets, or a port that is not a number or too large
         is_address = False
     if not is_address:
         raise ConfigError(f"{setting} {url}: no URL: write it as http://localhost:8000/v1")
 
 
-KEPT_HEADERS = (b"location", b"retry-after")  # others, such as a charset, would say how the body is to be decoded
+KEPT_HEADERS = (b"location", b"retry-after")  # others, such as a charset, would change how the body is decoded
 
 
 class Unbounded(Exception):
-    """A reply was refused before its end was read. `status`: its HTTP status."""
+    """A reply that was refused before its end was read. `status`: its HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -306,14 +313,15 @@ class Unbounded(Exception):
 
 
 class BoundedClient(httpx2.AsyncClient):
-    """Reads at most `max_bytes` of a body. Returns a redirect unfollowed, so that no prompt goes to another server."""
+    """An HTTP client that reads at most `max_bytes` of a body. It does not follow redirects, so no prompt is sent to
+    another server."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(timeout=None, verify=_tls(), follow_redirects=False)
         self._max_bytes = max_bytes
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Returns the response with its whole body. Raises Unbounded, and what httpx2 raises."""
+        """Returns the response with its whole body. Raises Unbounded and the errors of httpx2."""
         request.headers["Accept-Encoding"] = "identity"
         options |= {"stream": True, "follow_redirects": False}
         response = await super().send(request, **options)
@@ -337,5 +345,5 @@ class BoundedClient(httpx2.AsyncClient):
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Whose certificates are trusted. It takes longer to make than a request."""
+    """Returns the trusted certificates, cached because loading them takes longer than a request."""
     return httpx2.create_ssl_context()

@@ -1,4 +1,4 @@
-"""The two outputs of a command: results on stdout, everything else on stderr."""
+"""The outputs of a command: results on stdout, everything else on stderr."""
 
 import os
 import re
@@ -14,15 +14,15 @@ from rich.text import Text
 
 from specbench.core.errors import ConfigError
 
-INTERRUPTED = 130  # the exit code of a program that an interrupt ended
-CLOSED_PIPE = 141  # the exit code of a program that nobody reads any more
-SILENCE = 10.0  # seconds at least, between lines about where a command is
-# What moves the cursor, commands a terminal (C0 but tab and line feed, DEL, C1), ends lines or turns texts around.
+INTERRUPTED = 130  # the exit code after an interrupt
+CLOSED_PIPE = 141  # the exit code after the reader closes the pipe
+SILENCE = 10.0  # minimum seconds between progress lines
+# Control characters (C0 except tab and line feed, DEL, C1), line separators, and marks of text direction.
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class PlainConsole(Console):
-    """A console that prints texts as they are: names of users hold brackets and colons too."""
+    """A console that prints texts literally, because names from users may contain brackets and colons."""
 
     def __init__(self, stderr: bool = False) -> None:
         # A pipe or a file has no width of its own; 100 columns hold every table.
@@ -30,11 +30,12 @@ class PlainConsole(Console):
         super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """As `render`, before a table measures the text."""
+        """Escapes control characters as `render` does, before a table measures the text."""
         return super().render_str(visible(text), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Escapes control characters in everything that is printed, so that a file cannot command the terminal."""
+        """Escapes control characters in everything that is printed, so that no file content can control the
+        terminal."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else visible(text), style, control)
 
@@ -44,8 +45,7 @@ class PlainConsole(Console):
 
 
 def visible(text: str) -> str:
-    """Returns the text with each control character as its escape, such as \\u001b, which JSON reads as the same
-    character."""
+    """Returns the text with each control character replaced by its JSON escape, such as \\u001b."""
     return CONTROLS.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
@@ -53,13 +53,13 @@ stdout, stderr = PlainConsole(), PlainConsole(stderr=True)
 
 
 def say(console: Console, text: str) -> None:
-    """Print one line as it is."""
+    """Prints one line literally."""
     console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def saying(what: str) -> Iterator[Callable[[str], None]]:
-    """Shows the progress of a long command: a line that changes on a terminal, a line at intervals elsewhere."""
+    """Shows the progress of a long command: a changing line on a terminal, a line at intervals elsewhere."""
     if stderr.is_terminal:
         with stderr.status(what) as status:
             yield status.update
@@ -76,13 +76,13 @@ def saying(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def fail(error: ConfigError) -> int:
-    """Print the error in one line; returns the exit code."""
+    """Prints the error in one line; returns the exit code."""
     stderr.print(f"error: {error}", soft_wrap=True)
     return 2
 
 
 def discard_output() -> None:
-    """Discards the rest of a closed stream; Python would complain about it at exit."""
+    """Discards the rest of a closed stream, about which Python would complain at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -99,6 +99,6 @@ def show_warning(
     file: object = None,
     line: str | None = None,
 ) -> None:
-    """Prints warnings of specbench in one line; those of libraries are not for the user."""
+    """Prints specbench's own warnings in one line and ignores those of libraries."""
     if category is UserWarning and "specbench" in filename:
         stderr.print(f"warning: {message}", soft_wrap=True)

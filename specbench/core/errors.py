@@ -1,18 +1,19 @@
-"""The one kind of error a user sees: one line that says what is wrong, where, and what to do."""
+"""The only kind of error that a user sees: one line that states the problem, its place, and the remedy."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class ConfigError(Exception):
-    """A user's mistake or a missing thing outside the program. Printed as one line, exit code 2."""
+    """A user's mistake, or a missing resource outside the program. It is printed as one line, with exit code 2."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
 
 
 def nearest(value: str, choices: Iterable[str]) -> str:
-    """The part of an error that names the valid choices, a close one first: "did you mean 'fsd'? (choices: …)"."""
+    """Returns the part of an error that lists the valid choices, a similar one first: "did you mean 'fsd'? (choices:
+    …)"."""
     known = sorted(choices)
     close = get_close_matches(value, known, n=1, cutoff=0.5)
     if close:

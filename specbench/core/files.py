@@ -1,4 +1,4 @@
-"""Files as a whole: written in one step, and named by their bytes."""
+"""Reading and writing of whole files: locks, atomic writes, and digests."""
 
 import errno
 import hashlib
@@ -14,7 +14,7 @@ from typing import IO, Any
 
 
 def _module(name: str) -> Any:
-    """A module of the standard library that only some systems have; None on the others."""
+    """Returns a module of the standard library that only some systems have; None on the others."""
     try:
         return import_module(name)
     except ImportError:
@@ -22,16 +22,16 @@ def _module(name: str) -> Any:
 
 
 fcntl, msvcrt = _module("fcntl"), _module("msvcrt")
-PAUSE, READERS = 0.05, 10.0  # seconds: between two tries on Windows; for how long readers there wait for each other
+PAUSE, READERS = 0.05, 10.0  # seconds on Windows: between two tries; maximum wait of a reader for another one
 
 
 @contextmanager
 def locked(path: Path, *, wait: bool, shared: bool = False) -> Iterator[None]:
-    """Hold a lock file, which is made with its folder where it is absent; the system frees it when the process ends.
-    `shared`: others that share it may hold it as well; on Windows, which has no such locks, one after the other.
+    """Holds a lock file, which is created with its folder if absent; the system releases the lock when the process
+    ends. `shared`: other holders of a shared lock are allowed; Windows has no such locks, so holders take turns there.
 
-    Raises OSError when it cannot be made, BlockingIOError when another holds it and `wait` is False. Warns where the
-    file system has no locks.
+    Raises OSError if the file cannot be created, and BlockingIOError if another process holds it and `wait` is False.
+    Warns if the file system does not support locks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
@@ -45,7 +45,7 @@ def locked(path: Path, *, wait: bool, shared: bool = False) -> Iterator[None]:
 
 
 def _take(file: IO[str], path: Path, wait: bool, shared: bool) -> bool:
-    """Whether the file is locked now; not where the file system has no locks, which is told."""
+    """Returns whether the file is locked now. Warns and returns False if the file system does not support locks."""
     try:
         if fcntl is not None:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
@@ -61,7 +61,7 @@ def _take(file: IO[str], path: Path, wait: bool, shared: bool) -> bool:
 
 
 def _lock_byte(file: IO[str], wait: bool, seconds: float) -> None:
-    """Lock the first byte, as Windows locks files; try again for so many seconds, or until it is free."""
+    """Locks the first byte, as is usual on Windows. Retries without a limit if `wait`, else for up to `seconds`."""
     end = time.monotonic() + seconds
     while True:
         file.seek(0)
@@ -74,13 +74,14 @@ def _lock_byte(file: IO[str], wait: bool, seconds: float) -> None:
         time.sleep(PAUSE)
 
 
-# Neither empties a file that another writes, nor follows a link; the last two are not everywhere.
+# These flags neither truncate another writer's file nor follow links. Some systems lack the last two.
 FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 TRAINING_RECORD = "training.json"  # in the folder of every drafter that `specbench train` makes
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """A text, in UTF-8, as `write_bytes`; OSError too for a text that cannot be UTF-8, such as some names of files."""
+    """Writes a text in UTF-8, as `write_bytes`. Raises OSError also for a text that UTF-8 cannot encode, such as some
+    file names."""
     try:
         content = text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -91,8 +92,9 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes | memoryview) -> None:
-    """Replace a file in one step: a reader or a crash sees the old content or the new one. Raises OSError, and then the
-    file is as it was. Removes what killed writers of the same file have left."""
+    """Replaces a file atomically: readers, also after a crash, see either the old content or the new one. Raises
+    OSError and leaves the file unchanged if that fails. Removes temporary files of this file left by killed
+    processes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary, file = _open_temporary(path)
     try:
@@ -100,7 +102,7 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            if fcntl is None:  # Windows moves no open file
+            if fcntl is None:  # Windows cannot rename an open file
                 file.close()
             os.replace(temporary, path)
     except BaseException:
@@ -111,7 +113,8 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Raise OSError where `write_atomically` could not replace the file: asked before there is anything to write."""
+    """Raises OSError if `write_atomically` could not replace the file, so that this is known before there is content to
+    write."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
@@ -123,18 +126,19 @@ def check_place(path: Path) -> None:
 
 
 def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
-    """A new file in the same folder, which is locked for as long as it is open: its writer lives, on whatever host."""
+    """Returns a new file in the same folder. It is locked while it is open, which tells other processes, on any host,
+    that its writer is alive."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     while True:
         file = os.fdopen(os.open(temporary, FLAGS, 0o666), "r+b")
         if not _lock(file, wait=True) or _is_at(file, temporary):
             file.truncate()
             return temporary, file
-        file.close()  # a process that removes what others left had it first
+        file.close()  # a process that was removing leftovers has unlinked it
 
 
 def _remove_left(path: Path) -> None:
-    """Remove the temporary files of this file that nobody holds: their writers were killed."""
+    """Removes the temporary files of this file that no process has locked: their writers were killed."""
     pattern = re.compile(re.escape(f".{path.name}.") + r"\d+\.tmp")
     with suppress(OSError):
         for left in [path.with_name(name) for name in os.listdir(path.parent) if pattern.fullmatch(name)]:
@@ -144,7 +148,8 @@ def _remove_left(path: Path) -> None:
 
 
 def _lock(file: IO[bytes], wait: bool) -> bool:
-    """Whether this process alone now holds the file; not where the system or the file system has no such locks."""
+    """Returns whether this process now holds an exclusive lock; False if the system or the file system has no such
+    locks."""
     if fcntl is None:
         return False
     try:
@@ -155,7 +160,7 @@ def _lock(file: IO[bytes], wait: bool) -> bool:
 
 
 def _is_at(file: IO[bytes], path: Path) -> bool:
-    """Whether an open file still has this name."""
+    """Returns whether an open file still has this path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -163,6 +168,6 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
 
 
 def file_digest(path: Path) -> str:
-    """12 hex digits of SHA-256 over the bytes of a file."""
+    """Returns 12 hex digits of SHA-256 over the bytes of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:12]

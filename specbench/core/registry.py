@@ -1,8 +1,8 @@
-"""Names → factories of drafters, rules, bridges, decoders, readers, scorers and task sources.
+"""Registries of components: names mapped to factories of drafters, rules, bridges, decoders, readers, scorers and task
+sources, from this package and from plug-ins.
 
-They come from this package and from plug-ins.
-
-The options of a component are the keyword-only parameters of its factory: annotations and defaults are the schema.
+The keyword-only parameters of a factory are the options of the component; their annotations and defaults are the
+schema.
 """
 
 import importlib
@@ -19,12 +19,13 @@ from pydantic_core import CoreSchema
 from specbench.core.errors import ConfigError, nearest
 
 Factory = Callable[..., Any]
-MAX_INT = 2**63 - 1  # of every number of a spec: what tensors and files can hold
+MAX_INT = 2**63 - 1  # maximum of every integer in a spec: tensors and files hold no larger ones
 
 
 class Registry:
-    """One kind of component. `group`: the entry point group through which plug-ins add to it; `home`: the module whose
-    import registers the built-in ones, imported at the first look-up (it imports torch, and this module)."""
+    """The registry of one kind of component. `group`: the entry point group of its plug-ins. `home`: the module whose
+    import registers the built-in components. It is imported at the first look-up, because it imports torch and this
+    module."""
 
     def __init__(self, kind: str, group: str, home: str | None = None) -> None:
         self.kind = kind
@@ -34,7 +35,7 @@ class Registry:
         self._options: dict[str, tuple[Factory, type[BaseModel]]] = {}
 
     def register(self, name: str) -> Callable[[Factory], Factory]:
-        """Decorator that adds a factory under a name."""
+        """Returns a decorator that registers a factory under a name."""
 
         def add(factory: Factory) -> Factory:
             if name in self._builtin:
@@ -57,7 +58,7 @@ class Registry:
             importlib.import_module(self.home)
 
     def get(self, name: str) -> Factory:
-        """The factory, or a ConfigError that lists the choices."""
+        """Returns the factory. Raises ConfigError that lists the choices."""
         self._import_home()
         if name in self._builtin:
             return self._builtin[name]
@@ -71,7 +72,7 @@ class Registry:
         return factory
 
     def options_model(self, name: str) -> type[BaseModel]:
-        """The pydantic model of a component's options."""
+        """Returns the pydantic model of a component's options."""
         factory = self.get(name)
         known = self._options.get(name)
         if known is None or known[0] is not factory:
@@ -79,7 +80,8 @@ class Registry:
         return known[1]
 
     def complete(self, name: str, options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-        """Options checked and with their defaults filled in. Raises ConfigError naming the key, below `place`."""
+        """Returns validated options with defaults filled in. Raises ConfigError that names the key, prefixed by
+        `place`."""
         model = self.options_model(name)
         try:
             return model.model_validate(dict(options)).model_dump()
@@ -102,9 +104,9 @@ def _make_strict(schema: Any) -> None:
 
 
 class Strict(BaseModel):
-    """A model whose numbers and booleans are no texts and no each other's: only a whole number may stand for a float.
+    """A model that does not convert between texts, numbers and booleans, except that an integer is accepted as a float.
 
-    pydantic's own strict mode would refuse lists for tuples too.
+    pydantic's own strict mode would also reject lists for tuples.
     """
 
     @classmethod
@@ -129,9 +131,10 @@ class _Options(Strict):
 
 
 def first_problem(error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = ": correct it") -> str:
-    """The first problem of a pydantic error in one line: the key's path, what is wrong, the nearest valid choice; of
-    missing keys all. remedy: said behind a value that is out of range or of another kind."""
-    # An unknown key is often a missing one misspelt: it is named first.
+    """Returns the first problem of a pydantic error in one line: the path of the key, the problem, and the nearest
+    valid choice. If several keys are missing, all are named. `remedy`: appended for a value that is out of range or of
+    a wrong type."""
+    # An unknown key is reported first, because it is often a misspelt missing key.
     problem = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     path = _path(place, problem["loc"])
     key = str(problem["loc"][-1]) if problem["loc"] else path
@@ -159,7 +162,7 @@ def _path(place: str, location: tuple[int | str, ...]) -> str:
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     for part in location:
         field = model.model_fields.get(str(part))
-        if field is None:  # the number or the key of an entry
+        if field is None:  # the index or the key of an entry
             continue
         inner = field.annotation
         models = [t for t in [inner, *get_args(inner)] if isinstance(t, type) and issubclass(t, BaseModel)]

@@ -1,13 +1,15 @@
-"""What comes with specbench: where tasks, methods and boards are, and how its models are named."""
+"""Resources in the specbench package: the folders of tasks, methods and leaderboards, and the prefix of embedded
+models."""
 
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
-EMBEDDED = "embedded:"  # what the names of the models that come with specbench begin with
+EMBEDDED = "embedded:"  # prefix of the names of the models in the package
 
 
 def builtin_dir(kind: str) -> Path:
-    """The folder of built-in `tasks`, `methods` or `leaderboards`: of the checkout if it is there, or in the wheel."""
+    """Returns the folder of built-in `tasks`, `methods` or `leaderboards`: in the checkout if there is one, else in the
+    wheel."""
     checkout = PACKAGE.parent
     pyproject = checkout / "pyproject.toml"
     if pyproject.is_file() and 'name = "specbench"' in pyproject.read_text(encoding="utf-8"):

@@ -1,4 +1,5 @@
-"""A folder of one piece of work: one process works in it, the same command resumes it, a result is whole or absent."""
+"""A folder for one resumable task: one process at a time works in it, the same command resumes it, and results are
+written completely or not at all."""
 
 import json
 import os
@@ -13,14 +14,15 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked, write_atomically
 
-MAX_CHANGES = 3  # settings that a message names
+MAX_CHANGES = 3  # maximum number of settings named in a message
 
 
 class ResumableFolder:
-    """Holds the lock of a folder, and the identity of the work that is done in it.
+    """A locked folder with the identity of the work that is done in it.
 
-    `path`: the folder that messages name. `option`: the command-line option that gives it. `work`: the folder of the
-    lock and the identity, `path` itself when absent. Subclasses override what their messages and identities need.
+    `path`: the folder that messages name. `option`: the command-line option that sets it. `work`: the folder of the
+    lock and the identity, by default `path`. Subclasses override the parts of messages and the comparison of
+    identities.
     """
 
     IDENTITY = "identity.json"
@@ -33,10 +35,9 @@ class ResumableFolder:
 
     @contextmanager
     def held(self, identity: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """Hold the folder, which is made where it is absent, until the block ends. Without an identity it is only
-        locked.
+        """Locks the folder, which is created if absent, until the block ends. Without an identity it is only locked.
 
-        Raises ConfigError when another process holds it, it cannot be written, or it belongs to other work.
+        Raises ConfigError if another process holds it, it cannot be written, or it belongs to other work.
         """
         with ExitStack() as lock:
             with self.writing():
@@ -47,7 +48,7 @@ class ResumableFolder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Turn an error of the disk into one line. Raises ConfigError."""
+        """Turns a disk error into a one-line ConfigError."""
         try:
             yield
         except BlockingIOError as error:
@@ -61,8 +62,8 @@ class ResumableFolder:
             ) from error
 
     def claim(self, identity: dict[str, Any]) -> None:
-        """Write the identity into a new folder, and compare it with that of an old one. Raises ConfigError naming what
-        differs, and OSError."""
+        """Writes the identity into a new folder, or compares it with that of an existing one. Raises ConfigError that
+        names the differences, and OSError."""
         file = self.work / self.IDENTITY
         if not file.exists():
             write_identity(file, identity)
@@ -78,29 +79,29 @@ class ResumableFolder:
             )
 
     def changes(self, old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-        """Returns a text for each setting that keeps this work from resuming the old one."""
+        """Returns a text for each setting that prevents this work from resuming the old one."""
         return changed_settings(old, now)
 
     def repair(self) -> str:
-        """Returns what to do about an identity that cannot be read."""
+        """Returns the remedy for an unreadable identity."""
         return f"delete {self.work} to begin anew, or choose another {self.option}"
 
     def holds(self) -> str:
-        """Returns what the folder holds of its work, such as "holds records"."""
+        """Returns a description of the content, such as "holds records"."""
         return "holds work"
 
     def kept(self) -> str:
-        """Returns what remains when the disk refuses, as the end of a sentence; empty when there is nothing to say."""
+        """Returns the part of a disk error that names what is kept, as the end of a sentence; empty by default."""
         return ""
 
 
 def write_identity(file: Path, identity: Mapping[str, Any]) -> None:
-    """Write an identity in one step. Raises OSError."""
+    """Writes an identity atomically. Raises OSError."""
     write_atomically(file, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
 
 
 def refusal(path: Path, error: OSError) -> str:
-    """Returns why a folder cannot be written."""
+    """Returns the reason why a folder cannot be written."""
     if path.is_file():
         return "it is a file, not a folder"
     if isinstance(error, FileNotFoundError):
@@ -134,11 +135,11 @@ def flatten(value: Any, prefix: str = "") -> dict[str, str]:
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """Give an empty folder `.NAME.building` that takes the place of `folder` when the block ends without an error.
+    """Yields an empty folder `.NAME.building`, which replaces `folder` when the block ends without an error.
 
-    A killed process leaves the old folder as it was; the next one removes what it left. A lock beside the folder keeps
-    other processes out. Raises BlockingIOError where one replaces the same folder, and OSError where the disk refuses;
-    the old folder is then as it was.
+    If the process is killed, the old folder is unchanged, and the next process removes the leftovers. A lock file next
+    to the folder keeps other processes out. Raises BlockingIOError if another process is replacing the same folder, and
+    OSError for a disk error, after which the old folder is unchanged.
     """
     folder = folder.resolve()
     building = folder.with_name(f".{folder.name}.building")
@@ -153,12 +154,12 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 def lock_of(folder: Path) -> Path:
-    """Returns the lock file that `replacing` holds."""
+    """Returns the path of the lock file that `replacing` holds."""
     return folder.with_name(f".{folder.name}.lock")
 
 
 def _put_in_place(building: Path, folder: Path) -> None:
-    """Rename the new folder to the place of the old one, which comes back when that fails."""
+    """Moves the new folder to the place of the old one, which is restored if that fails."""
     earlier = folder.with_name(f".{folder.name}.earlier")
     remove_folder(earlier)
     if not folder.exists():
@@ -175,7 +176,7 @@ def _put_in_place(building: Path, folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder and all in it, several files at a time: some file systems take milliseconds for each."""
+    """Removes a folder and its content, several files at a time, since some file systems take milliseconds per file."""
     with ThreadPoolExecutor(8) as threads, suppress(OSError):
         list(threads.map(os.unlink, [path for path in folder.rglob("*") if not is_real_folder(path)]))
     shutil.rmtree(folder, ignore_errors=True)

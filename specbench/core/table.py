@@ -1,8 +1,8 @@
-"""A table as one value, shown as text on a terminal of 100 columns, as Markdown, or as LaTeX.
+"""Tables that are shown as text on a terminal of 100 columns, as Markdown, or as LaTeX.
 
     Table("title", (*words("method"), *numbers("α", "τ")), rows=[["sd", "0.812", "3.21"]], caption=["greedy"])
 
-A console prints a Table as it is. `Table.markdown()` and `Table.latex()` return strings.
+A console prints a Table directly. `Table.markdown()` and `Table.latex()` return strings.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ LATEX_SPECIAL = {
 class Column:
     """A column of a table.
 
-    `heading`: may have line breaks, which only a terminal shows. `is_number`: aligned to the right. `folds`: long cells
-    take several lines on a terminal. `width`, `min_width`: in characters, on a terminal. `is_for_screen`: Markdown and
-    LaTeX leave the column out.
+    `heading`: may contain line breaks, which only a terminal shows. `is_number`: aligned to the right. `folds`: long
+    cells take several lines on a terminal. `width`, `min_width`: in characters, on a terminal. `is_for_screen`: omitted
+    from Markdown and LaTeX.
     """
 
     heading: str
@@ -55,8 +55,8 @@ def numbers(*headings: str, folds: bool = False) -> tuple[Column, ...]:
 class Table:
     """A table.
 
-    `rows`: a cell per column; RULE begins a new section; a row of one cell is the heading of the rows below it.
-    `caption`: a line each, below the table. `best`: row and column of the value that Markdown and LaTeX show in bold.
+    `rows`: one cell per column. RULE begins a new section; a row of one cell is the heading of the rows below it.
+    `caption`: one line each, below the table. `best`: row and column of the value that Markdown and LaTeX show in bold.
     """
 
     title: str
@@ -66,7 +66,7 @@ class Table:
     best: tuple[int, int] | None = None
 
     def __rich__(self) -> ScreenTable:
-        """Returns the table as a terminal shows it."""
+        """Returns the table for a terminal."""
         shown = ScreenTable(
             title=Text(self.title), caption=Text("\n".join(self.caption)) if self.caption else None,
             caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
@@ -111,7 +111,7 @@ class Table:
         return len(row) == 1 < len(self.columns)
 
     def _kept(self, escaped: Callable[[str], str], bold: Callable[[str], str]) -> tuple[list[Column], list[list[str]]]:
-        """Returns columns and rows for a page, the cells escaped."""
+        """Returns the columns and rows that Markdown and LaTeX show, with escaped cells."""
         kept = [place for place, column in enumerate(self.columns) if not column.is_for_screen]
         rows = []
         for number, row in enumerate(self.rows):
@@ -124,20 +124,20 @@ class Table:
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], is_number: Sequence[bool] = ()) -> str:
-    """Returns a Markdown table of cells that are Markdown already."""
+    """Returns a Markdown table; the cells must already be Markdown."""
     rules = ["--:" if number else "---" for number in is_number] or ["---"] * len(headings)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, rules, *rows))
 
 
 def escaped_markdown(text: str) -> str:
-    """Returns a text of one line in which nothing is markup: names of users may hold any character."""
+    """Returns a text as one line without markup, since names from users may contain any character."""
     for character in MARKDOWN_SPECIAL:
         text = text.replace(character, f"\\{character}")
     return " ".join(text.splitlines())
 
 
 def escaped_latex(text: str) -> str:
-    """Returns a text of one line in which nothing is a command, with the signs that the fonts of LaTeX lack spelled."""
+    """Returns a text as one line without commands, with characters that LaTeX fonts lack replaced."""
     return "".join(LATEX_SPECIAL.get(character, character) for character in " ".join(text.splitlines()))
 
 

@@ -1,4 +1,4 @@
-"""CPU threads of this process, and who else measures beside it."""
+"""CPU threads of this process, and the number of workers that share the machine's CPUs."""
 
 import os
 
@@ -10,7 +10,9 @@ _num_sharing = 1
 
 
 def set_threads(num_threads: int | None, embedded: bool) -> None:
-    """`embedded`: whether the target is. The embedded pair is so small that more than one only adds noise."""
+    """Sets torch's number of CPU threads. `embedded`: whether the target is an embedded model; the default is then 1,
+    since more threads only add noise to a model that small. Raises ConfigError for a number below 1 or above the number
+    of CPUs."""
     most = os.cpu_count() or 1
     if num_threads is not None and not 1 <= num_threads <= most:
         raise ConfigError(f"--threads {num_threads}: this machine has {most} CPUs: give 1 to {most}")
@@ -19,17 +21,17 @@ def set_threads(num_threads: int | None, embedded: bool) -> None:
 
 
 def share_machine(num_workers: int) -> None:
-    """Say how many processes measure on the CPUs of this machine at once, this one among them."""
+    """Sets the number of processes that measure on the CPUs of this machine at the same time, including this one."""
     global _num_sharing
     _num_sharing = num_workers
 
 
 def num_sharing() -> int:
-    """The processes that measure on the CPUs of this machine at once."""
+    """Returns the number of processes that measure on the CPUs of this machine at the same time."""
     return _num_sharing
 
 
 def called(device: str, num_workers: int) -> str:
-    """The name of a machine's CPUs, as rows have it: with the number of workers that share them and slow each other
-    down, so that such rows compare with no others."""
+    """Returns the name of a machine's CPUs for rows. The name includes the number of workers that share the CPUs, since
+    they slow each other down: such rows compare only with rows of as many workers."""
     return f"{device}, one of {num_workers} workers" if num_workers > 1 else device

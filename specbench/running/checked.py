@@ -75,7 +75,7 @@ def chosen_tasks(names: Sequence[str]) -> list[str]:
 
 
 def check_revisions(options: RunOptions) -> None:
-    """Raises ConfigError for a revision of a model that is not on the hub, where it would have no effect."""
+    """Raises ConfigError for a revision without a model on the hub, since it would silently have no effect."""
     for role, name, revision in (
         ("target", options.target, options.target_revision),
         ("drafter", options.drafter, options.drafter_revision),

@@ -1,5 +1,4 @@
-"""Composes a method for a model pair: a drafter, a verification rule and a vocabulary bridge, ready to decode a
-prompt."""
+"""Composition of methods for a model pair: drafter, verification rule and vocabulary bridge become a decoder."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -97,8 +96,7 @@ def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> D
 
 
 def bridged_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
-    """Returns the method's drafter, which proposes tokens of the target, through a vocabulary bridge if it needs
-    one."""
+    """Returns the method's drafter, through a vocabulary bridge if needed: it proposes tokens of the target."""
     if models.drafter is None or not method.needs_drafter:
         return make_drafter(method, models, sampling)
 
@@ -191,8 +189,8 @@ class RoutedDecoder(Decoder):
 
 
 def route_of(language: str | None, routes: Collection[str]) -> str:
-    """Returns the route of a language: by its code as given, without region and script, or in the other ISO 639
-    form."""
+    """Returns the route of a language: by its code as given, without region and script, or in the other ISO 639 form.
+    Returns the default route if there is none."""
     codes = (language, language.partition("-")[0], known(language)) if language else ()
     return next((code for code in codes if code in routes and code is not None), DEFAULT)
 
@@ -237,8 +235,8 @@ NUM_SEEDS = 2**63  # number of values of stream_seed
 
 @dataclass(frozen=True)
 class RandomAllocation(Decoder):
-    """A decoder that gives each query at random to the target alone (like `ar`) or to the drafter alone (like
-    `draft-only`)."""
+    """A decoder that allocates each query at random to the target alone, as `ar`, or the drafter alone, as
+    `draft-only`."""
 
     alone: tuple[Decoder, Decoder]
 

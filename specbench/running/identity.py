@@ -17,8 +17,7 @@ Drafting = dict[str, str | None]  # name and revision
 def run_identity(
     spec: RunSpec, cells: Sequence[Cell], models: Models, environment: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the settings that all records of a folder must share: all except the choice of examples and the number of
-    repeats."""
+    """Returns the settings that all records of a folder must share: all but the choice of examples and the repeats."""
     drafters = {
         decoder.method.name: drafter_identity(decoder, models) for cell in cells[:1] for decoder in cell.decoders
     }

@@ -1,5 +1,5 @@
-"""The requirements of methods on the models of a run: the lengths of compiled passes and the capacity of their
-buffers."""
+"""The requirements of methods on the models of a run: the lengths of passes, and the capacity for prompts and
+answers."""
 
 import json
 import math
@@ -50,8 +50,8 @@ class CompileRequirements:
         return min(num_read + num_new, self.limit or num_read + num_new)
 
     def room_for(self, texts: Texts, num_new: int, chat: str) -> int:
-        """Returns the same for a conversation. A model that decodes alone reads it with its own tokenizer and chat
-        template."""
+        """Returns the same for a conversation. A model that decodes alone also needs room for the conversation in its
+        own encoding."""
         most = self.room(encode(self.target, texts, chat), num_new)
         own = len(encode(self.model, texts, chat)) + num_new if self.decodes else 0
         return max(most, min(own, self.limit or own))

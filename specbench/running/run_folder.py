@@ -181,7 +181,8 @@ def folder_of(names: str, asked: Mapping[str, Any]) -> Path:
 
 
 def asked_of(spec: RunSpec) -> dict[str, Any]:
-    """Returns the parts of a request that the identity lacks: subsets, limit, repeats, and the path of local data."""
+    """Returns the parts of a request that the identity lacks: the choice of examples (subsets, limit, subsets per
+    task), the repeats, and the path of local data."""
     found: dict[str, Any] = {"subsets": spec.subsets, "limit": spec.limit, "repeats": spec.repeats}
     if spec.subsets_per_task is not None:
         found["subsets_per_task"] = spec.subsets_per_task

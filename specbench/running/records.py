@@ -224,9 +224,7 @@ class GenerationShape(Strict):
     rule_seconds: Seconds | None = None  # absent from records of earlier versions; unknown for external decoders
     tokenizer_seconds: Seconds | None = None
     external: ExternalShape | None = None
-    decoded_by: Literal["target", "drafter"] | None = (
-        None  # the model that decodes alone; `passes.target` are its passes
-    )
+    decoded_by: Literal["target", "drafter"] | None = None  # decodes alone: `passes.target` are its passes
     route: str | None = None  # the route that drafted, for a method with routes
     truncated_tokens: Count = 0
     score: Finite | None

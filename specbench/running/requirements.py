@@ -76,7 +76,7 @@ def needs(models: Models, methods: Sequence[MethodSpec]) -> list[CompileRequirem
         if bridged(part):
             need.has_own_tokens, need.limit = True, drafter.context_limit
             need.lengths.add(verified)
-        if part.bridge.type == "string":  # scores many byte prefixes of a token per pass
+        if part.bridge.type == "string":  # scores several continuations per pass
             need.packs = True
             need.lengths |= set(PACKED)
     return list(found.values())

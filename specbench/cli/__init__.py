@@ -22,7 +22,7 @@ from specbench.core.console import CLOSED_PIPE, INTERRUPTED, discard_output, fai
 from specbench.core.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-# The base class of all mistakes in the command line, in click or in the copy of it in newer versions of typer.
+# The base class of all usage errors, in click or in the copy of click in newer versions of typer.
 UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
 
 
@@ -66,16 +66,16 @@ bound_numbers(app)
 
 
 def main() -> None:
-    """Runs the console script. A mistake of the user is one line on stderr and exit code 2."""
+    """Runs the console script. A user error is one line on stderr and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # an encoding without α must not lose a result
+            stream.reconfigure(errors="replace")  # in an encoding without α a result must not be lost
     warnings.showwarning = show_warning
     try:
         code = call_app()
         sys.stdout.flush()
     except OSError as error:
-        if error.filename is not None:  # of a file, not of the output
+        if error.filename is not None:  # the error is about a file, not about the output
             sys.exit(fail(ConfigError(f"{os.fsdecode(error.filename)!r:.200}: {error.strerror or error}")))
         discard_output()
         code = CLOSED_PIPE if isinstance(error, BrokenPipeError) else 2
@@ -92,7 +92,7 @@ def call_app() -> int:
     except typer.Abort:
         code = INTERRUPTED
     except UsageError as error:
-        if not sys.argv[1:]:  # without arguments the message is the help
+        if not sys.argv[1:]:  # the message is then the help
             error.show()
             return error.exit_code
         return fail(ConfigError(with_value(error)))
@@ -109,10 +109,10 @@ def call_app() -> int:
 
 
 def with_value(error: typer.BadParameter) -> str:
-    """Returns the message of a mistake in the command line, with the value of the option concerned."""
+    """Returns the message of a usage error with the value of the option."""
     message = error.format_message()
     for name in getattr(getattr(error, "param", None), "opts", []):
-        for word, following in reversed([*zip(sys.argv, [*sys.argv[1:], ""], strict=True)]):  # the last one counts
+        for word, following in reversed([*zip(sys.argv, [*sys.argv[1:], ""], strict=True)]):  # the last one wins
             given = following if word == name else word.removeprefix(f"{name}=")
             if given != word:
                 message = message.replace(f"'{name}':", f"'{name} {given}':", 1)

@@ -42,7 +42,7 @@ def fairness(
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
-    """Say which languages a drafter serves worse, why, and what another drafter changes (arXiv:2510.02128).
+    """Show which languages a drafter serves worse, why, and how another drafter compares (arXiv:2510.02128).
 
     Measured, from the records: α, τ, speed-up, α · BLEU.
 
@@ -81,7 +81,7 @@ def fairness(
 
 
 def show(found: Any, as_json: bool) -> None:
-    """Print the report on stdout."""
+    """Prints the report on stdout."""
     from specbench.analysis.fairness_tables import tables
 
     if as_json:
@@ -106,9 +106,11 @@ def languages(
     device: arguments.Device = "auto",
     as_json: Annotated[bool, flag("--json", help="Print the ranking as JSON instead of a table.")] = False,
 ) -> None:
-    """Rank the languages of texts that a model writes on an empty prompt: which it knows best (arXiv:2510.02128).
+    """Rank the languages of texts that a model samples from an empty prompt (arXiv:2510.02128).
 
-    Languages are identified by lingua; the paper has NLTK's classifier, whose shares may differ.
+    The ranking shows which languages the model knows best.
+
+    lingua identifies the languages; the paper uses NLTK's classifier, which may give other shares.
     """
     from specbench.specs.languages import known
 
@@ -151,9 +153,9 @@ def limit(
     output: Annotated[str | None, typer.Option(help="JSON file that the report is written into.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
-    """Compare a pair of models with the bounds of the hardware: pass times, draft cost c, best draft lengths.
+    """Compare a model pair with the limits of the hardware: pass times, draft cost c, best draft lengths.
 
-    Bare passes over 1 to 64 tokens (compiled: fewer), at several contexts, and the decode loop are timed in turn.
+    Forward passes over 1 to 64 tokens (compiled: fewer) at several contexts alternate with the decode loop.
 
     Copies, sums and matrix products are timed too.
 
@@ -187,7 +189,7 @@ def limit(
     else:
         for table in tables(report):
             stdout.print(table)
-    told = stderr if as_json else stdout  # with --json stdout holds nothing but the JSON
+    told = stderr if as_json else stdout  # with --json stdout has only the JSON
     if file is not None:
         write(file, report)
         told.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)
@@ -249,7 +251,7 @@ def audit(
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of a table.")] = False,
 ) -> None:
-    """Test whether methods are lossless on a pair of models; exit code 1 if one that is declared lossless is not."""
+    """Test whether methods are lossless on a model pair; exit code 1 if one that is declared lossless is not."""
     from specbench.analysis.audit import run_audit
     from specbench.analysis.audit_report import audit_table, check_place, paragraphs, write_report
     from specbench.results.adding import relative
@@ -264,7 +266,7 @@ def audit(
     if file is not None:
         check_place(file)
     board = path("--leaderboard", leaderboard)
-    if board is not None:  # one that cannot take the verdicts is reported before anything is tried
+    if board is not None:  # an unusable file is reported before the audit starts
         load(board)
         check_writable(board)
     with saying("loading") as say:

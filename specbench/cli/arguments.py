@@ -1,4 +1,4 @@
-"""The options that several commands have in common, and how they are parsed."""
+"""Options that several commands have in common, and their parsing."""
 
 import inspect
 import shlex
@@ -45,7 +45,7 @@ Engine = Annotated[
 Chat = Annotated[str, typer.Option(help="Chat template: auto, always or never.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")]
 
-flag = partial(typer.Option, metavar="")  # an option without a value: the help shows none
+flag = partial(typer.Option, metavar="")  # the help shows no value for a flag
 
 AllowCodeExecution = Annotated[
     bool, flag("--allow-code-execution", help="Run the programs that the models write, to score them.")
@@ -58,16 +58,16 @@ RUN_OPTIONS: Mapping[str, Any] = {  # by field of RunOptions, in the order of th
 }  # fmt: skip
 
 LARGEST, LARGEST_SEED = 10**9, 2**63 - 1
-LONGEST_NAME = 255  # bytes of a file's name, on all usual file systems
+LONGEST_NAME = 255  # bytes of a file name, on all common file systems
 
 
 def takes_run_options(
     only: Sequence[str] = tuple(RUN_OPTIONS), without: Sequence[str] = (), **helps: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Returns a decorator of commands: in place of its parameter `options` a command gets the options of a run.
+    """Returns a decorator that replaces a command's parameter `options` with the options of a run.
 
-    The command is called with a RunOptions made of them. `only`, `without`: fields of RunOptions; the others keep their
-    defaults. `helps`: by field, the help where it differs from the one of `specbench run`.
+    The command is called with a RunOptions of their values. `only` and `without` select fields of RunOptions; the
+    others keep their defaults. `helps`: help texts, by field, that differ from those of `specbench run`.
     """
     names = [name for name in RUN_OPTIONS if name in only and name not in without]
 
@@ -113,18 +113,18 @@ def _run_options(values: dict[str, Any]) -> RunOptions:
 
 
 def command_line() -> str:
-    """Returns the command that was given, as a shell takes it."""
+    """Returns the command line, quoted for a shell."""
     return shlex.join(["specbench", *sys.argv[1:]])
 
 
 def split(names: str) -> list[str]:
-    """The parts of a comma-separated option, without blanks."""
+    """Returns the parts of a comma-separated option, stripped and without empty ones."""
     return [part.strip() for part in names.split(",") if part.strip()]
 
 
 def path(option: str, text: str | None) -> Path | None:
-    """The path that an option gives. Raises ConfigError for an empty one, which would mean the current folder, and for
-    a name that no file can have."""
+    """Returns the path of an option. Raises ConfigError for an empty one, which would mean the current folder, and for
+    a file name that is too long."""
     if text is None:
         return None
     if not text.strip():
@@ -137,7 +137,7 @@ def path(option: str, text: str | None) -> Path | None:
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Raise ConfigError for a word that is not UTF-8 or holds NUL: rows keep the command, and could not be written."""
+    """Raises ConfigError for an argument that is not UTF-8 or contains NUL, because rows store the command line."""
     for word in words:
         shown = word.encode("utf-8", "backslashreplace").decode()
         if shown != word:
@@ -147,7 +147,7 @@ def check_words(words: Sequence[str]) -> None:
 
 
 def bound_numbers(app: typer.Typer) -> None:
-    """Have all commands refuse whole numbers that no computation holds, by the name of the option."""
+    """Makes all commands raise ConfigError, with the name of the option, for integers that are too large."""
     for command in app.registered_commands:
         command.callback = command.callback and _bounded(command.callback)
     for group in app.registered_groups:

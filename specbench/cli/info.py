@@ -17,7 +17,7 @@ from specbench.specs.task import TaskSpec
 def list_(
     kind: Annotated[str, typer.Argument(help="tasks, methods, parts or metrics; all if absent.")] = "all",
 ) -> None:
-    """List tasks, methods and their components, built-in ones and those of plug-ins, and what the metrics mean."""
+    """List tasks, methods and components (built-in ones and those of plug-ins), and the meaning of the metrics."""
     from specbench.cli.listing import methods_table, metrics_table, parts_table, tasks_table
 
     tables = {"tasks": tasks_table, "methods": methods_table, "parts": parts_table, "metrics": metrics_table}
@@ -45,7 +45,7 @@ def show(
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or suite YAML files.")]) -> None:
-    """Check task, method and suite files, and print what is wrong with each; exit code 2 if any is wrong."""
+    """Check task, method and suite files and print the problems of each; exit code 2 if there are any."""
     from specbench.publish.cells import is_suite, load_suite
     from specbench.specs.catalogue import load_file, namesake
 
@@ -87,7 +87,7 @@ def fetch(
     split: Annotated[str | None, typer.Option(help="Another split than the task's own.")] = None,
     set_: arguments.Overrides = None,
 ) -> None:
-    """Download the files of tasks from the hub ahead of a run, which then needs no connection."""
+    """Download the files of tasks from the hub, so that a later run needs no connection."""
     from specbench.tasks.fetch import fetch_tasks
 
     overrides = [*(set_ or []), *([f"dataset.split={split}"] if split is not None else [])]

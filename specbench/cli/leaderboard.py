@@ -16,7 +16,7 @@ Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboar
 
 @leaderboard.callback()
 def about() -> None:
-    """Add to, check, join and show leaderboard files."""
+    """Add to, check, merge and show leaderboard files."""
 
 
 @leaderboard.command()
@@ -24,11 +24,11 @@ def add(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
     to: Annotated[str, typer.Option(help="Leaderboard file; it is created where it does not exist.")],
 ) -> None:
-    """Add the rows of runs to a leaderboard file, with the place of their records; several processes may do so at once.
+    """Add the rows of runs, with the paths of their records, to a leaderboard file.
 
-    A row of the same configuration is replaced.
+    Several processes may add to a file at the same time. A row with the same configuration is replaced.
 
-    A file holds rows of one machine and one set of versions: other rows are refused, with both values.
+    All rows of a file are from one machine and one set of versions; other rows are rejected, showing both values.
     """
     from specbench.results.adding import add_runs
 
@@ -41,9 +41,9 @@ def add(
 def merge(
     files: Files, to: Annotated[str, typer.Option(help="File that takes the rows of all: a new one, or one of them.")]
 ) -> None:
-    """Join leaderboard files; rows that do not go together are refused, with both values.
+    """Merge leaderboard files; incompatible rows are rejected, showing both values.
 
-    A verdict of an audit that only one of the files has is kept.
+    An audit verdict that only one of the files has is kept.
     """
     from specbench.results.adding import merge_files
 
@@ -60,12 +60,12 @@ def validate(
         list[Path] | None, typer.Option(help="Folder of a run whose rows do not name it; may be given several times.")
     ] = None,
 ) -> None:
-    """Check that leaderboard files are whole, unedited, and of one machine and set of versions; exit code 2 if not.
+    """Check that leaderboard files are complete, unedited, and of one machine and set of versions; exit code 2 if not.
 
-    Each row has a digest, which protects against slips and not against forgery.
+    Each row has a digest, which detects accidental changes but not forgery.
 
-    --records computes every row again from the folder of its run and compares all fields, metrics to the last digit.
-    Fields that cannot be computed again (an audit without its report, numbers of fairness) are listed as stated.
+    --records recomputes every row from the folder of its run and compares all fields, metrics to the last digit.
+    Fields that cannot be recomputed (an audit without its report, fairness numbers) are listed as stated.
     """
     from specbench.analysis.audit_report import verdict_in_report
     from specbench.results.validation import validate as validated
@@ -97,11 +97,11 @@ def show(
     ] = None,
     format_: Annotated[str, typer.Option("--format", help="text, markdown, or latex for a paper.")] = "text",
 ) -> None:
-    """Print ranked tables, one for each set of conditions; ranks overlap where intervals cannot separate the rows.
+    """Print ranked tables, one per set of conditions; rows that the intervals cannot separate share ranks.
 
-    A rank like 2–3: the paired intervals cannot separate the row from its neighbours.
+    A rank such as 2–3: the paired intervals cannot separate the row from its neighbours.
 
-    The intervals of all pairs of a table are widened together (Bonferroni): 5 % of tables of equals rank any.
+    Intervals are corrected for all pairs of a table (Bonferroni): of tables of equal rows, 5 % rank any of them.
     """
     from specbench.results.ranking import show as shown
 
@@ -112,7 +112,7 @@ def show(
 
 
 def schema() -> None:
-    """Print the JSON Schema of leaderboard files, with the number of their format."""
+    """Print the JSON Schema of leaderboard files, with their format number."""
     from specbench.results.leaderboard import schema as made
 
     stdout.out(json.dumps(made(), indent=2, ensure_ascii=False))
@@ -131,7 +131,7 @@ def compare(
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the comparison as JSON instead of tables.")] = False,
 ) -> None:
-    """Compare two runs, methods or rows: differences in configuration, then paired changes of the metrics."""
+    """Compare two runs, methods or rows: configuration differences, then paired changes of the metrics."""
     from specbench.results.compare import compare as compared
     from specbench.results.compare import tables
     from specbench.results.comparison_input import chosen, read_input
@@ -164,16 +164,16 @@ def check(
     """Check whether a run is worse than a baseline; exit code 0: no, 1: yes, 2: they cannot be compared.
 
     For the same outputs, any increase of target or draft passes per token and any decrease of τ or α is a regression,
-    and so is another text, finish or score of the same tokens. A run compared with itself is identical: exit code 0.
+    as is another text, finish reason or score for the same tokens. A run equals itself: exit code 0.
 
-    Outputs of lossless methods must equal the baseline's, except near-ties; for other methods τ is judged like a
+    Outputs of lossless methods must equal the baseline's, except near-ties; for other methods τ is tested like a
     speed-up.
 
-    A speed-up has regressed where the whole interval of new ÷ old lies below 1 − MAX_REGRESSION.
+    A speed-up has regressed if the whole interval of new ÷ old is below 1 − MAX_REGRESSION.
 
     With a leaderboard file as the baseline, outputs and draft passes are not compared, and intervals are not paired.
 
-    Of several rows of a method in the file, the one with the nearest conditions and options is used.
+    If the file has several rows of a method, the one with the most similar conditions and options is used.
     """
     from specbench.analysis.audit_report import check_place, write_report
     from specbench.results.gate import report as junit_xml
@@ -199,7 +199,7 @@ def check(
 
 
 def share(option: str, text: str) -> float:
-    """Returns 0.03 for 3% or 0.03. Raises ConfigError for a value that is not a share below 1."""
+    """Returns 0.03 for 3% or 0.03. Raises ConfigError unless 0 ≤ share < 1."""
     number, percent, rest = text.strip().partition("%")
     try:
         value = float(number) / (100 if percent else 1)

@@ -13,7 +13,7 @@ WIDTHS = {"paper": len("arXiv:2211.17192"), "subsets": len("high_school_geograph
 
 
 def tasks_table() -> Table:
-    """Returns a table of the tasks; `*` marks the name of a task without a bundled sample."""
+    """Returns a table of the tasks; `*` marks tasks without a bundled sample."""
     table = _table("tasks (* needs --data or the hub)", "name", "title", "paper", "subsets", "score")
     for task in map(load_task, task_names()):
         name = task.name if task.has_sample else f"{task.name} *"
@@ -33,7 +33,7 @@ def methods_table() -> Table:
 
 
 def parts_table() -> Table:
-    """Returns a table of the drafters, verification rules, vocabulary bridges and scorers that YAML may name."""
+    """Returns a table of all drafters, verification rules, vocabulary bridges and scorers."""
     table = _table("parts of methods and tasks", "part", "name", "options and their defaults")
     for registry in (DRAFTERS, RULES, BRIDGES, SCORERS):
         for name in registry.names():
@@ -45,7 +45,7 @@ def parts_table() -> Table:
 
 def metrics_table() -> Table:
     """Returns a table of the metrics of a row."""
-    from specbench.results.glossary import MEANINGS  # brings scipy, which the other tables do without
+    from specbench.results.glossary import MEANINGS  # imports scipy, which the other tables do not need
 
     table = _table("metrics of a leaderboard row", "name", "unit", "meaning")
     for name, (unit, meaning) in MEANINGS.items():
@@ -54,7 +54,7 @@ def metrics_table() -> Table:
 
 
 def _table(title: str, *headers: str) -> Table:
-    """Returns an empty table. Names and papers stay in one line, so that they can be copied; other long words fold."""
+    """Returns an empty table. Names and papers are not wrapped, so that they can be copied; other long words are."""
     columns = [
         Column(header, overflow="fold", no_wrap=header == "name", min_width=WIDTHS.get(header)) for header in headers
     ]
@@ -62,12 +62,12 @@ def _table(title: str, *headers: str) -> Table:
 
 
 def add_row(table: Table, *cells: str) -> None:
-    """Adds a line of cells as they are, without reading markup in them."""
+    """Adds a row of cells as plain text, without markup."""
     table.add_row(*map(Text, cells))
 
 
 def needs(method: MethodSpec) -> str:
-    """Returns which models a user must give."""
+    """Returns the models that a method needs."""
     if not method.needs_drafter:
         return "target"
     own = all(part.checkpoint for part in method.parts if part.needs_drafter)

@@ -39,17 +39,17 @@ def suite(
 ) -> None:
     """Measure a grid: every task on every pair, at every temperature, with every seed and all methods.
 
-    Each cell is a run in a folder of its own, and the same command resumes an interrupted suite.
+    Each cell is a run in its own folder, and the same command resumes an interrupted suite.
 
-    A cell that fails stops no other: failures are listed at the end, with exit code 1.
+    A failed cell does not stop the others: failures are listed at the end, with exit code 1.
 
-    The estimated time rests on one example of every task on every pair, measured before the grid starts.
+    The estimated time is based on one example of every task on every pair, measured before the grid starts.
 
-    With --ray each worker has one GPU, or --threads CPUs where there is none, and measures one cell at a time.
+    With --ray each worker has one GPU, or --threads CPUs if there is none, and measures one cell at a time.
 
-    A lost worker's cell goes to another worker with its records; after the third loss the cell has failed.
+    If a worker is lost, another one continues its cell from the records; after the third loss the cell has failed.
 
-    All workers need the same device, versions and commit, and the files of the suite at the same place.
+    All workers need the same device, versions and commit, and the suite's files at the same path.
     """
     from specbench.publish.cells import RUNS, cells_of, load_suite
     from specbench.publish.forecast import cells_table, make_forecast, problems
@@ -75,7 +75,7 @@ board.command("run")(suite)
 
 @board.callback()
 def about() -> None:
-    """Boards: suites whose rows stand beside the published figures of a paper."""
+    """Boards: suites whose rows are compared with the published figures of a paper."""
 
 
 @board.command("list")
@@ -93,11 +93,11 @@ def show_board(
     runs: Runs = None,
     as_json: Annotated[bool, flag("--json", help="Print the published figures with ours as JSON.")] = False,
 ) -> None:
-    """Print the measured rows of a board, and its published tables with our number and the ratio beside each figure.
+    """Print the measured rows of a board, and the published tables with our number and the ratio for each figure.
 
-    Rows are those of `board run`, and those of a .json beside the board's YAML.
+    The rows are those of `board run`, and those of a .json file next to the board's YAML.
 
-    Lines below the table name rows that were measured with other options or versions than the board asks for now.
+    Lines below the table list rows that were measured with other options or versions than the board now requires.
     """
     from rich.text import Text
 
@@ -122,15 +122,15 @@ def site(
     out: Annotated[str, typer.Option(help="Folder of the site: absent, empty, or an earlier site, which is replaced.")],
     title: Annotated[str, typer.Option(help="Title of its pages.")] = "specbench leaderboard",
 ) -> None:
-    """Make static pages of leaderboards: sortable tables, a page for each row, pictures of quality and speed.
+    """Build static pages of leaderboards: sortable tables, a page for each row, plots of quality and speed.
 
-    They need no server and no network; the view of a table is in its address, so that it can be linked.
+    They need no server and no network; the view of a table is in its URL, so that it can be linked.
 
     A row's page has its command, provenance, languages, accepted lengths, times and warnings.
 
-    Pictures: quality and speed with the Pareto front (a sweep is a curve); predicted beside measured speed-ups.
+    Plots: quality and speed with the Pareto front (a sweep is a curve); predicted and measured speed-ups.
 
-    The same files give the same pages.
+    The same files always give the same pages.
     """
     from specbench.publish.site.build import build
 

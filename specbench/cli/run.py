@@ -36,7 +36,7 @@ def run(
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the rows as JSON instead of tables.")] = False,
 ) -> None:
-    """Measure methods on tasks beside autoregressive decoding; the same command continues an interrupted run."""
+    """Measure methods and autoregressive decoding on tasks; the same command continues an interrupted run."""
     from specbench.results.execute import execute
     from specbench.running.request import Request
     from specbench.tasks.judge.judging import judging_of

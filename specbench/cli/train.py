@@ -40,7 +40,7 @@ def keys_text(kind: str) -> str:
 
 
 def spec_keys(kind: str) -> Iterator[Parameter]:
-    """Yields the keys of a kind; keys of nested specs have dotted names."""
+    """Yields the keys of a kind of training; keys of nested specs have dotted names."""
     model: type[DescribedSpec] = TrainSpec if kind in DEFAULTS else NgramSpec
     for parameter in nested_keys(model, "", DEFAULTS.get(kind, {})):
         block = parameter.key.partition(".")[0]
@@ -61,7 +61,7 @@ def nested_keys(model: type[DescribedSpec], place: str, defaults: Mapping[str, A
 
 
 def nested_spec(annotation: Any) -> type[DescribedSpec] | None:
-    """Returns the spec that a key holds or may hold; None for a mapping, whose names are the user's."""
+    """Returns the spec type of a key's value, or None. A mapping, whose keys the user chooses, has none."""
     held = () if get_origin(annotation) is dict else (annotation, *get_args(annotation))
     return next((each for each in held if isinstance(each, type) and issubclass(each, DescribedSpec)), None)
 
@@ -106,7 +106,7 @@ def ngram(
     seed: Seed = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES['ngram']}")] = None,
 ) -> None:
-    """Count the n-grams of texts, as the target's tokenizer splits them; the model drafts for the method ngram."""
+    """Count n-grams of texts in the target's tokens; the model drafts for the method ngram."""
     from specbench.training.ngram import run_counting
 
     path("--output", output)
@@ -132,7 +132,7 @@ NUM_STEPS = {
 
 
 def trainer(kind: str) -> Callable[..., None]:
-    """Returns the command of one kind of training. The options are the same for all; --set sets every other key."""
+    """Returns the command of one kind of training. All kinds have the same options; --set sets all other keys."""
 
     def command(
         config: Config = None,
@@ -171,7 +171,7 @@ def trainer(kind: str) -> Callable[..., None]:
             "dtype": dtype, "device": device,
         }  # fmt: skip
         result = run_training(request_of(kind, config, options, set_, threads), stderr)
-        if result is None:  # another process reports, or the training was finished before
+        if result is None:  # another process reports, or the training was already finished
             return
         record, folder = result
         stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
@@ -200,7 +200,7 @@ def rates(text: str | None) -> Any:
 def data_options(
     task: str | None, subset: str | None, limit: int | None, data: str | None, text: list[str] | None
 ) -> dict[str, Any]:
-    """Returns the options of the training data by their keys."""
+    """Returns the options of the training data by key."""
     return {
         "data.tasks": task and split(task), "data.subsets": subset and split(subset), "data.limit": limit,
         "data.source": data, "data.text": by_language(text),
@@ -208,7 +208,7 @@ def data_options(
 
 
 def by_language(texts: list[str] | None) -> dict[str, str] | None:
-    """Returns the files of --text by their language. Raises ConfigError for a value without a language, and for a
+    """Returns the files of --text by language. Raises ConfigError for a value without a language or file, and for a
     language that is given twice."""
     if texts is None:
         return None

@@ -1,4 +1,4 @@
-"""`specbench sweep`."""
+"""`specbench sweep` and `tune`."""
 
 import json
 from pathlib import Path
@@ -80,10 +80,11 @@ def tune(
     runs: Annotated[str | None, typer.Option(help="Parent folder of the runs; the same one resumes.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the presets as JSON instead of a table.")] = False,
 ) -> None:
-    """Find a method's draft length and thresholds on a slice that is not evaluated, and write them as method files.
+    """Tune a method's draft length and thresholds on a held-out slice, and write them as method files.
 
-    Without --output they are METHOD-tuned.yaml, or METHOD-tuned-low.yaml, -med and -high, in the current folder. A file
-    that is there is replaced only if tune wrote it and nobody has changed it since.
+    Runs of the tuned methods exclude the slice. Without --output the files are METHOD-tuned.yaml, or
+    METHOD-tuned-low.yaml, -med and -high, in the current folder. An existing file is replaced only if tune wrote it and
+    it has not been changed since.
     """
     from specbench.analysis.tuning_runs import run_tune
     from specbench.running.request import Request

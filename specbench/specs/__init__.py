@@ -1,4 +1,4 @@
-"""What YAML files and the command line may say, as frozen models."""
+"""Frozen models of the contents of YAML files and of the command line."""
 
 from specbench.specs.components import Spec, build
 from specbench.specs.method import MethodSpec

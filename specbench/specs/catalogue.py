@@ -1,4 +1,4 @@
-"""Finds and loads tasks and methods: the built-in ones, those of plug-ins, and a user's own files."""
+"""Finds and loads tasks and methods: built-in ones, those of plug-ins, and YAML files of the user."""
 
 import os
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def method_names() -> list[str]:
 
 
 def load_task(name_or_path: str) -> TaskSpec:
-    """A task by its name or by the path of a YAML file. Raises ConfigError naming the file and what is wrong."""
+    """Returns a task by name or by the path of its YAML file. Raises ConfigError with the file and the problem."""
     path = _find("tasks", name_or_path)
     spec = load_file(path)
     if not isinstance(spec, TaskSpec):
@@ -39,7 +39,7 @@ def load_task(name_or_path: str) -> TaskSpec:
 
 
 def load_tasks(name_or_path: str, lm_eval_include: Path | None = None) -> list[TaskSpec]:
-    """The task of a name or a path; of `lm_eval:NAME` lm-eval's, which are several for a group."""
+    """Returns the task with a name or path; for `lm_eval:NAME` the task of lm-eval, or all tasks of a group."""
     if name_or_path.startswith("lm_eval:"):
         loaded: list[TaskSpec] = TASK_SOURCES.get("lm_eval")(name_or_path, lm_eval_include)
         return loaded
@@ -47,7 +47,7 @@ def load_tasks(name_or_path: str, lm_eval_include: Path | None = None) -> list[T
 
 
 def load_method(name_or_path: str) -> MethodSpec:
-    """A method by its name or by the path of a YAML file. Raises ConfigError naming the file and what is wrong."""
+    """Returns a method by name or by the path of its YAML file. Raises ConfigError with the file and the problem."""
     path = _find("methods", name_or_path)
     spec = load_file(path)
     if not isinstance(spec, MethodSpec):
@@ -57,7 +57,7 @@ def load_method(name_or_path: str) -> MethodSpec:
 
 
 def load_file(path: str | Path) -> TaskSpec | MethodSpec:
-    """The task or the method in a YAML file, told apart by its keys."""
+    """Returns the task or method in a YAML file; the keys tell which of the two it is."""
     path = Path(path)
     data = yaml_files.read(path)
     prefix = f"{path}: "
@@ -69,7 +69,7 @@ def load_file(path: str | Path) -> TaskSpec | MethodSpec:
 
 
 def _with_samples(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The task, or one of its subsets, with the samples that it names made absolute: they stand below `folder`."""
+    """Returns the keys of a task or subset with the sample paths, which are relative to `folder`, made absolute."""
     made = dict(data)
     if isinstance(data.get("sample"), str):
         made["sample"] = str(folder / data["sample"])
@@ -84,7 +84,7 @@ def _with_samples(data: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _with_code(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The method with the file of an external decoder's code, if it is one, made absolute: it stands in `folder`."""
+    """Returns the keys of a method with the path of an external decoder's file, relative to `folder`, made absolute."""
     decoder = data.get("decoder")
     entry = decoder.get("entry") if isinstance(decoder, dict) else None
     if not isinstance(entry, str) or not is_file_entry(entry):
@@ -93,7 +93,7 @@ def _with_code(data: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _find(kind: str, name_or_path: str) -> Path:
-    """The file of a built-in or plug-in name, or the path itself when it is one."""
+    """Returns the file of a built-in or plug-in name; returns a path as it is."""
     if _is_path(name_or_path):
         return Path(name_or_path)
     files = _files(kind)
@@ -116,7 +116,10 @@ def _check_name(spec: TaskSpec | MethodSpec, path: Path, name_or_path: str) -> N
 
 
 def namesake(kind: str, name_or_path: str) -> str | None:
-    """A line on a file ("tasks" or "methods") that has the name of another one that is known by it; None for others."""
+    """Returns a warning if a file's task or method has the name of another known one, else None.
+
+    `kind` is "tasks" or "methods".
+    """
     path = Path(name_or_path)
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return None
@@ -130,7 +133,7 @@ def namesake(kind: str, name_or_path: str) -> str | None:
 
 
 def _files(kind: str) -> dict[str, list[Path]]:
-    """The files of every name, in the built-in folder and in the folders of plug-ins."""
+    """Returns the files by name, from the built-in folder and the folders of plug-ins."""
     found: dict[str, list[Path]] = {}
     for folder in _folders(kind):
         for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):

@@ -1,4 +1,4 @@
-"""What all specs share: frozen pydantic models that forbid unknown keys, and components with options of their own."""
+"""Base classes of all specs: frozen pydantic models that forbid unknown keys, and components with options."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -13,16 +13,16 @@ Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Version = Annotated[int, Field(ge=1)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-# How the models' passes are run; auto: graphs where the device has them and the models can be recorded, else eager.
+# auto: graphs if the device supports them and the models can be recorded, else eager.
 Engine = Literal["auto", "eager", "graphs", "compiled"]
-# The engine of a row; "… target" if the drafter's passes are eager.
+# The engine of a row; "… target" if the drafter runs eagerly.
 RowEngine = Literal["eager", "graphs", "compiled", "graphs target", "compiled target"]
-StaticEngine = Literal["graphs", "compiled"]  # those with passes of fixed shapes
+StaticEngine = Literal["graphs", "compiled"]  # engines with passes of fixed shapes
 Chat = Literal["auto", "always", "never"]
 
 
 class Spec(Strict):
-    """A frozen model in which an unknown key is an error. The text below a key is its description."""
+    """A frozen model in which an unknown key is an error. The docstring below a key is its description in the help."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -31,7 +31,7 @@ AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
 def build(model: type[AnySpec], data: Mapping[str, Any], prefix: str = "") -> AnySpec:
-    """A validated spec. Raises ConfigError: `prefix` ("methods/my.yaml: "), the key's path and what is wrong."""
+    """Returns a validated spec. Raises ConfigError with `prefix` ("methods/my.yaml: "), the key and the problem."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -41,9 +41,10 @@ def build(model: type[AnySpec], data: Mapping[str, Any], prefix: str = "") -> An
 
 
 class Component(Spec):
-    """A flat mapping in YAML: one key names the component, the others are its options: {rule: fuzzy, threshold: 0.3}.
+    """A component of a method or task, a flat mapping in YAML such as {rule: fuzzy, threshold: 0.3}.
 
-    Once validated, `options` is complete: the factory's defaults are filled in.
+    One key names the component and the others are its options. After validation `options` includes the factory's
+    defaults.
     """
 
     options: dict[str, Any]
@@ -95,7 +96,7 @@ class VerificationSpec(Component):
 
 
 class BridgeSpec(Component):
-    """Written as a word, or as a mapping where it has options."""
+    """A vocabulary bridge, written as a word, or as a mapping if it has options."""
 
     registry, place, key = BRIDGES, "bridge", "type"
     type: str
@@ -116,12 +117,12 @@ class ScorerSpec(Component):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether it judges an answer by a right one; a factory that does not says `needs_reference = False`."""
+        """Returns whether the scorer needs a reference; a factory that does not sets `needs_reference = False`."""
         return bool(getattr(self.factory, "needs_reference", True))
 
 
 def like_json(values: Any, place: str) -> None:
-    """Raise ConfigError naming the key (`place` + key) of a value that JSON cannot hold, such as a date."""
+    """Raises ConfigError with the key (`place` + key) of a value that JSON cannot represent, such as a date."""
     for name, value in values.items() if isinstance(values, Mapping) else ():
         try:
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
@@ -131,7 +132,7 @@ def like_json(values: Any, place: str) -> None:
 
 
 def leaves(data: Mapping[str, Any], place: str = "") -> Iterator[str]:
-    """The dotted paths of all values that are not (filled) mappings themselves."""
+    """Yields the dotted paths of all values that are not mappings, and of empty mappings."""
     for key, value in data.items():
         path = f"{place}.{key}" if place else str(key)
         if isinstance(value, Mapping) and value:
@@ -141,7 +142,7 @@ def leaves(data: Mapping[str, Any], place: str = "") -> Iterator[str]:
 
 
 def get(data: Mapping[str, Any], path: str) -> Any:
-    """The value at a path. Raises KeyError when there is none."""
+    """Returns the value at a dotted path. Raises KeyError if there is none."""
     value: Any = data
     for key in path.split("."):
         if not isinstance(value, Mapping):
@@ -151,14 +152,14 @@ def get(data: Mapping[str, Any], path: str) -> Any:
 
 
 def put(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """A copy of `data` with the value set at a path; mappings on the way are made where they are missing."""
+    """Returns a copy of `data` with a value set at a dotted path; missing mappings on the path are created."""
     key, _, rest = path.partition(".")
     inner = data.get(key)
     return {**data, key: put(inner if isinstance(inner, Mapping) else {}, rest, value) if rest else value}
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """A deep merge: mappings are merged, anything else of `over` replaces what `base` has."""
+    """Returns a deep merge: mappings are merged, any other value of `over` replaces the one of `base`."""
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
@@ -167,13 +168,13 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-MIN_TEMPERATURE = 0.01  # below it, logits divided by it would overflow
-MAX_TEMPERATURE = 100.0  # above it, float32 tells few logits apart: tokens would be drawn from noise
+MIN_TEMPERATURE = 0.01  # logits divided by a smaller one would overflow
+MAX_TEMPERATURE = 100.0  # above it, float32 cannot distinguish most logits and tokens would be drawn from noise
 RANGE = f"0 (greedy), or {MIN_TEMPERATURE} to {MAX_TEMPERATURE:g}"
 
 
 def greedy_or_warm(temperature: float) -> float:
-    """The temperature itself. Raises ValueError between 0 and 0.01, and above 100."""
+    """Returns the temperature. Raises ValueError between 0 and 0.01 (exclusive), and above 100."""
     if 0 < temperature < MIN_TEMPERATURE:
         raise ValueError(f"input should be 0 (greedy) or at least {MIN_TEMPERATURE}")
     if temperature > MAX_TEMPERATURE:

@@ -1,4 +1,4 @@
-"""Whether the parts of a method go together: drafter, rule, bridge, draft length, routes, the share of the queries."""
+"""Checks that the parts of a method are compatible: drafter, rule, bridge, draft length, routes, drafter share."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "default"
 CODE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*")
-# What a method with routes has once only, or not at all.
+# Keys that a method with routes may not have at its top level.
 REFUSED = {
     "decoder": "an external decoder has its own drafter: delete one of the two keys",
     "drafter": "each route has its own: write the common one as routes.default.drafter",
@@ -26,12 +26,12 @@ REFUSED = {
 
 
 class RouteSpec(Spec):
-    """What a language has of its own."""
+    """The drafter and the draft length of one language."""
 
     drafter: DrafterSpec | None = None
-    """Drafter of the language; null: that of the default route."""
+    """Drafter of the language; null: the drafter of the default route."""
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
-    """Draft tokens per step; null: those of the method."""
+    """Draft tokens per step; null: the number of the method."""
 
     @model_serializer(mode="wrap")
     def _without_absent_drafter(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -40,9 +40,9 @@ class RouteSpec(Spec):
 
 
 def with_default_drafter(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's keys with the default route's drafter as its `drafter`, and how the language is told.
+    """Returns a method's keys with the default route's drafter as `drafter` and with `language` ("given" by default).
 
-    Raises ConfigError for keys that routes do not go with, codes that name no language, and a missing default.
+    Raises ConfigError for keys that exclude routes, for invalid language codes, and for a missing default route.
     """
     routes = data["routes"]
     if not isinstance(routes, Mapping) or not routes:
@@ -68,7 +68,7 @@ def with_default_drafter(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_identifiable(routes: Mapping[str, RouteSpec]) -> None:
-    """Raise ConfigError for a route that no identified language leads to."""
+    """Raises ConfigError for a route whose language cannot be identified from a prompt."""
     for name in routes:
         if name != DEFAULT and known(name) != name:
             code = known(name)
@@ -77,7 +77,7 @@ def check_identifiable(routes: Mapping[str, RouteSpec]) -> None:
 
 
 def check_composition(method: "MethodSpec") -> None:
-    """Raise ConfigError, in one line, where the parts of a method do not go together."""
+    """Raises ConfigError, in one line, if the parts of a method are not compatible."""
     _check_share(method)
     if method.decoder is not None:
         return
@@ -96,7 +96,7 @@ def check_composition(method: "MethodSpec") -> None:
 
 
 def _check_share(method: "MethodSpec") -> None:
-    """A share is given where queries are shared out, and nowhere else."""
+    """Raises ConfigError unless `drafter_share` is given exactly if queries are split between drafter and target."""
     if method.decodes_with != "random" and method.drafter_share is not None:
         raise ConfigError(
             f"drafter_share = {method.drafter_share:g}: is the share of 'decodes_with: random': delete the key, or "
@@ -112,7 +112,7 @@ def _check_share(method: "MethodSpec") -> None:
 
 
 def _check_bridge(method: "MethodSpec") -> None:
-    """A bridge is given where a draft model may need it."""
+    """Raises ConfigError for a bridge between vocabularies if the drafter proposes the target's own tokens."""
     if (not method.needs_drafter or method.prescribes) and not method.bridges_nothing:
         raise ConfigError(
             f"bridge = '{method.bridge.type}': drafter '{method.drafter.type}' drafts the target's own tokens, "
@@ -121,7 +121,7 @@ def _check_bridge(method: "MethodSpec") -> None:
 
 
 def _check_routes(method: "MethodSpec") -> None:
-    """Every route is a legal method, and can be taken."""
+    """Raises ConfigError if a route is not a valid method, or if no prompt can select it."""
     assert method.routes is not None
     _check_bridge(method)
     for name in method.routes:
@@ -131,7 +131,7 @@ def _check_routes(method: "MethodSpec") -> None:
 
 
 def _check_features(method: "MethodSpec") -> None:
-    """The rule gets what it needs from the drafter, through the bridge."""
+    """Raises ConfigError if the drafter lacks, or the bridge removes, something that the verification rule requires."""
     if method.prescribes not in (None, method.verification.rule):
         raise ConfigError(
             f"verification.rule = '{method.verification.rule}': drafter '{method.drafter.type}' prescribes what rule "
@@ -155,5 +155,5 @@ def _check_features(method: "MethodSpec") -> None:
 
 
 def feature_set(factory: Any, attribute: str) -> frozenset[str]:
-    """What a component declares that it provides, requires or removes."""
+    """Returns the features that a component declares to provide, require or remove."""
     return frozenset(getattr(factory, attribute, ()))

@@ -1,9 +1,10 @@
-"""The codes of languages that can be identified from a text."""
+"""Codes of the languages that can be identified from a text."""
 
 import re
 from functools import cache
 
-# Languages that lingua does not know, in scripts that none of those has: Amharic, Cherokee, Tamazight (Tifinagh).
+# Languages that lingua does not support, whose scripts no supported language uses: Amharic, Cherokee, Tamazight
+# (Tifinagh).
 SCRIPTS = {
     "am": re.compile(r"[\u1200-\u139f\u2d80-\u2ddf\uab00-\uab2f]"),
     "chr": re.compile(r"[\u13a0-\u13ff\uab70-\uabbf]"),
@@ -12,8 +13,7 @@ SCRIPTS = {
 
 
 def known(code: str) -> str | None:
-    """The code of a language that can be told from others, ISO 639-1 if there is one: of "pt-BR" pt, of "yor" yo; else
-    None."""
+    """Returns an identifiable language's code, ISO 639-1 if there is one ("pt-BR": pt, "yor": yo); None for others."""
     return _codes().get(code.lower().partition("-")[0])
 
 

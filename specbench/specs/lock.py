@@ -1,7 +1,6 @@
-"""The committed digests of all built-in files: a meaning that moves needs a new version.
+"""The committed digests of all built-in files: a file whose meaning changes needs a new version.
 
-`python -m specbench.specs.lock` rewrites specbench/versions.lock. It refuses when a digest moved and its version did
-not.
+`python -m specbench.specs.lock` rewrites specbench/versions.lock. It fails if a digest changed and the version did not.
 """
 
 import sys
@@ -24,7 +23,7 @@ class Entry(NamedTuple):
 
 
 def current() -> dict[str, Entry]:
-    """An entry for every task, method and sample. A sample has the version of the task that it belongs to."""
+    """Returns an entry for every task, method and sample. A sample has the version of its task."""
     entries = {}
     for kind in ("methods", "tasks"):
         for path in sorted(builtin_dir(kind).glob("*.yaml")):
@@ -36,14 +35,14 @@ def current() -> dict[str, Entry]:
 
 
 def samples_of(task: TaskSpec) -> set[Path]:
-    """The sample files of a task's subsets, those of the worked examples too."""
+    """Returns the sample files of a task's subsets, including those of the few-shot examples."""
     subsets = [task.subset(name) for name in task.subset_names]
     named = [subset.sample for subset in subsets] + [s.fewshot.sample for s in subsets if s.fewshot]
     return {Path(name) for name in named if name and Path(name).is_file()}
 
 
 def read(path: Path = LOCK) -> dict[str, Entry]:
-    """The lock file: one line of path, version and digest for each file. A missing file is an empty lock."""
+    """Reads the lock file: one line of path, version and digest per file. A missing file is an empty lock."""
     if not path.is_file():
         return {}
     entries = {}
@@ -56,7 +55,7 @@ def read(path: Path = LOCK) -> dict[str, Entry]:
 
 
 def moved(locked: dict[str, Entry], now: dict[str, Entry]) -> list[str]:
-    """Files whose meaning moved while their version did not (or went back), one line each."""
+    """Returns a line for each file whose digest changed while its version did not increase."""
     problems = []
     for path, entry in now.items():
         old = locked.get(path, entry)
@@ -70,7 +69,7 @@ def moved(locked: dict[str, Entry], now: dict[str, Entry]) -> list[str]:
 
 
 def check(path: Path = LOCK) -> list[str]:
-    """All that is wrong between the lock and the files, one line each."""
+    """Returns a line for each difference between the lock and the files."""
     locked, now = read(path), current()
     problems = moved(locked, now)
     stale = sorted(name for name in {*locked, *now} if locked.get(name) != now.get(name))
@@ -80,7 +79,7 @@ def check(path: Path = LOCK) -> list[str]:
 
 
 def write(path: Path = LOCK) -> None:
-    """Rewrite the lock. Raises ConfigError when a meaning moved and its version did not."""
+    """Rewrites the lock. Raises ConfigError if a digest changed while its version did not increase."""
     now = current()
     problems = moved(read(path), now)
     if problems:

@@ -1,4 +1,4 @@
-"""A decoding method as a frozen model: the keys of methods/*.yaml, checked when a file is loaded."""
+"""MethodSpec: the keys of methods/*.yaml, checked when a file is loaded."""
 
 import json
 import re
@@ -16,16 +16,16 @@ PromptDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
 
 
 class CalibrationSpec(Spec):
-    """The examples that a method was tuned on, which `specbench tune` writes and a run leaves out."""
+    """The examples that a method was tuned on. `specbench tune` writes them and a run excludes them."""
 
     task: Text
-    """The task."""
+    """Name of the task."""
     data: Text
-    """Where its rows came from."""
+    """Source of its rows."""
     revision: str | None = None
     """Revision of the rows."""
     prompts: dict[str, tuple[PromptDigest, ...]]
-    """Digests of the prompts by subset; the order of the rows, a limit or another copy do not change them."""
+    """Digests of the prompts by subset; they do not depend on the order of the rows, a limit or the data's copy."""
 
 
 ENTRY = re.compile(r".+:[A-Za-z_]\w*")
@@ -38,17 +38,17 @@ class DecoderSpec(Spec):
     type: Literal["external"]
     """Always external."""
     entry: str
-    """The code, as package.module:name or file.py:name, the file relative to the method's own."""
+    """The code, as package.module:name or file.py:name; the file is relative to the method's file."""
     drafter: Literal["none", "same_vocabulary", "other_vocabulary"] = "none"
-    """Which kind of draft model the code is given."""
+    """Kind of the draft model that the code is given."""
     claims_lossless: bool = False
-    """Whether the output is said to follow the target's distribution; `specbench audit` finds out."""
+    """true: the output is claimed to follow the target's distribution; `specbench audit` tests this."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the code as they are."""
+    """Options that are passed to the code unchanged."""
 
     @property
     def pair_of(self) -> str:
-        """A bridge that runs on the kind of pair that this decoder asks for."""
+        """Returns a bridge that works with the kind of model pair that this decoder requires."""
         return "retokenize" if self.drafter == "other_vocabulary" else "shared"
 
     @model_validator(mode="before")
@@ -78,12 +78,12 @@ class DecoderSpec(Spec):
 
 
 def is_file_entry(entry: str) -> bool:
-    """Whether an entry names a file and not a module."""
+    """Returns whether an entry names a file instead of a module."""
     return entry.rpartition(":")[0].endswith(".py")
 
 
-# What stands in a method with an external decoder where others name a drafter, a rule and a bridge. No component has
-# this name: whoever asks for the factory of one gets a ConfigError.
+# Placeholders for the drafter, the rule and the bridge of a method with an external decoder. No component has this
+# name, so asking for the factory of one raises ConfigError.
 EXTERNAL_PARTS: dict[str, Any] = {
     "drafter": DrafterSpec.model_construct(type="external", options={}),
     "verification": VerificationSpec.model_construct(rule="external", options={}),
@@ -95,49 +95,52 @@ SHARE = "Share of the queries that the drafter decodes alone; the target decodes
 
 
 class MethodSpec(Spec):
-    """A decoding method: a drafter, or one for each language, a verification rule and a vocabulary bridge; or an
-    external decoder."""
+    """A decoding method: a drafter (or one per language), a verification rule and a vocabulary bridge; or an external
+    decoder."""
 
     name: Name
     """Name of the method."""
     version: Version
-    """To be raised when the meaning of the method changes."""
+    """Version, to be increased when the meaning of the method changes."""
     title: Text
-    """What the method is, in a few words."""
+    """Description in a few words."""
     paper: str | None = None
     """Paper of the method, such as arXiv:2211.17192."""
     decodes_with: Literal["target", "drafter", "random"] = "target"
     """target: speculative decoding; drafter: the drafter decodes alone; random: each prompt goes to one of the two."""
     drafter_share: Annotated[float, Field(ge=0, le=1, description=SHARE)] | None = None
     decoder: DecoderSpec | None = None
-    """An external decoder, in place of drafter, verification and bridge."""
+    """External decoder, which replaces drafter, verification and bridge."""
     language: Literal["given", "identified"] | None = None
-    """How routes are chosen: by the task's language, or by that of the prompt."""
+    """How routes are chosen. given: by the task's language; identified: by the language of the prompt."""
     routes: dict[str, RouteSpec] | None = None
-    """A drafter for each language, by its code, and one as `default`."""
+    """Drafters by language code, and one as `default`."""
     drafter: DrafterSpec
-    """Proposes draft tokens; with routes it is that of the default route."""
+    """Proposes draft tokens; with routes, the drafter of the default route."""
     verification: VerificationSpec
     """Accepts or rejects draft tokens."""
     bridge: BridgeSpec = Field(default_factory=lambda: BridgeSpec.model_validate("shared"))
-    """Carries drafts over to the target's vocabulary."""
+    """Translates draft tokens into the target's vocabulary."""
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)]
-    """Draft tokens per step. With more, more are accepted at a time and more are drafted in vain."""
+    """Draft tokens per step. With more, more are accepted per step and more are rejected."""
     calibration: CalibrationSpec | None = None
-    """The examples that the method was tuned on; a run leaves them out."""
+    """Examples that the method was tuned on; a run excludes them."""
     sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
-    """Values by key that `specbench sweep` tries."""
+    """Values, by key, that `specbench sweep` tries."""
 
     @property
     def lossless(self) -> bool:
-        """Whether the output follows the target's distribution: derived from the rule, or claimed for external code."""
+        """Returns whether the output follows the target's distribution.
+
+        It is derived from the rule; for external code it is claimed.
+        """
         if self.decoder is not None:
             return self.decoder.claims_lossless
         return self.decodes_with == "target" and bool(getattr(self.verification.factory, "lossless", False))
 
     @property
     def needs_drafter(self) -> bool:
-        """Whether a draft model is needed, by any route."""
+        """Returns whether the method, or any of its routes, needs a draft model."""
         if self.decoder is not None:
             return self.decoder.drafter != "none"
         drafters = [self.drafter, *(route.drafter for route in (self.routes or {}).values() if route.drafter)]
@@ -145,23 +148,26 @@ class MethodSpec(Spec):
 
     @property
     def checkpoint(self) -> str | None:
-        """The draft model that the method itself names."""
+        """Returns the draft model that the method's file names, or None."""
         if self.decoder is not None or not _needs_model(self.drafter):
             return None
         return self.drafter.options.get("checkpoint")
 
     @property
     def parts(self) -> "tuple[MethodSpec, ...]":
-        """What decodes its queries: itself, or its routes, each a method without routes named METHOD/LANGUAGE."""
+        """Returns the method itself, or a method named METHOD/LANGUAGE for each of its routes."""
         return (self,) if self.routes is None else tuple(self.route(name) for name in self.routes)
 
     @property
     def most_draft_tokens(self) -> int:
-        """The draft length of a step at most, whatever the route."""
+        """Returns the maximum draft length over all routes."""
         return max(part.num_draft_tokens for part in self.parts)
 
     def route(self, name: str) -> "MethodSpec":
-        """The method of one route. A drafter without a model needs no bridge. Raises ConfigError naming the route."""
+        """Returns the method of one route; a drafter without a model gets the default bridge.
+
+        Raises ConfigError with the name of the route.
+        """
         assert self.routes is not None
         own = self.routes[name]
         drafter = own.drafter or self.drafter
@@ -189,7 +195,10 @@ class MethodSpec(Spec):
 
     @classmethod
     def _with_parts(cls, data: Mapping[str, Any]) -> dict[str, Any]:
-        """An external decoder's own drafter, rule and bridge, which no key may name."""
+        """Returns the keys with placeholders for drafter, rule and bridge.
+
+        Raises ConfigError if one of these keys is given, or if the target does not decode.
+        """
         both = [key for key in EXTERNAL_PARTS if data.get(key, EXTERNAL_PARTS[key]) is not EXTERNAL_PARTS[key]]
         if both:
             raise ConfigError(f"{both[0]}: an external decoder has its own: delete the key '{both[0]}' or 'decoder'")
@@ -208,17 +217,21 @@ class MethodSpec(Spec):
 
     @property
     def same_vocabulary(self) -> bool:
-        """Whether drafter and target must share a vocabulary. Queries that are shared out between the two need it for
-        their speed: tokens of two tokenizers in one sum of tokens per second would be tokens of none."""
+        """Returns whether drafter and target must have the same vocabulary.
+
+        `decodes_with: random` needs it too, because tokens per second cannot be summed over two tokenizers.
+        """
         if self.decoder is not None:
             return self.decoder.drafter == "same_vocabulary"
         return self.needs_drafter and self.decodes_with != "drafter" and self.bridges_nothing
 
     @property
     def drafts_token_by_token(self) -> bool:
-        """Whether every draft token is a draft pass, as the expected speed-up assumes: where each comes with the draft
-        model's own distribution of it, or stands for one that does. Texts that are cut into tokens anew, and copies,
-        come without."""
+        """Returns whether every draft token costs one draft pass, as the expected speed-up assumes.
+
+        This holds if each token comes with the draft model's distribution, or if the drafter sets the acceptance rate.
+        It does not hold for retokenized drafts and for copies, which have no such distribution.
+        """
         if self.decoder is not None:
             return False
         if self.routes is not None:
@@ -228,12 +241,12 @@ class MethodSpec(Spec):
 
     @property
     def prescribes(self) -> str | None:
-        """The rule whose acceptance rate the drafter sets; None for drafters that earn theirs."""
+        """Returns the rule that the drafter prescribes, because it sets the acceptance rate itself; None for others."""
         return getattr(self.drafter.factory, "prescribes", None)
 
     @property
     def bridges_nothing(self) -> bool:
-        """Whether the bridge is for two models with one vocabulary."""
+        """Returns whether the bridge is for two models with the same vocabulary."""
         return bool(getattr(self.bridge.factory, "same_vocabulary", False))
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""`--set dotted.key=value`: the command line wins over YAML, and YAML over the defaults."""
+"""`--set dotted.key=value`: the command line overrides YAML, and YAML overrides the defaults."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -22,10 +22,10 @@ AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
 def with_overrides(
     tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec], pairs: Sequence[str]
 ) -> tuple[list[TaskSpec], list[MethodSpec]]:
-    """Each pair applied to every task and method that has its key. A task's subsets do not win over a pair. Stops
-    that are set hold in chat too, where no others are set for it.
+    """Returns the tasks and methods with each KEY=VALUE pair applied to those that have the key.
 
-    Raises ConfigError when none has the key (naming the nearest) or when the value is out of range.
+    A pair also overrides the values of a task's subsets. `generation.stop` also holds in chat, unless a pair sets
+    `generation.chat_stop`. Raises ConfigError if no spec has the key (with the nearest one) or if a value is invalid.
     """
     changed_tasks, changed_methods = list(tasks), list(methods)
     keys = [pair.partition("=")[0].strip() for pair in pairs]
@@ -46,7 +46,7 @@ def with_overrides(
 
 
 def _absent(path: str, methods: Sequence[MethodSpec], known: set[str]) -> str:
-    """Why a key that is not among the known ones cannot be set, and what to do."""
+    """Returns the reason why an unknown key cannot be set, and a remedy."""
     if path in FIXED:
         swept = f", or sweep it: `specbench sweep --path {path}`" if path == "verification.rule" else ""
         return f"'{path}' may not be set, as another value is another task or method: write a YAML file{swept}"
@@ -62,15 +62,15 @@ def _absent(path: str, methods: Sequence[MethodSpec], known: set[str]) -> str:
 
 
 def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
-    """The keys that may be set. Another rule or drafter would be another method, so their names may not."""
+    """Returns the keys that may be set. Names of rules and drafters may not: others would make another method."""
     data = spec.model_dump(exclude={"subsets", "sweep", "calibration"})
     paths = set(dotted.leaves(data))
     if isinstance(spec, MethodSpec) and spec.drafter.type == "none" and spec.routes is None:
-        paths.discard("num_draft_tokens")  # always 0: `--set num_draft_tokens=8` means the methods that draft
+        paths.discard("num_draft_tokens")  # always 0; --set is meant for the methods that draft
     if isinstance(spec, MethodSpec) and spec.routes is not None:
         paths -= {f"routes.{name}.{key}" for name in spec.routes for key in ("drafter", "drafter.type")}
     if isinstance(spec, MethodSpec) and not spec.needs_drafter:
-        paths -= {path for path in paths if path.partition(".")[0] == "bridge"}  # nothing to bridge, in AR for one
+        paths -= {path for path in paths if path.partition(".")[0] == "bridge"}  # nothing to bridge, e.g. in AR
     if isinstance(spec, TaskSpec):
         paths |= {path for name in spec.subsets for path in _subset_paths(spec, name)}
     return paths - set(FIXED)
@@ -82,7 +82,7 @@ def _changed(spec: AnySpec, path: str, text: str) -> AnySpec:
     data = spec.model_dump()
     value = _value(data, path, text)
     head, _, rest = path.partition(".")
-    in_subsets = bool(rest) and data.get(head) is None  # as the dataset of a task whose every subset has its own
+    in_subsets = bool(rest) and data.get(head) is None  # such as the dataset of a task whose subsets all have their own
     if isinstance(spec, TaskSpec):
         data["subsets"] = {
             name: dotted.put(over, path, value)
@@ -95,7 +95,7 @@ def _changed(spec: AnySpec, path: str, text: str) -> AnySpec:
 
 
 def _subset_paths(task: TaskSpec, name: str) -> set[str]:
-    """The keys that one subset gives, and all that a part can have which only subsets have, such as a dataset."""
+    """Returns the keys that a subset gives, and all keys of parts that only subsets have, such as a dataset."""
     given = set(dotted.leaves(task.subsets[name]))
     heads = {path.partition(".")[0] for path in given if "." in path}
     parts = {head for head in heads if getattr(task, head) is None}
@@ -104,7 +104,10 @@ def _subset_paths(task: TaskSpec, name: str) -> set[str]:
 
 
 def _value(data: Mapping[str, Any], path: str, text: str) -> Any:
-    """The text as YAML, but as it is where the key holds a text now; null takes that text away."""
+    """Returns the value of a text: parsed as YAML, or unchanged if the key's current value is a text.
+
+    null always removes the value.
+    """
     holders = [data, *data.get("subsets", {}).values()]
     current = []
     for holder in holders:

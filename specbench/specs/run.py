@@ -1,4 +1,4 @@
-"""Specs: frozen models of what is asked for. A run is made of tasks and methods; a digest stands for a meaning."""
+"""RunSpec, the configuration of a run, and the digests that identify the meaning of tasks and methods."""
 
 import hashlib
 import json
@@ -16,11 +16,11 @@ from specbench.specs.components import Chat, Dtype, Engine, Spec, Text
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 
-_DIGESTS: dict[int, str] = {}  # of specs, by their id, as long as they live: every row names its task and its method
+_DIGESTS: dict[int, str] = {}  # by id of a live spec; every row needs those of its task and method
 
 
 class RunSpec(Spec):
-    """What one run measures: every subset of every task, with all its methods, on one model pair."""
+    """The configuration of a run: all methods on every subset of every task, with one model pair."""
 
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
     methods: Annotated[tuple[MethodSpec, ...], Field(min_length=1)]
@@ -68,8 +68,11 @@ class RunSpec(Spec):
         return self
 
     def drafter_of(self, part: MethodSpec) -> str | None:
-        """The draft model of a method without routes, or of one route: the one that it names itself, else the one that
-        was given, else the embedded target's that fits its bridge."""
+        """Returns the draft model of a method without routes, or of one route; None if there is none.
+
+        It is the one that the method names, else the one that was given, else, for the embedded target, the embedded
+        drafter that fits the bridge.
+        """
         found = own_drafter(part, self.target) or self.drafter
         if found is not None or self.target != EMBEDDED + "target":
             return found
@@ -77,19 +80,22 @@ class RunSpec(Spec):
 
     @property
     def uses_sample(self) -> bool:
-        """Whether the rows are the bundled ones: what the embedded models take when nothing else is asked for."""
+        """Returns whether the rows are the bundled ones, which are the default of the embedded models."""
         return self.data == "sample" or (self.data is None and self.target.startswith(EMBEDDED))
 
     def left_out(self) -> dict[str, list[str]]:
-        """The subsets of each task that a run of the bundled samples leaves out, because they have none."""
+        """Returns the subsets of each task that a run on the bundled samples skips, because they have no sample."""
         if not self.uses_sample or self.subsets is not None:
             return {}
         without = {task.name: [n for n in task.subset_names if not task.sample_of(n)] for task in self.tasks}
         return {task.name: without[task.name] for task in self.tasks if task.has_sample and without[task.name]}
 
     def cells(self) -> list[tuple[TaskSpec, str]]:
-        """The (task, subset) pairs in the order in which they run: of each task the first `subsets_per_task` of those
-        asked for, or of those that have data. Raises ConfigError for an unknown subset."""
+        """Returns the (task, subset) pairs in the order in which they run.
+
+        For each task these are the first `subsets_per_task` of the requested subsets, or of those that have data.
+        Raises ConfigError for an unknown subset.
+        """
         known = [name for task in self.tasks for name in task.subset_names]
         for name in self.subsets or ():
             if name not in known:
@@ -110,8 +116,10 @@ class RunSpec(Spec):
 
 
 def own_drafter(part: MethodSpec, target: str) -> str | None:
-    """The draft model that a method (or a route) names itself. One that is embedded is the embedded target's: beside
-    another target it is none, and one must be given."""
+    """Returns the draft model that a method (or a route) names itself, or None.
+
+    An embedded drafter counts only with the embedded target: with another target the user must give a drafter.
+    """
     name = part.checkpoint
     if name is None or (name.startswith(EMBEDDED) and target != EMBEDDED + "target"):
         return None
@@ -119,21 +127,21 @@ def own_drafter(part: MethodSpec, target: str) -> str | None:
 
 
 def checkpoint_key(name: str) -> str:
-    """The key of the checkpoint of a method, or of a route that is named METHOD/LANGUAGE."""
+    """Returns the key of the checkpoint of a method, or of a route that is named METHOD/LANGUAGE."""
     route = name.partition("/")[2]
     return f"routes.{route}.drafter.checkpoint" if route else "drafter.checkpoint"
 
 
 def named(spec: TaskSpec | MethodSpec) -> str:
-    """name@version:digest"""
+    """Returns name@version:digest."""
     return f"{spec.name}@{spec.version}:{digest(spec)}"
 
 
 def digest(spec: TaskSpec | MethodSpec) -> str:
-    """The meaning of a spec in 12 hex digits of SHA-256, over canonical JSON with all defaults filled in.
+    """Returns the first 12 hex digits of the SHA-256 of a spec's canonical JSON, with all defaults filled in.
 
-    Words without meaning (title, paper), the sweep, the version and the place of the sample do not count, and an absent
-    value counts as the empty one. A task counts as its subsets do, each merged over it.
+    The digest does not depend on title, paper, version, sweep, calibration and the path of the sample; absent and empty
+    values are equal. The digest of a task with subsets is that of all its subsets, each merged over the task.
     """
     if id(spec) not in _DIGESTS:
         if isinstance(spec, TaskSpec) and spec.subsets:
@@ -150,23 +158,23 @@ def _meaning(spec: TaskSpec | MethodSpec) -> Any:
     meaning = spec.model_dump(exclude={"title", "paper", "sweep", "version", "sample", "subsets", "calibration"})
     (meaning.get("fewshot") or {}).pop("sample", None)
     for holder in (meaning, *(meaning.get("routes") or {}).values()):
-        for place in ("path", "checkpoint"):  # what is there is told by its own digest, in every row
+        for place in ("path", "checkpoint"):  # every row has the digest of the file itself
             holder.get("drafter", {}).pop(place, None)
     if meaning.get("generation", {}).get("chat_stop") == ():
-        meaning["generation"]["chat_stop"] = "none"  # not the same as absent
+        meaning["generation"]["chat_stop"] = "none"  # differs from an absent value
     if "decoder" in meaning:
-        meaning["decoder"]["entry"] = PurePath(meaning["decoder"]["entry"]).name  # so is the code of a file
+        meaning["decoder"]["entry"] = PurePath(meaning["decoder"]["entry"]).name  # rows have the code's digest too
     return _filled(meaning)
 
 
 def _filled(value: Any) -> Any:
-    """Without absent values, so that a key added to the schema later leaves the digests of today's files alone."""
+    """Returns a value without absent ones, so that new keys of the schema do not change existing digests."""
     if isinstance(value, Mapping):
         return {str(key): _filled(inner) for key, inner in value.items() if inner not in (None, "", (), [], {})}
     if isinstance(value, (list, tuple)):
         return [_filled(inner) for inner in value]
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
-        return int(value)  # 0 and 0.0 mean the same
+        return int(value)  # 0 and 0.0 are equal
     return value
 
 
@@ -180,5 +188,5 @@ EMBEDDED_DRAFTERS = {
 
 
 def embedded_drafter(bridge: str) -> str:
-    """Returns the embedded model that drafts for the embedded target through a bridge by default."""
+    """Returns the default embedded drafter of the embedded target for a bridge."""
     return EMBEDDED + EMBEDDED_DRAFTERS.get(bridge, "drafter")

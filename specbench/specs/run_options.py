@@ -1,17 +1,17 @@
-"""The options that the commands that measure have in common."""
+"""RunOptions: the options that all measuring commands have in common."""
 
 from dataclasses import dataclass, fields
 
-FLAGS = {"subsets": "subset", "overrides": "set"}  # options whose name on the command line is another one
+FLAGS = {"subsets": "subset", "overrides": "set"}  # fields with another name on the command line
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The models, data, amounts and conditions of a run, as a user gives them: nothing is checked yet.
+    """The models, data, amounts and conditions of a run as the user gives them, not yet validated.
 
-    Options with the name of a field of RunSpec have its meaning and default. `target`: the embedded one when None.
-    `overrides`: KEY=VALUE, for the specs of the tasks and methods. `threads`: of the CPU; the library's choice when
-    None, and 1 for the embedded target.
+    Options with the name of a RunSpec field have its meaning and default. `target`: None is the embedded target.
+    `overrides`: KEY=VALUE pairs for the specs of tasks and methods. `threads`: CPU threads; None is 1 for the embedded
+    target, else the library's default.
     """
 
     subsets: tuple[str, ...] | None = None
@@ -33,7 +33,7 @@ class RunOptions:
     allow_code_execution: bool = False
 
     def words(self) -> list[str]:
-        """Returns the words of a command line that give these options; those that have their default are left out."""
+        """Returns these options as command-line arguments, without those that have their default."""
         words = []
         for field in fields(self):
             value = getattr(self, field.name)

@@ -1,4 +1,4 @@
-"""A benchmark task as a frozen model: the keys of tasks/*.yaml, checked when a file is loaded."""
+"""TaskSpec: the keys of tasks/*.yaml, checked when a file is loaded."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from specbench.specs.components import Name, ScorerSpec, Spec, Temperature, Text
 
 
 def _known_fields(text: str) -> str:
-    """Refuses a format string whose fields cannot be filled in."""
+    """Returns a format string. Raises ValueError if it has other fields than {task}, {subset} and {split}."""
     problem = "the only fields are {task}, {subset} and {split}: correct it"
     try:
         parts = list(Formatter().parse(text))
@@ -32,7 +32,7 @@ def fillable(text: str | None) -> str | None:
 
 
 class DatasetSpec(Spec):
-    """The place of the rows on the hub. All keys but `split` and `revision` may hold {task}, {subset} and {split}."""
+    """The data set on the hub. All keys except `split` and `revision` may contain {task}, {subset} and {split}."""
 
     path: Text
     """Name of the data set, such as openai/gsm8k."""
@@ -41,15 +41,15 @@ class DatasetSpec(Spec):
     name: str | None = None
     """Configuration of the data set."""
     split: Text
-    """Split whose rows are measured."""
+    """Split that the measured rows come from."""
     data_files: str | None = None
-    """Files of the split, with wildcards if needed; only they are read."""
+    """Files of the split, with wildcards if needed; only these are read."""
     archive_member: str | None = None
-    """File inside the zip that data_files names."""
+    """File inside the zip archive that data_files names."""
     first_rows: Annotated[int, Field(ge=1)] | None = None
-    """At most so many rows from the beginning, after the reader has dropped some."""
+    """Maximum number of rows, from the beginning, after the reader has dropped some."""
     last_rows: Annotated[int, Field(ge=1)] | None = None
-    """At most so many rows from the end, after the reader has dropped some."""
+    """Maximum number of rows, from the end, after the reader has dropped some."""
 
     @field_validator("path", "name", "data_files", "archive_member")
     @classmethod
@@ -66,17 +66,17 @@ class DatasetSpec(Spec):
 
 
 class LocalSpec(Spec):
-    """The names of the task's files in the folder that --data names; {task}, {subset} and {split} are filled in."""
+    """Names of the task's files in the folder of --data; {task}, {subset} and {split} are filled in."""
 
     files: Annotated[tuple[Text, ...], Field(min_length=1)] = ("{task}_{subset}", "{subset}", "{subset}/{split}*")
-    """Names without their extension, with wildcards if needed; the first that exists is read."""
+    """File names without extension, with wildcards if needed; the first one that exists is read."""
     headerless: tuple[Text, ...] = ()
-    """Columns of a csv or tsv whose first row is not a header."""
+    """Columns of a csv or tsv file without a header row."""
     parallel: dict[str, Text] = Field(default_factory=dict)
-    """Text files with one value a line, by column, with their extension. The files of all columns are aligned line by
-    line, and a * stands for the same text in all their names. They are looked for before `files`."""
+    """Text files (with extension) by column, with one value per line. The files of all columns are aligned line by
+    line, and a * stands for the same text in all names. They are looked for before `files`."""
     shared: Literal[True] | None = None
-    """true if several subsets ask different things of the same file; without it that is taken for a mistake."""
+    """true: several subsets may read the same file for different prompts; otherwise that is an error."""
 
     @field_validator("files")
     @classmethod
@@ -100,27 +100,27 @@ def _check_name(file: str) -> None:
 
 
 class FewshotSpec(Spec):
-    """Worked examples before the prompt: `rows`, or the first rows of another split."""
+    """Few-shot examples before the prompt: `rows`, or the first rows of another split."""
 
     num_shots: Annotated[int, Field(ge=0)]
-    """Number of worked examples."""
+    """Number of few-shot examples."""
     example: Text
-    """Template of a worked example."""
+    """Template of a few-shot example."""
     separator: str = "\n\n"
-    """Text behind each worked example."""
+    """Text after each few-shot example."""
     rows: tuple[dict[str, Any], ...] = ()
-    """The rows of the worked examples themselves."""
+    """Rows of the few-shot examples."""
     split: Text | None = None
-    """Split of the data set on the hub that the worked examples are from."""
+    """Split of the hub data set that the few-shot examples come from."""
     data_files: str | None = None
     """Files of that split."""
     local: LocalSpec | None = None
-    """Names of the files of worked examples in a folder."""
+    """Names of the files of few-shot examples in a folder."""
     sample: str | None = None
-    """File of worked examples beside the bundled sample."""
+    """File of few-shot examples for the bundled sample."""
     same: Text | None = None
-    """Column that tells one question from another; without it, all columns that the prompt needs. A measured row with
-    the question of a worked example is an error."""
+    """Column that identifies a question; null: all columns that the prompt needs. A measured row with the question of a
+    few-shot example is an error."""
 
     @field_validator("rows", mode="before")
     @classmethod
@@ -143,81 +143,81 @@ class FewshotSpec(Spec):
         return self
 
 
-LANGUAGE_CODE = re.compile(r"(?:[a-z]{2,3}|x)(?:-[A-Za-z0-9]{1,8})*")  # BCP 47; x-… is private
-TURN_COLUMNS = ("turn", "turn_index")  # that a row of several turns has in the templates
+LANGUAGE_CODE = re.compile(r"(?:[a-z]{2,3}|x)(?:-[A-Za-z0-9]{1,8})*")  # BCP 47; x-… is for private use
+TURN_COLUMNS = ("turn", "turn_index")  # columns of a multi-turn row in the templates
 
 
 class GenerationSpec(Spec):
-    """How an answer is sampled and where it ends."""
+    """Sampling and stop conditions of an answer."""
 
     max_new_tokens: Annotated[int, Field(ge=1)]
-    """The most tokens of an answer."""
+    """Maximum number of tokens of an answer."""
     stop: tuple[Text, ...] = ()
-    """Texts that end an answer and are cut off."""
+    """Stop strings: they end an answer and are cut off."""
     chat_stop: tuple[Text, ...] | None = None
-    """The same for prompts in the target's chat template; null: those of stop."""
+    """Stop strings of prompts in the target's chat template; null: those of stop."""
     temperature: Temperature = 0.0
     """Temperature of both models; 0 is greedy."""
     top_k: Annotated[int, Field(ge=1)] | None = None
-    """Sample from the so many most probable tokens only."""
+    """Sample only from this number of most probable tokens."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Sample from the smallest set of tokens with this much probability only."""
+    """Sample only from the smallest set of tokens with at least this total probability."""
 
     def where(self, in_chat: bool) -> "GenerationSpec":
-        """The same with the stop strings that hold for prompts in a chat template, or outside of one."""
+        """Returns the spec with the stop strings for prompts in a chat template (`in_chat`) or outside of one."""
         if not in_chat or self.chat_stop is None:
             return self
         return self.model_copy(update={"stop": self.chat_stop})
 
 
 class TaskSpec(Spec):
-    """A benchmark task: its rows, the prompt made of a row, the score of an answer, and its subsets (languages).
+    """A benchmark task: its rows, the prompt of a row, the score of an answer, and its subsets (languages).
 
-    Templates are written in Jinja and know `row`, a row of the data, and `vars`.
+    Templates are written in Jinja and have two variables: `row`, a row of the data, and `vars`.
     """
 
     name: Name
     """Name of the task."""
     version: Version
-    """To be raised when the meaning of the task changes."""
+    """Version, to be increased when the meaning of the task changes."""
     title: Text
-    """What the task is, in a few words."""
+    """Description in a few words."""
     paper: str | None = None
     """Paper of the task, such as arXiv:2110.14168."""
     dataset: DatasetSpec | None = None
-    """The place of the rows on the hub."""
+    """Data set on the hub."""
     local: LocalSpec = LocalSpec()
-    """Names of the task's files in the folder that --data names."""
+    """Names of the task's files in the folder of --data."""
     sample: str | None = None
     """File of the bundled sample, relative to the task's own file."""
     turns: Text | None = None
-    """Column that lists what the user says in a conversation; the prompt is then made for each turn, from row.turn and
+    """Column with the list of the user's turns in a conversation. The prompt is made for each turn, from row.turn and
     row.turn_index."""
     prompt: Text
     """Template of the prompt."""
     fewshot: FewshotSpec | None = None
-    """Worked examples before the prompt."""
+    """Few-shot examples before the prompt."""
     truncation: Literal["middle"] | None = None
-    """middle: a prompt that is too long for the models loses its middle; null: it is an error. A conversation that grew
-    too long by a method's own answers loses its middle in any case."""
+    """middle: the middle of a prompt that is too long for the models is removed; null: such a prompt is an error. In a
+    conversation that a method's own answers made too long, the middle is always removed."""
     reference: str | dict[Name, Text] | None = None
-    """Template of the right answer, or several templates by name."""
+    """Template of the reference answer, or several templates by name."""
     references: Text | None = None
-    """Column that lists right answers, in place of reference."""
+    """Column with a list of reference answers, instead of reference."""
     reader: str | None = None
-    """Reader that turns the rows of another layout into rows of the task."""
+    """Reader that converts rows of another layout into rows of the task."""
     vars: dict[str, Any] = Field(default_factory=dict)
-    """Values for the templates, which subsets may change."""
+    """Values for the templates; subsets may change them."""
     language: str | None = None
-    """Code of the language, such as en or pt-BR."""
+    """Language code, such as en or pt-BR."""
     scorer: ScorerSpec | None = None
-    """How an answer is scored; null: speed and acceptance alone are measured."""
+    """Scorer of the answers; null: only speed and acceptance are measured."""
     judge_with_reference: tuple[Text, ...] = ()
-    """Values of the column `category`; a judge is shown the references of such rows."""
+    """Values of the column `category` for which a judge sees the references."""
     generation: GenerationSpec
-    """How an answer is sampled and where it ends."""
+    """Sampling and stop conditions of an answer."""
     subsets: dict[Name, dict[str, Any]] = Field(default_factory=dict)
-    """Keys of the task that a subset changes, by the name of the subset."""
+    """Keys of the task that a subset changes, by name of the subset."""
 
     @property
     def subset_names(self) -> tuple[str, ...]:
@@ -225,16 +225,16 @@ class TaskSpec(Spec):
 
     @property
     def has_sample(self) -> bool:
-        """Whether any subset has a bundled sample."""
+        """Returns whether any subset has a bundled sample."""
         return any(self.sample_of(name) for name in self.subset_names)
 
     def sample_of(self, name: str) -> str | None:
-        """The sample of a subset: its own, or the task's."""
+        """Returns the sample of a subset: its own, or the task's, or None."""
         sample: str | None = self.subsets.get(name, {}).get("sample", self.sample)
         return sample
 
     def subset(self, name: str) -> "TaskSpec":
-        """The task with one subset merged over it. Raises ConfigError naming the nearest subset."""
+        """Returns the task with one subset merged over it. Raises ConfigError with the nearest name."""
         if name not in self.subset_names:
             raise ConfigError(f"task '{self.name}' has no subset '{name}': {nearest(name, self.subset_names)}")
         if not self.subsets:
@@ -244,7 +244,7 @@ class TaskSpec(Spec):
     def _merged(self, over: Mapping[str, Any]) -> dict[str, Any]:
         base = self.model_dump(exclude={"subsets"})
         if isinstance(over.get("scorer"), Mapping) and "type" in over["scorer"]:
-            base["scorer"] = None  # the options of one scorer are not those of another
+            base["scorer"] = None  # another scorer has other options
         for key, other in (("reference", "references"), ("references", "reference")):
             if over.get(key):
                 base[other] = None
@@ -297,7 +297,7 @@ class TaskSpec(Spec):
             raise ConfigError("reference: the key 'reference' is missing, which the scorer needs: add it")
 
     def reference_templates(self) -> dict[str, str]:
-        """The templates of the reference by their keys: `reference`, or `reference.NAME` for each name."""
+        """Returns the reference templates by key: `reference`, or `reference.NAME` for each name."""
         if isinstance(self.reference, Mapping):
             return {f"reference.{name}": template for name, template in self.reference.items()}
         return {"reference": self.reference} if self.reference else {}
@@ -307,7 +307,7 @@ class TaskSpec(Spec):
         return {"prompt": self.prompt, **shots, **self.reference_templates()}
 
     def columns(self) -> frozenset[str]:
-        """The columns of a row that the prompt and the reference need."""
+        """Returns the columns that the prompt and the reference need."""
         named = {column for column in (self.turns, self.references) if column}
         used = (templates.used(template, "row") for template in (self.prompt, *self.reference_templates().values()))
         return frozenset(named.union(*used) - (set(TURN_COLUMNS) if self.turns else set()))

@@ -1,7 +1,7 @@
-"""How much a template may do: every loop, operator, filter and call is charged for before it is carried out.
+"""Resource limits of templates: every loop, operator, filter and call is charged to a budget before it runs.
 
-Templates come with task files, which somebody else may have written. A sandbox keeps them from files and from Python's
-inside; these bounds keep them from taking all time and memory.
+Templates come from task files, which may not be trusted. The sandbox denies access to files and to Python's internals;
+these limits bound the time and the memory.
 """
 
 import time
@@ -17,16 +17,16 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 MAX_SOURCE = 100_000  # characters of a template
-MAX_CHARACTERS = 4 * 2**20  # made while a template is filled in once, the result included
+MAX_CHARACTERS = 4 * 2**20  # produced by one rendering, including the result
 MAX_SECONDS = 2.0
-MAX_NUMBER = 100_000  # that a filter or method may be given, such as a width
-MAX_BITS = 4096  # of a whole number
+MAX_NUMBER = 100_000  # argument of a filter or method, such as a width
+MAX_BITS = 4096  # of an integer
 
 STATEMENTS = (nodes.Output, nodes.For, nodes.If, nodes.Assign, nodes.AssignBlock, nodes.FilterBlock, nodes.With)
 FUNCTIONS = ("range", "namespace", "dict")
-# These make a text whose size, or take a time, that their arguments do not bound.
+# The arguments of these filters do not bound the size of their result or their time.
 WITHOUT_FILTERS = ("format", "pprint", "striptags", "sum", "tojson", "urlize", "wordwrap")
-ORDERING_FILTERS = ("dictsort", "groupby", "max", "min", "sort")  # a microsecond and more for each value
+ORDERING_FILTERS = ("dictsort", "groupby", "max", "min", "sort")  # they take a microsecond or more per value
 TEXT_METHODS = {
     "capitalize", "casefold", "center", "count", "endswith", "find", "index", "isalnum", "isalpha", "isdecimal",
     "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition",
@@ -41,7 +41,7 @@ class TooMuch(SecurityError):
 
 @dataclass
 class Budget:
-    """What is left of the characters and the time of one filling-in."""
+    """The remaining characters and the deadline of one rendering."""
 
     left: int = MAX_CHARACTERS
     end: float = field(default_factory=lambda: time.monotonic() + MAX_SECONDS)
@@ -58,14 +58,14 @@ budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 
 def charge(characters: int) -> None:
-    """Raises TooMuch when this is more than is left. Does nothing while a template is compiled."""
+    """Charges the current budget. Raises TooMuch if it is exceeded. Does nothing while a template is compiled."""
     current = budget.get()
     if current is not None:
         current.charge(characters)
 
 
 def charge_for(*values: Any) -> None:
-    """Charge for the texts, and for all that lists hold, as often as they hold it."""
+    """Charges for values and, recursively, for the items of containers, each time that an item occurs."""
     stack = list(values)
     while stack:
         value = stack.pop()
@@ -85,7 +85,7 @@ def check_numbers(values: Iterable[Any]) -> None:
 
 
 def made(value: Any) -> Any:
-    """The result of an operation, charged for; an iterator as the list of what it gives."""
+    """Charges for the result of an operation and returns it; returns an iterator as a list of its items."""
     if isinstance(value, Iterator):
         value = list(counted(value))
     charge_for(value)
@@ -93,14 +93,14 @@ def made(value: Any) -> Any:
 
 
 def counted(values: Iterable[Any], characters: int = 1) -> Iterator[Any]:
-    """The values, each charged for when it is taken. `characters`: how much a round of the loop writes by itself."""
+    """Yields values and charges for each. `characters`: the literal text that one iteration of the loop writes."""
     for value in values:
         charge(characters)
         yield value
 
 
 def grown(name: str, text: Any, args: tuple[Any, ...]) -> int:
-    """How many characters a method or filter of texts adds to what it is given, where that may be many."""
+    """Returns an upper bound of the characters that `replace` or `indent` adds to a text; 0 for other methods."""
     if name == "replace" and len(args) > 1 and str(args[0]):
         return str(text).count(str(args[0])) * len(str(args[1]))
     if name == "replace" and len(args) > 1:
@@ -112,7 +112,7 @@ def grown(name: str, text: Any, args: tuple[Any, ...]) -> int:
 
 
 def joined(separator: Any, values: Any) -> list[Any]:
-    """The values of a join, once the text that it makes is charged for."""
+    """Charges for the result of a join and returns its values."""
     listed = list(counted(values))
     charge(len(str(separator)) * len(listed))
     charge_for(*listed)
@@ -120,7 +120,7 @@ def joined(separator: Any, values: Any) -> list[Any]:
 
 
 class _Charged(NodeTransformer):
-    """Puts filters that charge around what runs or grows without a filter: loops, lists, `~` and slices."""
+    """Adds charging filters to constructs that run or grow without a filter: loops, lists, `~` and slices."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         written = sum(len(text.data) for part in node.body for text in part.find_all(nodes.TemplateData))
@@ -153,7 +153,7 @@ def _filtered(node: Any, name: str, *args: nodes.Expr) -> nodes.Filter:
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """A sandbox without macros, blocks and recursive loops, in which everything that a template does is charged for."""
+    """A sandbox without macros, blocks and recursive loops that charges for every operation of a template."""
 
     intercepted_binops = frozenset(("*", "**", "%", "+"))
 
@@ -186,7 +186,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return not isinstance(obj, int | float | bytes) and super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> None:
-        """No method `format`: the width of a field may be any number."""
+        """Returns None: `format` is not available, because it does not bound the width of a field."""
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "%" and isinstance(left, str | bytes):
@@ -213,8 +213,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 def _charging(name: str, filter_: Any) -> Any:
-    """The filter, charged for before and after. One that is given the context is not carried out when a template is
-    compiled."""
+    """Returns a filter that charges before and after the call. It takes the context, so that it is not evaluated when a
+    template is compiled."""
     kind = getattr(getattr(filter_, "jinja_pass_arg", None), "name", "")
 
     @pass_context

@@ -1,4 +1,4 @@
-"""Sandboxed Jinja templates over `row` and `vars`, in which nothing missing or empty passes silently."""
+"""Sandboxed Jinja templates over `row` and `vars`, in which missing and null values are errors."""
 
 import math
 import re
@@ -16,7 +16,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Values:
-    """A mapping for a template. Without the methods of dict: a column may be called `values` or `items`."""
+    """A mapping for templates, without the methods of dict because a column may be named `values` or `items`."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self._data = data
@@ -29,7 +29,7 @@ class Values:
 
 
 class NullValue(UndefinedError):
-    """A template writes a value that is null or NaN."""
+    """A template outputs a value that is null or NaN."""
 
 
 def _is_null(value: Any) -> bool:
@@ -37,7 +37,7 @@ def _is_null(value: Any) -> bool:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a cell holds nothing: null, NaN, or a text of blanks."""
+    """Returns whether a cell is null, NaN, or a text of whitespace only."""
     return _is_null(value) or (isinstance(value, str) and not value.strip())
 
 
@@ -61,8 +61,8 @@ def _compiled(source: str) -> Template:
 
 
 def render(source: str, row: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
-    """The text. Raises TooMuch where the template takes more than `template_bounds` allow; when the row does not fit,
-    whatever its expressions raise, even RecursionError."""
+    """Returns the text of a template. Raises TooMuch if it exceeds a limit of `template_bounds`, ValueError if the text
+    is not valid Unicode, and for an unsuitable row any exception of its expressions, even RecursionError."""
     template = _compiled(source)
     token = budget.set(Budget())
     try:
@@ -81,13 +81,13 @@ def _unknown_names(source: str) -> list[str]:
 
 
 def check(source: str, place: str) -> None:
-    """Raise ConfigError when the template does not parse or speaks of anything but `row` and `vars`."""
+    """Raises ConfigError if the template does not compile or uses other names than `row` and `vars`."""
     try:
         unknown = _unknown_names(source)
     except TemplateSyntaxError as error:
         problem = str(error.message).rstrip(".")
         raise ConfigError(f"{place}: line {error.lineno} of the template: {problem}: correct it") from error
-    except Exception as error:  # of the Python code that a template becomes
+    except Exception as error:  # raised by the compilation of the generated Python code
         raise ConfigError(f"{place}: the template cannot be compiled: {error}: simplify it") from error
     if unknown:
         raise ConfigError(f"{place}: the template has no name '{unknown[0]}': {nearest(unknown[0], NAMES)}")
@@ -95,7 +95,7 @@ def check(source: str, place: str) -> None:
 
 @lru_cache(maxsize=256)
 def used(source: str, name: str) -> frozenset[str]:
-    """The keys of `row` or `vars` that the template cannot do without: not those under `is defined` or `default`."""
+    """Returns the keys of `row` or `vars` that the template needs, without those under `is defined` or `default`."""
     tree = ENVIRONMENT.parse(source)
     optional = [node.node for node in tree.find_all(nodes.Test) if node.name in ("defined", "undefined")]
     optional += [node.node for node in tree.find_all(nodes.Filter) if node.name in ("default", "d") and node.node]
@@ -106,7 +106,7 @@ def used(source: str, name: str) -> frozenset[str]:
 
 @lru_cache(maxsize=256)
 def always_used(source: str, name: str) -> frozenset[str]:
-    """Those of `used` that stand outside of conditions, so that an empty value would leave a hole in the text."""
+    """Returns the keys of `used` outside of conditions, where an empty value would leave a gap in the text."""
     tree = ENVIRONMENT.parse(source)
     conditions = tree.find_all((nodes.If, nodes.CondExpr, nodes.And, nodes.Or))
     inside = {id(node) for condition in conditions for node in condition.find_all((nodes.Getattr, nodes.Getitem))}
@@ -115,7 +115,7 @@ def always_used(source: str, name: str) -> frozenset[str]:
 
 
 def _key(node: nodes.Node, name: str) -> str | None:
-    """`x` when the node is name.x or name["x"]."""
+    """Returns x if the node is name.x or name["x"], else None."""
     if not isinstance(node, (nodes.Getattr, nodes.Getitem)):
         return None
     if not (isinstance(node.node, nodes.Name) and node.node.name == name):

@@ -1,5 +1,5 @@
-"""YAML as specbench reads it: duplicate keys are errors, only true and false are booleans (no and on are words), and
-the size is bounded, with every alias counted as a copy of what it stands for."""
+"""YAML parsing: duplicate keys are errors, only true and false are booleans (no and on are strings), and the size is
+bounded, with every alias counted as a copy of its anchor."""
 
 import re
 from copy import deepcopy
@@ -15,13 +15,13 @@ from specbench.core.errors import ConfigError
 MAX_BYTES = 2**20  # of a file
 MAX_NODES = 20_000  # keys, values, lists and mappings
 MAX_CHARACTERS = 4 * 2**20  # of all keys and values
-MAX_TAG = 100  # characters; %TAG lets a few stand for many
-MAX_KEPT = 2**16  # characters of a text whose value is kept
+MAX_TAG = 100  # characters; %TAG can expand a few to many
+MAX_KEPT = 2**16  # characters of a text whose value is cached
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class Size(NamedTuple):
-    """Of a node with all that it holds, aliases expanded."""
+    """The size of a node with all its descendants, aliases expanded."""
 
     nodes: int
     characters: int
@@ -29,15 +29,15 @@ class Size(NamedTuple):
 
 
 class Loader(yaml.SafeLoader):
-    """YAML 1.1 takes the language code `no` for False; YAML 1.2 does not, and neither does this loader."""
+    """A safe loader with bounds that, as in YAML 1.2, does not read the language code `no` as False."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._sizes: dict[int, Size] = {}  # by id of node: all nodes live as long as the first
+        self._sizes: dict[int, Size] = {}  # by id of node; all nodes live as long as the root
         self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """A node within the bounds: an alias is as large as what it stands for."""
+        """Returns a node. Raises ComposerError if it exceeds a bound; an alias has the size of its anchor."""
         event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
         if len(getattr(event, "tag", None) or "") > MAX_TAG:
             raise yaml.composer.ComposerError(None, None, f"a tag of more than {MAX_TAG} characters", _mark(event))
@@ -59,10 +59,10 @@ class Loader(yaml.SafeLoader):
                 raise yaml.composer.ComposerError(None, None, problem, _mark(event))
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Always deep, so that an anchor inside its own value is an error. An error of a value has its line."""
+        """Always constructs deeply, so that an anchor inside its own value is an error. Errors have their line."""
         try:
             if isinstance(node, yaml.ScalarNode):
-                node.value.encode()  # "\ud800" is half a character
+                node.value.encode()  # raises for an unpaired surrogate such as "\ud800"
                 if "\0" in node.value:
                     problem = "a NUL character, which no name and no path can have"
                     raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
@@ -71,7 +71,7 @@ class Loader(yaml.SafeLoader):
             value = super().construct_object(node, deep=True)
         except (yaml.YAMLError, RecursionError):
             raise
-        except Exception as error:  # int(), date() and the loader's own look-ups raise what they like
+        except Exception as error:  # int(), date() and the loader's look-ups raise various types
             kind = node.tag.rpartition(":")[2]
             problem = f"{str(node.value)[:40]!r} is not a valid {kind}: write a text in quotes"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
@@ -94,7 +94,7 @@ Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool" or first in "tTfF"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-Loader.add_implicit_resolver(  # YAML 1.1 takes 1e-4 and inf for texts
+Loader.add_implicit_resolver(  # YAML 1.1 reads 1e-4 and inf as strings
     "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$|[-+]?inf$"), list("-+0123456789i")
 )
 
@@ -104,7 +104,7 @@ def _mark(event: yaml.Event) -> Any:
 
 
 def _size_of(node: yaml.Node, sizes: dict[int, Size]) -> Size:
-    """The size by those of the nodes in it; a node inside itself, which is refused later, counts as nothing there."""
+    """Returns the size of a node from those of its children; a node inside itself, refused later, counts as 0 there."""
     if isinstance(node, yaml.ScalarNode):
         return Size(1, len(node.value), 1)
     children = [child for pair in node.value for child in (pair if isinstance(pair, tuple) else (pair,))]
@@ -117,7 +117,7 @@ def _size_of(node: yaml.Node, sizes: dict[int, Size]) -> Size:
 
 
 def parse(text: str, place: str) -> Any:
-    """The value of a YAML text. Raises ConfigError naming `place` and the line, and the bound where one is exceeded."""
+    """Returns the value of a YAML text. Raises ConfigError with `place`, the line, and a bound that is exceeded."""
     if len(text) > MAX_BYTES:
         raise ConfigError(f"{place}: has more than {MAX_BYTES:,} characters, the most that are read: shorten it")
     try:
@@ -132,12 +132,12 @@ def parse(text: str, place: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _kept(text: str) -> Any:
-    """The value of a short text, which is parsed once: a command reads the file of a method up to a hundred times."""
+    """Returns the cached value of a short text: a command reads the file of a method up to a hundred times."""
     return yaml.load(text, Loader)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The mapping in a file. Raises ConfigError when it cannot be read, does not parse or holds no mapping."""
+    """Returns the mapping in a file. Raises ConfigError if the file cannot be read or parsed, or is not a mapping."""
     data = parse(bounded.read_text(path, "check the path and the file", MAX_BYTES), str(path))
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: holds no mapping of keys to values: write `name: …` and the other keys")

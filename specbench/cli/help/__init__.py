@@ -1,1 +1,1 @@
-"""What a method or a task is, in words and as JSON, read from its file and from the code behind it."""
+"""Help of methods and tasks, as text and as JSON, from their files and their code."""

@@ -13,7 +13,7 @@ from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import embedded_drafter, own_drafter
 
-TASK = "mgsm"  # comes with sample rows that the embedded models can answer
+TASK = "mgsm"  # has sample rows that the embedded models can answer
 Lossless = Literal["yes", "no", "claimed", "unknown"]
 
 
@@ -31,7 +31,7 @@ class Preset(BaseModel):
 
 
 class MethodHelp(BaseModel):
-    """The help of a method. `embedded`: the models of a run that names none; `commands`: lines for a shell."""
+    """The help of a method. `embedded`: the models of a run without --target; `commands`: shell commands."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
@@ -53,7 +53,7 @@ class MethodHelp(BaseModel):
 
 
 def method_help(method: MethodSpec, call: str) -> MethodHelp:
-    """Returns the help of a method that was asked for as `call`, a name or a path.
+    """Returns the help of a method. `call`: the name or path that the user gave.
 
     Raises ConfigError if its code cannot be imported.
     """
@@ -71,7 +71,7 @@ def method_help(method: MethodSpec, call: str) -> MethodHelp:
 
 
 def parts(method: MethodSpec) -> list[Part]:
-    """Returns the components in the order in which a draft token meets them."""
+    """Returns the components: drafter, verification rule, vocabulary bridge; or the external decoder."""
     if method.decoder is not None:
         from specbench.integrations.entry import load
 
@@ -89,7 +89,7 @@ def parts(method: MethodSpec) -> list[Part]:
 
 
 def routed_parts(method: MethodSpec) -> list[Part]:
-    """Returns a drafter for each language, then the common verification rule and vocabulary bridge."""
+    """Returns the drafters of all routes, then the common verification rule and vocabulary bridge."""
     found: list[Part] = []
     for part in method.parts:
         drafter, *others = parts(part)
@@ -103,7 +103,7 @@ def prose(code: Any) -> str:
 
 
 def verdict(method: MethodSpec) -> tuple[Lossless, str]:
-    """Returns whether the output follows the target's distribution, and how that is known."""
+    """Returns whether the output follows the target's distribution, and the reason."""
     if method.decoder is not None:
         if method.decoder.claims_lossless:
             return "claimed", "its file says so (decoder.claims_lossless); `specbench audit` finds out"
@@ -121,7 +121,7 @@ def verdict(method: MethodSpec) -> tuple[Lossless, str]:
 
 
 def needs(method: MethodSpec) -> list[str]:
-    """Returns what a user must have."""
+    """Returns the requirements: models, and those of the drafters."""
     found = ["a target model"]
     if not method.needs_drafter:
         found.append("no draft model")
@@ -146,7 +146,7 @@ def its_own(method: MethodSpec) -> str:
 
 
 def embedded(method: MethodSpec) -> list[str]:
-    """Returns the embedded models that a run uses if it is given none."""
+    """Returns the embedded models that a run uses by default."""
     bridge = method.decoder.pair_of if method.decoder is not None else method.bridge.type
     target = f"{EMBEDDED}target"
     drafters = [own_drafter(part, target) or embedded_drafter(bridge) for part in method.parts if part.needs_drafter]
@@ -154,7 +154,7 @@ def embedded(method: MethodSpec) -> list[str]:
 
 
 def is_preset(method: MethodSpec, other: MethodSpec) -> bool:
-    """Whether a method is another one with other values: the same components, and a name that begins with its name."""
+    """Returns whether a method is a preset of another: the same components, and that name followed by a hyphen."""
     return method.name.startswith(f"{other.name}-") and same_parts(method) == same_parts(other)
 
 
@@ -164,7 +164,7 @@ def same_parts(method: MethodSpec) -> tuple[str | None, ...]:
 
 
 def commands(method: MethodSpec, call: str, found: Sequence[Parameter]) -> list[str]:
-    """Returns commands that run a method: as it is, on other models, with another value, its sweep and its audit."""
+    """Returns commands for a method: a run, one on other models, one with another value, its sweep and its audit."""
     of_target = any(own_drafter(part, "") is None for part in method.parts if part.needs_drafter)
     models = " --target HUB_ID_OR_FOLDER" + " --drafter HUB_ID_OR_FOLDER" * of_target
     plain = command("run", call, f"--task {TASK}")
@@ -184,7 +184,7 @@ def command(name: str, call: str, more: str = "") -> str:
 
 
 def another_value(method: MethodSpec, found: Sequence[Parameter]) -> str | None:
-    """Returns an assignment for --set that changes a value, or None."""
+    """Returns a KEY=VALUE for --set that changes a value, or None."""
     for key, values in reversed(method.sweep.items()):
         current = next((p.value for p in found if p.key == key), None)
         other = next((value for value in reversed(values) if value != current), None)

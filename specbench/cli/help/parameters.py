@@ -1,4 +1,4 @@
-"""The parameters of a method, read from the annotations that check their values."""
+"""The parameters of a method, from the annotations that validate their values."""
 
 import inspect
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at mos
 
 
 class Parameter(BaseModel):
-    """One key. `range` is empty if the type says all. `settable`: --set can change it, not only a file."""
+    """A key. `range` is empty if the type has no bounds. `settable`: --set can change it; otherwise only a file can."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -37,7 +37,7 @@ class Parameter(BaseModel):
 
 
 class AnySchema(GenerateJsonSchema):
-    """JSON Schema in which a type that it cannot express, and a plain integer, have no range."""
+    """A JSON Schema generator that accepts any type; integers without bounds have no range."""
 
     def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
         found = super().int_schema(schema)
@@ -66,7 +66,7 @@ def parameters(method: MethodSpec) -> list[Parameter]:
 
 
 def components(method: MethodSpec) -> list[tuple[str, Component]]:
-    """Returns the components with the keys above them; with routes, a drafter for each route that names one."""
+    """Returns the components with their keys; with routes, a drafter for each route that names one."""
     drafters: list[tuple[str, Component]] = [("drafter", method.drafter)]
     if method.routes is not None:
         routes = method.routes.items()
@@ -79,13 +79,13 @@ def options_of(component: Component) -> type[BaseModel]:
 
 
 def external_options(entry: str) -> type[BaseModel]:
-    """Returns the options of an external decoder: the parameters of its code that specbench does not pass itself."""
+    """Returns the options of an external decoder: the parameters of its code that specbench does not set."""
     from specbench.integrations.entry import load
 
     code = load(entry)
     try:
         signature = inspect.signature(code.call, eval_str=True)
-    except (NameError, AttributeError, TypeError, SyntaxError):  # annotations that exist for a type checker only
+    except (NameError, AttributeError, TypeError, SyntaxError):  # annotations that only a type checker can resolve
         signature = inspect.signature(code.call)
     given = list(signature.parameters.values())[0 if code.is_class else 1 :]
     fields: dict[str, Any] = {
@@ -100,7 +100,7 @@ def external_options(entry: str) -> type[BaseModel]:
 
 
 def draft_length(method: MethodSpec) -> Parameter:
-    """Returns the draft length of a method that drafts, which is at least one token."""
+    """Returns the draft length, at least 1, of a method that drafts."""
     properties = MethodSpec.model_json_schema(schema_generator=AnySchema)["properties"]
     known = properties["num_draft_tokens"]
     return Parameter(
@@ -110,7 +110,7 @@ def draft_length(method: MethodSpec) -> Parameter:
 
 
 def route_lengths(method: MethodSpec) -> list[Parameter]:
-    """Returns the draft lengths that routes have, or may have, of their own."""
+    """Returns the draft lengths of the routes, set or not."""
     common = draft_length(method)
     kind, meaning = f"{NAMES['integer']} or null", "Draft tokens per step of this route; null: num_draft_tokens."
     return [
@@ -129,7 +129,7 @@ def drafter_share(method: MethodSpec) -> Parameter:
 
 
 def described(model: type[BaseModel], place: str, values: Mapping[str, Any], settable: set[str]) -> list[Parameter]:
-    """Returns the fields of a model. `values` are those that are given, `place` is the key above the fields."""
+    """Returns the fields of a model. `place`: the parent key; `values`: the given values."""
     schema = model.model_json_schema(schema_generator=AnySchema)
     found = []
     for name, field in model.model_fields.items():
@@ -147,13 +147,13 @@ def described(model: type[BaseModel], place: str, values: Mapping[str, Any], set
 
 
 def meaning(schema: Mapping[str, Any]) -> str | None:
-    """Returns the description, which may be that of one of the alternatives of a type."""
+    """Returns the description of a schema or of its first alternative that has one, or None."""
     found = [each["description"] for each in (schema, *schema.get("anyOf", ())) if "description" in each]
     return found[0] if found else None
 
 
 def kind_and_range(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns a JSON schema in words: ("a number", "0 to 1"), or ("one of", "raw, processed")."""
+    """Returns a JSON schema's type and range in words: ("a number", "0 to 1"), or ("one of", "raw, processed")."""
     if "$ref" in schema:
         schema = {**definitions.get(schema["$ref"].rpartition("/")[2], {}), **schema}
     if "anyOf" in schema:

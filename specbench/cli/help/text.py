@@ -82,7 +82,7 @@ def items(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def paragraphs(text: str, depth: int) -> Iterator[str]:
-    """Yields prose filled to the width; indented blocks and lists stay as they are."""
+    """Yields wrapped prose; indented blocks and lists are not wrapped."""
     for block in filter(None, text.split("\n\n")):
         if any(line.startswith((" ", "- ", "* ", "|", ">>>")) for line in block.splitlines()):
             yield from indent(block, " " * depth).splitlines()
@@ -91,7 +91,7 @@ def paragraphs(text: str, depth: int) -> Iterator[str]:
 
 
 def folded(text: str, depth: int = 0) -> list[str]:
-    """Returns a text as filled lines; without a margin, lines after the first are indented by two columns."""
+    """Returns a text as wrapped lines; if `depth` is 0, lines after the first are indented by two columns."""
     margin = " " * depth
     rest = margin if depth else "  "
     return wrap(text, WIDTH, initial_indent=margin, subsequent_indent=rest, break_on_hyphens=False)
@@ -111,6 +111,6 @@ def shown(value: Any) -> str:
 
 
 def flow(values: Mapping[str, Any] | None) -> str:
-    """Returns a mapping in one line, without keys that are not set."""
+    """Returns a mapping in one line, without unset keys."""
     given = {key: value for key, value in (values or {}).items() if value not in (None, (), [])}
     return ", ".join(f"{key} {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in given.items())

@@ -302,7 +302,7 @@ class Fuzzy(VerificationRule):
         token_ids = proposal.on(values.device)
         is_close = values <= self.threshold if self.inclusive else values < self.threshold
         place, _ = proposal.accepted_prefix(is_close & (token_ids != OUT_OF_VOCABULARY))
-        # After a rejection, too, the next token is drawn from p, not from a residual.
+        # After a rejection too, the next token is drawn from p, not from the residual.
         (num_accepted,), (next_token,) = proposal.read(place, target.draw_at(place, generator))
         target_prob, draft_prob = (at_tokens(probs, token_ids) for probs in (target_probs, draft_probs))
         return Verification(num_accepted, next_token, target_prob, draft_prob, divergence=values)
@@ -310,7 +310,7 @@ class Fuzzy(VerificationRule):
 
 def with_out_of_vocabulary(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns both distributions with one more column, for tokens that the target's vocabulary lacks: the draft's
-    probability of all such tokens, and 0 for the target."""
+    probability of all such tokens (0 if below ROUNDING), and 0 for the target."""
     foreign = 1 - draft_probs.sum(dim=-1, keepdim=True)
     nothing = torch.zeros_like(foreign)
     foreign = torch.where(foreign < ROUNDING, nothing, foreign)

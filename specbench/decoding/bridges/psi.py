@@ -2,8 +2,8 @@
 
 The first target token of a string is the longest token that is a prefix of it. It is known as soon as the string has
 left the trie of the target's vocabulary. ψ(t) is therefore a finite, exact sum over draft sequences: those that write t
-and perhaps the beginning of a longer token, but no longer token completely. Different tokenizations of the same text
-are different contexts of the drafter, so the sum has few terms only if the drafter's tokens are short.
+and perhaps the beginning of a longer token, but no complete longer token. Different tokenizations of the same text are
+different contexts of the drafter, so the sum has few terms only if the drafter's tokens are short.
 """
 
 from collections.abc import Iterator

@@ -10,7 +10,7 @@ from specbench.models.eager import common_prefix
 from specbench.models.timing import Stopwatch
 from specbench.models.vocabulary import Vocabulary
 
-LOOK_BEHIND = 8  # number of last target tokens that the tokenizer may still merge with later text
+LOOK_BEHIND = 8  # the number of last target tokens that may still merge with later text
 
 
 class Reading(NamedTuple):
@@ -38,7 +38,7 @@ class Translation:
         """Forgets the last sequence, reads a new prompt and returns its draft tokens."""
         self._ids: list[int] = []
         self._draft_ids = list(self._draft.bos_ids)
-        self._points = [(0, len(self._draft_ids))]  # (target, draft) positions with equal text before them
+        self._points = [(0, len(self._draft_ids))]  # (target, draft) positions in equal text
         return self.read(prompt_ids).draft_ids
 
     def read(self, ids: list[int]) -> Reading:

@@ -12,7 +12,7 @@ from specbench.decoding.proposal import OUT_OF_VOCABULARY
 
 
 class Node(NamedTuple):
-    """A node: the strings with the same first `depth` bytes, at positions [start, end) of the sorted strings.
+    """A node of a trie: the strings with the same first `depth` bytes, at positions [start, end) of the sorted strings.
 
     `passed` is the position of the longest string that is a prefix of the node's text (the text itself included);
     OUT_OF_VOCABULARY if there is none.

@@ -15,8 +15,8 @@ class Drafter:
     """Proposes draft tokens for a sequence and owns all of its state.
 
     `model` is the draft model. `passes` logs its passes, or the look-ups of a drafter without a model. `tokenizing` is
-    the time that the drafter spends in tokenizers. `sampling` holds the drafter's own sampling parameters. Each is None
-    if the drafter has none.
+    the time that the drafter spends in tokenizers. `sampling` holds the parameters it draws with. Each is None if the
+    drafter has none.
     """
 
     name: str | None = None  # of the drafter's own data or weights, which are part of a run's identity

@@ -22,7 +22,7 @@ MIN_MATCH = "The fewest last tokens that are looked for; at most max_match."
 
 
 class Match(NamedTuple):
-    """A match: the position `place` of the token after it, and the number of matched tokens."""
+    """A match: the position of the token after the earlier occurrence, and the number of matched tokens."""
 
     place: int
     length: int
@@ -54,7 +54,7 @@ class SuffixIndex:
         return None
 
     def _update(self, ids: list[int]) -> None:
-        """Indexes the new tokens, one entry per token and length. Only a sequence that was cut back is indexed again."""
+        """Indexes the new tokens, one entry per token and length; indexes all tokens if the sequence was cut back."""
         start = self._num_indexed
         if len(ids) < start or ids[max(0, start - len(self._tail)) : start] != self._tail:
             self.clear()
@@ -118,9 +118,9 @@ def prompt_lookup_drafter(
     min_match: Annotated[MatchLength, Field(description=MIN_MATCH)] = 1,
     tokens_per_match: Annotated[int, Field(ge=1, le=64, description=PER_MATCH)] | None = None,
 ) -> PromptLookupDrafter:
-    """Drafts the tokens that followed an earlier occurrence of the last tokens, in prompt or answer. It searches for the
-    last `max_match` tokens, then for fewer, down to `min_match`, and takes the most recent occurrence. Drafts after a
-    short match are less likely to be accepted: `tokens_per_match` keeps them short, and the target pass cheap."""
+    """Drafts the tokens that followed an earlier occurrence of the last tokens, in prompt or answer. It looks for the
+    last `max_match` tokens, then for fewer, down to `min_match`, and takes the most recent occurrence. A short match is
+    less reliable than a long one: `tokens_per_match` keeps its draft short, and the target pass cheap."""
     if min_match > max_match:
         raise ConfigError(f"drafter.min_match = {min_match}: is above max_match = {max_match}: give 1 to {max_match}")
     return PromptLookupDrafter(max_match, min_match, tokens_per_match, models.target.eos_token_ids)

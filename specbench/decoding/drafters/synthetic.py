@@ -65,7 +65,7 @@ class Plan:
         self._foreseen: list[int] = []
 
     def behind(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        """Returns a proposal of at most `num_draft_tokens` tokens after `ids`; takes target passes."""
+        """Returns a proposal of at most `num_draft_tokens` tokens after `ids`, planned with passes of the target."""
         if self._coins is None:
             seed = generator.initial_seed() ^ COINS
             self._coins = torch.Generator(device=generator.device).manual_seed(seed)

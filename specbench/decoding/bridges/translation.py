@@ -38,11 +38,11 @@ class Translation:
         """Forgets the last sequence, reads a new prompt and returns its draft tokens."""
         self._ids: list[int] = []
         self._draft_ids = list(self._draft.bos_ids)
-        self._points = [(0, len(self._draft_ids))]  # (target, draft) positions in equal text
+        self._points = [(0, len(self._draft_ids))]  # (target, draft) positions with the same text before them
         return self.read(prompt_ids).draft_ids
 
     def read(self, ids: list[int]) -> Reading:
-        """Returns the draft tokens of `ids`, which may extend the sequence read before or differ from it in the tail."""
+        """Returns the draft tokens of `ids`, which may extend the sequence read before or differ from it at the end."""
         known = common_prefix(self._ids, ids)
         while len(self._points) > 1 and self._points[-1][0] > max(0, known - LOOK_BEHIND // 2):
             self._points.pop()

@@ -17,7 +17,7 @@ from specbench.specs.task import GenerationSpec
 
 @dataclass(frozen=True)
 class QueryInfo:
-    """The language of a query's answer, if the task names it, and the query's text."""
+    """A query's text and the language of its answer; the language is None if the task does not name it."""
 
     language: str | None = None
     text: str = ""
@@ -28,7 +28,7 @@ UNKNOWN = QueryInfo()
 
 @dataclass(frozen=True)
 class Decoder:
-    """A method that decodes prompts; `model` reads the prompts and its tokens are the output."""
+    """A method that decodes prompts. `model` reads the prompts, and the output consists of its tokens."""
 
     method: MethodSpec
     model: CausalLM
@@ -38,16 +38,16 @@ class Decoder:
         raise NotImplementedError
 
     def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> "Decoder":
-        """Returns the decoder of one query: this one, unless the method distributes queries over several."""
+        """Returns the decoder for one query: this one, unless the method distributes queries over several decoders."""
         return self
 
     def record_fields(self, selected: "Decoder") -> dict[str, str]:
-        """Returns the fields that a record says of the selected decoder, beside its generation."""
+        """Returns the fields that a record holds about the selected decoder, in addition to its generation."""
         return {"decoded_by": "drafter"} if self.method.decodes_with == "drafter" else {}
 
     @property
     def parts(self) -> "tuple[Decoder, ...]":
-        """The decoders that may be selected."""
+        """The decoders that `select_decoder` may return."""
         return (self,)
 
     @property
@@ -68,14 +68,17 @@ class Decoder:
 
 @dataclass(frozen=True)
 class DraftingDecoder(Decoder):
-    """The decode loop with a drafter and a verification rule; autoregressive decoding has a drafter without drafts."""
+    """A decoder that runs the decode loop with a drafter and a verification rule.
+
+    Autoregressive decoding is the case of a drafter that proposes nothing.
+    """
 
     drafter: Drafter
     rule: VerificationRule
     sampling: Sampling
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decodes one prompt with the random stream of `seed`, after the rehearsal of a drafter that needs one."""
+        """Decodes one prompt with the random stream of `seed`, after a rehearsal if the drafter needs one."""
         self.drafter.rehearse(lambda: self._decode(prompt_ids, stop, seed))
         return self._decode(prompt_ids, stop, seed)
 
@@ -88,6 +91,9 @@ class DraftingDecoder(Decoder):
 
 
 def stream_seed(*parts: str | int) -> int:
-    """Returns the seed of one random stream from its name, so that order of execution and resuming change nothing."""
+    """Returns the seed of the random stream with this name.
+
+    The seed depends on nothing else, so neither the order of execution nor resuming a run changes the draws.
+    """
     text = "\0".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,7 +1,7 @@
-"""The generation state: the tokens of one generation and the only place that knows where it ends.
+"""The generation state: the tokens of one generation, and the only code that decides where it ends.
 
-The cut keeps the token that ended the generation (the EOS token, or the token that completed a stop string) and nothing
-after it; the text is cut before the stop string. Counts are of what was kept, the same for every method.
+The output keeps the token that ended the generation (the EOS token, or the token that completed a stop string) and
+nothing after it; the text is cut before the stop string. Counts include only tokens that were kept, in every method.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +16,10 @@ Finish = Literal["eos", "stop", "length", "context"]
 
 @dataclass(frozen=True)
 class StopRules:
-    """When a generation ends. `decode_text` maps token ids to text; it is needed only for stop strings.
+    """The conditions that end a generation.
 
-    `context_limit` is the number of positions both models have; it ends a generation that would leave it.
+    `decode_text` maps token ids to text; it is needed only for stop strings. `context_limit` is the number of positions
+    that both models support; a generation that reaches it ends.
     """
 
     max_new_tokens: int
@@ -30,7 +31,7 @@ class StopRules:
 
 @dataclass
 class GenerationState:
-    """Prompt and emitted tokens, the counts of every step, and whether the generation is finished."""
+    """The prompt and emitted tokens, the counts of every step, and why the generation ended (None: not yet)."""
 
     prompt_ids: list[int]
     rules: StopRules
@@ -41,7 +42,7 @@ class GenerationState:
 
     def __post_init__(self) -> None:
         self.ids = list(self.prompt_ids)
-        # A stop string of n bytes spans at most n tokens that carry text; a few more for tokens that carry none.
+        # A stop string of n bytes spans at most n tokens with text; the margin allows for tokens without text.
         self._window = max((len(s.encode()) for s in self.rules.stop_strings), default=0) + 4
 
     @property
@@ -58,18 +59,18 @@ class GenerationState:
 
     @property
     def num_remaining(self) -> int:
-        """Tokens that may still be emitted."""
+        """The number of tokens that may still be emitted."""
         remaining = self.rules.max_new_tokens - self.num_new_tokens
         if self.rules.context_limit is not None:
             remaining = min(remaining, self.rules.context_limit - len(self.ids))
         return remaining
 
     def start(self, first_token: int) -> None:
-        """The token drawn from the prefill: emitted, but no step."""
+        """Emits the token drawn from the prefill; it does not count as a step."""
         self._emit([first_token])
 
     def extend(self, proposal: Proposal, verification: Verification) -> Step:
-        """Emit the accepted tokens and the next token up to the cut, and count the step."""
+        """Emits the accepted tokens and the next token, up to the generation's end; returns the step's counts."""
         accepted = proposal.token_ids[: verification.num_accepted]
         num_emitted = self._emit([*accepted, verification.next_token])
         num_accepted = min(verification.num_accepted, num_emitted)
@@ -106,7 +107,7 @@ class GenerationState:
         return any(stop in tail for stop in self.rules.stop_strings)
 
     def check(self, num_draft_tokens: int) -> None:
-        """The identities of the counts. Raises AssertionError: a violation is a defect of the harness."""
+        """Raises AssertionError if the counts are inconsistent, which is a defect of the harness."""
         assert sum(step.num_emitted for step in self.steps) + 1 == self.num_new_tokens
         for step in self.steps:
             assert 0 <= step.num_accepted <= step.num_judged <= step.num_drafted <= num_draft_tokens, step
@@ -114,6 +115,6 @@ class GenerationState:
 
 
 def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
-    """The text up to the first stop string."""
+    """Returns the text before the first stop string."""
     cuts = [at for stop in stop_strings if (at := text.find(stop)) >= 0]
     return text[: min(cuts)] if cuts else text

@@ -1,4 +1,4 @@
-"""The one decode loop. Autoregressive decoding is the empty proposal."""
+"""The decode loop of all methods. Autoregressive decoding is the case of an empty proposal."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -18,8 +18,11 @@ POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")
 
 @dataclass(frozen=True)
 class ExternalCounts:
-    """What a decoder with a loop of its own tells, or does not. `num_first_tokens`: how many tokens were there when the
-    clock of `decode_seconds` started (0: it started with the prompt); `num_target_passes`: the prompt's included."""
+    """The counts that a decoder with its own loop reports.
+
+    `num_first_tokens` is the number of tokens already generated when the clock of `decode_seconds` started (0: the
+    clock started with the prefill). `num_target_passes` includes the prefill; None if unknown.
+    """
 
     num_first_tokens: int
     num_target_passes: int | None
@@ -27,14 +30,17 @@ class ExternalCounts:
 
 @dataclass(frozen=True)
 class Generation:
-    """One generation, as measured. Seconds are wall-clock; passes are (query length, seconds) after the prefill.
+    """The tokens and measurements of one generation.
 
-    `rule_seconds` are of rules and draws, without the passes that a rule makes; `tokenizer_seconds` of bridges that cut
-    texts anew and of the search for stop strings. `positions` holds, per judged draft token, p(x), q(x), Σ min(p, q)
-    and the rule's divergence; None where undefined. `attempted` is the column of that name of all verdicts, None where
-    no draft has it.
-    Only an external decoder has `external`; its prefills may be unknown (None), its steps and passes empty, and of its
-    decode seconds no parts are known.
+    Seconds are wall-clock time. Passes are (query length, seconds), without the prefill. `rule_seconds` is the time of
+    verification rules and draws, without the passes that a rule makes. `tokenizer_seconds` is the time of bridges that
+    retokenize text and of the search for stop strings.
+
+    `positions` holds p(x), q(x), Σ min(p, q) and the rule's divergence for each judged draft token; None where
+    undefined. `attempted` joins `Verification.attempted` of all steps; None where no step has it.
+
+    `external` is set only by external decoders. Their prefill times may be unknown (None), their steps and passes are
+    empty, and their decode time is not broken down.
     """
 
     token_ids: list[int]
@@ -64,7 +70,7 @@ def decode(
     stop: StopRules,
     generator: torch.Generator,
 ) -> Generation:
-    """Generate after `prompt_ids`: propose → score → verify → extend, until the generation state says stop.
+    """Generates after `prompt_ids`: propose → score → verify → extend, until the generation state is finished.
 
     The prompt must hold at least one token and leave room for one more within the context limit.
     """
@@ -78,7 +84,7 @@ def decode(
     state.start(Distributions(target.score(prompt_ids, 1), sampling).draw(0, generator))
     draft_passes, tokenizing = drafter.passes, drafter.tokenizing
     clear(target.passes, draft_passes, state.tokenizing, tokenizing)
-    passes_of_rules: list[int] = []  # by their number among the draft passes
+    passes_of_rules: list[int] = []  # indices of draft passes
 
     first_token_seconds = clock.now()
     while not state.finished:
@@ -116,7 +122,7 @@ def decode(
 
 
 def scored(target: ScoringModel, ids: list[int], proposal: Proposal) -> torch.Tensor:
-    """The logits after `ids` and after each draft token that the target reads: [num_scored + 1, vocab]."""
+    """Returns the target's logits after `ids` and after each draft token that it reads: [num_scored + 1, vocab]."""
     if isinstance(proposal, OnDeviceProposal):
         return cast(OnDeviceModel, target).score(ids, len(proposal.tokens) + 1, proposal.scored_tokens)
     return target.score(ids + proposal.scored_ids, len(proposal.scored_ids) + 1)
@@ -133,7 +139,7 @@ def num_logged(passes: PassLog | None) -> int:
 
 
 def judged_column(name: str, verifications: list[Verification], steps: list[Step]) -> list[float] | None:
-    """One evidence column over all judged positions, or None when the rule does not give it."""
+    """Returns one column of the verifications for all judged positions; None if the rule does not provide it."""
     values: list[float] = []
     for verification, step in zip(verifications, steps, strict=True):
         column: Column = getattr(verification, name)
@@ -146,8 +152,10 @@ def judged_column(name: str, verifications: list[Verification], steps: list[Step
 
 
 def attempted_column(verifications: list[Verification], steps: list[Step]) -> list[float] | None:
-    """Returns `Verification.attempted` over the positions of all emitted tokens at which a draft token was to be drawn;
-    None if a draft has none."""
+    """Returns `Verification.attempted` for the positions of all emitted tokens at which the drafter drew a token.
+
+    None if a step with judged tokens has no such column, or if no step has one.
+    """
     values: list[float] = []
     for verification, step in zip(verifications, steps, strict=True):
         if verification.attempted is not None:

@@ -1,4 +1,4 @@
-"""Proposals, verifications and steps: the values that drafter, verification rule and loop exchange."""
+"""Proposals, verifications and steps: the values that the drafter, the verification rule and the loop exchange."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -8,11 +8,11 @@ import torch
 from specbench.decoding.sampling import DraftProbs, residual
 from specbench.models.devices import uploaded
 
-OUT_OF_VOCABULARY = -1  # stands for a drafted string that is no token of the target: judged, and always rejected
+OUT_OF_VOCABULARY = -1  # a drafted string that is not a token of the target: judged, and always rejected
 
 
 class PointMass(DraftProbs):
-    """Drafts without a distribution: all mass is on the drafted token (prompt lookup, text that was tokenized anew)."""
+    """One-hot rows at the drafted tokens, for drafts without a distribution (prompt lookup, retokenized text)."""
 
     is_one_hot = True
 
@@ -35,10 +35,10 @@ class PointMass(DraftProbs):
 
 
 class Proposal:
-    """Draft tokens and what they were drawn from. An empty proposal is plain autoregressive decoding.
+    """Draft tokens and the distributions they were drawn from. An empty proposal is plain autoregressive decoding.
 
-    Only the last token may be OUT_OF_VOCABULARY, because nothing behind it is judged. `ended`: whether the drafter drew
-    the end of a text behind these tokens, which is not proposed.
+    Only the last token may be OUT_OF_VOCABULARY, because no token after it can be accepted. `ended` is true if the
+    drafter drew an end token after these tokens, which is not proposed.
     """
 
     def __init__(
@@ -62,27 +62,27 @@ class Proposal:
 
     @property
     def scored_ids(self) -> list[int]:
-        """The draft tokens that the target reads."""
+        """The draft tokens that the target scores: all but a final OUT_OF_VOCABULARY."""
         return self._token_ids[:-1] if self._token_ids[-1:] == [OUT_OF_VOCABULARY] else self._token_ids
 
     def on(self, device: torch.device) -> torch.Tensor:
-        """The draft tokens as a tensor: [num_drafted]."""
+        """Returns the draft tokens as a tensor on `device`: [num_drafted]."""
         return uploaded(torch.tensor(self._token_ids), device)
 
     def accepted_prefix(self, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """How many tokens are accepted before the first that is not, and whether these are all: [num_drafted] → [1]."""
+        """Returns the number of accepted tokens and whether all are accepted, each [1], from flags [num_drafted]."""
         num_accepted = accepts.long().cumprod(0).sum(0, keepdim=True)
         return num_accepted, num_accepted == len(accepts)
 
     def read(self, *values: torch.Tensor) -> list[list[int]]:
-        """Whole numbers that the device has computed, each [n], in one transfer."""
+        """Copies integer tensors, each [n], from the device in one transfer."""
         numbers: list[int] = torch.cat([value.long() for value in values]).tolist()
         ends = list(accumulate(len(value) for value in values))
         return [numbers[end - len(value) : end] for end, value in zip(ends, values, strict=True)]
 
 
 def at_tokens(probs: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
-    """The probability of each row's token, 0 for OUT_OF_VOCABULARY: [n, vocab], [n] → [n]."""
+    """Returns the probability of each row's token, 0 for OUT_OF_VOCABULARY: [n, vocab], [n] → [n]."""
     found = probs.gather(1, token_ids.clamp_min(0)[:, None])[:, 0]
     return found * (token_ids != OUT_OF_VOCABULARY)
 
@@ -92,10 +92,11 @@ Column = torch.Tensor | list[float] | None
 
 @dataclass(frozen=True)
 class Verification:
-    """What a rule decided, with its evidence per draft token (None where a quantity does not exist).
+    """The decision of a verification rule, with columns of values per draft token (None where undefined).
 
-    `attempted`: the probability that a draft token is drawn and accepted, per position at which one was to be drawn;
-    only of drafts whose end is not proposed, and one longer than the others where the drafter drew it.
+    `attempted` holds, for each position at which the drafter drew a token, the probability that a draft token is drawn
+    and accepted. Only drafts that withhold their end token have it; it has one more entry than the other columns if the
+    drafter drew that token.
     """
 
     num_accepted: int
@@ -109,7 +110,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class Step:
-    """One target pass after the prefill, in counts: accepted ≤ judged ≤ drafted, emitted ≤ accepted + 1."""
+    """The token counts of one target pass after the prefill: accepted ≤ judged ≤ drafted, emitted ≤ accepted + 1."""
 
     num_drafted: int
     num_judged: int
@@ -118,11 +119,11 @@ class Step:
 
 
 class OnDeviceProposal(Proposal):
-    """Draft tokens that only the device knows yet: read with the outcome of their step.
+    """A proposal of pending tokens: only the device knows them until they are read together with the step's outcome.
 
-    `tokens` [num_tokens] are the target's, or OUT_OF_VOCABULARY. `stays` [num_tokens] is true for the leading tokens,
-    which are proposed; tokens behind a drafted end are no part of the proposal. `source` is the proposal in the tokens
-    of another vocabulary from which this one was translated; both are read together.
+    `tokens` [num_tokens] are target tokens or OUT_OF_VOCABULARY. `stays` [num_tokens] is true for the leading tokens
+    that are proposed; tokens after a drafted end token are not part of the proposal. `source` is the proposal in the
+    drafter's vocabulary from which this one was translated, if any; both are read in one transfer.
     """
 
     def __init__(
@@ -132,16 +133,16 @@ class OnDeviceProposal(Proposal):
         self.tokens = tokens
         self.stays = stays
         self._source = source
-        self._all_ids: list[int] | None = None  # until they are read
+        self._all_ids: list[int] | None = None  # None until they are read
 
     @property
     def scored_tokens(self) -> torch.Tensor:
-        """What the target reads: [num_tokens], any token in place of OUT_OF_VOCABULARY."""
+        """The tokens that the target scores: [num_tokens], with an arbitrary token in place of OUT_OF_VOCABULARY."""
         return self.tokens if self._source is None else self.tokens.clamp_min(0)
 
     @property
     def scored_ids(self) -> list[int]:
-        """The same, read: also what was drafted behind the end."""
+        """`scored_tokens` as a list, including those after a drafted end token; reads the tokens from the device."""
         return [max(token, 0) for token in self._read_ids()]
 
     @property
@@ -151,12 +152,12 @@ class OnDeviceProposal(Proposal):
 
     @property
     def num_drafted(self) -> int:
-        """Until the tokens are read those behind the end count too."""
+        """The number of proposed tokens; until they are read, tokens after a drafted end token are counted too."""
         return len(self.tokens) if self._all_ids is None else len(self._token_ids)
 
     @property
     def ended(self) -> bool:
-        """Known when the tokens are read: the source proposes its end token, and this proposal does not."""
+        """True if the source proposes an end token that this proposal leaves out. Valid after the tokens are read."""
         return self._source is not None and self._source.num_drafted > self.num_drafted
 
     def _read_ids(self) -> list[int]:
@@ -180,6 +181,6 @@ class OnDeviceProposal(Proposal):
 
 
 def up_to_end(is_end: torch.Tensor) -> torch.Tensor:
-    """True up to the first that is true, and there: [n] → [n]."""
+    """Returns a mask that is true up to and including the first true value: [n] → [n]."""
     ends = is_end.long()
     return ends.cumsum(0) == ends

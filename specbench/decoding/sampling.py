@@ -1,4 +1,4 @@
-"""Logits → next-token distributions, and draws from them. All probabilities are float32."""
+"""Next-token distributions from logits, and draws from them. All probabilities are float32."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn: temperature 0 is greedy; top-k, then top-p truncate what the temperature shaped."""
+    """The sampling parameters. Temperature 0 is greedy; top-k, then top-p are applied after the temperature."""
 
     temperature: float = 0.0
     top_k: int | None = None
@@ -20,8 +20,11 @@ class Sampling:
         return self.temperature == 0.0
 
     def draw(self, logits: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """One token from each row of logits [num_rows, vocab]: tokens [num_rows], and the probabilities that they were
-        drawn from, [num_rows, vocab]; None for greedy ones."""
+        """Draws one token from each row of logits [num_rows, vocab].
+
+        Returns the tokens, [num_rows], and the probabilities that they were drawn from, [num_rows, vocab]; None when
+        greedy.
+        """
         distributions = Distributions(logits, self)
         return distributions.draw_all(generator), None if self.greedy else distributions.probs
 
@@ -29,13 +32,13 @@ class Sampling:
 class DraftProbs:
     """The draft distributions of a proposal: row i is the distribution of draft token i. A row may sum to less than 1.
 
-    A class that computes its residual as a whole defines `residual`; one that meets its probabilities only as it draws
-    sets `residual_is_sampled` and defines `sample_residual`.
+    A class that can compute the residual distribution defines `residual`; one that computes single probabilities on
+    demand sets `residual_is_sampled` and defines `sample_residual`.
     """
 
-    is_one_hot: bool = False  # whether every row is a point mass at the token that was drafted
+    is_one_hot: bool = False  # whether every row is one-hot at the drafted token
     residual_is_sampled: bool = False
-    withholds_end: bool = False  # whether the end of a text, once drafted, is not proposed
+    withholds_end: bool = False  # whether a drafted end token is left out of the proposal
 
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Returns q_i(x_i) of the draft tokens: [num_drafted] → [num_drafted]."""
@@ -54,20 +57,22 @@ class DraftProbs:
         raise NotImplementedError
 
     def attempted(self, overlap: torch.Tensor, target: "Distributions") -> torch.Tensor | None:
-        """Returns the probability that a draft token is drawn and accepted, per position at which the drafter drew:
-        [num_drafted] → [num_drafted] or [num_drafted + 1]; None unless `withholds_end`."""
+        """Returns the probability that a draft token is drawn and accepted, per position at which the drafter drew.
+
+        [num_drafted] → [num_drafted] or [num_drafted + 1]; None unless `withholds_end`.
+        """
         return None
 
 
 class DenseProbs(DraftProbs):
-    """Draft distributions that are known in full, as rules that compare them need: [num_drafted, vocab].
+    """Draft distributions over the whole vocabulary, [num_drafted, vocab], for rules that compare distributions.
 
-    `probs` is what the draft tokens were drawn from, `raw_probs` the same at temperature 1 without truncation.
+    The draft tokens were drawn from `probs`; `raw_probs` are at temperature 1 without truncation.
     """
 
     @property
     def probs(self) -> torch.Tensor:
-        """What the draft tokens were drawn from."""
+        """The probabilities that the draft tokens were drawn from."""
         raise NotImplementedError
 
     @property
@@ -77,18 +82,18 @@ class DenseProbs(DraftProbs):
 
 
 class Distributions(DenseProbs):
-    """Next-token distributions of consecutive positions, [num_rows, vocab], each form computed when first asked for."""
+    """Next-token distributions of consecutive positions, [num_rows, vocab], computed on first use."""
 
     def __init__(self, logits: torch.Tensor, sampling: Sampling, probs: torch.Tensor | None = None) -> None:
         self.is_one_hot = sampling.greedy
         self._logits: torch.Tensor | None = logits
-        self._given_probs = probs  # where they are known already
+        self._given_probs = probs  # spares the computation from the logits
         self._parts: Sequence[Distributions] = ()
         self.sampling = sampling
 
     @classmethod
     def concat(cls, parts: Sequence["Distributions"]) -> "Distributions":
-        """Rows of several distributions below one another; what was drawn from is what is later judged."""
+        """Concatenates the rows of several distributions; probabilities already drawn from are not recomputed."""
         whole = cls.__new__(cls)
         whole._logits, whole._parts, whole.sampling = None, parts, parts[0].sampling
         whole.is_one_hot = parts[0].is_one_hot
@@ -103,7 +108,7 @@ class Distributions(DenseProbs):
 
     @cached_property
     def probs(self) -> torch.Tensor:
-        """After temperature, top-k and top-p; one-hot rows when greedy."""
+        """The probabilities after temperature, top-k and top-p; one-hot rows when greedy."""
         if self._parts:
             return torch.cat([part.probs for part in self._parts])
         if self._given_probs is not None:
@@ -123,20 +128,20 @@ class Distributions(DenseProbs):
         return self.logits.argmax(dim=-1)
 
     def draw(self, row: int, generator: torch.Generator) -> int:
-        """One token from row `row` of `probs`."""
+        """Draws one token from row `row` of `probs`."""
         return int(self.best[row]) if self.sampling.greedy else draw(self.probs[row], generator)
 
     def draw_at(self, row: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """One token from the row that a tensor [1] tells: [1]."""
+        """Draws one token, [1], from the row whose index is the tensor `row`, [1]."""
         if self.sampling.greedy:
             return self.best.index_select(0, row)
         return draw_rows(self.probs.index_select(0, row), generator)
 
     def draw_all(self, generator: torch.Generator) -> torch.Tensor:
-        """One token from every row: [num_rows]."""
+        """Draws one token from every row: [num_rows]."""
         return self.best if self.sampling.greedy else draw_rows(self.probs, generator)
 
-    # Greedy rows are compared by their token: a one-hot row of the whole vocabulary is never made for a rule.
+    # Greedy rows are compared by their token, which avoids one-hot rows over the whole vocabulary.
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
         if self.is_one_hot:
             return (token_ids == self.best).float()
@@ -155,7 +160,7 @@ class Distributions(DenseProbs):
 
 
 def process(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Probabilities [num_rows, vocab] after temperature, top-k and top-p, each applied once, in this order."""
+    """Returns probabilities [num_rows, vocab] after temperature, top-k and top-p, applied once each in this order."""
     if sampling.greedy:
         return torch.nn.functional.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
     scores = logits.float() / sampling.temperature
@@ -173,19 +178,20 @@ def process(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 def residual(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
-    """max(p − q, 0), unnormalised, [vocab]; p itself where rounding leaves nothing."""
+    """Returns max(p − q, 0), unnormalised, [vocab]; p itself if rounding makes the residual zero everywhere."""
     rest = (target_probs - draft_probs).clamp_min(0.0)
     return torch.where(rest.any(), rest, target_probs)
 
 
 def draw(probs: torch.Tensor, generator: torch.Generator) -> int:
-    """One token from unnormalised probabilities [vocab]."""
+    """Draws one token from unnormalised probabilities [vocab]."""
     return int(draw_rows(probs[None], generator))
 
 
 def draw_rows(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """One token from each row of unnormalised probabilities: [num_rows, vocab] → [num_rows].
+    """Draws one token from each row of unnormalised probabilities: [num_rows, vocab] → [num_rows].
 
-    The draws of torch.multinomial, which on an accelerator would wait for the result to check what it was given.
+    The draws equal those of torch.multinomial, but without its check of the input, which would make the host wait for
+    the accelerator.
     """
     return (probs / torch.empty_like(probs).exponential_(1, generator=generator)).argmax(dim=-1)

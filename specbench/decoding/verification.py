@@ -1,7 +1,8 @@
 """Verification rules: they decide which draft tokens are accepted, and draw the token that comes after them.
 
 A rule maps (proposal, target distributions, generator) to a Verification. The target distributions are those of the
-draft positions and of the next one: num_drafted + 1 rows. Factories carry `lossless`, and what a drafter must provide.
+draft positions and of the next one: num_drafted + 1 rows. Each factory has the attributes `lossless` and `requires`,
+which names the distributions that a drafter must provide.
 """
 
 import math
@@ -24,17 +25,17 @@ from specbench.decoding.sampling import DenseProbs, Distributions, draw, draw_ro
 
 
 class VerificationRule:
-    """Decides which draft tokens are accepted and draws the token behind them."""
+    """Decides which draft tokens are accepted and draws the token after them."""
 
-    compares_processed = False  # whether it compares both distributions after temperature and truncation
+    compares_processed = False  # whether the rule compares the distributions after temperature and truncation
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
-        """Judges a proposal of n tokens, given the n + 1 target distributions of its positions and the next one."""
+        """Judges a proposal of n tokens, given the n + 1 target distributions of its positions and of the next one."""
         raise NotImplementedError
 
 
 def rule(name: str, *, lossless: bool, requires: frozenset[str]) -> Callable[[Factory], Factory]:
-    """Register a rule factory with what the composition check needs to know."""
+    """Registers a rule factory with the attributes that the composition check reads."""
 
     def add(factory: Factory) -> Factory:
         factory.lossless = lossless  # type: ignore[attr-defined]
@@ -46,13 +47,14 @@ def rule(name: str, *, lossless: bool, requires: frozenset[str]) -> Callable[[Fa
 
 @rule("rejection", lossless=True, requires=frozenset({"probs"}))
 def rejection_rule() -> VerificationRule:
-    """A draft token x stands with probability min(1, p(x)/q(x)), where p is the target and q the drafter; after a
-    rejection the next token is drawn from norm(max(p − q, 0)) (arXiv:2211.17192, Alg. 1)."""
+    """A draft token x is accepted with probability min(1, p(x)/q(x)), where p is the target's distribution and q the
+    drafter's. After a rejection the next token is drawn from the residual, norm(max(p − q, 0)) (arXiv:2211.17192,
+    Alg. 1)."""
     return rejection
 
 
 class Rejection(VerificationRule):
-    """The rejection rule; an empty proposal leaves only the next token to draw."""
+    """The rejection rule; for an empty proposal it only draws the next token."""
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         if proposal.num_drafted == 0:
@@ -77,7 +79,7 @@ rejection = Rejection()
 
 
 def _attempted(proposal: Proposal, overlap: Column, target: Distributions) -> Column:
-    """Returns the column `attempted` of a verdict, given its column `overlap`; None for a draft that has none."""
+    """Returns `Verification.attempted`, given the column `overlap`; None unless the draft withholds its end token."""
     draft = proposal.probs
     if draft is None:
         return None
@@ -86,13 +88,17 @@ def _attempted(proposal: Proposal, overlap: Column, target: Distributions) -> Co
         return draft.attempted(column, target)
     if not draft.withholds_end:
         return None
-    return [*cast(list[float], overlap), *[0.0] * proposal.ended]  # the end was drawn, or it was not
+    return [
+        *cast(list[float], overlap),
+        *[0.0] * proposal.ended,
+    ]  # greedily, an end token is drawn with probability 0 or 1
 
 
 def _next_token(
     proposal: Proposal, target: Distributions, place: torch.Tensor, are_all: torch.Tensor, generator: torch.Generator
 ) -> tuple[int, int]:
-    """How many tokens stand, and the one after them: from the residual at `place`, or from p where all stand."""
+    """Returns the number of accepted tokens and the next token: from the residual at `place`, or from p if all are
+    accepted (bonus token)."""
     num_drafted = proposal.num_drafted
     probs = target.probs.index_select(0, place)[0]
     draft = proposal.probs
@@ -109,13 +115,13 @@ def _next_token(
 
 
 def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verification:
-    """The limit of temperature 0: p is a point mass, so x stands iff x = argmax p, and Σ min(p, q) = q(argmax p)."""
+    """Judges at temperature 0: p is one-hot, so x is accepted iff x = argmax p, and Σ min(p, q) = q(argmax p)."""
     (best,) = proposal.read(target.best)
     matches = [token == choice for token, choice in zip(proposal.token_ids, best, strict=False)]
     num_accepted = leading(matches)
     target_prob = [float(match) for match in matches]
     draft = proposal.probs
-    if draft is None:  # a drafter that knows no probabilities where none are needed
+    if draft is None:  # greedy verification does not need the drafter's probabilities
         return Verification(num_accepted, best[num_accepted], target_prob)
     if draft.is_one_hot:
         attempted = _attempted(proposal, target_prob, target)
@@ -130,8 +136,9 @@ def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verification
 
 @rule("exact_match", lossless=True, requires=frozenset())
 def exact_match_rule() -> VerificationRule:
-    """Draw the target's own token at every position; draft tokens stand while they are the same (arXiv:2502.05202,
-    Alg. 2). As lossless as drawing from the target, whatever was drafted; accepts x with probability p(x)."""
+    """A token is drawn from the target at every position; draft tokens are accepted while they equal it
+    (arXiv:2502.05202, Alg. 2). Lossless for any draft, since every output token is drawn from the target; a draft token
+    x is accepted with probability p(x)."""
     return exact_match
 
 
@@ -156,7 +163,7 @@ exact_match = ExactMatch()
 
 
 def leading(flags: list[bool]) -> int:
-    """How many are true before the first that is not."""
+    """Returns the number of leading true flags."""
     return flags.index(False) if False in flags else len(flags)
 
 
@@ -166,37 +173,40 @@ MAX_JS = math.log(2.0)
 
 
 def kl(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
-    """KL(target‖draft) = Σ p (ln p − ln q). A probability that float32 cannot hold counts as the smallest that it can,
-    so that the divergence stays finite (≤ 88) where the draft excludes what the target allows."""
+    """Returns KL(target‖draft) = Σ p (ln p − ln q).
+
+    q is at least the smallest normal float32 number, so that the divergence stays finite (≤ 88) where the draft gives
+    no probability to a token that the target may draw.
+    """
     draft_probs = draft_probs.clamp_min(torch.finfo(draft_probs.dtype).tiny)
     terms: torch.Tensor = torch.xlogy(target_probs, target_probs) - torch.xlogy(target_probs, draft_probs)
     return terms.sum(-1)
 
 
 def reverse_kl(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
-    """KL(draft‖target)."""
+    """Returns KL(draft‖target)."""
     return kl(draft_probs, target_probs)
 
 
 def js(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
-    """Jensen–Shannon: ½KL(p‖m) + ½KL(q‖m), m = (p + q)/2; at most ln 2."""
+    """Returns the Jensen–Shannon divergence ½KL(p‖m) + ½KL(q‖m), m = (p + q)/2; at most ln 2."""
     middle = (target_probs + draft_probs) / 2
     return ((kl(target_probs, middle) + kl(draft_probs, middle)) / 2).clamp_min(0.0)
 
 
 def js_reference(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
-    """The published code's "js_div": ½KL(m‖p) + ½KL(m‖q), m = (p + q)/2; unbounded."""
+    """Returns "js_div" of the published code: ½KL(m‖p) + ½KL(m‖q), m = (p + q)/2; unbounded."""
     middle = (target_probs + draft_probs) / 2
     return (kl(middle, target_probs) + kl(middle, draft_probs)) / 2
 
 
 def tv(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
-    """Total variation: ½ Σ |p − q|."""
+    """Returns the total variation distance ½ Σ |p − q|."""
     return (target_probs - draft_probs).abs().sum(-1) / 2
 
 
 def top_k(divergence: Divergence) -> Divergence:
-    """The divergence over the target's 50 most probable tokens and one bucket for all others."""
+    """Returns the divergence restricted to the target's 50 most probable tokens and one bucket for all others."""
 
     def over_buckets(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
         best = target_probs.topk(min(TOP_K, target_probs.shape[-1]), dim=-1).indices
@@ -224,7 +234,7 @@ DIVERGENCES: dict[str, Divergence] = {
 }
 
 
-ROUNDING = 1e-4  # of a sum of float32 probabilities
+ROUNDING = 1e-4  # tolerance for a sum of float32 probabilities
 DivergenceName = Literal[
     "js", "kl", "reverse_kl", "tv", "js_reference", "top_k_js", "top_k_kl", "top_k_reverse_kl", "top_k_tv"
 ]
@@ -252,11 +262,11 @@ def fuzzy_rule(
     threshold: Annotated[float, Field(ge=0, allow_inf_nan=True, description=THRESHOLD)],
     divergence_on: Annotated[Literal["raw", "processed"], Field(description=DIVERGENCE_ON)] = "raw",
 ) -> VerificationRule:
-    """Accept while the divergence of target and draft at the position is below the threshold; on a rejection draw from
-    the target (arXiv:2502.20704, §4).
+    """A draft token is accepted while the divergence of target and draft at its position is below the threshold. After
+    a rejection the next token is drawn from the target (arXiv:2502.20704, §4).
 
-    A threshold means nothing without the name of its divergence. The paper's (0.3, 0.4 and 0.7, one for each of its
-    model pairs) belong to `reverse_kl`, by a later word of its first author; `js` never exceeds ln 2 = 0.693.
+    A threshold has a meaning only together with its divergence. The paper's thresholds (0.3, 0.4 and 0.7, one for each
+    of its model pairs) belong to `reverse_kl`, as its first author stated later; `js` never exceeds ln 2 = 0.693.
     """
     if math.isnan(threshold):
         raise ValueError("threshold is not a number")
@@ -268,7 +278,7 @@ def fuzzy_rule(
 
 
 class Fuzzy(VerificationRule):
-    """The fuzzy rule. `inclusive`: a divergence equal to the threshold is accepted."""
+    """The fuzzy rule. If `inclusive`, a divergence equal to the threshold is accepted."""
 
     def __init__(self, measure: Divergence, threshold: float, inclusive: bool, compares_processed: bool) -> None:
         self.measure = measure
@@ -292,14 +302,15 @@ class Fuzzy(VerificationRule):
         token_ids = proposal.on(values.device)
         is_close = values <= self.threshold if self.inclusive else values < self.threshold
         place, _ = proposal.accepted_prefix(is_close & (token_ids != OUT_OF_VOCABULARY))
-        # The recovered token is drawn from p itself, not from a residual; so is the bonus token.
+        # After a rejection too, the next token is drawn from p, not from the residual.
         (num_accepted,), (next_token,) = proposal.read(place, target.draw_at(place, generator))
         target_prob, draft_prob = (at_tokens(probs, token_ids) for probs in (target_probs, draft_probs))
         return Verification(num_accepted, next_token, target_prob, draft_prob, divergence=values)
 
 
 def with_out_of_vocabulary(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both with one more column: what a drafter gave to what is no token of the target, and 0."""
+    """Returns both distributions with one more column, for tokens that the target's vocabulary lacks: the draft's
+    probability of all such tokens (0 if below ROUNDING), and 0 for the target."""
     foreign = 1 - draft_probs.sum(dim=-1, keepdim=True)
     nothing = torch.zeros_like(foreign)
     foreign = torch.where(foreign < ROUNDING, nothing, foreign)
@@ -310,13 +321,13 @@ def with_out_of_vocabulary(target_probs: torch.Tensor, draft_probs: torch.Tensor
 def random_accept_rule(
     *, probability: Annotated[float, Field(ge=0, le=1, description="Chance of every draft token to stand.")]
 ) -> VerificationRule:
-    """Accept every draft token with one fixed probability; on a rejection draw from p. The control of arXiv:2502.20704,
-    App. E: what is left of a fuzzy rule when it does not look at the models."""
+    """Every draft token is accepted with the same fixed probability; after a rejection the next token is drawn from p.
+    The control experiment of arXiv:2502.20704, App. E: a fuzzy rule that does not depend on the models."""
     return RandomAccept(probability)
 
 
 class RandomAccept(VerificationRule):
-    """The rule that accepts every draft token with one fixed probability."""
+    """The rule that accepts every draft token with the same fixed probability."""
 
     def __init__(self, probability: float) -> None:
         self.probability = probability

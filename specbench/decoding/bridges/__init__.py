@@ -1,4 +1,4 @@
-"""Vocabulary bridges: how a drafter's tokens become tokens of the target."""
+"""Vocabulary bridges: they translate a drafter's tokens into tokens of the target."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,17 @@ MakeDrafter = Callable[[ScoringModel], Drafter]
 
 
 class VocabularyMismatch(ConfigError):
-    """Target and drafter do not share a vocabulary, and the bridge needs that they do."""
+    """The bridge needs a shared vocabulary, but target and drafter have different ones."""
 
 
 def bridge(
     name: str, *, same_vocabulary: bool = False, removes: frozenset[str] = frozenset()
 ) -> Callable[[Factory], Factory]:
-    """Register a bridge factory, (models, sampling, make, *, options) → Drafter, with what the composition check needs
-    to know: whether it needs equal vocabularies, and what of a drafter's `provides` is lost on the way."""
+    """Registers a bridge factory, (models, sampling, make, *, options) → Drafter, for the composition check.
+
+    `same_vocabulary` is true if the bridge needs equal vocabularies; `removes` lists the entries of a drafter's
+    `provides` that are not available through the bridge.
+    """
 
     def add(factory: Factory) -> Factory:
         factory.same_vocabulary = same_vocabulary  # type: ignore[attr-defined]

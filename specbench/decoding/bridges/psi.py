@@ -1,9 +1,9 @@
-"""ψ: the probability that what the drafter writes begins with a given target token (arXiv:2502.05202, §3.3).
+"""ψ(t): the probability that the first target token of a drafted string is t (arXiv:2502.05202, §3.3).
 
-The first target token of a drafted string is the longest one that begins it (the paper's longest prefix). It is known
-as soon as the string has left the trie of the target's vocabulary, so ψ(t) is a finite sum over draft sequences: those
-that write t and then perhaps the beginning of a longer token, but no such token whole. The sum is exact. Sequences that
-cut the same text differently are different contexts, which is why it is short for drafters with short tokens only.
+The first target token of a string is the longest token that is a prefix of it. It is known as soon as the string has
+left the trie of the target's vocabulary. ψ(t) is therefore a finite, exact sum over draft sequences: those that write t
+and perhaps the beginning of a longer token, but no complete longer token. Different tokenizations of the same text are
+different contexts of the drafter, so the sum has few terms only if the drafter's tokens are short.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from specbench.decoding.bridges.trie import Crossing, Moves, Node
 from specbench.decoding.proposal import OUT_OF_VOCABULARY
 from specbench.decoding.sampling import DraftProbs, draw
 
-Open = tuple[float, Suffix, Node]  # a draft sequence that has not left the trie: its probability, tokens and place
+Open = tuple[float, Suffix, Node]  # a draft sequence inside the trie: its probability, tokens and node
 
 
 class Psi:
-    """The distribution of the next target token behind one context of the drafter: `tree` at `start`."""
+    """The distribution ψ of the next target token after one context of the drafter: `tree.context` and `start`."""
 
     def __init__(self, crossing: Crossing, tree: DraftTree, start: Suffix) -> None:
         self._crossing = crossing
@@ -29,8 +29,10 @@ class Psi:
         self._start = start
 
     def draw(self, generator: torch.Generator) -> tuple[int, Suffix]:
-        """Returns a target token and the draft tokens that were drawn for it; OUT_OF_VOCABULARY for a text that begins
-        with no target token."""
+        """Draws a target token; returns it and the draft tokens that were drawn for it.
+
+        The token is OUT_OF_VOCABULARY if no target token is a prefix of the drafted text.
+        """
         trie = self._crossing.target
         node, drawn, inside = trie.root, Suffix(), True
         while inside and trie.goes_on(node):
@@ -43,7 +45,7 @@ class Psi:
         return OUT_OF_VOCABULARY if node.passed == OUT_OF_VOCABULARY else trie.token_ids[node.passed], drawn
 
     def of(self, token: int) -> float:
-        """ψ of one target token; 0 for tokens that cross no bridge."""
+        """Returns ψ of one target token; 0 for tokens that are not in the trie."""
         goal = OUT_OF_VOCABULARY if token == OUT_OF_VOCABULARY else self._crossing.position_of.get(token)
         if goal is None or (goal != OUT_OF_VOCABULARY and self._crossing.byte_by_byte and not self._read_ahead(goal)):
             return 0.0
@@ -51,16 +53,21 @@ class Psi:
         return sum(float(prob * masses.sum()) for prob, _, masses in self._sequences(goal, text))
 
     def full(self) -> NDArray[np.float64]:
-        """Returns ψ of every token of the target's trie, in its order, and of OUT_OF_VOCABULARY at the end:
-        [num_strings + 1], sum 1."""
+        """Returns ψ of every token of the target's trie, in its order, followed by ψ of OUT_OF_VOCABULARY.
+
+        The shape is [num_strings + 1], the sum is 1.
+        """
         whole = np.zeros(len(self._crossing.target.strings) + 1)
         for prob, moves, masses in self._sequences(None, b""):
-            np.add.at(whole, moves.outcomes, prob * masses)  # OUT_OF_VOCABULARY = −1 is the last place
+            np.add.at(whole, moves.outcomes, prob * masses)  # OUT_OF_VOCABULARY = −1 is the last entry
         return whole
 
     def _sequences(self, goal: int | None, text: bytes) -> Iterator[tuple[float, Moves, NDArray[np.float64]]]:
-        """The draft sequences inside the trie that may still give `goal` (None: any token), by length: their
-        probability, what a further token leads to, and the probabilities of its deciding moves."""
+        """Yields the draft sequences inside the trie that may still result in `goal` (None: any token), by length.
+
+        Each item is the probability of the sequence, the moves of the next draft token, and the probabilities of those
+        moves that determine the target token. `text` is the token named in an error about the budget (b"": all).
+        """
         order = self._crossing.order
         level: list[Open] = [(1.0, self._start, self._crossing.target.root)]
         while level:
@@ -76,8 +83,10 @@ class Psi:
             level = further
 
     def _read_ahead(self, goal: int) -> bool:
-        """Where every draft token is one byte there is one way to a token: read in one pass what is missing of it.
-        False where what is known already rules the token out."""
+        """Reads the missing distributions along the only draft sequence that writes `goal`, in one pass.
+
+        Requires that every draft token is one byte. Returns False if the token is known to have probability 0.
+        """
         trie, draft = self._crossing.target, self._crossing.draft
         written = trie.strings[goal]
         steps = [draft.child(draft.root, byte) for byte in written]
@@ -98,7 +107,7 @@ class Psi:
 
 
 class StringProbs(DraftProbs):
-    """q_i = ψ behind the i-th context; computed only for the tokens that are met. Rows may sum to less than 1."""
+    """q_i = ψ after the i-th context, computed only for the tokens that are asked for. Rows may sum to less than 1."""
 
     residual_is_sampled = True
 
@@ -111,15 +120,15 @@ class StringProbs(DraftProbs):
         return torch.tensor(values, device=token_ids.device)
 
     def overlap(self, target_probs: torch.Tensor) -> None:
-        """Not known: it would need ψ of the whole vocabulary."""
+        """Returns None: the overlap would need ψ of the whole vocabulary."""
         return None
 
     def sample_residual(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
-        """A draw from norm(max(p − ψ, 0)) by rejection: p stands in where ψ is not yet known.
+        """Draws from norm(max(p − ψ, 0)) by rejection sampling, with weight p for tokens whose ψ is not yet computed.
 
-        A token drawn there is kept with probability max(p − ψ, 0) / p; if it is not, its weight is set to its residual.
-        Whatever was refused before, the token that is kept follows the residual; no token is refused twice, so that
-        this ends.
+        Such a token is returned with probability max(p − ψ, 0) / p; otherwise its weight is set to its residual, and
+        the draw is repeated. The returned token follows the residual distribution independently of the tokens rejected
+        before it. No token is rejected twice, so the loop terminates.
         """
         psi = self._psis[index]
         weights = target_probs.clone()
@@ -134,4 +143,4 @@ class StringProbs(DraftProbs):
             if float(torch.rand((), generator=generator, device=weights.device)) * target_prob < rest:
                 return token
             weights[token] = rest
-        return draw(target_probs, generator)  # rounding left nothing, as in sampling.residual
+        return draw(target_probs, generator)  # rounding made the residual zero, as in sampling.residual

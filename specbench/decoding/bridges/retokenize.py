@@ -1,4 +1,4 @@
-"""The bridge of string-level exact match: drafted text, tokenized anew by the target (arXiv:2502.05202, Alg. 2)."""
+"""The bridge of string-level exact match: the target retokenizes the drafted text (arXiv:2502.05202, Alg. 2)."""
 
 import torch
 
@@ -13,7 +13,7 @@ from specbench.models.vocabulary import Vocabulary
 
 
 class Retokenized(Drafter):
-    """A drafter whose text is proposed in the target's tokens: certain, whatever it was drawn from."""
+    """A drafter whose text is proposed in the target's tokens, with one-hot draft distributions."""
 
     tokenizing: Stopwatch
 
@@ -41,7 +41,7 @@ class Retokenized(Drafter):
         return Proposal(token_ids, PointMass(token_ids)) if token_ids else Proposal()
 
     def _text(self, draft_ids: list[int]) -> str:
-        """What the draft writes before a special token or anything that is no UTF-8 (yet)."""
+        """Returns the draft's text up to a special token or to bytes that are not (yet) valid UTF-8."""
         written = b""
         for index in draft_ids:
             piece = self._draft.token_bytes[index]
@@ -54,10 +54,11 @@ class Retokenized(Drafter):
             return written[: error.start].decode()
 
     def _encode_behind(self, ids: list[int], num_held: int, text: str) -> list[int]:
-        """The target tokens of `text` behind `ids`, whose last `num_held` tokens are the beginning of it.
+        """Returns the target tokens of `text` after `ids`, whose last `num_held` tokens are the beginning of `text`.
 
-        The look-behind (§3.2): both sides of the seam are encoded together. Where a token would lie across the seam,
-        which the target has already decided otherwise, the text is encoded as the beginning of a line.
+        As in the look-behind (§3.2), the text is encoded together with the text before it. If a token would span the
+        boundary, although the tokens before it are already fixed, the text is encoded as if at the beginning of a line.
+        Returns no tokens if neither encoding starts with the last `num_held` tokens.
         """
         settled, held = ids[: len(ids) - num_held], ids[len(ids) - num_held :]
         before = running_text(self._target.to_bytes(settled[-LOOK_BEHIND:]))
@@ -68,14 +69,14 @@ class Retokenized(Drafter):
         return []
 
     def _plain(self, token_ids: list[int]) -> list[int]:
-        """Up to the first token that may not cross: a special, an added or the unknown one."""
+        """Returns the tokens before the first that may not be proposed: a special, an added or the unknown token."""
         crossing = [self._target.plain[index] for index in token_ids]
         return token_ids[: crossing.index(False)] if False in crossing else token_ids
 
 
 @bridge("retokenize", removes=frozenset({"raw_probs"}))
 def retokenize(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
-    """Draft in the drafter's own tokens, propose the target's tokens of the same text (SLEM)."""
+    """Drafts in the drafter's own tokens and proposes the target's tokens of the same text (SLEM)."""
     assert models.drafter is not None
     target, draft = models.target.text_vocabulary, models.drafter.text_vocabulary
     return Retokenized(make(models.drafter), DraftContext(models), target, draft)

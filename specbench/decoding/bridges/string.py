@@ -1,5 +1,5 @@
-"""The bridge of string-level rejection sampling: drafted text, judged as the target token that begins it
-(arXiv:2502.05202, Alg. 3)."""
+"""The bridge of string-level rejection sampling: the longest target token that is a prefix of the drafted text is
+proposed (arXiv:2502.05202, Alg. 3)."""
 
 from itertools import accumulate
 from typing import Annotated
@@ -22,10 +22,10 @@ from specbench.models.timing import Stopwatch
 
 
 class StringBridge(Drafter):
-    """Drafts text until the target token that begins it is known, proposes that token and goes on behind it.
+    """A drafter that drafts text until its first target token is known, proposes that token and continues after it.
 
-    The rest of the text is drawn anew. A text that begins with no target token, such as the end of a text, is
-    OUT_OF_VOCABULARY.
+    Drafted text beyond that token is discarded and drawn again. If no target token is a prefix of the text, for example
+    because the drafter ended the text, OUT_OF_VOCABULARY is proposed.
     """
 
     sampling: Sampling
@@ -65,8 +65,11 @@ class StringBridge(Drafter):
         return Proposal(token_ids, self._probs(token_ids, psis)) if token_ids else Proposal()
 
     def full_psi(self, ids: list[int]) -> torch.Tensor | None:
-        """ψ of every target token behind `ids`, for tables and tests: [vocab], its sum 1 less the probability of a
-        foreign text. None where nothing can be drafted. Raises ConfigError beyond max_draft_passes."""
+        """Returns ψ of every target token after `ids`, [vocab], for tables and tests.
+
+        The sum is 1 minus ψ of OUT_OF_VOCABULARY. None if nothing can be drafted. Raises ConfigError beyond
+        max_draft_passes.
+        """
         draft_ids = self._context.exact(ids)
         if not self._has_room(draft_ids):
             return None
@@ -80,12 +83,12 @@ class StringBridge(Drafter):
         return DraftTree(self._model, self.sampling, self._crossing.order, draft_ids, budget)
 
     def _has_room(self, draft_ids: list[int]) -> bool:
-        """Whether the drafter has a context here, and all texts that ψ may have to read fit behind it."""
+        """Returns whether the drafter has a context, with room for the longest text that ψ may have to read."""
         depth = self._crossing.target.depth
         return self._context.room(draft_ids, depth) == depth
 
     def _behind(self, token: int, draft_ids: list[int], drawn: Suffix) -> list[int] | None:
-        """The context behind a drafted token; None where the token ends inside a draft token."""
+        """Returns the drafter's context after a proposed token; None if the token ends inside a draft token."""
         written = self._crossing.written
         ends = list(accumulate(len(written.get(draft_token, b"")) for draft_token in drawn))
         length = len(self._crossing.target.strings[self._crossing.position_of[token]])
@@ -98,7 +101,7 @@ class StringBridge(Drafter):
 
 
 def crossing(target: CausalLM, draft: CausalLM) -> Crossing:
-    """The tokens of both models that may cross: neither special nor added; a draft token that ends a text does not."""
+    """Returns the tries of both models' tokens, without special tokens, added tokens and the drafter's end tokens."""
     ours, theirs = target.text_vocabulary, draft.text_vocabulary
     return Crossing(
         [(written, token) for written, token in ours.id_of.items() if token < target.vocab_size],
@@ -122,9 +125,10 @@ def string(
     *,
     max_draft_passes: Annotated[int, Field(ge=1, le=1_000_000, description=CAP)] = 4096,
 ) -> Drafter:
-    """Draft text and judge its first target token with ψ, summed over all drafts that begin with it (SLRS).
+    """Drafts text and proposes its first target token; its draft probability ψ is the sum over all drafts that begin
+    with it (SLRS).
 
-    At most `max_draft_passes` contexts are read in one step; where ψ needs more, the run ends with an error.
+    The draft model reads at most `max_draft_passes` contexts in one step; if ψ needs more, the run ends with an error.
     """
     assert models.drafter is not None
     drafter = make(models.drafter)

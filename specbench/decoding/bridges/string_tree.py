@@ -1,4 +1,4 @@
-"""The draft model's distributions behind one context, each computed once."""
+"""The draft model's distributions after one context and its continuations, each computed once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ from specbench.decoding.drafters.model import ScoringModel
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.eager import common_prefix
 
-Suffix = tuple[int, ...]  # draft tokens behind the context of a tree
+Suffix = tuple[int, ...]  # draft tokens after the context of a tree
 
 
 class BatchModel(ScoringModel, Protocol):
-    """A model that also reads several continuations of one sequence at a time."""
+    """A model that can also score several continuations of one sequence in one pass."""
 
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
-        """The logits after `ids` and each of the equally long suffixes: [num_suffixes, vocab]."""
+        """Returns the logits after `ids` and each of the equally long suffixes: [num_suffixes, vocab]."""
 
 
 @dataclass
 class Budget:
-    """How many contexts the draft model may read in one step; those of a batch count one each."""
+    """The number of contexts that the draft model may read in one step; each context of a batch counts."""
 
     max_draft_passes: int
     num_passes: int = 0
 
     def spend(self, num_passes: int, written: bytes) -> None:
-        """Raises ConfigError beyond the cap, naming the token of which the probability was asked for (b"": all)."""
+        """Counts passes. Raises ConfigError beyond the cap; the message names the token `written` (b"": all tokens)."""
         self.num_passes += num_passes
         if self.num_passes > self.max_draft_passes:
             asked = f"the token {written.decode(errors='replace')!r}" if written else "all tokens"
@@ -44,7 +44,7 @@ class Budget:
 
 
 class Row:
-    """One next-token distribution of the draft model; `order` holds all its tokens, each once."""
+    """One next-token distribution of the draft model; `order` is a permutation of its vocabulary."""
 
     def __init__(self, distributions: Distributions, index: int, order: NDArray[np.int64]) -> None:
         self._distributions = distributions
@@ -56,7 +56,7 @@ class Row:
 
     @cached_property
     def sums(self) -> NDArray[np.float64]:
-        """Sums of the probabilities of the first tokens in the order, from 0 to 1: [vocab + 1]."""
+        """Cumulative probabilities in the given order, from 0 to 1: [vocab + 1]."""
         probs = self._distributions.probs[self._index].cpu().numpy().astype(np.float64)
         sums = np.concatenate([[0.0], np.cumsum(probs[self._order])])
         whole: NDArray[np.float64] = sums / sums[-1]
@@ -64,7 +64,7 @@ class Row:
 
 
 class DraftTree:
-    """Continuations of one context, as far as the draft model has read them."""
+    """The continuations of one context that the draft model has read, with their next-token distributions."""
 
     def __init__(
         self, model: BatchModel, sampling: Sampling, order: NDArray[np.int64], context: list[int], budget: Budget
@@ -83,8 +83,10 @@ class DraftTree:
         return self.rows([suffix], written)[0]
 
     def rows(self, suffixes: Sequence[Suffix], written: bytes) -> list[Row]:
-        """The distributions behind equally long suffixes, all that are missing in one batch; `written` says for what.
-        Raises ConfigError when the budget is spent."""
+        """Returns the distributions after equally long suffixes; computes the missing ones in one batch.
+
+        Raises ConfigError, which names the token `written`, when the budget is spent.
+        """
         missing = [suffix for suffix in dict.fromkeys(suffixes) if suffix not in self._rows]
         if missing:
             self.budget.spend(len(missing), written)
@@ -92,7 +94,7 @@ class DraftTree:
         return [self._rows[suffix] for suffix in suffixes]
 
     def read_along(self, suffix: Suffix, shortest: int, written: bytes) -> None:
-        """Read `suffix` in one pass, and keep what follows its beginnings of `shortest` tokens and more."""
+        """Reads `suffix` in one pass and keeps the distributions after its prefixes of at least `shortest` tokens."""
         beginnings = [suffix[:length] for length in range(shortest, len(suffix) + 1)]
         self.budget.spend(len(beginnings), written)
         self._keep(beginnings, self._model.score(self.context + list(suffix), len(beginnings)))

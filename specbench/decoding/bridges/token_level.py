@@ -1,4 +1,5 @@
-"""Bridges between tokens: a draft token is the target token of the same bytes (arXiv:2502.05202, Alg. 1 and 4)."""
+"""Token-level bridges: a draft token is translated to the target token with the same bytes (arXiv:2502.05202, Alg. 1
+and 4)."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,7 +19,7 @@ from specbench.models.timing import PassLog
 
 
 class View:
-    """A draft model seen through a bridge: drafts end at `ends`, and `mask` [vocab] keeps tokens from being drafted."""
+    """A draft model behind a bridge: drafts end at the tokens `ends`, and `mask` [vocab] is added to the logits."""
 
     def __init__(self, model: ScoringModel, ends: frozenset[int], mask: torch.Tensor | None = None) -> None:
         self._model = model
@@ -26,7 +27,7 @@ class View:
         self.passes: PassLog = model.passes
         self.eos_token_ids = ends
         self._deferring = on_device_model(model)
-        # Where other tokens end a draft too, passes behind them would be made for nothing: their tokens are read.
+        # If tokens other than EOS end a draft, passes after them would be wasted, so each token is read at once.
         self.defers = self._deferring is not None and ends <= model.eos_token_ids
 
     def reset(self) -> None:
@@ -43,8 +44,8 @@ class View:
 
 
 class Common:
-    """The tokens that both vocabularies have, by their bytes: no special and added ones, and none that ends a text of
-    the drafter's."""
+    """The tokens with the same bytes in both vocabularies, without special tokens, added tokens and the drafter's end
+    tokens."""
 
     def __init__(self, target: CausalLM, draft: CausalLM) -> None:
         ours, theirs = target.text_vocabulary.id_of, draft.text_vocabulary.id_of
@@ -68,20 +69,20 @@ class Common:
         self.is_end = end_table(self.ends, draft.vocab_size, target.device)  # [draft_vocab]
         self.end_ids = self.is_end.nonzero()[:, 0]
         foreign = torch.full((draft.vocab_size,), OUT_OF_VOCABULARY, device=target.device)
-        self.targets = foreign.index_copy(0, self.draft_ids, self.target_ids)  # of each draft token: [draft_vocab]
+        self.targets = foreign.index_copy(0, self.draft_ids, self.target_ids)  # [draft_vocab]
 
     @property
     def mask(self) -> torch.Tensor:
-        """0 at the drafter's common tokens and at the ends of a text, −∞ elsewhere: [draft_vocab]."""
+        """0 at the common tokens and at the drafter's end tokens, −∞ elsewhere: [draft_vocab]."""
         allowed = (self.targets != OUT_OF_VOCABULARY) | self.is_end
         return torch.zeros(allowed.shape, device=allowed.device).masked_fill(~allowed, float("-inf"))
 
 
 class CarriedProbs(DenseProbs):
-    """Draft distributions in the target's vocabulary, each given that the drafter did not end the text. Rows sum to
-    less than 1 by what the drafter gave to tokens that the target has not.
+    """Draft distributions over the target's vocabulary, conditional on the drafter not drawing an end token.
 
-    `draft` may have one row more than the `num_rows` that are proposed: the one from which it drew the end.
+    A row sums to 1 minus the probability of draft tokens that the target's vocabulary lacks. `draft` may have one row
+    more than the `num_rows` that are proposed: the row from which it drew the end token.
     """
 
     withholds_end = True
@@ -107,15 +108,17 @@ class CarriedProbs(DenseProbs):
         return carried / rows.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
 
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
-        # A foreign token's own probability does not matter: p is 0 there, and 0 is accepted at no q.
+        # The value for OUT_OF_VOCABULARY is arbitrary: p is 0 there, so the token is rejected for every q.
         return self.probs.gather(1, token_ids.clamp_min(0)[:, None])[:, 0]
 
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
         return torch.minimum(self.probs, target_probs).sum(dim=-1)
 
     def attempted(self, overlap: torch.Tensor, target: Distributions) -> torch.Tensor:
-        """(1 − P(end)) · Σ min(p, q given no end): the probability that a draft token is drawn and accepted, per row of
-        `draft`: [num_rows] → [num_drawn]."""
+        """Returns (1 − P(end)) · Σ min(p, q given no end), the probability that a draft token is drawn and accepted.
+
+        One value per row of `draft`: [num_rows] → [num_drawn].
+        """
         drawn = self._draft.probs
         if len(drawn) > len(overlap):
             behind = slice(len(overlap), len(drawn))
@@ -128,7 +131,7 @@ class CarriedProbs(DenseProbs):
 
 
 class TokenBridge(Drafter):
-    """Carries a drafter's tokens over one by one. The end of a text, drafted, ends the draft: it is not proposed."""
+    """A drafter whose tokens are translated one by one. A drafted end token ends the draft and is not proposed."""
 
     def __init__(self, drafter: Drafter, context: DraftContext, common: Common) -> None:
         self._drafter = drafter
@@ -156,7 +159,7 @@ class TokenBridge(Drafter):
         return Proposal(token_ids, probs, ended=len(token_ids) < drafted.num_drafted)
 
     def _carried_unread(self, drafted: OnDeviceProposal) -> OnDeviceProposal:
-        """The same of tokens that only the device knows: found in a table there, and read with the step's outcome."""
+        """Translates pending tokens by a table on the device; they are read together with the step's outcome."""
         tokens = self._common.targets.index_select(0, drafted.tokens)
         stays = drafted.stays & ~self._common.is_end.index_select(0, drafted.tokens)
         probs = CarriedProbs(cast(DenseProbs, drafted.probs), len(tokens), self._common)
@@ -175,7 +178,7 @@ class TokenBridge(Drafter):
 
 @bridge("intersection")
 def intersection(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
-    """Draft only tokens that both vocabularies have: the draft logits are masked before sampling (TLI, Alg. 4)."""
+    """Drafts only tokens that both vocabularies have: the draft logits are masked before sampling (TLI, Alg. 4)."""
     assert models.drafter is not None
     common = Common(models.target, models.drafter)
     view = View(models.drafter, common.ends, common.mask)
@@ -184,7 +187,7 @@ def intersection(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Dr
 
 @bridge("union")
 def union(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
-    """Draft any token: one that the target has not is judged with p = 0, and ends the draft (Alg. 1)."""
+    """Drafts any token; one that the target's vocabulary lacks is judged with p = 0 and ends the draft (Alg. 1)."""
     assert models.drafter is not None
     common = Common(models.target, models.drafter)
     foreign = set(range(models.drafter.vocab_size)) - common.target_of.keys()
@@ -193,8 +196,8 @@ def union(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
 
 @bridge("shared", same_vocabulary=True)
 def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
-    """The drafter's tokens are the target's: nothing is translated. A drafter with another vocabulary is refused
-    (VocabularyMismatch names both sizes)."""
+    """The drafter has the target's vocabulary, so no translation is needed. A drafter with another vocabulary raises
+    VocabularyMismatch, which names both sizes."""
     target, draft_model = models.target, models.drafter
     assert draft_model is not None
     ours, theirs = target.vocabulary, draft_model.vocabulary

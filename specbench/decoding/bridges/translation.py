@@ -1,4 +1,4 @@
-"""A growing sequence of target tokens, as a draft model with a vocabulary of its own reads it."""
+"""Translates a growing sequence of target tokens into the tokens of a draft model with another vocabulary."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,23 +10,23 @@ from specbench.models.eager import common_prefix
 from specbench.models.timing import Stopwatch
 from specbench.models.vocabulary import Vocabulary
 
-LOOK_BEHIND = 8  # target tokens before the end that later text may still merge with
+LOOK_BEHIND = 8  # the number of last target tokens that may still merge with later text
 
 
 class Reading(NamedTuple):
-    """`draft_ids` write the same text; the last `num_held` target tokens, an incomplete character, are not in it."""
+    """The draft tokens of a sequence, without its last `num_held` target tokens, which are an incomplete character."""
 
     draft_ids: list[int]
     num_held: int
 
 
 class Translation:
-    """Target tokens → draft tokens. Only the changed tail is encoded anew, so that the draft model's cache is cropped
-    to a common prefix and never rebuilt.
+    """A translation of target tokens into draft tokens. Only the changed tail is encoded again, so that the draft
+    model's cache is cropped to a common prefix and never rebuilt.
 
-    Where the target's tokens are what its tokenizer would write, the drafter reads what its own tokenizer would write;
-    elsewhere (sampled text need not be cut as a tokenizer cuts it) tokens are carried over one by one where both
-    vocabularies have them. Special tokens are left out; the drafter's own beginning of a text is put in front.
+    Where the target's tokens are those its tokenizer would produce for the text, the text is encoded with the drafter's
+    tokenizer. Elsewhere (sampled tokens need not be a tokenizer's output) tokens that both vocabularies have are
+    translated one by one. Special tokens are left out; the sequence starts with the drafter's own BOS tokens.
     """
 
     def __init__(self, target: Vocabulary, draft: Vocabulary) -> None:
@@ -35,14 +35,14 @@ class Translation:
         self.start([])
 
     def start(self, prompt_ids: list[int]) -> list[int]:
-        """Forget the last sequence and read a new prompt."""
+        """Forgets the last sequence, reads a new prompt and returns its draft tokens."""
         self._ids: list[int] = []
         self._draft_ids = list(self._draft.bos_ids)
-        self._points = [(0, len(self._draft_ids))]  # (target, draft) positions where both write the same text
+        self._points = [(0, len(self._draft_ids))]  # (target, draft) positions with the same text before them
         return self.read(prompt_ids).draft_ids
 
     def read(self, ids: list[int]) -> Reading:
-        """The draft tokens of `ids`, which may go on from what was read before or differ from it in its tail."""
+        """Returns the draft tokens of `ids`, which may extend the sequence read before or differ from it at the end."""
         known = common_prefix(self._ids, ids)
         while len(self._points) > 1 and self._points[-1][0] > max(0, known - LOOK_BEHIND // 2):
             self._points.pop()
@@ -63,7 +63,7 @@ class Translation:
         return self._target.text(tail[-LOOK_BEHIND:])[1]
 
     def _encode(self, before_ids: list[int], ids: list[int]) -> list[int] | None:
-        """The draft tokens of `ids` behind `before_ids`; None where one would hold parts of both."""
+        """Returns the draft tokens of `ids` after `before_ids`; None if a draft token would span the boundary."""
         if before_ids:
             before = running_text(self._target.to_bytes(before_ids[-LOOK_BEHIND:]))
             own = self._target.encode_after(before, running_text(self._target.to_bytes(ids))) or []
@@ -81,11 +81,11 @@ class Translation:
         return encoded + self._one_by_one((before + text)[-4 * LOOK_BEHIND :], ids[num_own:])
 
     def _whole(self, ids: list[int], num_own: int) -> int:
-        """Of the first tokens, which are cut as the target's tokenizer cuts, those that end with a whole character."""
+        """Returns how many of the first `num_own` tokens remain if they must end with a complete character."""
         return num_own - self._num_held(ids[:num_own])
 
     def _one_by_one(self, before: str, ids: list[int]) -> list[int]:
-        """Each token as the draft token with the same bytes; those between that have none, as the text they write."""
+        """Translates each token to the draft token with the same bytes; tokens without one are encoded as text."""
         found: list[int] = []
         pending = b""
         for index in [*ids, None]:
@@ -105,11 +105,11 @@ class Translation:
         return found
 
     def _add_point(self, num_target: int, num_draft: int, tail: list[int]) -> None:
-        """Remember the last place, far enough from the end, where a token ends on both sides."""
+        """Stores the last position where tokens end on both sides, at least LOOK_BEHIND target tokens from the end."""
         target_pieces = [self._target.token_bytes[index] or b"" for index in self._ids[num_target:]]
         draft_pieces = [self._draft.token_bytes[index] or b"" for index in tail]
         target_left, draft_left = len(target_pieces), len(draft_pieces)
-        behind_target, behind_draft = 0, 0  # bytes behind each
+        behind_target, behind_draft = 0, 0  # bytes after the position, on each side
         while target_left and draft_left:
             if behind_target <= behind_draft:
                 target_left -= 1
@@ -126,18 +126,18 @@ class Translation:
 
 
 def begins_a_character(written: bytes) -> bool:
-    """Whether the first byte is no continuation byte of UTF-8."""
+    """Returns whether there is a first byte and it is not a continuation byte of UTF-8."""
     return written[:1] != b"" and written[0] & 0xC0 != 0x80
 
 
 def running_text(written: bytes) -> str:
-    """Bytes from the middle of a text; what is left of a character that was cut at the front is dropped."""
+    """Decodes bytes from the middle of a text, without the rest of a character that was cut at the front."""
     start = next((i for i, byte in enumerate(written[:4]) if byte & 0xC0 != 0x80), 0)
     return written[start:].decode(errors="replace")
 
 
 class DraftContext:
-    """The sequence in draft tokens, and how much of the draft model's context is left."""
+    """The generated sequence in draft tokens, and the room left in the draft model's context."""
 
     def __init__(self, models: ModelPair) -> None:
         assert models.drafter is not None
@@ -148,12 +148,12 @@ class DraftContext:
         self.tokenizing = Stopwatch()
 
     def read(self, ids: list[int]) -> Reading:
-        """The sequence in draft tokens, as far as they write whole characters."""
+        """Returns the draft tokens of the sequence, without an incomplete character at its end."""
         with self.tokenizing:
             return self._translation.read(ids)
 
     def prefill(self, drafter: Drafter, prompt_ids: list[int]) -> None:
-        """Let the drafter read the prompt. Raises ConfigError when its context is too short for that."""
+        """Prefills the drafter with the prompt. Raises ConfigError if the drafter's context is too short for it."""
         draft_ids = self._translation.start(prompt_ids)
         limit = self._model.context_limit
         if limit is not None and len(draft_ids) >= limit:
@@ -165,15 +165,17 @@ class DraftContext:
             drafter.prefill(draft_ids)
 
     def room(self, draft_ids: list[int], num_draft_tokens: int) -> int:
-        """How many of `num_draft_tokens` fit into the context; none behind an empty sequence."""
+        """Returns how many of `num_draft_tokens` fit into the context; 0 after an empty sequence."""
         if not draft_ids:
             return 0
         limit = self._model.context_limit
         return num_draft_tokens if limit is None else max(0, min(num_draft_tokens, limit - len(draft_ids)))
 
     def exact(self, ids: list[int]) -> list[int]:
-        """Draft tokens that write all of `ids`, an incomplete character at the end byte by byte; none at all where the
-        draft vocabulary has no such bytes."""
+        """Returns draft tokens for all of `ids`, with an incomplete character at the end as single bytes if need be.
+
+        Returns no tokens if the draft vocabulary lacks one of these bytes.
+        """
         with self.tokenizing:
             return self._exact(ids)
 

@@ -12,10 +12,10 @@ from specbench.decoding.proposal import OUT_OF_VOCABULARY
 
 
 class Node(NamedTuple):
-    """The strings that begin with the same `depth` bytes: positions [start, end) among all, sorted.
+    """A node of a trie: the strings with the same first `depth` bytes, at positions [start, end) of the sorted strings.
 
-    `passed` is the position of the longest string on the way here, this node included; OUT_OF_VOCABULARY if there is
-    none.
+    `passed` is the position of the longest string that is a prefix of the node's text (the text itself included);
+    OUT_OF_VOCABULARY if there is none.
     """
 
     start: int
@@ -25,8 +25,11 @@ class Node(NamedTuple):
 
 
 class Trie:
-    """Strings and their token ids in the order of the strings. A node is a range, its children are found by binary
-    search: no memory beyond the sorted strings. Tokens may share a string."""
+    """A trie of sorted strings and their token ids. Several tokens may have the same string.
+
+    A node is a range of the sorted strings and its children are found by binary search, so that the trie needs no other
+    memory.
+    """
 
     def __init__(self, tokens: Iterable[tuple[bytes, int]]) -> None:
         ordered = sorted(tokens)
@@ -36,7 +39,7 @@ class Trie:
         self.root = Node(0, len(ordered), 0, OUT_OF_VOCABULARY)
 
     def child(self, node: Node, byte: int) -> Node:
-        """One byte further down; an empty range where no string goes on like that."""
+        """Returns the child for a byte; its range is empty if no string continues with this byte."""
         if node.start == node.end:
             return node
         prefix = self.text(node)
@@ -49,7 +52,7 @@ class Trie:
         return Node(start, end, depth, start if is_string else node.passed)
 
     def children(self, node: Node) -> Iterator[tuple[int, Node]]:
-        """The bytes that go on from a node, in order, with the nodes they lead to."""
+        """Yields the bytes that continue a node, in order, each with its child."""
         position = node.start + self.num_ending(node)
         while position < node.end:
             byte = self.strings[position][node.depth]
@@ -58,22 +61,22 @@ class Trie:
             position = child.end
 
     def num_ending(self, node: Node) -> int:
-        """How many strings end at a node: those at the beginning of its range."""
+        """Returns the number of strings that end at a node; they are at the beginning of its range."""
         position = node.start
         while position < node.end and len(self.strings[position]) == node.depth:
             position += 1
         return position - node.start
 
     def text(self, node: Node) -> bytes:
-        """What all strings of a node begin with."""
+        """Returns the common prefix of a node's strings: their first `depth` bytes."""
         return self.strings[node.start][: node.depth]
 
     def goes_on(self, node: Node) -> bool:
-        """Whether longer strings begin with what the node stands for."""
+        """Returns whether the node has children."""
         return node.start < node.end and len(self.strings[node.end - 1]) > node.depth
 
     def walk(self, node: Node, written: bytes) -> tuple[Node, bool]:
-        """The last node on the way of `written`, and whether all of it was read before the way left the trie."""
+        """Follows `written` from `node`; returns the last node in the trie and whether all bytes were followed."""
         for byte in written:
             child = self.child(node, byte)
             if child.start == child.end:
@@ -86,10 +89,11 @@ MAX_REMEMBERED = 1 << 13
 
 
 class Moves(NamedTuple):
-    """What follows at a node for each draft token; tokens are ranges [start, end) in the order of `Crossing.order`.
+    """The moves of all draft tokens at a node, in ranges [start, end) of `Crossing.order`.
 
-    A token that leaves the trie, or that ends at a node without children, decides the target token (`outcomes`, as
-    positions in the target's trie). One that ends inside leads onward: its place in the order, and the node.
+    A token that leaves the trie, or that ends at a node without children, determines the target token (`outcomes`, as
+    positions in the target's trie). A token that ends at a node with children is in `onward`: its position in the
+    order, and the node.
     """
 
     starts: NDArray[np.int64]
@@ -99,9 +103,9 @@ class Moves(NamedTuple):
 
 
 class Crossing:
-    """Two vocabularies as tries, and the moves of the second one's tokens through the first one's trie.
+    """The tries of both vocabularies, and the moves of the draft tokens through the target's trie.
 
-    Draft tokens in `order`: those that write bytes, sorted by them, then all that end the text.
+    `order` holds the draft tokens with bytes, sorted by their bytes, then all other draft tokens, which end the text.
     """
 
     def __init__(
@@ -117,7 +121,7 @@ class Crossing:
         self.moves = lru_cache(MAX_REMEMBERED)(self._moves)
 
     def _moves(self, node: Node, goal: int | None) -> Moves:
-        """The moves from `node` that decide for `goal` or leave it possible; all moves where it is None."""
+        """Returns the moves from `node` that result in `goal` or leave it possible; all moves if it is None."""
         ranges: list[tuple[int, int, int]] = [(self.draft.root.end, len(self.order), node.passed)]
         onward: list[tuple[int, Node]] = []
         pending = [(node, self.draft.root)]
@@ -140,7 +144,7 @@ class Crossing:
         return Moves(columns[:, 0], columns[:, 1], columns[:, 2], onward)
 
     def _branches(self, node: Node, goal: int | None) -> Iterable[tuple[int, Node]]:
-        """The children of `node`; the only one that matters where `goal` lies below and is not yet reached."""
+        """Returns the children of `node`; only the child on the path to `goal` if `goal` is not yet reached."""
         if goal is None or node.passed == goal:
             return self.target.children(node)
         byte = self.target.strings[goal][node.depth]
@@ -148,5 +152,5 @@ class Crossing:
 
 
 def leads_to(node: Node, goal: int) -> bool:
-    """Whether texts that pass `node` can begin with the token `goal`, and with no longer one."""
+    """Returns whether the first target token of a text that passes `node` can be `goal`."""
     return node.passed == goal or node.start <= goal < node.end

@@ -1,4 +1,4 @@
-"""Drafters: what proposes draft tokens."""
+"""Drafters: they propose draft tokens."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +15,11 @@ class Drafter:
     """Proposes draft tokens for a sequence and owns all of its state.
 
     `model` is the draft model. `passes` logs its passes, or the look-ups of a drafter without a model. `tokenizing` is
-    the time that the drafter spends in tokenizers. `sampling` is how it draws, if not as the run does. Each is None if
-    there is none.
+    the time that the drafter spends in tokenizers. `sampling` holds the parameters it draws with. Each is None if the
+    drafter has none.
     """
 
-    name: str | None = None  # of data or weights of its own, which a run's identity holds
+    name: str | None = None  # of the drafter's own data or weights, which are part of a run's identity
     revision: str | None = None
     model: Any = None
     passes: PassLog | None = None
@@ -27,12 +27,12 @@ class Drafter:
     sampling: Sampling | None = None
 
     def rehearse(self, decode: Callable[[], object]) -> None:
-        """Called before the clock starts. A drafter that must know the target's tokens calls `decode` to see them."""
+        """Called before the clock starts. A drafter that needs the target's tokens in advance calls `decode`."""
 
     def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
-        """Prepares drafts of `num_draft_tokens` before anything is measured.
+        """Prepares drafts of `num_draft_tokens` tokens before anything is measured.
 
-        Returns the number of CUDA graphs that it recorded and the seconds that this took.
+        Returns the number of CUDA graphs that it recorded and the seconds that the recording took.
         """
         return 0, 0.0
 
@@ -51,8 +51,11 @@ class Drafter:
 def drafter(
     name: str, *, provides: frozenset[str], needs_model: bool, needs: str | None = None, prescribes: str | None = None
 ) -> Callable[[Factory], Factory]:
-    """Register a drafter factory with what the composition check needs to know; `needs`: what else a user must have, in
-    words; `prescribes`: the rule whose acceptance rate is set and not measured."""
+    """Registers a drafter factory with the attributes that the composition check reads.
+
+    `needs` describes what else a user must provide. `prescribes` names the verification rule whose acceptance rate the
+    drafter sets, so that it is not a measurement.
+    """
 
     def add(factory: Factory) -> Factory:
         factory.provides = provides  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A small language model as the drafter."""
+"""The drafter that is a small language model."""
 
 from typing import Annotated, Protocol, cast
 
@@ -15,44 +15,49 @@ from specbench.specs.components import DraftTemperature
 
 
 class ScoringModel(Protocol):
-    """What the loop and the model drafter need of a model (models.CausalLM, or a table in a test)."""
+    """The interface of a model that the loop and the model drafter use (models.CausalLM, or a table in a test)."""
 
     passes: PassLog
     eos_token_ids: frozenset[int]
 
     def reset(self) -> None:
-        """Forget the sequence."""
+        """Forgets the sequence."""
 
     def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
-        """The logits after each of the last `num_logits` tokens of `ids`: [num_logits, vocab]."""
+        """Returns the logits after each of the last `num_logits` tokens of `ids`: [num_logits, vocab]."""
 
 
 class OnDeviceModel(ScoringModel, Protocol):
-    """A model that also reads tokens which only the device knows."""
+    """A model that also reads pending tokens, which only the device knows."""
 
-    defers: bool  # whether it is better asked so
+    defers: bool  # whether passing pending tokens is faster for this model
 
     def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
-        """The logits after each of the last `num_logits` tokens of `ids` and of `tail`, [num_tail], behind them. What
-        was read of a tail before is the beginning of this one."""
+        """Returns the logits after each of the last `num_logits` tokens of `ids` followed by `tail`, [num_tail].
+
+        A tail read earlier, and not yet resolved, must be a prefix of this one.
+        """
 
     def resolve_pending(self, token_ids: list[int]) -> None:
-        """Tell what the tail was that was read last."""
+        """Tells the model the token ids of the tail that it read last."""
 
 
 def on_device_model(model: ScoringModel) -> OnDeviceModel | None:
-    """The model, where it is better asked with tokens that only the device knows."""
+    """Returns the model if it should be called with pending tokens; otherwise None."""
     return cast(OnDeviceModel, model) if getattr(model, "defers", False) else None
 
 
 def recorded_drafts(model: ScoringModel) -> CausalLM | None:
-    """The model, where its own passes draft: through a bridge other tokens or masks come between them."""
+    """Returns the model if it drafts by itself; None behind a bridge, which changes its end tokens or logits."""
     return model if isinstance(model, CausalLM) else None
 
 
 class ModelDrafter(Drafter):
-    """Drafts token by token; a drafted EOS ends the draft. Where reading a token would wait for the device, it drafts
-    on and is cut at the EOS when the step is read."""
+    """A model that drafts token by token; a drafted EOS ends the draft.
+
+    If reading a token would wait for the device, the drafter does not stop at an EOS; the draft is cut there when the
+    step's outcome is read.
+    """
 
     sampling: Sampling
 
@@ -61,7 +66,7 @@ class ModelDrafter(Drafter):
         self.sampling = sampling
         self.passes: PassLog | None = model.passes
         self._last: OnDeviceProposal | None = None
-        self._is_end: torch.Tensor | None = None  # made once for a generation
+        self._is_end: torch.Tensor | None = None  # computed once per generation
 
     def prefill(self, prompt_ids: list[int]) -> None:
         self._last = self._is_end = None
@@ -69,7 +74,7 @@ class ModelDrafter(Drafter):
         self.model.score(prompt_ids, 1)
 
     def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
-        """Make ready what drafting needs; returns the number of CUDA graphs recorded and the seconds that it took."""
+        """Records the CUDA graphs of drafting, if the model uses any; returns their number and the seconds taken."""
         recorded = recorded_drafts(self.model)
         return (0, 0.0) if recorded is None else recorded.reserve_draft(num_draft_tokens, self.sampling)
 
@@ -105,7 +110,7 @@ class ModelDrafter(Drafter):
     def _drafted(
         self, model: OnDeviceModel, ids: list[int], num_draft_tokens: int, generator: torch.Generator
     ) -> tuple[torch.Tensor, Distributions]:
-        """Draft tokens [num_draft_tokens] that nobody has read, and what they were drawn from."""
+        """Returns pending draft tokens, [num_draft_tokens], and the distributions they were drawn from."""
         if (recorded := recorded_drafts(model)) is not None:
             draft = recorded.draft(ids, num_draft_tokens, self.sampling, generator)
             if draft is not None:
@@ -123,7 +128,7 @@ class ModelDrafter(Drafter):
 
 
 def end_table(ends: frozenset[int], vocab_size: int, device: torch.device) -> torch.Tensor:
-    """Whether each token is one of `ends`: [vocab]."""
+    """Returns a mask of the tokens in `ends`: [vocab]."""
     token_ids = torch.tensor([token for token in ends if token < vocab_size], dtype=torch.long)
     table = torch.zeros(vocab_size, dtype=torch.bool, device=device)
     return table.index_fill_(0, uploaded(token_ids, device), True)
@@ -143,9 +148,9 @@ def model_drafter(
     temperature: DraftTemperature = None,
     checkpoint: Annotated[str | None, Field(min_length=1, description=CHECKPOINT)] = None,
 ) -> ModelDrafter:
-    """A small language model drafts token by token, with the run's sampling or at a temperature of its own (0: greedy
-    drafts, as in arXiv:2502.20704)."""
-    del checkpoint  # what it names is loaded: models.drafter
+    """A small language model drafts token by token, with the run's sampling parameters or its own temperature
+    (0: greedy drafts, as in arXiv:2502.20704)."""
+    del checkpoint  # already loaded as models.drafter
     if temperature is not None:
         sampling = Sampling(temperature, sampling.top_k, sampling.top_p)
     assert models.drafter is not None

@@ -1,4 +1,4 @@
-"""An n-gram language model as the drafter: a table look-up per draft token (arXiv:2605.30580, §3.3)."""
+"""The drafter that is an n-gram language model: one table look-up per draft token (arXiv:2605.30580, §3.3)."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from specbench.models.timing import Clock, PassLog
 from specbench.specs.components import DraftTemperature
 
 RAW = Sampling(temperature=1.0)
-MAX_KEPT = 2_000_000  # probabilities, at 12 bytes each
+MAX_KEPT = 2_000_000  # cached probabilities, 12 bytes each
 
 
 class Row:
-    """The distribution after one context: relative frequencies of its continuations, shaped by the sampling."""
+    """The distribution after one context: relative frequencies of its continuations, processed by `sampling`."""
 
     def __init__(self, model: NgramModel, span: Span, sampling: Sampling) -> None:
         self.model, self.span, self.sampling = model, span, sampling
@@ -38,7 +38,7 @@ class Row:
 
     @cached_property
     def probs(self) -> Array:
-        """What is drawn from, float32 [n]: the probabilities of the n most frequent continuations."""
+        """The probabilities of the n most frequent continuations, from which tokens are drawn: float32 [n]."""
         return shape(self.model.at(self.span)[1], self.sampling)
 
     @cached_property
@@ -48,18 +48,20 @@ class Row:
 
     @property
     def token_ids(self) -> Array:
-        """Those continuations: int64 [n]."""
+        """The n most frequent continuations: int64 [n]."""
         return self.model.at(self.span)[0][: len(self.probs)].astype(np.int64)
 
     def draw(self, uniform: float) -> int:
-        """The token at which the cumulated probability passes a uniform draw from [0, 1)."""
+        """Returns the token at which the cumulative probability exceeds `uniform`, a draw from [0, 1)."""
         place = int(self.cumulated.searchsorted(uniform * self.cumulated[-1], side="right"))
         return int(self.model.at(self.span)[0][place])
 
 
 def shape(counts: Array, sampling: Sampling) -> Array:
-    """What `sampling.process` makes of log counts as logits, for counts [n] that fall: the probabilities that are not
-    zero, float32. Falling counts make every truncation a prefix, so that nothing is sorted in the decode loop."""
+    """Returns the nonzero probabilities, float32, of `sampling.process` with log counts as logits.
+
+    The counts [n] must be in descending order: every truncation then keeps a prefix, and the decode loop need not sort.
+    """
     if sampling.greedy:
         return np.ones(1, dtype=np.float32)
     if sampling.top_k is not None and sampling.top_k < len(counts):
@@ -76,7 +78,7 @@ def shape(counts: Array, sampling: Sampling) -> Array:
 
 
 class Rows:
-    """The rows of one sampling; those that were needed last are kept, up to a number of probabilities."""
+    """A cache of the most recently used rows for given sampling parameters, up to MAX_KEPT probabilities."""
 
     def __init__(self, model: NgramModel, sampling: Sampling) -> None:
         self.model, self.sampling = model, sampling
@@ -84,7 +86,7 @@ class Rows:
         self._num_probs = 0
 
     def after(self, context: Sequence[int]) -> Row:
-        """The row of a context."""
+        """Returns the row of a context."""
         span = self.model.span(context)
         if self.sampling.greedy:
             return Row(self.model, span, self.sampling)
@@ -92,14 +94,14 @@ class Rows:
         if row is None:
             row = Row(self.model, span, self.sampling)
             self._num_probs += len(row.probs)
-        self._kept[span] = row  # the last needed is the last of the dictionary
+        self._kept[span] = row  # the dictionary's order is the order of use
         while self._num_probs > MAX_KEPT and len(self._kept) > 1:
             self._num_probs -= len(self._kept.pop(next(iter(self._kept))).probs)
         return row
 
 
 class SparseProbs(DenseProbs):
-    """Draft distributions of which only some tokens have probability; row i for draft token i."""
+    """Draft distributions in which few tokens have a nonzero probability; row i belongs to draft token i."""
 
     def __init__(self, rows: Sequence[Row], vocab_size: int, device: torch.device) -> None:
         self.rows, self.vocab_size, self.device = rows, vocab_size, device
@@ -107,7 +109,7 @@ class SparseProbs(DenseProbs):
 
     @cached_property
     def _numbers(self) -> torch.Tensor:
-        """The row of every probability."""
+        """The row number of every probability."""
         return self._tensor(np.repeat(np.arange(len(self.rows)), [len(row.probs) for row in self.rows]))
 
     @cached_property
@@ -133,7 +135,7 @@ class SparseProbs(DenseProbs):
 
     @property
     def probs(self) -> torch.Tensor:
-        """What the draft tokens were drawn from: [num_drafted, vocab]."""
+        """The probabilities that the draft tokens were drawn from: [num_drafted, vocab]."""
         dense = torch.zeros(len(self.rows), self.vocab_size, device=self.device)
         return dense.index_put_((self._numbers, self._token_ids), self._probs)
 
@@ -148,12 +150,15 @@ class SparseProbs(DenseProbs):
 
 
 EMBEDDED_TARGET, EMBEDDED_NGRAM = "embedded:target", "embedded:ngram"
-RESOLUTION = 1 << 52  # of uniform draws: their product with a float64 stays below it
+RESOLUTION = 1 << 52  # of uniform draws: u < 1 times a float64 rounds to less than that float64
 HOW = "train one with `specbench train ngram --target {target}` and give --set drafter.path=DIR"
 
 
 class NgramDrafter(Drafter):
-    """Drafts token by token; a drafted EOS ends the draft. One pass is logged per draft token: look-up and draw."""
+    """An n-gram model that drafts token by token; a drafted EOS ends the draft.
+
+    One pass, look-up and draw, is logged per draft token.
+    """
 
     sampling: Sampling
 
@@ -172,7 +177,7 @@ class NgramDrafter(Drafter):
         self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
 
     def prefill(self, prompt_ids: list[int]) -> None:
-        pass  # the last tokens are all it looks at
+        pass  # the model has no state: it reads the last tokens in every proposal
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         assert self.passes is not None
@@ -198,7 +203,7 @@ class NgramDrafter(Drafter):
 
 
 def draw_uniforms(count: int, generator: torch.Generator) -> list[float]:
-    """Uniform draws from [0, 1), all at once: on an accelerator every transfer waits for it."""
+    """Returns uniform draws from [0, 1), in one transfer, since each transfer waits for the accelerator."""
     numbers = torch.randint(RESOLUTION, (count,), generator=generator, device=generator.device).tolist()
     return [number / RESOLUTION for number in numbers]
 
@@ -215,8 +220,8 @@ def ngram_drafter(
     path: Annotated[str | None, Field(description=PATH)] = None,
     temperature: DraftTemperature = None,
 ) -> NgramDrafter:
-    """An n-gram model over the target's own tokens drafts them, one table look-up each, with the run's sampling or at a
-    temperature of its own. A model made with another tokenizer is refused."""
+    """An n-gram model over the target's own tokens drafts with one table look-up per token, with the run's sampling
+    parameters or its own temperature. A model made with another tokenizer raises ConfigError."""
     target = models.target
     how = HOW.format(target=target.name)
     if path is None and target.name != EMBEDDED_TARGET:

@@ -1,4 +1,4 @@
-"""No drafter: the empty proposal, which makes the loop autoregressive decoding."""
+"""The drafter without drafts: its empty proposals make the decode loop autoregressive."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ EMPTY = Proposal()
 
 
 class NoDrafter(Drafter):
-    """Proposes nothing."""
+    """A drafter whose proposals are empty."""
 
     def prefill(self, prompt_ids: list[int]) -> None:
         pass
@@ -23,5 +23,5 @@ class NoDrafter(Drafter):
 
 @drafter("none", provides=frozenset({"probs"}), needs_model=False)
 def no_drafter(models: Any, sampling: Sampling) -> NoDrafter:
-    """Nothing is drafted: every step is one pass over one token."""
+    """Drafts nothing: every step is one target pass over one token."""
     return NoDrafter()

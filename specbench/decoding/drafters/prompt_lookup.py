@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last tokens where they stood before is drafted again.
+"""Prompt lookup: drafts the tokens that followed an earlier occurrence of the last tokens.
 
 Source: A. Saxena, "Prompt Lookup Decoding" (github.com/apoorvumang/prompt-lookup-decoding, 2023).
 """
@@ -22,14 +22,17 @@ MIN_MATCH = "The fewest last tokens that are looked for; at most max_match."
 
 
 class Match(NamedTuple):
-    """Where the continuation begins, and how many tokens before it are the last ones of the sequence."""
+    """A match: the position of the token after the earlier occurrence, and the number of matched tokens."""
 
     place: int
     length: int
 
 
 class SuffixIndex:
-    """Where every n-gram of a growing sequence last stood with a token after it. `num_inserted` counts insertions."""
+    """An index of a growing sequence: the position after each n-gram's most recent occurrence that has a next token.
+
+    `num_inserted` counts insertions.
+    """
 
     def __init__(self, max_match: int, min_match: int) -> None:
         self.lengths = range(max_match, min_match - 1, -1)
@@ -42,7 +45,7 @@ class SuffixIndex:
         self._tail: list[int] = []
 
     def find(self, ids: list[int]) -> Match | None:
-        """The longest suffix of `ids` that stood before, at its most recent occurrence."""
+        """Returns the most recent match of the longest suffix of `ids` that occurred before; None without a match."""
         self._update(ids)
         for length in self.lengths:
             place = self._continues_at.get(tuple(ids[-length:])) if length <= len(ids) else None
@@ -51,12 +54,12 @@ class SuffixIndex:
         return None
 
     def _update(self, ids: list[int]) -> None:
-        """Take in what is new: one entry per token and length. Only a sequence that was cut back is read again."""
+        """Indexes the new tokens, one entry per token and length; indexes all tokens if the sequence was cut back."""
         start = self._num_indexed
         if len(ids) < start or ids[max(0, start - len(self._tail)) : start] != self._tail:
             self.clear()
             start = 0
-        for place in range(max(1, start), len(ids)):  # the n-grams before `place`: what is at `place` continues them
+        for place in range(max(1, start), len(ids)):  # the n-grams that end before `place`
             for length in self.lengths:
                 if length <= place:
                     self._continues_at[tuple(ids[place - length : place])] = place
@@ -66,8 +69,11 @@ class SuffixIndex:
 
 
 class PromptLookupDrafter(Drafter):
-    """Drafts by copying; a copied EOS ends the draft. One pass is logged per proposal, with the tokens it drafted: the
-    look-up is made once, so that the cost ratio is that of a whole proposal."""
+    """A drafter that copies earlier tokens; a copied EOS ends the draft.
+
+    One pass is logged per proposal, with the number of tokens drafted. Each proposal makes one look-up, so the cost
+    ratio is that of a whole proposal.
+    """
 
     def __init__(
         self, max_match: int, min_match: int, tokens_per_match: int | None, eos_token_ids: frozenset[int]
@@ -93,7 +99,7 @@ class PromptLookupDrafter(Drafter):
         return Proposal(token_ids, PointMass(token_ids)) if token_ids else Proposal()
 
     def copy(self, ids: list[int], place: int, num_tokens: int) -> list[int]:
-        """The tokens from `place` on. Where the sequence ends it goes on with what was copied: a period is repeated."""
+        """Returns the tokens from `place` on; past the sequence's end it copies its own copies, repeating a period."""
         copied: list[int] = []
         for source in range(place, place + num_tokens):
             token = ids[source] if source < len(ids) else copied[source - len(ids)]
@@ -112,9 +118,9 @@ def prompt_lookup_drafter(
     min_match: Annotated[MatchLength, Field(description=MIN_MATCH)] = 1,
     tokens_per_match: Annotated[int, Field(ge=1, le=64, description=PER_MATCH)] | None = None,
 ) -> PromptLookupDrafter:
-    """What followed the last tokens where they stood before, in prompt or answer, is drafted again: looked for are the
-    last `max_match` tokens, then fewer, down to `min_match`; the most recent place is taken. A short match promises
-    less than a long one: `tokens_per_match` keeps its draft short, and the verifying pass cheap."""
+    """Drafts the tokens that followed an earlier occurrence of the last tokens, in prompt or answer. It looks for the
+    last `max_match` tokens, then for fewer, down to `min_match`, and takes the most recent occurrence. A short match is
+    less reliable than a long one: `tokens_per_match` keeps its draft short, and the target pass cheap."""
     if min_match > max_match:
         raise ConfigError(f"drafter.min_match = {min_match}: is above max_match = {max_match}: give 1 to {max_match}")
     return PromptLookupDrafter(max_match, min_match, tokens_per_match, models.target.eos_token_ids)

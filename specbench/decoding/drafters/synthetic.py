@@ -1,8 +1,8 @@
-"""A drafter of prescribed acceptance: it agrees with the target with a given probability per draft token.
+"""The drafter with a prescribed acceptance rate: each draft token is accepted with a given probability.
 
-It separates what an engine costs from how good a drafter is, and tests the harness: α is known, so τ and the speed-up
-are too. Its draft tokens are planned with the target itself in a rehearsal that no clock sees; the measured generation
-replays them, and makes the draft model's passes as any model drafter does, so that the cost ratio is a real one.
+It separates the cost of an engine from the quality of a drafter, and tests the harness: α is known, and thus also τ and
+the speed-up. A rehearsal that is not timed plans the draft tokens with the target itself. The measured generation
+replays them and makes the same draft model passes as any model drafter, so that the cost ratio is realistic.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,14 +20,14 @@ from specbench.models.causal_lm import ModelPair
 from specbench.models.devices import uploaded
 from specbench.models.timing import PassLog
 
-COINS = 0x5EED  # apart from the run's own stream: the rule draws the same in the rehearsal and when it is measured
+COINS = 0x5EED  # separates these draws from the run's: the rule draws the same in rehearsal and measurement
 
 
 class Mixture(DraftProbs):
-    """q_i = a_i p_i + (1 − a_i) δ(wrong_i): the target's own distribution, and one token that it finds least likely.
+    """q_i = a_i p_i + (1 − a_i) δ(wrong_i): a mixture of the target's distribution and its least likely token.
 
     Σ min(p_i, q_i) = a_i (1 − p_i(wrong)) + p_i(wrong). `own_shares` [num_drafted] holds the a_i, `wrong_ids`
-    [num_drafted] the tokens, `drafted_probs` [num_drafted] q_i of what was drafted.
+    [num_drafted] the least likely tokens, `drafted_probs` [num_drafted] the q_i of the draft tokens.
     """
 
     def __init__(self, own_shares: torch.Tensor, wrong_ids: torch.Tensor, drafted_probs: torch.Tensor) -> None:
@@ -48,8 +48,10 @@ class Mixture(DraftProbs):
 
 
 class Plan:
-    """Draft tokens that are accepted with probability `acceptance` each, given that all before them were; a drafted EOS
-    ends the draft."""
+    """Plans draft tokens that are accepted with probability `acceptance` each, given that all before them were.
+
+    A drafted EOS ends the draft.
+    """
 
     def __init__(self, target: ScoringModel, acceptance: float, sampling: Sampling) -> None:
         self.target = target
@@ -58,12 +60,12 @@ class Plan:
         self.start()
 
     def start(self) -> None:
-        """Forget the last generation."""
+        """Forgets the last generation."""
         self._coins: torch.Generator | None = None
         self._foreseen: list[int] = []
 
     def behind(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        """At most `num_draft_tokens` tokens behind `ids`; the target makes as many passes or more."""
+        """Returns a proposal of at most `num_draft_tokens` tokens after `ids`, planned with passes of the target."""
         if self._coins is None:
             seed = generator.initial_seed() ^ COINS
             self._coins = torch.Generator(device=generator.device).manual_seed(seed)
@@ -73,7 +75,7 @@ class Plan:
         return plan(ids, num_draft_tokens, self._coins)
 
     def _greedy(self, ids: list[int], num_draft_tokens: int, coins: torch.Generator) -> Proposal:
-        """The target's own tokens, each replaced by a wrong one with probability 1 − acceptance."""
+        """Returns the target's own tokens, each replaced by a wrong one with probability 1 − acceptance."""
         logits = self._ahead(ids, num_draft_tokens)
         uniform = torch.rand(num_draft_tokens, generator=coins, device=coins.device).tolist()
         wrong = self._least_likely(logits).tolist()
@@ -85,8 +87,11 @@ class Plan:
         return Proposal(token_ids, PointMass(token_ids))
 
     def _ahead(self, ids: list[int], num_tokens: int) -> torch.Tensor:
-        """The target's logits along its own greedy continuation of `ids`: [num_tokens, vocab], from passes as long as
-        the one that will verify it, so that both round alike. Each pass settles one more token at least."""
+        """Returns the target's logits along its own greedy continuation of `ids`: [num_tokens, vocab].
+
+        Its passes are as long as the pass that will verify the draft, so that both round alike. Each pass determines at
+        least one more token.
+        """
         known = self._foreseen[len(ids) :] if self._foreseen[: len(ids)] == ids else []
         guess = [*known, *([ids[-1]] * num_tokens)][:num_tokens]
         while True:
@@ -98,7 +103,7 @@ class Plan:
             guess = best
 
     def _drawn(self, ids: list[int], num_draft_tokens: int, coins: torch.Generator) -> Proposal:
-        """Tokens drawn from mixtures whose overlap with the target is the acceptance."""
+        """Draws tokens from mixtures whose overlap with the target's distribution is `acceptance`."""
         token_ids: list[int] = []
         parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         for _ in range(num_draft_tokens):
@@ -117,7 +122,7 @@ class Plan:
         return Proposal(token_ids, Mixture(own_shares, wrong_ids, drafted_probs))
 
     def _least_likely(self, logits: torch.Tensor) -> torch.Tensor:
-        """The token of each row that the target would choose last, and that ends no text: [num_rows]."""
+        """Returns the least likely token of each row, end tokens excluded: [num_rows]."""
         ends = [token for token in self.target.eos_token_ids if token < logits.shape[-1]]
         kept = logits.clone()
         kept[:, ends] = float("inf")
@@ -125,7 +130,7 @@ class Plan:
 
 
 class Cue(NamedTuple):
-    """A step of the rehearsal: how long the sequence was, its last token, and what was drafted behind it."""
+    """A step of the rehearsal: the length of the sequence, its last token and the proposal after it."""
 
     num_tokens: int
     last_token: int
@@ -133,8 +138,10 @@ class Cue(NamedTuple):
 
 
 class SyntheticDrafter(Drafter):
-    """Each draft token is accepted with probability `acceptance`, given that all before it were; a drafted EOS ends the
-    draft. Without a rehearsal the target's passes that the plan takes are made while the clock runs."""
+    """A drafter whose tokens are accepted with probability `acceptance` each, given that all before them were.
+
+    A drafted EOS ends the draft. Without a rehearsal, the target passes of the plan are included in the measured time.
+    """
 
     sampling: Sampling
 
@@ -142,14 +149,16 @@ class SyntheticDrafter(Drafter):
         self.model = model
         self.sampling = sampling
         self.passes: PassLog | None = model.passes
-        self._script: list[Cue] | None = None  # of the generation that comes next
-        self._written: list[Cue] | None = None  # while it is rehearsed
-        self._cues: Iterator[Cue] | None = None  # that are left, while it is measured
+        self._script: list[Cue] | None = None  # the rehearsed steps of the next generation
+        self._written: list[Cue] | None = None  # the steps so far, during a rehearsal
+        self._cues: Iterator[Cue] | None = None  # the steps left, during the measured generation
         self._plan = Plan(target, acceptance, sampling)
 
     def rehearse(self, decode: Callable[[], object]) -> None:
-        """Let `decode` generate once, and remember what is drafted in each step for the next generation, the measured
-        one: with the same prompt and seed it meets the same tokens."""
+        """Calls `decode` once and stores the proposal of each step for the next generation, which is measured.
+
+        The measured generation has the same prompt and seed, and therefore the same tokens.
+        """
         self._script, self._written = None, []
         try:
             decode()
@@ -158,7 +167,7 @@ class SyntheticDrafter(Drafter):
             self._written = None
 
     def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
-        """Make ready what drafting needs; returns the number of CUDA graphs recorded and the seconds that it took."""
+        """Records the CUDA graphs of drafting, if the model uses any; returns their number and the seconds taken."""
         recorded = recorded_drafts(self.model)
         return (0, 0.0) if recorded is None else recorded.reserve_draft(num_draft_tokens, self.sampling)
 
@@ -180,8 +189,11 @@ class SyntheticDrafter(Drafter):
         return proposal
 
     def _replayed(self, cues: Iterator[Cue], ids: list[int]) -> Proposal:
-        """What was rehearsed. As every step before it drafted the same, length and last token say that all tokens are
-        the same. Raises ConfigError where they are not: a plan made now would be measured as the method's own work."""
+        """Returns the proposal of the rehearsed step.
+
+        Every step before it had the same proposal, so that an equal length and last token imply equal sequences. Raises
+        ConfigError if they differ: the time of a plan made now would be counted as the method's own.
+        """
         cue = next(cues, None)
         if cue is None or (cue.num_tokens, cue.last_token) != (len(ids), ids[-1]):
             raise ConfigError(
@@ -192,7 +204,7 @@ class SyntheticDrafter(Drafter):
         return cue.proposal
 
     def _draft(self, ids: list[int], token_ids: list[int], generator: torch.Generator) -> None:
-        """The passes and draws of a drafter that has to find these tokens behind `ids`; nobody waits for its draws."""
+        """Makes the passes and draws of a model drafter for these tokens after `ids`; the draws are discarded."""
         model, mark = on_device_model(self.model), self.model.passes.clock.mark
         tail = uploaded(torch.tensor(token_ids, dtype=torch.long), generator.device)
         recorded = recorded_drafts(self.model) if token_ids else None
@@ -221,8 +233,8 @@ def synthetic_drafter(
     *,
     acceptance: Annotated[float, Field(ge=0, le=1, description=ACCEPTANCE)] = 0.8,
 ) -> SyntheticDrafter:
-    """Agrees with the target with a prescribed probability per draft token; the draft model makes its passes, and what
-    it would draft is thrown away. It knows the target's tokens beforehand, from a rehearsal that is not measured: a
-    test of the harness and of an engine, no drafter to compare with others."""
+    """Drafts tokens that are accepted with a prescribed probability each; the draft model makes its passes, but its own
+    draft tokens are discarded. It knows the target's tokens in advance from a rehearsal that is not measured: a test of
+    the harness and of an engine, not a drafter to compare with others."""
     assert models.drafter is not None
     return SyntheticDrafter(models.target, models.drafter, acceptance, sampling)

@@ -58,7 +58,7 @@ def fit_chunks(mixer: Any) -> Callable[..., torch.Tensor]:
 
 NUM_SNAPSHOTS = 8  # maximum; they are denser near the end, which keeps replays short
 MAX_REPLAY = 32  # tokens between snapshots of a model that was never rolled back (as in autoregressive decoding)
-PROMPT_TAIL = 8  # tokens after a prompt's snapshot, because another tokenization may change the end of the prompt
+PROMPT_TAIL = 8  # tokens between a prompt's snapshot and its end, which another tokenization may change
 STATE_FIELDS = (
     "conv_states", "recurrent_states", "has_previous_state",
     "is_conv_states_initialized", "is_recurrent_states_initialized",
@@ -81,7 +81,7 @@ class RecurrentStates:
         }
         self.position = 0
         self.snapshots: dict[int, Snapshot] = {}  # by position, ascending
-        self._on_trial = False  # the last pass read tokens that may be rejected
+        self._on_trial = False  # the last pass read several tokens that may be rejected
         self._goes_back = False  # rolls back after one-token passes too, as draft models do; set at the first time
         self._pieces: list[int] = []
         self._split = 0

@@ -74,8 +74,8 @@ class StaticPasses:
         return self._inputs[length]
 
     def fill(self, length: int, start: int, tokens: list[int], tail: torch.Tensor | None = None) -> None:
-        """Fills the input of a pass with `tokens` and `tail`, which follow the first `start` tokens of the sequence. The
-        rest of the input is unchanged."""
+        """Fills the input of a pass with `tokens` and `tail`, which follow the first `start` tokens of the sequence.
+        The rest of the input is unchanged."""
         self.start.fill_(start)
         buffer = self.input(length)
         if tail is not None:

@@ -76,8 +76,8 @@ class StaticSequence:
 
     @torch.inference_mode()
     def reserve_draft(self, num_tokens: int, draw: Draw) -> tuple[int, float]:
-        """Records drafts of `num_tokens` tokens (2 or more) as CUDA graphs, if the device has graphs. Returns the number
-        of recorded graphs and the seconds spent."""
+        """Records drafts of `num_tokens` tokens (2 or more) as CUDA graphs, if the device has graphs. Returns the
+        number of recorded graphs and the seconds spent."""
         if not self._made.records or num_tokens < 2:
             return 0, 0.0
         self.reset()

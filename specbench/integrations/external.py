@@ -23,8 +23,9 @@ on_token: callable              takes one or more new tokens as soon as they are
                                 string, so that the decoder can return. If it is never called, the whole time, prefill
                                 included, counts as decoding.
 
-The code returns the new token ids without the prompt, or a `Decoded` (or any object with its attributes). A minimal
-example:
+The code returns the new token ids without the prompt, or a `Decoded` (or any object with its attributes).
+
+The least of it:
 
     import torch
 

@@ -12,7 +12,7 @@ from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.models.recurrent import RecurrentStates
 from specbench.models.timing import PassLog
 
-MAX_ROWS = 64  # of one batched pass
+MAX_ROWS = 64  # suffixes in one batched pass
 UNKNOWN = -2  # the id of a cached token that only the device knows
 
 

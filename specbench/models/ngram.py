@@ -136,8 +136,8 @@ def check_replaceable(output: Path) -> None:
 
 @contextmanager
 def replacing(output: Path) -> Iterator[Path]:
-    """Yields a temporary folder beside `output`. It replaces `output` when the block ends, and is removed if it fails.
-    Raises ConfigError for an output that must not be replaced or cannot be written."""
+    """Yields a temporary folder. It replaces `output` when the block ends, and is removed if the block fails. Raises
+    ConfigError for an output that must not be replaced or cannot be written."""
     check_replaceable(output)
     output = output.absolute()
     try:

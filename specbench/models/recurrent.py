@@ -82,7 +82,7 @@ class RecurrentStates:
         self.position = 0
         self.snapshots: dict[int, Snapshot] = {}  # by position, ascending
         self._on_trial = False  # the last pass read several tokens that may be rejected
-        self._goes_back = False  # rolls back after one-token passes too, as draft models do; set at the first time
+        self._goes_back = False  # was rolled back after a one-token pass, as draft models are
         self._pieces: list[int] = []
         self._split = 0
         self._at_split: Snapshot = {}

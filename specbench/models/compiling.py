@@ -113,7 +113,7 @@ VERBS: dict[str, str] = {"compiled": "compiled", "graphs": "recorded"}
 
 
 class CannotCompile(ConfigError):
-    """A model does not support compiled or recorded passes, although the machine does. `reason`: one line."""
+    """Raised for a model without support for compiled or recorded passes. `reason`: why, in one line."""
 
     def __init__(self, name: str, reason: str, engine: Engine = "compiled") -> None:
         self.reason = " ".join(reason.split())

@@ -1,1 +1,1 @@
-"""Decoders with their own loop, and lm-eval in both directions."""
+"""External decoders with their own generation loop, and lm-eval in both directions."""

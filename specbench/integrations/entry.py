@@ -1,4 +1,4 @@
-"""The code of an external decoder: import, identity, and the keywords that it accepts."""
+"""Imports the code of external decoders, identifies it, and binds its keyword arguments."""
 
 import hashlib
 import importlib
@@ -25,7 +25,8 @@ from specbench.specs.run import digest
 
 @dataclass(frozen=True)
 class EntryCode:
-    """A function or a class, and 12 hex digits of its file's content (None if it has no file)."""
+    """An imported function or class. `revision`: "local-" and 12 hex digits of its file's content; None without a
+    file."""
 
     call: Callable[..., Any]
     revision: str | None
@@ -36,7 +37,8 @@ class EntryCode:
 
 
 def load(entry: str) -> EntryCode:
-    """Imports an entry. Raises ConfigError naming whatever the import raises."""
+    """Imports an entry. Raises ConfigError if the import fails, or if the name is no function and no class with a
+    method `generate`."""
     place, _, name = entry.rpartition(":")
     try:
         module = _from_file(Path(place)) if is_file_entry(entry) else importlib.import_module(place)
@@ -53,7 +55,7 @@ def load(entry: str) -> EntryCode:
 
 
 def _from_file(path: Path) -> ModuleType:
-    """Returns the module of a file, which may import the modules beside it, as a script may."""
+    """Returns the module of a file. Like a script, it can import modules of its folder."""
     if not path.is_file():
         raise ImportError(f"there is no file {path}")
     name = f"specbench_external_{hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:12]}"
@@ -62,7 +64,7 @@ def _from_file(path: Path) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None and found.loader is not None  # it ends in .py
+    assert found is not None and found.loader is not None  # because it ends in .py
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module
     try:
@@ -85,11 +87,11 @@ def keywords(
     num_positional: int,
     place: str = "decoder.options",
 ) -> dict[str, Any]:
-    """Returns the keyword arguments of a call: those of `offered` that the signature names, and all options.
+    """Returns the keyword arguments of a call: those of `offered` that its signature names, and all options.
 
-    Parameters that are not offered are the options, validated by their annotations. The first `num_positional`
-    parameters are skipped. Raises ConfigError naming an option that is unknown, missing, invalid, or has an offered
-    name.
+    Parameters that are not offered are options, which their annotations validate. The first `num_positional` parameters
+    are skipped. Raises ConfigError for an option that is unknown, missing or invalid, or that has the name of an
+    offered argument.
     """
     taken = sorted(offered.keys() & options.keys())
     if taken:
@@ -113,7 +115,7 @@ def keywords(
 
 
 def _type(annotation: Any) -> Any:
-    """Returns the type that validates an option; Any if its annotation is missing or could not be read."""
+    """Returns the type that validates an option; Any if its annotation is missing or cannot be evaluated."""
     return Any if annotation is inspect.Parameter.empty or isinstance(annotation, str) else annotation
 
 
@@ -124,7 +126,7 @@ def takes(call: Callable[..., Any], name: str) -> bool:
 
 
 def takes_sampling(code: EntryCode) -> bool:
-    """Returns whether the code accepts a sampling; code that does not decodes greedily only."""
+    """Returns whether the code accepts `sampling`. Other code decodes greedily only."""
     return any(takes(way, "sampling") for way in (code.call, getattr(code.call, "generate", code.call)))
 
 
@@ -143,7 +145,7 @@ _BUILT: WeakKeyDictionary[CausalLM, dict[Any, Any]] = (
 
 @DECODERS.register("external")
 def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> ExternalDecoder:
-    """Loads a method's code. A class is constructed once for all cells of a run."""
+    """Loads a method's code. A class is constructed once per sampling for all cells of a run."""
     assert method.decoder is not None
     options = method.decoder.options
     drafter = models.drafter if method.needs_drafter else None
@@ -169,8 +171,8 @@ def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) 
 
 
 def bind(call: Callable[..., Any], fixed: dict[str, Any], options: dict[str, Any], place: str) -> Callable[..., Any]:
-    """Returns the call with all arguments that are known before a generation; those of RUN that it names are passed
-    later."""
+    """Returns the call with all arguments that are known before a generation. The arguments of RUN that its signature
+    names are passed for each generation."""
     passed = keywords(call, {**fixed, **dict.fromkeys(RUN)}, options, 1, place)
     early = {name: value for name, value in passed.items() if name not in RUN}
 

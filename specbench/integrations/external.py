@@ -1,29 +1,31 @@
-"""Decoders with a loop of their own: measured, counted and audited like any other method.
+"""External decoders, which have their own generation loop. They are measured, counted and audited like other methods.
 
-A method names the code: `decoder: {type: external, entry: "package.module:name"}` (or "path/to/file.py:name", where the
-path starts at the YAML file). The code is one of two things:
+A method names the code: `decoder: {type: external, entry: "package.module:name"}` (or "path/to/file.py:name", relative
+to the YAML file). The code is one of two things:
 
 - a function, called once per generation: `decode(prompt_ids, *, …, **options)`;
-- a class, constructed once per pair and way of sampling, outside the clock, as `Name(*, …, **options)`, with a method
-  `generate(prompt_ids, *, …)` that is called once per generation and starts afresh each time.
+- a class, constructed once per model pair and sampling, outside the measured time, as `Name(*, …, **options)`, with a
+  method `generate(prompt_ids, *, …)` that is called once per generation and keeps no state between calls.
 
-Each is passed, of the following, the keywords that its signature names (everything where it takes `**kwargs`). To a
-class, the first four are passed when it is constructed; `generate` may name any of the eight.
+The code is passed those of the following keywords that its signature names (all of them if it takes `**kwargs`). The
+constructor of a class may name the first four; `generate` may name any of the eight.
 
-target: LoadedModel             the target and its tokenizer; shared with all other methods: copy what you alter
-drafter: LoadedModel | None     the draft model, where the YAML says `drafter: same_vocabulary` or `other_vocabulary`
-num_draft_tokens: int           the most draft tokens of a step
+target: LoadedModel             the target and its tokenizer; other methods share them: copy what you modify
+drafter: LoadedModel | None     the draft model, if the YAML has `drafter: same_vocabulary` or `other_vocabulary`
+num_draft_tokens: int           the maximum number of draft tokens in a step
 sampling: Sampling              temperature (0 is greedy), top_k, top_p; code that does not take it is run greedily only
-max_new_tokens: int             the most tokens that count: those beyond are cut, but their time is not
-eos_token_ids: list[int]        every token that ends an answer; what follows it is cut. Empty in the warm-up: then
+max_new_tokens: int             the maximum number of tokens; further tokens are dropped, but their time counts
+eos_token_ids: list[int]        all tokens that end an answer; tokens after one are dropped. Empty in the warm-up, where
                                 an answer has max_new_tokens tokens
-seed: int                       of this generation; torch's own generators are seeded with it already
-on_token: callable              takes a new token, or several, as soon as they are there; its first call stops the clock
-                                of the time to first token. It returns True once the answer has ended, also at a stop
-                                string, so that the decoder may return. Without a call the whole time, prompt included,
-                                counts as decoding.
+seed: int                       of this generation; torch's own generators are already seeded with it
+on_token: callable              takes one or more new tokens as soon as they are known; its first call determines the
+                                time to first token. It returns True once the answer has ended, including at a stop
+                                string, so that the decoder can return. If it is never called, the whole time, prefill
+                                included, counts as decoding.
 
-Returned are the new token ids without the prompt, or a `Decoded` (or any object with its attributes). The least of it:
+The code returns the new token ids without the prompt, or a `Decoded` (or any object with its attributes).
+
+The least of it:
 
     import torch
 
@@ -67,19 +69,19 @@ class LoadedModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the model's inputs must be."""
+        """The device of the model and its inputs."""
         found: torch.device = self.model.device
         return found
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """The new tokens and, from a decoder that counts, its target passes. It is read after the clock stopped.
+    """The new tokens and, if the decoder counts them, its target passes. Attributes are read outside the measured time.
 
-    steps: per target pass (drafted, judged, accepted, emitted), with accepted ≤ judged ≤ drafted ≤ num_draft_tokens and
-    emitted ≤ accepted + 1. Either a step emitted every returned token (the first pass reads the prompt and judges at
-    once), or every token but the first (the prompt is read in a separate pass). num_target_passes includes the one that
-    reads the prompt, and is needed only without steps.
+    steps: (drafted, judged, accepted, emitted) per target pass, with accepted ≤ judged ≤ drafted ≤ num_draft_tokens and
+    1 ≤ emitted ≤ accepted + 1. The steps together emit either all returned tokens (the first pass reads the prompt and
+    judges draft tokens), or all but the first (a separate pass reads the prompt). num_target_passes includes the pass
+    over the prompt, and is needed only without steps.
     """
 
     token_ids: Sequence[int]
@@ -111,7 +113,7 @@ def checked_steps(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
 
 
 def cut_steps(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[list[Step], int]:
-    """Returns the steps up to the last kept token, without the first token, and the number of target passes.
+    """Returns the steps up to the last kept token, not counting the first token, and the number of target passes.
 
     Raises ConfigError if the steps do not emit the returned tokens.
     """
@@ -133,14 +135,15 @@ def cut_steps(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[
 
 
 def _shortened(step: Step, num_emitted: int) -> Step:
-    """Returns the step that the cut ended: its dropped tokens count neither as accepted nor as judged."""
+    """Returns a step reduced to `num_emitted` tokens: the dropped tokens count neither as accepted nor as judged."""
     num_accepted = min(step.num_accepted, num_emitted)
     return Step(step.num_drafted, num_accepted, num_accepted, num_emitted)
 
 
 @contextmanager
 def naming_method(method: MethodSpec) -> Iterator[None]:
-    """Raises ConfigError naming the method and the line for whatever its code raises."""
+    """Turns exceptions of a method's code into ConfigErrors that name the method and the line. Out-of-memory errors
+    pass unchanged."""
     assert method.decoder is not None
     place = f"method '{method.name}': decoder.entry = '{method.decoder.entry}'"
     try:
@@ -166,7 +169,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 class TokenMeter:
-    """Receives the tokens of a decoder: it stops the clock at the first one and knows where the answer ends."""
+    """The `on_token` callback: it takes the time of the first token and detects the end of the answer."""
 
     def __init__(self, state: GenerationState, clock: Clock) -> None:
         self.state = state
@@ -176,7 +179,7 @@ class TokenMeter:
         self._clock = clock
 
     def __call__(self, tokens: int | Iterable[int]) -> bool:
-        """Takes one or more new tokens. Returns whether the answer has ended."""
+        """Records one or more new tokens. Returns whether the answer has ended."""
         token_ids = [tokens] if isinstance(tokens, int) else [int(token) for token in tokens]
         if self.first_seconds is None and token_ids:
             self.first_seconds = self._clock.now()
@@ -205,7 +208,7 @@ class ExternalDecoder(Decoder):
         return self.revision
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decodes one prompt. Raises ConfigError for whatever the code raises or gets wrong."""
+        """Decodes one prompt. Raises ConfigError if the code raises an exception or returns an inconsistent result."""
         state, clock = GenerationState(list(prompt_ids), stop), self.model.passes.clock
         meter = TokenMeter(state, clock)
         with naming_method(self.method), seeded(seed, self.model.device), torch.inference_mode():

@@ -1,8 +1,8 @@
 """Assisted decoding by transformers: one call of `generate`, on copies of the models, with counted steps.
 
-This was tested with transformers 5.23. It reads the draft length and the confidence threshold from the assistant's
-generation config, and calls change both models. Every decoder therefore has copies of its models, which share their
-weights and have generation configs that hold only what the run requests.
+This was tested with transformers 5.23, which reads the draft length and the confidence threshold from the assistant's
+generation config, and whose calls modify both models. Every decoder therefore has its own copies of the models, which
+share the weights. Their generation configs hold only the settings of the run.
 """
 
 import copy
@@ -44,7 +44,7 @@ def own_assistant(model: Any, num_draft_tokens: int) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses the warnings of transformers' loop about its own calls."""
+    """Suppresses transformers' warnings during the block."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
@@ -54,7 +54,7 @@ def quiet() -> Iterator[None]:
 
 
 class Reporting(BaseStreamer, StoppingCriteria):
-    """Reports the tokens of every step, and stops at the end of the answer."""
+    """A streamer that reports the tokens of every step, and a stopping criterion at the end of the answer."""
 
     def __init__(self, on_token: OnToken) -> None:
         self._on_token = on_token
@@ -73,7 +73,8 @@ class Reporting(BaseStreamer, StoppingCriteria):
 
 
 class Counted:
-    """The tokens, and what every target pass drafted and emitted. Steps are computed on request."""
+    """A result with counts: the tokens, and the draft and emitted tokens of every target pass. Steps are computed on
+    access."""
 
     def __init__(self, num_prompt_tokens: int) -> None:
         self._num_prompt_tokens = num_prompt_tokens
@@ -81,7 +82,7 @@ class Counted:
         self.sequence: list[int] = []
 
     def watch(self, generator: Any) -> Any:
-        """Returns the candidate generator, whose proposals are recorded."""
+        """Makes a candidate generator record its proposals, and returns it."""
         get_candidates = generator.get_candidates
 
         def keep(input_ids: torch.Tensor, *rest: Any, **named: Any) -> Any:
@@ -102,8 +103,9 @@ class Counted:
 
     @property
     def steps(self) -> list[Step] | None:
-        """Returns (drafted, judged, accepted, emitted). The token behind the accepted ones never equals the draft's: a
-        rejected token has no probability left. The prefix that agrees with the draft is therefore accepted."""
+        """The (drafted, judged, accepted, emitted) counts of each pass. The common prefix of draft and emitted tokens
+        is accepted: after a rejection, the residual gives the rejected token probability 0, so that the next emitted
+        token always differs from it."""
         ends = [start for start, _ in self._candidates[1:]] + [len(self.sequence)]
         found = []
         for (start, ids), end in zip(self._candidates, ends, strict=True):
@@ -115,8 +117,8 @@ class Counted:
 
 
 class CountedPasses(Counted):
-    """Counts of a decoder whose drafts use another tokenizer than its proposals: a draft of γ tokens may become more
-    than γ proposed ones, so that its acceptance rate is not comparable. It has target passes and no steps."""
+    """A result with target passes but no steps, for drafts in another tokenizer than the proposals: a draft of γ tokens
+    may become more than γ proposed tokens, so that the acceptance rate is not comparable."""
 
     steps = None
 
@@ -133,8 +135,7 @@ class Assisted:
         self.settings: dict[str, Any] = {}  # for the generation config
 
     def candidates(self, **arguments: Any) -> Any:
-        """Returns the candidate generator of one call: the one that `generate` selects, unless a subclass selects
-        another."""
+        """Returns the candidate generator of one call; by default the one that `generate` selects."""
         return type(self.model)._get_candidate_generator(self.model, **arguments)
 
     def generate(
@@ -153,7 +154,8 @@ class Assisted:
         return counted
 
     def config(self, max_new_tokens: int, eos_token_ids: list[int]) -> GenerationConfig:
-        """Returns the run's sampling, without the defaults of `generate` (such as top_k 50)."""
+        """Returns the generation config of the run's sampling, without the defaults of `generate` (such as top_k
+        50)."""
         sampling = self.sampling
         drawn = {"temperature": sampling.temperature, "top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0}
         return GenerationConfig(
@@ -163,7 +165,7 @@ class Assisted:
 
 
 class AssistedGeneration(Assisted):
-    """Assisted generation with a draft model of the same vocabulary: speculative sampling, or greedy matching."""
+    """Assisted generation with a draft model of the same vocabulary: speculative sampling, or greedy verification."""
 
     def __init__(self, *, target: LoadedModel, drafter: LoadedModel, num_draft_tokens: int, sampling: Sampling) -> None:
         super().__init__(target, sampling)
@@ -171,7 +173,7 @@ class AssistedGeneration(Assisted):
 
 
 class PromptLookup(Assisted):
-    """Prompt lookup: drafts what followed the first earlier occurrence of the last tokens."""
+    """Prompt lookup: drafts the tokens after the first earlier occurrence of the last tokens."""
 
     def __init__(
         self, *, target: LoadedModel, num_draft_tokens: int, sampling: Sampling,
@@ -198,7 +200,8 @@ class TwoTokenizers(Assisted):
 
 
 class StringMatch(TwoTokenizers):
-    """Universal assisted generation: drafts are decoded, tokenized again and matched with the target's own tokens."""
+    """Universal assisted generation: drafts are decoded, re-tokenized for the target, and matched with its own
+    tokens."""
 
     counted = CountedPasses
 
@@ -207,8 +210,8 @@ class StringMatch(TwoTokenizers):
 
 
 class InOrder:
-    """A tokenizer whose vocabulary is sorted by id. Transformers takes the rows of the pruned output layer in the
-    vocabulary's order, which differs between processes: the same seed would draw other tokens."""
+    """A tokenizer whose vocabulary is sorted by id. transformers orders the rows of the pruned output layer as the
+    vocabulary, whose order differs between processes: the same seed would draw different tokens."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -224,9 +227,10 @@ class InOrder:
 
 
 class TokenIntersection(TwoTokenizers):
-    """Universal speculative decoding: drafts of the tokens in both vocabularies, and speculative sampling.
+    """Universal speculative decoding (token-level intersection): drafts tokens that both vocabularies have, with
+    speculative sampling.
 
-    `prune_lm_head` reduces the draft model's output layer to them, which is transformers' default.
+    `prune_lm_head` reduces the draft model's output layer to those tokens, which is transformers' default.
     """
 
     def __init__(

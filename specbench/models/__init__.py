@@ -1,1 +1,1 @@
-"""A Hugging Face model with its own key-value cache, and the clocks of its passes."""
+"""Hugging Face models with specbench's own key-value caches and timed forward passes, and n-gram models."""

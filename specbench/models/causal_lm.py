@@ -1,4 +1,4 @@
-"""A Hugging Face causal language model: its tokenizer, and the one sequence that it reads."""
+"""A Hugging Face causal language model with its tokenizer and its cached sequence."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CausalLM:
-    """One sequence at a time: `score` feeds what the cache lacks and returns the logits that were asked for."""
+    """A causal language model with a cache for one sequence: `score` feeds only tokens that are not cached yet."""
 
     def __init__(self, model: Any, tokenizer: Any, name: str, revision: str | None) -> None:
         self.model = model
@@ -30,28 +30,28 @@ class CausalLM:
         self.eos_token_ids = eos_token_ids(model, tokenizer)
         text_config = model.config.get_text_config()
         self.context_limit: int | None = getattr(text_config, "max_position_embeddings", None)
-        # Rows of the output layer beyond the tokenizer are padding: they are no tokens and never drawn.
+        # Rows of the output layer beyond the tokenizer's ids are padding and must never be drawn.
         self.vocab_size = min(text_config.vocab_size, max(self.vocabulary.values()) + 1)
-        self.defers = self.device.type == "cuda"  # there, reading a token would wait for all that is queued
+        self.defers = self.device.type == "cuda"  # reading a token there waits for all queued work
         self.passes = PassLog(Clock(self.device))
         self.sequence: EagerSequence | StaticSequence = EagerSequence(model, name, self.vocab_size, self.passes)
-        self.why_eager: str | None = None  # of a model whose passes were to be recorded or compiled and cannot
+        self.why_eager: str | None = None  # the reason if another engine was requested and failed
 
     @property
     def static(self) -> "StaticSequence | None":
-        """The sequence with its recorded or compiled passes; None for a model that reads eagerly."""
+        """The sequence with recorded or compiled passes; None for the eager engine."""
         return None if isinstance(self.sequence, EagerSequence) else self.sequence
 
     def make_static(self, engine: StaticEngine = "compiled") -> None:
-        """Read in recorded or compiled passes from here on. Raises CannotCompile for a model that has none."""
-        from specbench.models.static_sequence import StaticSequence  # what it imports takes seconds
+        """Switches to recorded or compiled passes. Raises CannotCompile if the model does not support them."""
+        from specbench.models.static_sequence import StaticSequence  # its imports take seconds
 
         given = (self.model, self.name, self.vocab_size, self.passes, self.context_limit)
         self.sequence = StaticSequence(*given, engine=engine)
 
     @property
     def engine(self) -> Literal["eager", "graphs", "compiled"]:
-        """How its passes are run."""
+        """The engine that runs the forward passes."""
         return "eager" if self.static is None else self.static.engine
 
     @property
@@ -60,65 +60,65 @@ class CausalLM:
 
     @property
     def attention(self) -> str:
-        """The attention implementation that transformers chose for the model."""
+        """The attention implementation that transformers selected."""
         return str(self.model.config._attn_implementation)
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
-        """Token string → id, added tokens included."""
+        """The ids by token string, including added tokens."""
         vocabulary: dict[str, int] = self.tokenizer.get_vocab()
         return vocabulary
 
     @cached_property
     def text_vocabulary(self) -> Vocabulary:
-        """What each token writes, and how texts are cut: where vocabularies meet."""
+        """The bytes of each token and an encoder of plain text, for vocabulary bridges."""
         return Vocabulary(self.tokenizer)
 
     def reset(self) -> None:
-        """Forget the sequence; the buffers stay."""
+        """Drops the cached sequence; the buffers are kept."""
         self.sequence.reset()
 
     def checkpoint(self) -> int:
-        """A point of the sequence to come back to with `rollback`: the number of cached tokens."""
+        """Returns the number of cached tokens, to which `rollback` can return."""
         return self.sequence.checkpoint()
 
     def rollback(self, num_tokens: int) -> None:
-        """Keep the first `num_tokens` cached tokens."""
+        """Crops the cache to its first `num_tokens` tokens."""
         self.sequence.rollback(num_tokens)
 
     def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
-        """The logits after each of the last `num_logits` tokens of `ids`: [num_logits, vocab_size].
+        """Returns the logits after the last `num_logits` tokens of `ids` and `tail`: [num_logits, vocab_size].
 
-        Only tokens behind the prefix that `ids` shares with the cache are fed (and at least the last `num_logits`).
-        `tail`: tokens [num_tail] behind `ids` that only the device knows yet, of which those that were fed before are
-        the first; `settle` tells them later.
+        Feeds only the tokens after the longest prefix shared with the cache, and at least the last `num_logits`.
+        `tail` [num_tail]: the pending tokens, which follow `ids` and which only the device knows. Those that are
+        already cached come first. `resolve_pending` supplies their ids later.
         """
         return self.sequence.score(ids, num_logits, tail)
 
     def resolve_pending(self, token_ids: list[int]) -> None:
-        """Tell what the tail of the last pass was. An unknown one would be fed again."""
+        """Supplies the ids of the last pass's pending tokens. Cached tokens with unknown ids would be fed again."""
         cached = self.sequence.cached_ids
         if (num_unknown := cached[-len(token_ids) :].count(UNKNOWN)) > 0:
             cached[-num_unknown:] = token_ids[:num_unknown]
 
     def reserve_draft(self, num_tokens: int, draw: "Draw") -> tuple[int, float]:
-        """Record drafts of `num_tokens` tokens, where the passes are recorded; returns the number of graphs that were
-        recorded and the seconds that it took."""
+        """Records drafts of `num_tokens` tokens, if the engine records passes. Returns the number of recorded graphs
+        and the seconds spent."""
         return (0, 0.0) if self.static is None else self.static.reserve_draft(num_tokens, draw)
 
     def draft(
         self, ids: list[int], num_tokens: int, draw: "Draw", generator: torch.Generator,
         given: torch.Tensor | None = None,
     ) -> "Draft | None":  # fmt: skip
-        """Draft `num_tokens` tokens behind `ids` by one recorded graph; None where none was recorded for it. `settle`
-        tells the tokens later. `given` [num_tokens]: tokens that are read in place of those that are drawn."""
+        """Drafts `num_tokens` tokens after `ids` with one recorded graph. Returns None if no matching graph was
+        recorded. `resolve_pending` supplies the ids later. `given` [num_tokens]: tokens that replace the drawn ones."""
         return None if self.static is None else self.static.draft(ids, num_tokens, draw, generator, given)
 
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
-        """The logits after `ids` and each of the equally long suffixes: [num_suffixes, vocab_size].
+        """Returns the logits after `ids` followed by each suffix: [num_suffixes, vocab_size].
 
-        A suffix is at least one token. Afterwards the cache holds exactly `ids`, and what it lacked of them was fed
-        before.
+        All suffixes have the same length, at least one token. Tokens of `ids` that are not cached are fed first.
+        Afterwards the cache holds exactly `ids`.
         """
         return self.sequence.score_batch(ids, suffixes)
 
@@ -127,11 +127,11 @@ class CausalLM:
         return text
 
     def encode_prompt(self, prompt: str, chat: bool, earlier: Sequence[str] = ()) -> list[int]:
-        """Token ids of a prompt, through the chat template as the user's when `chat` is set.
+        """Returns the token ids of a prompt. If `chat` is set, the chat template renders it as a user message.
 
-        `earlier`: the texts of user and model in turn that come before it. Without a chat template an answer follows
-        its prompt as it is, and an empty line follows the answer. The tokenizer is not to warn of a long one: what does
-        not fit is refused or shortened before it reaches the model. Raises ConfigError for a token that the model
+        `earlier`: the previous texts of user and model, alternating. Without a chat template each answer directly
+        follows its prompt, and an empty line follows the answer. The tokenizer's warning about long inputs is off,
+        because callers reject or shorten prompts that do not fit. Raises ConfigError for a token id that the model
         does not have.
         """
         texts = [*earlier, prompt]
@@ -161,7 +161,7 @@ class CausalLM:
 
 
 def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """All ids that end a text, from the generation config, else the config, and the tokenizer."""
+    """Returns all end-of-text ids of the generation config, the model config and the tokenizer."""
     ids: set[int] = set()
     holders = (getattr(model, "generation_config", None), model.config, tokenizer)
     for value in (getattr(holder, "eos_token_id", None) for holder in holders):
@@ -170,14 +170,14 @@ def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def shortest_context(models: Iterable[CausalLM]) -> int | None:
-    """The tokens that all models can read; None where no model has a limit."""
+    """Returns the smallest context limit of the models, in tokens; None if no model has a limit."""
     return min((model.context_limit for model in models if model.context_limit), default=None)
 
 
 @dataclass(frozen=True)
 class ModelPair:
-    """A target and the draft model of a method; `drafter` is None when the method asks for none. `of_routes`: the draft
-    models of a method's routes by METHOD/LANGUAGE; a route that is not among them takes `drafter`."""
+    """The target and the draft model of a method; `drafter` is None if the method needs none. `of_routes`: the draft
+    models of a method's routes by METHOD/LANGUAGE; other routes use `drafter`."""
 
     target: CausalLM
     drafter: CausalLM | None = None

@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint that could not be loaded: asked only when it could not."""
+"""Checks of checkpoints, reasons why one could not be loaded, and fingerprints."""
 
 import hashlib
 from pathlib import Path
@@ -12,11 +12,11 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
-MAX_SHOWN = 8  # folders named beside one that is not there
+MAX_SHOWN = 8  # existing folders that a message about a missing one lists
 
 
 def why_not(name: str, source: str, hub_problem: str | None, error: Exception) -> str:
-    """The reason, in one line: the file that is broken, or the folder or hub id that is not there, or the error."""
+    """Returns the reason in one line: the broken file, the missing folder or hub id, or else the error's message."""
     folder = Path(source)
     if folder.is_dir():
         return defect(folder) or told(error)
@@ -24,12 +24,12 @@ def why_not(name: str, source: str, hub_problem: str | None, error: Exception) -
 
 
 def told(error: Exception) -> str:
-    """An error's own words, cut between two of them."""
+    """Returns the error's message, shortened at a word boundary; its class name if the message is empty."""
     return shorten(str(error), 300, placeholder=" …") or type(error).__name__
 
 
 def defect(folder: Path) -> str | None:
-    """The first file of a folder that cannot be read, or what it lacks; None where nothing is seen."""
+    """Returns a description of a folder's first unreadable or missing file; None if no defect is found."""
     for path in sorted(folder.glob("*.json")):
         try:
             bounded.json_value(bounded.read_text(path, "fetch it again"), strict=False)
@@ -47,7 +47,8 @@ def defect(folder: Path) -> str | None:
 
 
 def not_here(name: str) -> str | None:
-    """Of what may have been meant as a folder, here or beside one that is there: that it is not."""
+    """Returns the message that a folder `name` does not exist; None if its parent does not exist either (then the name
+    is probably a hub id)."""
     parent = Path(name).parent
     if parent == Path():
         return f"there is no folder '{name}' here"
@@ -64,21 +65,22 @@ MOST = {
     "max_position_embeddings": 2**31 - 1,
 }  # fmt: skip
 WEIGHTS = ("*.safetensors", "*.bin")
-PACKED = 8  # values in a byte of quantized weights, at most
+PACKED = 8  # maximum number of quantized weights in a byte
 
 
 def check_readable(source: str) -> None:
-    """Raise ConfigError for a config.json of a folder that is no JSON within bounds. A hub id is left to the hub."""
+    """Raises ConfigError if the config.json of a local folder is not a JSON mapping within bounds. Hub ids are not
+    checked."""
     if Path(source).is_dir():
         bounded.read_mapping(Path(source) / "config.json", "restore it from the checkpoint", strict=False)
 
 
 def check_sizes(config: Any) -> None:
-    """Raise ConfigError for a size that no network has: below 1, beyond `MOST`, or no whole number."""
+    """Raises ConfigError for an implausible size: below 1, above its limit in `MOST`, or not an integer."""
     text = config.get_text_config()
     for name, most in MOST.items():
         value = getattr(text, name, None)
-        if value is None or isinstance(value, list | tuple):  # a size for each layer
+        if value is None or isinstance(value, list | tuple):  # one size per layer
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise ConfigError(
@@ -88,14 +90,14 @@ def check_sizes(config: Any) -> None:
 
 
 def check_weights(source: str, config: Any, network: Any) -> None:
-    """Raise ConfigError where the files of a folder are too small for the network that the config describes.
-    `network`: on torch's device `meta`."""
+    """Raises ConfigError if the weight files of a local folder are too small for `network`, which the config describes
+    and which is on torch's device `meta`."""
     if not Path(source).is_dir():
         return
     num_bytes = sum(path.stat().st_size for pattern in WEIGHTS for path in Path(source).glob(pattern))
     num_values = sum(parameter.numel() for parameter in network.parameters())
     room = num_bytes * (PACKED if getattr(config, "quantization_config", None) else 1)
-    if 0 < room < num_values and defect(Path(source)) is None:  # else the files themselves are broken
+    if 0 < room < num_values and defect(Path(source)) is None:  # a defect has a better message
         raise ConfigError(
             f"its config.json describes {num_values:,} weights, and its weight files have {num_bytes:,} bytes: "
             "restore config.json, or the files that are missing"
@@ -106,8 +108,8 @@ SUFFIXES = {".json", ".safetensors", ".bin", ".model", ".txt", ".jinja"}
 
 
 def identified(source: str, revision: str | None) -> str | None:
-    """Of a checkpoint that was loaded: its fingerprint, or the commit that `revision` (None: the default branch) is in
-    the hub's cache folder; None where neither is known."""
+    """Returns the identity of a loaded checkpoint: the fingerprint of a local folder, or the commit of `revision`
+    (None: the default branch) in the hub's cache. Returns None if neither is known."""
     if Path(source).is_dir():
         return fingerprint(source)
     config = huggingface_hub.try_to_load_from_cache(source, "config.json", revision=revision)
@@ -115,7 +117,7 @@ def identified(source: str, revision: str | None) -> str | None:
 
 
 def fingerprint(folder: str) -> str:
-    """12 hex digits over the names and contents of a local checkpoint's files."""
+    """Returns "local-" and 12 hex digits over the names and contents of a checkpoint's files."""
     state = hashlib.sha256()
     for path in sorted(Path(folder).iterdir()):
         if path.suffix in SUFFIXES:

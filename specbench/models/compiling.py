@@ -1,4 +1,4 @@
-"""Forward passes compiled by torch.compile: whole passes on a CPU, on a GPU one decoder layer that serves all."""
+"""Forward passes compiled by torch.compile: whole passes on a CPU, one shared decoder layer on a GPU."""
 
 import importlib.util
 import inspect
@@ -19,22 +19,22 @@ from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.specs.components import Engine
 
 PASS_OPTIONS: dict[str, Any] = {
-    # Guards would take a good part of a short pass.
+    # Checking guards would take a large part of a short pass.
     "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
-    "post_grad_fusion_options": {"decompose_mm_pass": {}},  # a product with one row is no matrix product on a CPU
+    "post_grad_fusion_options": {"decompose_mm_pass": {}},  # on a CPU, computes one-row products as sums
 }
-ONE_ROW_OPTIONS: dict[str, Any] = {"coordinate_descent_tuning": True}  # measures how to read the weights fastest
+ONE_ROW_OPTIONS: dict[str, Any] = {"coordinate_descent_tuning": True}  # tunes the kernels that read the weights
 
 
 def compiled(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
-    """Returns a function without arguments, compiled for what it reads now."""
+    """Returns the compiled function, specialised to the tensors that it reads now."""
     own = with_own_code(forward, name)
     made: Callable[[], torch.Tensor] = torch.compile(own, fullgraph=True, dynamic=False, options=PASS_OPTIONS)
     return made
 
 
 def with_own_code(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Returns the same function, which shares no compiled code with another of the same text."""
+    """Returns a copy of the function with its own code object, so that torch caches its compiled code separately."""
     assert isinstance(function, FunctionType)
     code = function.__code__.replace(co_name=name)
     own = FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
@@ -43,11 +43,11 @@ def with_own_code(function: Callable[..., Any], name: str) -> Callable[..., Any]
 
 
 class SharedLayers:
-    """The decoder layers of a network, called through one compilation.
+    """The decoder layers of a network, which share one compiled forward function.
 
-    torch compiles a layer anew for every value of a layer that its forward pass reads. So while layers are called here
-    each has the layer index 0 and a cache of its own, whose only layer holds its buffers; its parameters and buffers
-    are inputs of what is compiled.
+    torch recompiles a layer for each distinct attribute value that its forward pass reads. During these calls every
+    layer therefore has layer index 0 and its own one-layer cache. Its parameters and buffers are inputs of the compiled
+    function.
     """
 
     def __init__(self, layers: Sequence[torch.nn.Module], cache: Cache, hidden_size: int) -> None:
@@ -58,7 +58,7 @@ class SharedLayers:
     def compiled(
         self, forward: Callable[..., torch.Tensor], length: int, name: str, backend: str = "inductor"
     ) -> Callable[..., torch.Tensor]:
-        """Returns `forward`, a pass of the network over `length` tokens, with its decoder layers compiled."""
+        """Returns `forward`, the network's pass over `length` tokens, with compiled decoder layers."""
         own = with_own_code(type(self._layers[0]).forward, name)
         options = ONE_ROW_OPTIONS if length == 1 and backend == "inductor" else None
         layer_forward = torch.compile(own, fullgraph=True, dynamic=False, options=options, backend=backend)
@@ -91,7 +91,7 @@ def _with_cache(layer_forward: Any, layer: torch.nn.Module, cache: Cache, *given
 
 
 def shared_layers(model: Any, cache: Cache) -> SharedLayers | None:
-    """Returns the decoder layers of a network where one compilation can serve them; None where they are not found."""
+    """Returns the decoder layers of a network; None if they are not found or cannot share one compiled function."""
     for part in model.modules():
         if isinstance(part, torch.nn.ModuleList) and len(part) == len(cache.layers):
             layers = list(part)
@@ -106,14 +106,14 @@ def _takes_a_cache(forward: Callable[..., Any]) -> bool:
     return "past_key_values" in inspect.signature(forward).parameters
 
 
-# Root mean square, in standard deviations of the logits: far above the rounding of the dtype and of other kernels.
+# Maximum root mean square difference, in standard deviations of the logits: far above rounding differences of kernels.
 MAX_SHIFT = {torch.float32: 1e-3}
 MAX_SHIFT_ROUNDED = 0.1
 VERBS: dict[str, str] = {"compiled": "compiled", "graphs": "recorded"}
 
 
 class CannotCompile(ConfigError):
-    """A model has no compiled or recorded passes, on a machine where others have. `reason`: why, in one line."""
+    """Raised for a model without support for compiled or recorded passes. `reason`: why, in one line."""
 
     def __init__(self, name: str, reason: str, engine: Engine = "compiled") -> None:
         self.reason = " ".join(reason.split())
@@ -124,10 +124,10 @@ class CannotCompile(ConfigError):
 
 
 def check_traced(run: Callable[[], Any], name: str) -> None:
-    """Run a traced pass. Raises CannotCompile where it is no single graph."""
+    """Runs a traced pass. Raises CannotCompile if it is not a single graph."""
     try:
         run()
-    except Exception as error:  # whatever a network does that cannot be traced
+    except Exception as error:  # untraceable networks raise many classes
         if is_out_of_memory(error):
             raise
         reason = told(error).partition(" Explanation: ")[0]
@@ -135,7 +135,7 @@ def check_traced(run: Callable[[], Any], name: str) -> None:
 
 
 def compilable(model: Any, name: str, engine: Engine = "compiled") -> list[PreallocatedLayer]:
-    """Returns the layers of a model as its cache has them. Raises CannotCompile."""
+    """Returns the layers of a model's cache. Raises CannotCompile if a layer or the forward pass is unsupported."""
     layers = preallocated_cache(model.config, name).layers
     kinds = sorted({type(layer).__name__ for layer in layers if type(layer) is not PreallocatedLayer})
     parameters = inspect.signature(model.forward).parameters
@@ -150,13 +150,13 @@ def compilable(model: Any, name: str, engine: Engine = "compiled") -> list[Preal
 
 
 def check_compiler(device: str) -> None:
-    """Raise ConfigError where this machine compiles nothing for a device."""
+    """Raises ConfigError if this machine cannot compile for a device."""
     if problem := no_compiler(device):
         raise ConfigError(f"--engine compiled: {problem}, or take --engine eager")
 
 
 def no_compiler(device: str) -> str | None:
-    """Returns what this machine lacks for compiling; None where it lacks nothing."""
+    """Returns the reason why this machine cannot compile for a device; None if it can."""
     if device == "cuda":
         return None if importlib.util.find_spec("triton") else "there is no triton here: install it"
     if device != "cpu":
@@ -172,7 +172,7 @@ def no_compiler(device: str) -> str | None:
 
 
 def same_logits(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Returns whether two tensors of logits are the same up to the rounding of their dtype."""
+    """Returns whether two tensors of logits agree up to the rounding of their dtype."""
     limit = MAX_SHIFT.get(first.dtype, MAX_SHIFT_ROUNDED)
     first, second = first.float(), second.float()
     return float((first - second).square().mean().sqrt()) <= limit * float(first.std()) + 1e-6

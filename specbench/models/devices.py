@@ -1,4 +1,4 @@
-"""Which errors say that memory ran out, and what they say of it; copies to a device."""
+"""Out-of-memory errors and their messages, and copies to a device."""
 
 import re
 from typing import Any
@@ -11,14 +11,14 @@ NO_MEMORY = ("out of memory", "can't allocate memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Not every error that speaks of memory: an illegal access to it is a defect."""
+    """Returns whether memory ran out. Other errors that mention memory, such as illegal accesses, are defects."""
     text = str(error).lower()
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in text for words in NO_MEMORY)
 
 
 def memory_told(error: BaseException) -> str:
-    """Returns what ran out of memory, in one line: what was being done, where that is known, the memory that was asked
-    for and the memory that was free."""
+    """Returns one line about an out-of-memory error with, where known, the failed operation, the requested memory and
+    the free memory."""
     text = " ".join(str(error).split())
     asked = re.search(r"[Tt]ried to allocate ([\d.]+ ?\w+)", text)
     free = re.search(r"of which ([\d.]+ ?\w+) is free", text)
@@ -29,8 +29,7 @@ def memory_told(error: BaseException) -> str:
 
 
 def moved(model: Any, device: torch.device) -> Any:
-    """Returns a network on `device`. Raises ConfigError, which tells the memory that it needs, where that is not
-    free."""
+    """Returns a network on `device`. Raises ConfigError with the required memory if there is too little."""
     try:
         return model.to(device)
     except Exception as error:  # torch raises several classes
@@ -45,7 +44,7 @@ def moved(model: Any, device: torch.device) -> Any:
 
 
 def free_on(device: torch.device) -> str:
-    """Returns the memory that is free on a GPU, in words; nothing for other devices."""
+    """Returns the free memory of a GPU as text; an empty text for other devices."""
     if device.type != "cuda":
         return ""
     return f", and {gibibytes(torch.cuda.mem_get_info(device)[0])} are free"
@@ -56,8 +55,8 @@ def gibibytes(num_bytes: int) -> str:
 
 
 def uploaded(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor of the host on `device`. Nobody waits: from memory that is not pinned, a GPU's copy would make the host
-    wait for all that is queued. The pinned copy is torch's own and is used again once the GPU has read it."""
+    """Returns a copy of a host tensor on `device`, without synchronising. A copy from unpinned memory would make the
+    host wait for all queued GPU work. torch owns the pinned copy and reuses it after the GPU has read it."""
     if device.type == "cuda":
         host = host.pin_memory()
     return host.to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""A draft of several tokens as one CUDA graph: passes of one token each, and the draws between them."""
+"""Drafts of several tokens as one CUDA graph, which contains the one-token passes and the draws between them."""
 
 from collections.abc import Callable, Hashable
 from typing import NamedTuple, Protocol
@@ -12,13 +12,13 @@ class Draw(Hashable, Protocol):
     """A way of drawing tokens, such as decoding.sampling.Sampling."""
 
     def draw(self, logits: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """One token from each row of logits [num_rows, vocab]: tokens [num_rows], and the probabilities that they were
-        drawn from, [num_rows, vocab], or None for point masses."""
+        """Draws one token from each row of logits [num_rows, vocab]. Returns tokens [num_rows] and the probabilities
+        that they were drawn from, [num_rows, vocab], or None for one-hot distributions."""
 
 
 class Draft(NamedTuple):
     """Draft tokens on the device: tokens [n], logits [n, vocab], and the probabilities that they were drawn from,
-    [n, vocab] (None for point masses)."""
+    [n, vocab] (None for one-hot distributions)."""
 
     tokens: torch.Tensor
     logits: torch.Tensor
@@ -26,10 +26,11 @@ class Draft(NamedTuple):
 
 
 class RecordedDraft:
-    """Drafts `num_tokens` tokens: the first pass reads `tokens` [1, num_read] at `start`, each other the token before.
+    """A recorded draft of `num_tokens` tokens. The first pass reads `tokens` [1, num_read] at position `start`; each
+    later pass reads the previously drafted token.
 
-    `forward` maps tokens [1, n] to logits [n, output_size] at `start`. The results lie in buffers that the next draft
-    writes over.
+    `forwards`: the first and the later forward functions; each maps tokens [1, n] to logits [n, output_size] at
+    `start`. The next draft overwrites the buffers of the results.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class RecordedDraft:
         self._drafted = torch.zeros((1, num_tokens), dtype=torch.long, device=start.device)
         self._given = torch.zeros(num_tokens, dtype=torch.long, device=start.device)
         self._is_given = torch.zeros(1, dtype=torch.bool, device=start.device)
-        self._reads_given = False  # what the device's flag says
+        self._reads_given = False  # host copy of `_is_given`
         logits = forwards[0](tokens)[-1:, :vocab_size]
         _, probs = draw.draw(logits, stream.generator)
         self._logits = torch.zeros((num_tokens, vocab_size), dtype=logits.dtype, device=start.device)
@@ -49,7 +50,8 @@ class RecordedDraft:
         self._replay = recorded(lambda: self._run(*forwards), start.device, stream.generator)
 
     def run(self, generator: torch.Generator, given: torch.Tensor | None = None) -> Draft:
-        """Draft behind the tokens that lie in the input, with the random numbers of `generator`."""
+        """Drafts after the tokens in the input buffer, with random numbers of `generator`. `given` [num_tokens]: tokens
+        that replace the drawn ones."""
         self._stream.join(generator)
         if given is not None:
             self._given.copy_(given)
@@ -60,8 +62,8 @@ class RecordedDraft:
         return Draft(self._drafted[0], self._logits, self._probs)
 
     def differs_from(self, forward: Callable[..., torch.Tensor], same: Callable[..., bool]) -> bool:
-        """Whether the recorded draft has other logits than the same passes made one by one by `forward`, on tokens that
-        it was not recorded with."""
+        """Returns whether the recorded draft's logits differ from those of separate passes of `forward`, on tokens
+        other than those of the recording. `same`: compares two tensors of logits."""
         self._input.copy_(torch.arange(1, self._input.shape[1] + 1, device=self._start.device)[None])
         given = torch.arange(7, 7 + self._given.shape[0], device=self._start.device)
         generator = torch.Generator(device=self._start.device).manual_seed(0)

@@ -1,4 +1,4 @@
-"""The forward passes of a model as transformers makes them, over a cache of one sequence that grows with it."""
+"""Eager forward passes by transformers, over a growing cache of one sequence."""
 
 import inspect
 from typing import Any
@@ -12,12 +12,12 @@ from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.models.recurrent import RecurrentStates
 from specbench.models.timing import PassLog
 
-MAX_ROWS = 64  # of one batched pass
-UNKNOWN = -2  # stands for a cached token that only the device knows
+MAX_ROWS = 64  # suffixes in one batched pass
+UNKNOWN = -2  # the id of a cached token that only the device knows
 
 
 class EagerSequence:
-    """The tokens that a model has read, and how it reads more."""
+    """A model's cached sequence, which eager passes extend."""
 
     def __init__(self, model: Any, name: str, vocab_size: int, passes: PassLog) -> None:
         self.model = model
@@ -31,27 +31,27 @@ class EagerSequence:
         self.cached_ids: list[int] = []
         parameters = inspect.signature(model.forward).parameters
         self._can_keep_logits = "logits_to_keep" in parameters
-        # Some hybrids count positions from zero in every pass; those without attention have none.
+        # Some hybrids count positions from zero in every pass; models without attention take no positions.
         self._needs_positions = self.recurrent is not None and "position_ids" in parameters
         self._cache_parameter = "past_key_values" if "past_key_values" in parameters else "cache_params"
 
     def reset(self) -> None:
-        """Forget the sequence; the buffers stay."""
+        """Drops the cached sequence; the buffers are kept."""
         self._truncate(0)
         if self.recurrent is not None:
             self.recurrent.reset()
 
     def checkpoint(self) -> int:
-        """A point of the sequence to come back to with `rollback`: the number of cached tokens."""
+        """Returns the number of cached tokens, to which `rollback` can return. Recurrent layers take a snapshot."""
         if self.recurrent is not None:
             self.recurrent.keep()
         return len(self.cached_ids)
 
     def rollback(self, num_tokens: int) -> None:
-        """Keep the first `num_tokens` cached tokens. O(1) for attention layers.
+        """Crops the cache to its first `num_tokens` tokens, in O(1) for attention layers.
 
-        Recurrent layers return to their newest snapshot at or before that point, and the model with them: the tokens
-        in between are fed again by the next pass. A point that `checkpoint` gave has its snapshot.
+        A model with recurrent layers returns to the newest snapshot at or before that position; the next pass replays
+        the tokens in between. Positions that `checkpoint` returned have a snapshot.
         """
         if num_tokens < len(self.cached_ids):
             self._truncate(num_tokens if self.recurrent is None else self.recurrent.rewind(num_tokens))
@@ -63,10 +63,11 @@ class EagerSequence:
 
     @torch.inference_mode()
     def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
-        """The logits after each of the last `num_logits` tokens of `ids`: [num_logits, vocab_size].
+        """Returns the logits after the last `num_logits` tokens of `ids` and `tail`: [num_logits, vocab_size].
 
-        Only tokens behind the prefix that `ids` shares with the cache are fed (and at least the last `num_logits`),
-        after those that recurrent layers must see again (see `rollback`).
+        Feeds only the tokens after the longest prefix shared with the cache, at least the last `num_logits`, preceded
+        by the tokens that recurrent layers must replay (see `rollback`). Raises ConfigError for a model that does not
+        use the cache.
         """
         num_tokens = len(ids) + (0 if tail is None else len(tail))
         num_kept = min(num_common(self.cached_ids, ids, tail), num_tokens - num_logits)
@@ -88,10 +89,10 @@ class EagerSequence:
 
     @torch.inference_mode()
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
-        """The logits after `ids` and each of the equally long suffixes: [num_suffixes, vocab_size].
+        """Returns the logits after `ids` followed by each suffix: [num_suffixes, vocab_size].
 
-        A suffix is at least one token. One pass for up to MAX_ROWS suffixes; afterwards the cache holds exactly `ids`,
-        and what it lacked of them was fed before.
+        All suffixes have the same length, at least one token; a pass reads up to MAX_ROWS of them. Tokens of `ids` that
+        are not cached are fed first. Afterwards the cache holds exactly `ids`.
         """
         if common_prefix(self.cached_ids, ids) == len(ids):
             self.rollback(len(ids))
@@ -110,12 +111,12 @@ class EagerSequence:
         return torch.cat(rows)
 
     def _input(self, ids: list[int], tail: torch.Tensor | None = None) -> torch.Tensor:
-        """The tokens of a pass: [1, num_tokens]."""
+        """Returns the input of a pass: [1, num_tokens]."""
         known = uploaded(torch.tensor([ids], dtype=torch.long), self.device)
         return known if tail is None else torch.cat([known, tail[None]], dim=1)
 
     def _forward(self, input_ids: torch.Tensor, num_logits: int) -> torch.Tensor:
-        """One clocked pass over the cache, [num_rows, num_tokens] → [num_rows, num_logits, vocab_size]."""
+        """Runs one timed pass: [num_rows, num_tokens] → [num_rows, num_logits, vocab_size]."""
         start = self.passes.clock.mark()
         options: dict[str, Any] = {self._cache_parameter: self.cache}
         if self._can_keep_logits:
@@ -129,7 +130,7 @@ class EagerSequence:
         return logits[:, -num_logits:, : self.vocab_size]
 
     def _has_cached(self, num_tokens: int) -> bool:
-        """Whether the model keeps in the cache what it was fed, as far as the layers can tell."""
+        """Returns whether the cache holds `num_tokens` tokens; without attention layers, whether it has any state."""
         if self._attention_layers:
             return self._attention_layers[0].length == num_tokens
         return self.cache.has_previous_state()
@@ -140,7 +141,8 @@ def has_recurrent_layers(cache: Cache) -> bool:
 
 
 def num_common(cached_ids: list[int], ids: list[int], tail: torch.Tensor | None) -> int:
-    """How many cached tokens are the first of `ids` and of `tail` behind them; unknown ones are those of the tail."""
+    """Returns the length of the longest common prefix of the cached tokens and of `ids` followed by `tail`. Unknown
+    cached tokens count as those of the tail."""
     found = common_prefix(cached_ids, ids)
     if tail is None or found < len(ids):
         return found
@@ -148,7 +150,7 @@ def num_common(cached_ids: list[int], ids: list[int], tail: torch.Tensor | None)
 
 
 def common_prefix(first: list[int], second: list[int]) -> int:
-    """The length of the longest common prefix."""
+    """Returns the length of the longest common prefix."""
     shorter = min(len(first), len(second))
     if first[:shorter] == second[:shorter]:
         return shorter

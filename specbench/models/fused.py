@@ -1,4 +1,4 @@
-"""Cheaper ways to compute passes of few tokens on a GPU: grouped attention and products of one row."""
+"""Faster attention and linear layers for GPU passes over few tokens."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,8 +19,8 @@ def grouped_attention(
     module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
     scaling: float | None = None, **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
-    """Attention of query heads that share keys, without a copy of the keys for each of them: the heads of a group are
-    further rows of one query.
+    """Computes grouped-query attention without repeating keys and values per query head: the query heads of a group
+    become rows of one query.
 
     query [1, num_heads, query_length, head_dim], key and value [1, num_key_heads, capacity, head_dim], a boolean
     attention_mask [1, 1, query_length, capacity]; returns [1, query_length, num_heads, head_dim].
@@ -33,7 +33,7 @@ def grouped_attention(
         return found, None
     rows = query.reshape(1, key.shape[1], groups * length, head_dim)
     mask = attention_mask if length == 1 else attention_mask.repeat(1, 1, groups, 1)
-    if torch.compiler.is_compiling():  # which fuses scale, mask and softmax: faster than a kernel for long queries
+    if torch.compiler.is_compiling():  # fuses scale, mask and softmax, which is faster than sdpa here
         scores = torch.matmul(rows, key.transpose(2, 3)).float() * (head_dim**-0.5 if scaling is None else scaling)
         weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
         attended = torch.matmul(weights.to(value.dtype), value)
@@ -48,7 +48,7 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(GROUPED, ALL_MASK_ATTENTION_FUNCTIONS["sdp
 
 @contextmanager
 def attending_in_groups(config: Any) -> Iterator[None]:
-    """Let a model's layers use `grouped_attention` in place of transformers' sdpa; other attention stays."""
+    """Replaces transformers' sdpa with `grouped_attention` during the block; other attention is unchanged."""
     before = config._attn_implementation
     if before == "sdpa":
         config._attn_implementation = GROUPED
@@ -59,8 +59,8 @@ def attending_in_groups(config: Any) -> Iterator[None]:
 
 
 class OneRowLinear(nn.Linear):
-    """A linear layer for a single token: a sum over its inputs, which torch.compile fuses with what stands before it
-    and with other layers of the same input."""
+    """A linear layer for a single token, computed as a sum over its inputs, which torch.compile fuses with preceding
+    operations and with other layers of the same input."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         product = (input[..., None, :].float() * self.weight.float()).sum(-1)
@@ -70,7 +70,7 @@ class OneRowLinear(nn.Linear):
 
 @torch.library.custom_op("specbench::product", mutates_args=())
 def product(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """input [..., in] times weight [out, in]: a product that torch.compile leaves to the vendor's library."""
+    """Returns input [..., in] times weight [out, in]. torch.compile does not fuse it, so the vendor's library runs."""
     return functional.linear(input, weight)
 
 
@@ -80,7 +80,7 @@ def _(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 class LongRowLinear(nn.Linear):
-    """A linear layer with more inputs than outputs, for a single token: the vendor's library splits its long rows."""
+    """A linear layer with more inputs than outputs, for a single token: the vendor's library splits long rows."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = product(input, self.weight)
@@ -89,8 +89,8 @@ class LongRowLinear(nn.Linear):
 
 @contextmanager
 def one_row_products(layers: Sequence[nn.Module], hidden_size: int) -> Iterator[None]:
-    """Let the linear layers inside `layers` be OneRowLinear, and those with more than `hidden_size` inputs
-    LongRowLinear."""
+    """Makes the linear layers in `layers` OneRowLinear during the block, or LongRowLinear for more than `hidden_size`
+    inputs."""
     changed = [part for layer in layers for part in layer.modules() if type(part) is nn.Linear]
     for part in changed:
         part.__class__ = OneRowLinear if part.in_features <= hidden_size else LongRowLinear

@@ -1,7 +1,7 @@
-"""A preallocated key-value cache: appending copies only the new keys, cropping is O(1), growth doubles.
+"""A preallocated key-value cache. Appending copies only the new keys, cropping is O(1), and capacity grows by doubling.
 
-Sliding-window layers keep their whole history (a crop must bring old keys back); the mask applies the window.
-Layers with a recurrent state are transformers' own; recurrent.py brings them back to earlier tokens.
+Sliding-window layers keep their whole history, because a crop can make old keys visible again; the mask applies the
+window. Recurrent layers are transformers' own; recurrent.py restores their earlier states.
 """
 
 from typing import Any
@@ -49,9 +49,10 @@ class PreallocatedLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append [1, num_heads, query_length, head_dim]; returns views of all valid keys and values.
+        """Appends [1, num_heads, query_length, head_dim]. Returns views of all valid keys and values.
 
-        Several rows [num_rows, …] all follow the cached one and are not kept: returns that one before each of them.
+        Several rows [num_rows, …] are alternative continuations and are not kept: returns each with the cached row
+        prepended.
         """
         if key_states.shape[0] > 1:
             return self._before(key_states, self.keys), self._before(value_states, self.values)
@@ -102,7 +103,7 @@ class PreallocatedLayer(CacheLayerMixin):
 
 
 class BatchedLayer(PreallocatedLayer):
-    """Keys and values of several sequences [num_rows, num_heads, capacity, head_dim], which grow together."""
+    """Keys and values of several sequences of equal length: [num_rows, num_heads, capacity, head_dim]."""
 
     def __init__(self) -> None:
         super().__init__(is_sliding=False)
@@ -110,24 +111,24 @@ class BatchedLayer(PreallocatedLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append [num_rows, num_heads, query_length, head_dim]; returns views of all valid keys and values."""
+        """Appends [num_rows, num_heads, query_length, head_dim]. Returns views of all valid keys and values."""
         return self._append(key_states, value_states)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep some rows: indices [num_kept]."""
+        """Keeps the rows `indices` [num_kept]."""
         assert self.keys is not None and self.values is not None
         self.keys, self.values = self.keys[indices], self.values[indices]
 
 
 class HybridLayer(PreallocatedLayer, LinearAttentionAndFullAttentionLayer):  # type: ignore[misc]
-    """A layer with attention and with a recurrent state beside it."""
+    """A layer with both attention and a recurrent state."""
 
     def __init__(self, is_sliding: bool, number_of_states: int) -> None:
         PreallocatedLayer.__init__(self, is_sliding)
         LinearAttentionLayer.__init__(self, number_of_states)
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        """Keys and values come as two positional arguments, recurrent states by name."""
+        """Initializes keys and values from two positional arguments, or recurrent states from keyword arguments."""
         if args:
             PreallocatedLayer.lazy_initialization(self, *args)
         else:
@@ -135,7 +136,7 @@ class HybridLayer(PreallocatedLayer, LinearAttentionAndFullAttentionLayer):  # t
 
 
 def preallocated_cache(config: PretrainedConfig, name: str) -> Cache:
-    """An empty cache for a model's layers. Raises ConfigError for kinds of layers that cannot go back."""
+    """Returns an empty cache for a model. Raises ConfigError for kinds of layers that cannot be rolled back."""
     text_config = config.get_text_config()
     kinds = {str(kind) for kind in getattr(text_config, "layer_types", None) or []}
     if unknown := sorted(kinds - {*DYNAMIC_LAYER_TYPE_MAPPING, "moe", "mlp"}):
@@ -146,7 +147,7 @@ def preallocated_cache(config: PretrainedConfig, name: str) -> Cache:
 
 
 def preallocated(layer: Any, name: str) -> Any:
-    """What takes the place of a layer of transformers' own cache."""
+    """Returns the replacement of a layer of transformers' cache. Raises ConfigError for an unsupported kind."""
     if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
         return PreallocatedLayer(isinstance(layer, DynamicSlidingWindowLayer))
     if type(layer) in (LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowAttentionLayer):

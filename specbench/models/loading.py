@@ -1,4 +1,4 @@
-"""Loading a model by hub id, local folder, or the name of one that comes with specbench."""
+"""Loads models by hub id, local folder, or `embedded:NAME` for those that come with specbench."""
 
 import warnings
 from pathlib import Path
@@ -22,7 +22,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto`: cuda, else mps, else cpu. Raises ConfigError for a device that is not there."""
+    """Returns the device of a name; `auto` is cuda, else mps, else cpu. Raises ConfigError if it is not available."""
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind, there in available.items() if there))
@@ -37,7 +37,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def model_source(name: str) -> str:
-    """Returns what transformers loads a model from: the folder of `embedded:NAME`, or the name itself."""
+    """Returns the source for transformers: the folder of `embedded:NAME`, or the name itself."""
     if not name.startswith(EMBEDDED):
         return name
     from specbench.embedded.family import member_path
@@ -49,22 +49,22 @@ def load_model(
     name: str, *, revision: str | None = None, dtype: str = "auto", device: str = "auto", weights: bool = True,
     engine: Engine = "eager",
 ) -> CausalLM:  # fmt: skip
-    """Load a model by hub id, local folder, or `embedded:` and the name of a model that comes with specbench.
+    """Returns a model by hub id, local folder, or `embedded:NAME` for one that comes with specbench.
 
     `dtype` auto is float32 on a CPU (bfloat16 is slower there and rounds more) and the checkpoint's own elsewhere.
-    Without `weights` only configuration and tokenizer are read: vocabulary, context, revision and encoded prompts are
-    those of the model, which is on torch's device `meta` and computes nothing.
-    `engine` graphs or compiled: it reads in recorded or compiled passes; a model that has none reads eagerly, and
-    `why_eager` tells why. auto: graphs on cuda, else eager.
-    Raises ConfigError in one line for a folder or hub id that cannot be loaded, or that is no causal language model,
-    and for a machine that compiles nothing.
+    Without `weights` only configuration and tokenizer are read: the model is on torch's device `meta` and cannot
+    compute, but vocabulary, context limit, revision and encoded prompts are the real ones.
+    `engine` graphs or compiled: the model reads in recorded or compiled passes; if it supports none, it reads eagerly
+    and `why_eager` holds the reason. auto: graphs on cuda, else eager.
+    Raises ConfigError in one line for a checkpoint that cannot be loaded or is no causal language model, and for an
+    engine that this machine does not support.
     """
     chosen = choose_device(device)
     engine = check_engine(engine, chosen.type)
     torch_dtype: Any = DTYPES.get(dtype) or (torch.float32 if chosen.type == "cpu" else "auto")
     source = model_source(name)
     problem = None if is_local(source) else hub_problem(source, revision)
-    hub = {"revision": revision, "local_files_only": problem is not None}  # then only the local cache is left
+    hub = {"revision": revision, "local_files_only": problem is not None}  # without the hub, use the local cache
     try:
         model = (
             moved(load_weights(source, torch_dtype, hub), chosen).eval() if weights else without_weights(source, hub)
@@ -73,7 +73,7 @@ def load_model(
         loaded = CausalLM(model, tokenizer, name, identified(source, revision))
     except ConfigError as error:
         raise ConfigError(f"cannot use model '{name}': {error}") from error
-    except Exception as error:  # whatever a checkpoint, its remote or its file format may raise
+    except Exception as error:  # the hub and file formats raise many classes
         raise ConfigError(
             f"cannot load model '{name}': {why_not(name, source, problem, error)} (give a local folder with "
             "config.json, weights and tokenizer, or a hub id that this machine can reach)"
@@ -86,7 +86,7 @@ def load_model(
 
 
 def check_engine(engine: Engine, device: str) -> Engine:
-    """Returns the engine that is taken on a device. Raises ConfigError where a machine has none of that name."""
+    """Returns the engine for a device, with auto resolved. Raises ConfigError if this machine does not support it."""
     if engine == "auto":
         return "graphs" if device == "cuda" else "eager"
     if engine == "graphs" and device != "cuda":
@@ -97,7 +97,7 @@ def check_engine(engine: Engine, device: str) -> Engine:
 
 
 def without_weights(source: str, hub: dict[str, Any]) -> Any:
-    """The network as its configuration describes it. Raises ConfigError as `causal_config` does."""
+    """Returns the network on torch's device `meta`. Raises ConfigError as `causal_config` does."""
     return described(causal_config(source, hub))
 
 
@@ -107,7 +107,8 @@ def described(config: Any) -> Any:
 
 
 def causal_config(source: str, hub: dict[str, Any]) -> Any:
-    """The configuration. Raises ConfigError when the checkpoint is of another kind, or no network has its sizes."""
+    """Returns the configuration. Raises ConfigError for an unreadable file, implausible sizes, and a checkpoint that
+    is no causal language model."""
     check_readable(source)
     config = AutoConfig.from_pretrained(source, **hub)
     check_sizes(config)
@@ -118,8 +119,8 @@ def causal_config(source: str, hub: dict[str, Any]) -> Any:
 
 
 def load_weights(source: str, dtype: Any, hub: dict[str, Any]) -> Any:
-    """The network. Raises ConfigError when the checkpoint is of another kind, lacks tensors, or is too small for what
-    its configuration describes."""
+    """Returns the network with its weights. Raises ConfigError if the checkpoint is no causal language model, lacks
+    tensors, or is too small for its configuration."""
     config = causal_config(source, hub)
     check_weights(source, config, described(config))
     transformers_logging.disable_progress_bar()
@@ -143,7 +144,7 @@ def load_weights(source: str, dtype: Any, hub: dict[str, Any]) -> Any:
 
 @torch.inference_mode()
 def check_causal(model: CausalLM) -> None:
-    """A position's logits must be finite and must not depend on later tokens or on what the cache held before."""
+    """Raises ConfigError if logits are not finite, or depend on later tokens or on earlier contents of the cache."""
     ids = first_ids(model)
     try:
         whole = model.score(ids, 8)
@@ -152,7 +153,7 @@ def check_causal(model: CausalLM) -> None:
         model.reset()
     except ConfigError:
         raise
-    except Exception as error:  # whatever a network does with a cache that it was not written for
+    except Exception as error:  # networks fail in many ways with a cache that they were not written for
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
             f"model '{model.name}' fails when it is fed piece by piece ({type(error).__name__}: {reason}); "
@@ -175,8 +176,8 @@ def first_ids(model: CausalLM) -> list[int]:
 
 @torch.inference_mode()
 def make_passes(model: CausalLM, engine: StaticEngine = "compiled") -> None:
-    """Let a model read in recorded or compiled passes. One that cannot, or that gives other logits over static buffers,
-    stays eager: `why_eager` tells the reason."""
+    """Switches a model to recorded or compiled passes. If it does not support them, or gives different logits with
+    static buffers, it stays eager, and `why_eager` holds the reason."""
     ids, eager = first_ids(model), model.sequence
     expected = model.score(ids, len(ids))
     model.reset()
@@ -187,7 +188,7 @@ def make_passes(model: CausalLM, engine: StaticEngine = "compiled") -> None:
             raise CannotCompile(model.name, "over static buffers of keys and values it gives other logits", engine)
         model.static.check()
         model.reset()
-    except Exception as error:  # whatever a network does with a cache that it was not written for
+    except Exception as error:  # networks fail in many ways with a cache that they were not written for
         if is_out_of_memory(error):
             raise
         model.sequence = eager
@@ -195,16 +196,17 @@ def make_passes(model: CausalLM, engine: StaticEngine = "compiled") -> None:
 
 
 def hub_problem(name: str, revision: str | None) -> str | None:
-    """What keeps the hub from giving a model, in one line; None when nothing does. Asked once, within seconds."""
+    """Returns the reason, in one line, why the hub does not provide a model; None if it does. Sends one request, with a
+    timeout of TIMEOUT_SECONDS."""
     try:
         huggingface_hub.model_info(name, revision=revision, timeout=TIMEOUT_SECONDS)
-    except Exception as error:  # offline, unknown, gated, a proxy: many classes of several libraries
+    except Exception as error:  # several libraries raise many classes: offline, unknown, gated, a proxy
         return f"the hub does not give it: {type(error).__name__}: {told(error)}"
     return None
 
 
 def is_local(name: str) -> bool:
-    """Whether a name is a folder (which must hold a checkpoint) and not a hub id."""
+    """Returns whether a name is a local folder and not a hub id. Raises ConfigError for a path without a checkpoint."""
     path = Path(name)
     if not (name.startswith((".", "/", "~")) or name.count("/") > 1 or path.exists()):
         return False
@@ -227,9 +229,9 @@ def load_tokenizer(name: str, revision: str | None = None) -> Any:
     if not local and (source.startswith((".", "/", "~")) or source.count("/") > 1 or Path(source).exists()):
         raise ConfigError(f"model folder '{name}' does not exist; give a folder with a tokenizer, or a hub id")
     problem = None if local else hub_problem(source, revision)
-    try:  # without the hub the local cache is left
+    try:  # without the hub, use the local cache
         return AutoTokenizer.from_pretrained(source, revision=revision, local_files_only=local or problem is not None)
-    except Exception as error:  # whatever a tokenizer's files or its remote may raise
+    except Exception as error:  # the hub and file formats raise many classes
         raise ConfigError(
             f"cannot load the tokenizer of '{name}': {why_not(name, source, problem, error)} (give a local folder with "
             "tokenizer.json, or a hub id that this machine can reach)"

@@ -1,4 +1,4 @@
-"""An n-gram model in use. Its arrays are memory-mapped: only the parts that are read come into memory."""
+"""N-gram models. Their arrays are memory-mapped, so that only the parts that are read occupy memory."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class ArrayInfo(BaseModel):
-    """The element type of an array, such as "<u4", and its length."""
+    """The element type of an array, such as "<u4", and its number of elements."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,7 +38,7 @@ class ArrayInfo(BaseModel):
 
 
 class Manifest(BaseModel):
-    """The content of `ngram.json`. `digest`: over everything else in it and the bytes of all arrays."""
+    """The content of `ngram.json`. `digest`: a hash of all other fields and the bytes of all arrays."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -63,7 +63,7 @@ def array_name(level: int, kind: str) -> str:
 
 
 def expected_lengths(manifest: Manifest) -> dict[str, int]:
-    """Returns the arrays of a model of these sizes, with their lengths."""
+    """Returns the length of each array of a model, by name."""
     lengths: dict[str, int] = {}
     for level, num_ngrams in enumerate(manifest.num_ngrams, start=1):
         lengths |= {array_name(level, kind): num_ngrams for kind in ("ranked_tokens", "ranked_counts")}
@@ -76,7 +76,8 @@ def expected_lengths(manifest: Manifest) -> dict[str, int]:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Returns the checked manifest of a model whose arrays have the stated sizes. Raises ConfigError otherwise."""
+    """Returns the validated manifest. Raises ConfigError if it is missing or invalid, or if the files of the arrays do
+    not have the stated sizes."""
     path = folder / MANIFEST
     if not path.exists():
         raise ConfigError(f"{folder}: no n-gram model ({MANIFEST} is missing): {TRAIN}")
@@ -108,7 +109,7 @@ def check_size(path: Path, num_bytes: int) -> None:
 
 
 def write_manifest(folder: Path, fields: Mapping[str, Any], arrays: Mapping[str, tuple[str, int]]) -> None:
-    """Describe the arrays of a folder, given their element types and lengths by name."""
+    """Writes the manifest of a folder. `arrays`: element types and lengths by name."""
     listed = {name: {"dtype": dtype, "length": length} for name, (dtype, length) in sorted(arrays.items())}
     content = {"format": FORMAT, **fields, "arrays": listed}
     state = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
@@ -135,8 +136,8 @@ def check_replaceable(output: Path) -> None:
 
 @contextmanager
 def replacing(output: Path) -> Iterator[Path]:
-    """Yields a temporary folder beside `output`. It replaces `output` when the block ends, and is removed if it fails.
-    Raises ConfigError for an output that must not be replaced or cannot be written."""
+    """Yields a temporary folder. It replaces `output` when the block ends, and is removed if the block fails. Raises
+    ConfigError for an output that must not be replaced or cannot be written."""
     check_replaceable(output)
     output = output.absolute()
     try:
@@ -154,7 +155,7 @@ def replacing(output: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Span:
-    """The continuations of a context: indices `start` to `end` of a level's ranked arrays."""
+    """The continuations of a context: indices `start` to `end` (exclusive) of a level's ranked arrays."""
 
     level: int
     start: int
@@ -162,7 +163,7 @@ class Span:
 
 
 class Level:
-    """The memory-mapped arrays of one level, and memoryviews of them that read single numbers quickly."""
+    """The memory-mapped arrays of one level, with memoryviews for fast reads of single numbers."""
 
     def __init__(self, folder: Path, manifest: Manifest, level: int) -> None:
         def mapped(kind: str) -> Array:
@@ -178,7 +179,8 @@ class Level:
 
 
 class NgramModel:
-    """Continuations of the longest suffix of a context that was seen, with their counts."""
+    """An n-gram model: it gives the counted continuations of the longest suffix of a context that was seen in
+    training."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.path = folder
@@ -195,7 +197,7 @@ class NgramModel:
 
     @classmethod
     def load(cls, path: str | Path) -> "NgramModel":
-        """Maps a model. Raises ConfigError if the folder is no complete model."""
+        """Returns the memory-mapped model of a folder. Raises ConfigError if the folder is no complete model."""
         folder = Path(path)
         return cls(folder, read_manifest(folder))
 
@@ -205,8 +207,7 @@ class NgramModel:
         return int(self._levels[0].ranked_tokens.max())
 
     def span(self, context: Sequence[int]) -> Span:
-        """Returns the span of the continuations of the longest seen suffix of a context; the empty suffix is always
-        seen."""
+        """Returns the continuations of the longest seen suffix of a context. The empty suffix is always seen."""
         for length in range(min(self.order - 1, len(context)), 0, -1):
             index = self._index(context[len(context) - length :])
             if index is not None:
@@ -230,7 +231,7 @@ class NgramModel:
         return index
 
     def best(self, context: Sequence[int]) -> int:
-        """Returns the most frequent continuation; of equally frequent ones, that with the smallest id."""
+        """Returns the most frequent continuation; ties go to the smallest id."""
         return self.first(self.span(context))
 
     def first(self, span: Span) -> int:
@@ -238,14 +239,11 @@ class NgramModel:
         return int(self._levels[span.level - 1].best[span.start])
 
     def at(self, span: Span) -> tuple[Array, Array]:
-        """Returns token ids and counts [n] of a span, the most frequent first: views of the files."""
+        """Returns token ids and counts [n] of a span, the most frequent first, as views of the files."""
         level = self._levels[span.level - 1]
         return level.ranked_tokens[span.start : span.end], level.ranked_counts[span.start : span.end]
 
     def continuations(self, context: Sequence[int]) -> tuple[Array, Array]:
-        """Returns token ids and counts [n] of what followed the longest seen suffix of a context, the most frequent
-        first.
-
-        Counts over their sum are a distribution: relative frequencies without smoothing.
-        """
+        """Returns token ids and counts [n] of the continuations of a context's longest seen suffix, the most frequent
+        first. Normalized counts are the model's distribution: relative frequencies without smoothing."""
         return self.at(self.span(context))

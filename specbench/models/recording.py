@@ -1,4 +1,4 @@
-"""CUDA graphs: a forward pass that is recorded once and replayed as one launch."""
+"""CUDA graphs: forward passes that are recorded once and replayed with one launch."""
 
 import gc
 from collections.abc import Callable
@@ -6,13 +6,13 @@ from weakref import WeakValueDictionary
 
 import torch
 
-NUM_WARM_RUNS = 2  # before a graph is recorded: libraries allocate what they need
+NUM_WARM_RUNS = 2  # before the recording, so that libraries allocate their memory
 
 _num_recorded = 0
 
 
 class _Pool:
-    """Memory that the graphs of a device share; it is given back when the last of them is dropped."""
+    """Memory that a device's graphs share; it is freed when the last graph is dropped."""
 
     def __init__(self) -> None:
         self.handle = torch.cuda.graph_pool_handle()
@@ -37,8 +37,8 @@ def recorded(
     """Returns a function that replays `run` as one CUDA graph.
 
     `run` reads and writes fixed buffers and does not wait for the device. All graphs of a device share their
-    intermediate memory, so a result must be copied before the next replay. `generator`: the source of the random
-    numbers of `run`; each replay takes up its current state and moves it on.
+    intermediate memory, so a result must be copied before the next replay. `generator`: the source of `run`'s random
+    numbers; each replay starts from its current state and advances it.
     """
     global _num_recorded
     with torch.cuda.device(device):
@@ -56,7 +56,7 @@ def recorded(
             result = run()
     _num_recorded += 1
 
-    def replay(pool: _Pool = pool) -> torch.Tensor:  # which lives as long as the graph
+    def replay(pool: _Pool = pool) -> torch.Tensor:  # keeps the pool alive as long as the graph
         graph.replay()
         return result
 
@@ -64,7 +64,7 @@ def recorded(
 
 
 def _pool(device: torch.device) -> _Pool:
-    """The pool of a device; what is left of dropped graphs is collected before, since a pool ends with its last."""
+    """Returns the pool of a device. Collects garbage first: a pool whose graphs are all dropped must not be reused."""
     gc.collect()
     index = torch.cuda.current_device() if device.index is None else device.index
     pool = _POOLS.get(index)
@@ -74,15 +74,15 @@ def _pool(device: torch.device) -> _Pool:
 
 
 class SharedStream:
-    """A random stream that recorded graphs draw from. The generator of one generation at a time is joined to it: both
-    then have one state, so that draws of graphs and other draws follow one another as without graphs."""
+    """The random stream of recorded graphs. It shares its state with the generator of one generation at a time, so that
+    draws inside and outside graphs continue one sequence, as without graphs."""
 
     def __init__(self, device: torch.device) -> None:
         self.generator = torch.Generator(device=device)
         self._joined: torch.Generator | None = None
 
     def join(self, generator: torch.Generator) -> None:
-        """Let `generator` and the graphs share one state, that of `generator`."""
+        """Makes the graphs share the state of `generator`. The previously joined generator gets its own copy."""
         if generator is self._joined:
             return
         if self._joined is not None:

@@ -1,9 +1,9 @@
-"""Recurrent states (linear attention, state spaces, short convolutions): snapshots, and how to come back to one.
+"""Snapshots and rollback of recurrent states (linear attention, state spaces, short convolutions).
 
-A recurrent state cannot be cropped. Going back means: take the newest snapshot at or before the wanted position and
-feed the tokens behind it again. That replay is no pass of its own: it is the head of the next pass. Where the replay
-ends the state is kept too, so the next way back is short: the layers that hold a state are fed in two pieces, all
-other layers once.
+A recurrent state cannot be cropped. A rollback restores the newest snapshot at or before the requested position, and
+the tokens after it are replayed at the beginning of the next pass, not in a separate one. A snapshot is also taken at
+the end of the replay, so that the next replay is short: recurrent layers read such a pass in two pieces, all other
+layers at once.
 """
 
 import inspect
@@ -20,14 +20,15 @@ SMALLEST_CHUNK = 8  # tokens
 
 
 def mixers_of(model: Any) -> list[Any]:
-    """The modules that write a recurrent or convolution state into the cache, each for the layer `layer_idx`."""
+    """Returns the modules that write a recurrent or convolution state into the cache, each for layer `layer_idx`."""
     writers = {"update_conv_state", "update_recurrent_state"}
     modules = [module for module in model.modules() if hasattr(module, "layer_idx")]
     return [module for module in modules if writers & set(code_of(module).co_names)]
 
 
 def continues_chunks(mixer: Any) -> bool:
-    """Whether a pass of several tokens starts from the cached state: without a recurrent state, or handing it on."""
+    """Returns whether passes of several tokens start from the cached state: the module has no recurrent state, or it
+    passes the state to its kernels."""
     code = code_of(mixer)
     if "update_recurrent_state" not in code.co_names:
         return True
@@ -36,13 +37,13 @@ def continues_chunks(mixer: Any) -> bool:
 
 
 def code_of(module: Any) -> Any:
-    """The byte code of a module's forward, as its class wrote it."""
+    """Returns the code object of the forward method of a module's class, without decorators."""
     return inspect.unwrap(type(module).forward).__code__
 
 
 def fit_chunks(mixer: Any) -> Callable[..., torch.Tensor]:
-    """The mixer's forward. Without kernels of its own (on a CPU) Mamba2 pads each pass to a whole chunk, 256 tokens for
-    a few drafts: there short passes get short chunks. The size of a chunk is no part of the result."""
+    """Returns the mixer's forward, on a CPU with chunks that fit short passes. Without its own kernels (on a CPU),
+    Mamba2 pads each pass to a whole chunk, such as 256 tokens. The result does not depend on the chunk size."""
     forward: Callable[..., torch.Tensor] = mixer.forward
     largest = getattr(mixer, "chunk_size", None)
     if not isinstance(largest, int) or next(mixer.parameters()).device.type != "cpu":
@@ -55,9 +56,9 @@ def fit_chunks(mixer: Any) -> Callable[..., torch.Tensor]:
     return fitted
 
 
-NUM_SNAPSHOTS = 8  # at most; between them the replay is short, because they lie denser towards the end
-MAX_REPLAY = 32  # tokens; without any way back so far (as in autoregressive decoding) a snapshot is taken this often
-PROMPT_TAIL = 8  # tokens: a snapshot lies that far before a prompt's end, which another tokenization may change
+NUM_SNAPSHOTS = 8  # maximum; they are denser near the end, which keeps replays short
+MAX_REPLAY = 32  # tokens between snapshots of a model that was never rolled back (as in autoregressive decoding)
+PROMPT_TAIL = 8  # tokens between a prompt's snapshot and its end, which another tokenization may change
 STATE_FIELDS = (
     "conv_states", "recurrent_states", "has_previous_state",
     "is_conv_states_initialized", "is_recurrent_states_initialized",
@@ -67,9 +68,9 @@ Snapshot = dict[int, list[torch.Tensor]]  # layer → copies of its states
 
 
 class RecurrentStates:
-    """The states of all recurrent layers of a cache after `position` tokens, and copies of them at earlier positions.
+    """The states of all recurrent layers of a cache after `position` tokens, and snapshots at earlier positions.
 
-    Raises ConfigError for a model that keeps its states elsewhere than in its cache.
+    Raises ConfigError for a model that keeps its states outside its cache.
     """
 
     def __init__(self, model: Any, cache: Cache, name: str) -> None:
@@ -80,8 +81,8 @@ class RecurrentStates:
         }
         self.position = 0
         self.snapshots: dict[int, Snapshot] = {}  # by position, ascending
-        self._on_trial = False  # the last pass fed several tokens that may be thrown back
-        self._goes_back = False  # also after passes of one token, as a drafter does: known from the first time on
+        self._on_trial = False  # the last pass read several tokens that may be rejected
+        self._goes_back = False  # was rolled back after a one-token pass, as draft models are
         self._pieces: list[int] = []
         self._split = 0
         self._at_split: Snapshot = {}
@@ -91,20 +92,20 @@ class RecurrentStates:
                 f"model '{name}': the recurrent layers of a {type(model).__name__} do not keep their states in the "
                 "cache, one module for each layer, so there is no way back to an earlier token; choose another model"
             )
-        # Some kernels for many tokens start from an empty state, whatever the cache holds: then it is one by one.
+        # Some multi-token kernels ignore the cached state; such layers read one token at a time.
         self.steps_only = not all(map(continues_chunks, mixers))
         for mixer in mixers:
             self._feed_in_pieces(mixer)
 
     def reset(self) -> None:
-        """Forget everything, also what a pass that broke off left behind."""
+        """Drops all states and snapshots, including those of an interrupted pass."""
         self.position, self.snapshots = 0, {}
         for layer in self.layers.values():
             layer.has_previous_state = dict.fromkeys(layer.has_previous_state, False)
 
     @torch.inference_mode()
     def rewind(self, num_tokens: int) -> int:
-        """Return to the newest snapshot at or before `num_tokens`, and say where that is."""
+        """Restores the newest snapshot at or before `num_tokens`. Returns its position."""
         if self.position <= num_tokens:
             return self.position
         self.snapshots = {place: snapshot for place, snapshot in self.snapshots.items() if place <= num_tokens}
@@ -120,12 +121,13 @@ class RecurrentStates:
 
     @torch.inference_mode()
     def keep(self) -> None:
-        """Take a snapshot here, unless there is one."""
+        """Takes a snapshot at the current position, unless there is one."""
         if self.position and self.position not in self.snapshots:
             self._add(self.position, {index: copies(layer) for index, layer in self.layers.items()})
 
     def _add(self, position: int, snapshot: Snapshot) -> None:
-        """A new newest snapshot; of too many, the one goes whose loss adds least to a replay, relative to its age."""
+        """Adds the newest snapshot. If there are too many, drops the one whose loss lengthens replays least, relative
+        to its distance from the newest."""
         self.snapshots[position] = snapshot
         if len(self.snapshots) > NUM_SNAPSHOTS:
             places = list(self.snapshots)
@@ -137,9 +139,10 @@ class RecurrentStates:
 
     @contextmanager
     def feeding(self, num_tokens: int, num_replayed: int, on_trial: bool) -> Iterator[None]:
-        """Around a pass of `num_tokens` tokens, the first `num_replayed` of which had been fed before.
+        """Wraps a pass over `num_tokens` tokens, of which the first `num_replayed` are replayed.
 
-        A snapshot is taken before what may be thrown back: tokens on trial, and every token of a model that drafts.
+        Takes a snapshot before tokens that may be rejected: those of a pass `on_trial`, and all tokens of a model that
+        drafts.
         """
         newest, self._on_trial = max(self.snapshots, default=0), on_trial
         if on_trial or self._goes_back or not newest or self.position - newest >= MAX_REPLAY:
@@ -154,7 +157,7 @@ class RecurrentStates:
 
     @contextmanager
     def expanded(self, num_rows: int, num_tokens: int) -> Iterator[None]:
-        """Around a pass of several rows that all go on from here; afterwards the states are as before."""
+        """Wraps a pass over several rows that all continue the current state, and restores the state afterwards."""
         saved = {
             index: {field: getattr(layer, field) for field in STATE_FIELDS} for index, layer in self.layers.items()
         }
@@ -182,7 +185,7 @@ class RecurrentStates:
             self._pieces = []
 
     def _feed_in_pieces(self, mixer: Any) -> None:
-        """Let a layer with a state take the tokens of a pass piece by piece, and keep its state at the split."""
+        """Makes a recurrent layer read the tokens of a pass in pieces and copy its state at the split."""
         forward, layer = fit_chunks(mixer), self.layers[mixer.layer_idx]
 
         def in_pieces(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -201,16 +204,16 @@ class RecurrentStates:
 
 
 def states(layer: Any) -> list[torch.Tensor]:
-    """The state tensors of a layer."""
+    """Returns the state tensors of a layer."""
     held = (*layer.conv_states.values(), *layer.recurrent_states.values())
     return [state for state in held if state is not None]
 
 
 def copies(layer: Any) -> list[torch.Tensor]:
-    """Copies, because models write into the states."""
+    """Returns copies of a layer's states, which models overwrite in place."""
     return [state.clone() for state in states(layer)]
 
 
 def repeat(value: Any, num_rows: int) -> Any:
-    """A copy with `num_rows` equal rows of a state of one row; anything else as it is."""
+    """Returns a copy of a one-row state with `num_rows` equal rows; other values unchanged."""
     return value.expand(num_rows, *value.shape[1:]).clone() if isinstance(value, torch.Tensor) else value

@@ -1,4 +1,4 @@
-"""A cache of fixed buffers, as passes of fixed shapes need it."""
+"""A key-value cache with fixed buffers, for passes of fixed shapes."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from transformers.cache_utils import CacheLayerMixin
 class StaticLayer(CacheLayerMixin):
     """Keys and values of one layer: [1, num_heads, capacity, head_dim].
 
-    `start` [] is the place where the next pass writes, one tensor of all layers. What lies behind the tokens of a pass
-    is masked: no query has seen it yet. `places` [capacity]: the places that a pass writes to, where it computes them
-    once for all layers.
+    `start` []: the position at which the next pass writes, shared by all layers. Positions after the tokens of a pass
+    are masked. `places` [capacity]: the positions that a pass writes, computed once for all layers; None if each layer
+    computes them.
     """
 
-    is_compileable = True  # transformers then makes a mask in every pass
+    is_compileable = True  # makes transformers create a mask in every pass
 
     def __init__(self, is_sliding: bool, capacity: int, start: torch.Tensor, places: torch.Tensor | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -31,14 +31,14 @@ class StaticLayer(CacheLayerMixin):
     def _zeros_like(self, states: torch.Tensor) -> torch.Tensor:
         batch, heads, _, head_dim = states.shape
         buffer = states.new_zeros((batch, heads, self.capacity, head_dim))
-        if self.places is None:  # of a pass that is compiled as a whole; a layer that serves others has none
+        if self.places is None:  # the pass is compiled as a whole, not through one shared layer
             torch._dynamo.mark_static_address(buffer)
         return buffer
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write [1, num_heads, query_length, head_dim] at `start`; returns the whole buffers."""
+        """Writes [1, num_heads, query_length, head_dim] at `start`. Returns the whole buffers."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None

@@ -1,4 +1,4 @@
-"""Forward passes of fixed shapes over one static cache: recorded as CUDA graphs, compiled, or both."""
+"""Forward passes of fixed shapes over a static cache: recorded as CUDA graphs, compiled, or both."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -27,16 +27,15 @@ from specbench.models.static_cache import StaticLayer
 from specbench.specs.components import StaticEngine
 
 Kind = Literal["all", "packed"]
-NUM_READ_BEFORE = 8  # tokens, when a pass is compared
+NUM_READ_BEFORE = 8  # cached tokens when a pass is compared with the eager one
 
 
 class StaticPasses:
-    """The passes of a model over buffers for `capacity` tokens, each made when it is first asked for.
+    """The passes of a model over buffers for `capacity` tokens, each created at its first use.
 
-    A pass reads `length` tokens and gives the logits of them all; a "packed" one reads several continuations, whose
-    positions and mask are given. A pass reads buffers of its own: nothing is checked or copied on the way. On a GPU
-    every pass is recorded; with the engine "compiled" its layers are compiled before. On a CPU a pass is compiled as a
-    whole.
+    A pass reads `length` tokens and returns the logits of all of them. A "packed" pass reads several continuations with
+    given positions and a given mask. Each pass reads fixed input buffers. On a GPU every pass is recorded; with the
+    engine "compiled", its layers are compiled first. On a CPU a pass is compiled as a whole.
     """
 
     def __init__(
@@ -55,19 +54,19 @@ class StaticPasses:
         torch._dynamo.mark_static_address(self.start)
         self.cache = Cache(layers=[StaticLayer(layer.is_sliding, capacity, self.start, places) for layer in layers])
         self._places = places
-        self.seconds = 0.0  # spent on making passes
+        self.seconds = 0.0  # spent on creating passes
         self.num_made = 0
         self._inputs: dict[int, torch.Tensor] = {}
         self._passes: dict[tuple[int, str], Callable[[], torch.Tensor]] = {}
         self._packing: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._forwards: dict[int, Callable[..., torch.Tensor]] = {}  # with compiled layers, by length
-        self.drafts: dict[tuple[int, int, Draw], RecordedDraft] = {}  # by tokens that are read first, length, draw
+        self.drafts: dict[tuple[int, int, Draw], RecordedDraft] = {}  # by tokens of the first pass, draft length, draw
         self._stream = SharedStream(self.device) if self.records else None
-        self.forward(self.input(1))  # makes the buffers, which a compiled pass must find
+        self.forward(self.input(1))  # allocates the buffers before anything is compiled
         self._shared = shared_layers(model, self.cache) if self.records and engine == "compiled" else None
 
     def input(self, length: int) -> torch.Tensor:
-        """The buffer that holds the tokens of a pass of `length`: [1, length]."""
+        """Returns the input buffer of passes over `length` tokens: [1, length]."""
         if length not in self._inputs:
             tokens = torch.zeros((1, length), dtype=torch.long, device=self.device)
             torch._dynamo.mark_static_address(tokens)
@@ -75,7 +74,8 @@ class StaticPasses:
         return self._inputs[length]
 
     def fill(self, length: int, start: int, tokens: list[int], tail: torch.Tensor | None = None) -> None:
-        """Put the tokens that follow the first `start` into the input of a pass; the rest of it is left as it is."""
+        """Fills the input of a pass with `tokens` and `tail`, which follow the first `start` tokens of the sequence.
+        The rest of the input is unchanged."""
         self.start.fill_(start)
         buffer = self.input(length)
         if tail is not None:
@@ -88,8 +88,8 @@ class StaticPasses:
             buffer[0, : len(tokens)] = uploaded(torch.tensor(tokens), buffer.device)
 
     def fill_packed(self, length: int, start: int, suffixes: list[list[int]]) -> None:
-        """Put equally long suffixes behind one another into the input of a packed pass: none sees another, and all see
-        the first `start` tokens."""
+        """Fills the input of a packed pass with suffixes of equal length. Each attends to the first `start` tokens and
+        to itself, not to other suffixes."""
         num_each, num_tokens = len(suffixes[0]), sum(map(len, suffixes))
         self.fill(length, start, [token for suffix in suffixes for token in suffix])
         positions, mask = self.packing(length)
@@ -101,8 +101,8 @@ class StaticPasses:
         mask[0, 0, :num_tokens, start : start + num_tokens] = sees
 
     def fill_example(self, length: int, kind: Kind) -> None:
-        """Put in inputs on which a pass that looks at a wrong place gives other logits: all tokens differ, and some are
-        read before. It overwrites what was read."""
+        """Fills in an example on which a pass that reads wrong positions gives different logits: all tokens differ, and
+        some are cached before the pass. Overwrites the cached sequence."""
         before = min(NUM_READ_BEFORE, self.capacity - length)
         num_tokens = max(1, length - 1)
         ids = [number % self.model.get_input_embeddings().num_embeddings for number in range(before + num_tokens)]
@@ -115,7 +115,7 @@ class StaticPasses:
             self.fill(length, before, ids[before:])
 
     def packing(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The buffers that a packed pass reads beside its tokens: positions [1, length], and the keys that they see,
+        """Returns the further input buffers of packed passes: positions [1, length] and the attention mask
         [1, 1, length, capacity]."""
         if length not in self._packing:
             mask = torch.ones((1, 1, length, self.capacity), dtype=torch.bool, device=self.device)
@@ -126,13 +126,14 @@ class StaticPasses:
         return self._packing[length]
 
     def run(self, length: int, kind: Kind) -> torch.Tensor:
-        """One pass over what lies in the inputs: logits [length, output_size]."""
+        """Runs a pass over its input buffers. Returns logits [length, output_size]. Raises CannotCompile if the pass
+        cannot be created, and ConfigError if it fails."""
         forward = self._passes.get((length, kind))
         if forward is None:
             forward = self._made(length, kind)
         try:
             logits = forward()
-        except Exception as error:  # whatever a kernel checks while it runs
+        except Exception as error:  # kernels raise many classes
             if is_out_of_memory(error):
                 error.add_note(f"in a pass of model '{self.name}' over {length} tokens")
                 raise
@@ -141,11 +142,12 @@ class StaticPasses:
                 f"--engine {self.engine}: a {made} pass of model '{self.name}' over {length} tokens failed "
                 f"({told(error)}): take --engine eager, or another model"
             ) from error
-        return logits.clone() if self.records else logits  # a CUDA graph writes its next outputs over its last
+        return logits.clone() if self.records else logits  # the next replay overwrites a CUDA graph's output
 
     def reserve_draft(self, num_tokens: int, draw: Draw, vocab_size: int) -> tuple[int, float]:
-        """Record drafts of `num_tokens` tokens behind one token that was not read yet, and behind two, as after a draft
-        of which all was accepted; returns the number of graphs that were recorded and the seconds that it took."""
+        """Records drafts of `num_tokens` tokens after one uncached token, and after two, as when a whole draft was
+        accepted. Returns the number of recorded graphs and the seconds spent. Raises CannotCompile if a recorded draft
+        gives different logits."""
         started, num_made = time.perf_counter(), 0
         for num_read in (1, 2):
             if (num_read, num_tokens, draw) not in self.drafts and num_read + num_tokens <= self.capacity:
@@ -162,11 +164,11 @@ class StaticPasses:
         return num_made, time.perf_counter() - started
 
     def has(self, length: int, kind: Kind) -> bool:
-        """Returns whether a pass is made already."""
+        """Returns whether a pass exists already."""
         return (length, kind) in self._passes
 
     def check(self) -> None:
-        """Make one pass, or trace it where making one takes long. Raises CannotCompile where that cannot be done."""
+        """Creates one pass, or only traces it where compilation takes long. Raises CannotCompile if that fails."""
         if self.engine == "graphs":
             self.fill_example(1, "all")
             self.run(1, "all")
@@ -181,13 +183,14 @@ class StaticPasses:
         check_traced(traced, self.name)
 
     def read_eagerly(self, tokens: torch.Tensor, start: int, num_logits: int) -> torch.Tensor:
-        """One pass of transformers' own over tokens [1, num_tokens] behind the first `start`: logits
-        [num_logits, output_size]. It is used where no pass is made: for prompts."""
+        """Runs one eager pass over tokens [1, num_tokens] at position `start`: logits [num_logits, output_size]. It is
+        used for prompts, which have no pass of their length."""
         self.start.fill_(start)
         return self.forward(tokens, num_logits=num_logits)
 
     def forward_of(self, length: int) -> Callable[..., torch.Tensor]:
-        """Returns `forward` as it is recorded for a query length: with compiled layers where those are made."""
+        """Returns the function that is recorded for a query length: `forward`, with compiled layers if they are
+        shared."""
         if self._shared is None:
             return self.forward
         if length not in self._forwards:
@@ -195,7 +198,8 @@ class StaticPasses:
         return self._forwards[length]
 
     def _made(self, length: int, kind: Kind) -> Callable[[], torch.Tensor]:
-        """Make a pass for what lies in its inputs, and compare it with the eager one."""
+        """Creates a pass and compares it with the eager one on its current inputs. Raises CannotCompile if it fails or
+        its logits differ."""
         started = time.perf_counter()
         tokens = self.input(length)
         positions, mask = self.packing(length) if kind == "packed" else (None, None)
@@ -207,7 +211,7 @@ class StaticPasses:
             expected = forward()
             made = self._recorded(length, positions, mask) if self.records else self._compiled(forward, length)
             found = made()
-        except Exception as error:  # whatever a network does that cannot be traced or recorded, or a failing compiler
+        except Exception as error:  # untraceable networks and compilers raise many classes
             if is_out_of_memory(error):
                 error.add_note(f"while a pass of model '{self.name}' over {length} tokens was made")
                 raise
@@ -221,7 +225,7 @@ class StaticPasses:
         return made
 
     def _compiled(self, forward: Callable[[], torch.Tensor], length: int) -> Callable[[], torch.Tensor]:
-        if self.engine == "graphs":  # on a device without graphs: the pass as it is
+        if self.engine == "graphs":  # on a device without graphs: the eager pass
             return forward
         made = compiled(forward, f"forward_{length}_{self.capacity}")
         made()
@@ -230,8 +234,8 @@ class StaticPasses:
     def _recorded(
         self, length: int, positions: torch.Tensor | None, mask: torch.Tensor | None
     ) -> Callable[[], torch.Tensor]:
-        """Record a pass for other tokens at another place than its input has, so that a graph that holds on to them is
-        found when it is compared."""
+        """Records a pass with other tokens and another position than its current inputs, so that the comparison detects
+        a graph that captured them as constants."""
         forward, tokens = self.forward_of(length), self.input(length)
         asked, start = tokens.clone(), self.start.clone()
         tokens.copy_((asked + 1) % self.model.get_input_embeddings().num_embeddings)
@@ -249,8 +253,8 @@ class StaticPasses:
         self, tokens: torch.Tensor, positions: torch.Tensor | None = None, mask: torch.Tensor | None = None,
         num_logits: int = 0,
     ) -> torch.Tensor:  # fmt: skip
-        """Transformers' own pass over tokens [1, num_tokens] at `start`: the logits of the last `num_logits` or, with
-        0, of all."""
+        """Runs transformers' forward pass over tokens [1, num_tokens] at `start`. Returns the logits of the last
+        `num_logits` tokens; 0 means all."""
         places = self.start + torch.arange(tokens.shape[1], device=tokens.device)
         if self._places is not None:
             self._places[: tokens.shape[1]] = places

@@ -1,4 +1,4 @@
-"""The forward passes of a model made for fixed shapes: static buffers, few query lengths, no Python in a pass."""
+"""A cached sequence that is read in recorded or compiled passes: static buffers and a few fixed query lengths."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,17 +13,17 @@ from specbench.models.static_passes import Kind, StaticPasses
 from specbench.models.timing import PassLog
 from specbench.specs.components import StaticEngine
 
-PACKED = (16, 64)  # tokens of several continuations that one pass reads
+PACKED = (16, 64)  # lengths of packed passes, in tokens
 MIN_CAPACITY = 128
 PARTICIPLES = {"compiled": "compiling", "graphs": "recording"}
 
 
 class StaticSequence:
-    """The tokens that a model has read, and how it reads more: in passes of the lengths of `reserve`.
+    """A model's cached sequence, which passes of the lengths given to `reserve` extend.
 
-    A pass of fewer tokens is filled up behind them. The filling writes into the cache behind the sequence, where no
-    token sees it, until later passes write over it. More tokens than the longest pass has, a prompt above all, are
-    read by one pass of transformers' own over the same buffers.
+    A shorter input is padded at its end. The padding is written into the cache after the sequence, where it is masked
+    until later passes overwrite it. An input longer than the longest pass, such as a prompt, is read by one eager pass
+    over the same buffers.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class StaticSequence:
         self.passes = passes
         self.engine: StaticEngine = engine
         self._layers = compilable(model, name, engine)
-        # Of several continuations in one pass a mask tells what each sees; other attention reads it otherwise.
+        # Packed passes need a custom mask, which other attention implementations interpret differently.
         attention = getattr(model.config, "_attn_implementation", None)
         self._packs = attention == "sdpa" and not any(layer.is_sliding for layer in self._layers)
-        self._kept: dict[int, StaticPasses] = {}  # by capacity: cells of a run go to and fro between few of them
+        self._kept: dict[int, StaticPasses] = {}  # by capacity: the cells of a run alternate between a few
         self._last_position = (context_limit or 2**62) - 1
         self._lengths: tuple[int, ...] = (1, 2)
         self.cached_ids: list[int] = []
@@ -51,9 +51,9 @@ class StaticSequence:
         self, num_tokens: int, lengths: Sequence[int], packs: bool = False, *,
         exactly: bool = True, told: Callable[[str], None] = lambda line: None,
     ) -> tuple[int, float]:  # fmt: skip
-        """Make room for `num_tokens` and every pass of `lengths`; returns the number of passes that were made and the
-        seconds that it took. `packs`: whether `score_batch` is needed too; `exactly`: whether buffers that are larger
-        make way. `told` hears of every pass, and before the first."""
+        """Allocates buffers for `num_tokens` tokens and creates the passes of all `lengths`. Returns the number of
+        created passes and the seconds spent. `packs`: creates the passes of `score_batch` too. `exactly`: replaces
+        larger buffers. `told`: receives a progress line before the first pass and after every pass."""
         self._lengths = tuple(sorted({1, *lengths}))
         self._ensure(num_tokens + (PACKED[-1] if packs else 0), exactly)
         self.reset()
@@ -76,8 +76,8 @@ class StaticSequence:
 
     @torch.inference_mode()
     def reserve_draft(self, num_tokens: int, draw: Draw) -> tuple[int, float]:
-        """Record drafts of `num_tokens` tokens as one CUDA graph, where the device has graphs; returns the number of
-        graphs and the seconds that it took."""
+        """Records drafts of `num_tokens` tokens (2 or more) as CUDA graphs, if the device has graphs. Returns the
+        number of recorded graphs and the seconds spent."""
         if not self._made.records or num_tokens < 2:
             return 0, 0.0
         self.reset()
@@ -85,16 +85,17 @@ class StaticSequence:
 
     @property
     def verb(self) -> str:
-        """How its passes were made: "compiled" or "recorded"."""
+        """The participle of the engine for messages: "compiled" or "recorded"."""
         return VERBS[self.engine]
 
     @property
     def capacity(self) -> int:
-        """The tokens that the buffers hold."""
+        """The number of tokens that the buffers can hold."""
         return self._made.capacity
 
     def _ensure(self, num_tokens: int, exactly: bool = False) -> None:
-        """Make buffers for so many tokens; other ones are empty, so that the next pass reads all anew."""
+        """Provides buffers for `num_tokens` tokens. Different buffers are empty: the next pass reads the whole
+        sequence."""
         capacity = capacity_for(max(num_tokens, self._lengths[-1]))
         if capacity > self._made.capacity or (exactly and capacity < self._made.capacity):
             self._made = self._buffers(capacity)
@@ -109,31 +110,31 @@ class StaticSequence:
 
     @torch.inference_mode()
     def eager_logits(self, ids: list[int]) -> torch.Tensor:
-        """The logits after each token of a short sequence, [num_tokens, vocab_size], by a pass of transformers' own
-        over the static buffers."""
+        """Returns the logits after each token of a short sequence, [num_tokens, vocab_size], from an eager pass over
+        the static buffers."""
         self.reset()
         return self._made.read_eagerly(self._tensor(ids), 0, 0)[:, : self.vocab_size]
 
     @torch.inference_mode()
     def check(self) -> None:
-        """Raise CannotCompile where the passes cannot be made."""
+        """Raises CannotCompile if passes cannot be created."""
         self._made.check()
 
     def reset(self) -> None:
-        """Forget the sequence; the buffers stay."""
+        """Drops the cached sequence; the buffers are kept."""
         self.cached_ids = []
 
     def checkpoint(self) -> int:
-        """A point of the sequence to come back to with `rollback`: the number of cached tokens."""
+        """Returns the number of cached tokens, to which `rollback` can return."""
         return len(self.cached_ids)
 
     def rollback(self, num_tokens: int) -> None:
-        """Keep the first `num_tokens` cached tokens."""
+        """Crops the cache to its first `num_tokens` tokens."""
         del self.cached_ids[num_tokens:]
 
     @torch.inference_mode()
     def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
-        """The logits after each of the last `num_logits` tokens of `ids` and `tail`: [num_logits, vocab_size]."""
+        """Returns the logits after the last `num_logits` tokens of `ids` and `tail`: [num_logits, vocab_size]."""
         num_tokens = len(ids) + (0 if tail is None else len(tail))
         self.rollback(min(num_common(self.cached_ids, ids, tail), num_tokens - num_logits))
         self._ensure(num_tokens)
@@ -143,10 +144,10 @@ class StaticSequence:
         return self._read_eagerly(ids, num_left, num_logits, tail)
 
     def _read(self, ids: list[int], num_tokens: int, tail: torch.Tensor | None = None) -> torch.Tensor:
-        """One clocked pass over the next tokens: logits [num_tokens, vocab_size]."""
+        """Runs one timed pass over the next tokens: logits [num_tokens, vocab_size]."""
         made, num_cached = self._made, len(self.cached_ids)
         length = next(length for length in self._lengths if length >= num_tokens)
-        first = min(num_cached, made.capacity - length)  # at the end of the buffers the last tokens are read again
+        first = min(num_cached, made.capacity - length)  # near the end of the buffers, cached tokens are read again
         tokens = ids[first : num_cached + num_tokens]
         if tail is None:
             made.fill(length, first, tokens)
@@ -162,7 +163,7 @@ class StaticSequence:
     def _read_eagerly(
         self, ids: list[int], num_tokens: int, num_logits: int, tail: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """One clocked pass of transformers' own over the next tokens: logits [num_logits, vocab_size]."""
+        """Runs one timed eager pass over the next tokens: logits [num_logits, vocab_size]."""
         num_cached = len(self.cached_ids)
         tokens = self._tensor(ids[num_cached:])
         if tail is not None:
@@ -182,8 +183,8 @@ class StaticSequence:
         self, ids: list[int], num_tokens: int, draw: Draw, generator: torch.Generator,
         given: torch.Tensor | None = None,
     ) -> Draft | None:  # fmt: skip
-        """Draft `num_tokens` tokens behind `ids` in one recorded graph; None where none was recorded for it.
-        `given` [num_tokens]: tokens that are read in place of those that are drawn."""
+        """Drafts `num_tokens` tokens after `ids` with one recorded graph. Returns None if no matching graph was
+        recorded. `given` [num_tokens]: tokens that replace the drawn ones."""
         num_cached = min(num_common(self.cached_ids, ids, None), len(ids) - 1)
         recorded: RecordedDraft | None = self._made.drafts.get((len(ids) - num_cached, num_tokens, draw))
         if recorded is None or len(ids) + num_tokens > self._made.capacity:
@@ -199,7 +200,7 @@ class StaticSequence:
 
     @torch.inference_mode()
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
-        """The logits after `ids` and each of the equally long suffixes: [num_suffixes, vocab_size]."""
+        """Returns the logits after `ids` followed by each suffix, all of equal length: [num_suffixes, vocab_size]."""
         num_each = len(suffixes[0])
         if not self._packs or num_each > PACKED[-1]:
             rows = [self.score(ids + suffix, 1) for suffix in suffixes]
@@ -214,7 +215,8 @@ class StaticSequence:
         return torch.cat([self._read_packed(batch, num_each) for batch in batches])
 
     def _read_packed(self, suffixes: list[list[int]], num_each: int) -> torch.Tensor:
-        """One clocked pass over equally long suffixes behind one another, none of which sees another; not kept."""
+        """Runs one timed pass over suffixes of equal length, which do not attend to each other and are not kept:
+        logits [num_suffixes, vocab_size]."""
         made, num_cached, num_tokens = self._made, len(self.cached_ids), len(suffixes) * num_each
         length = next(length for length in PACKED if length >= num_tokens)
         made.fill_packed(length, num_cached, suffixes)
@@ -225,7 +227,7 @@ class StaticSequence:
 
 
 def capacity_for(num_tokens: int) -> int:
-    """The next of few sizes: powers of two, and what lies halfway between them."""
+    """Returns the smallest sufficient capacity among powers of two and the values halfway between them."""
     power = MIN_CAPACITY
     while power < num_tokens:
         power *= 2

@@ -1,4 +1,4 @@
-"""Clocks: wall time at synchronised points, and the time of single forward passes without synchronising them."""
+"""Clocks: wall time at synchronised points, and times of single forward passes without synchronisation."""
 
 import time
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ import torch
 
 
 class Clock:
-    """Marks on the device's own time line: events on cuda and mps, the process clock elsewhere."""
+    """The clock of a device: events on cuda and mps, the process clock elsewhere."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._has_events = device.type in ("cuda", "mps")
 
     def mark(self) -> Any:
-        """A point in the device's stream of work; two of them give seconds with `between`."""
+        """Marks the current point in the device's stream of work, for `between`."""
         if not self._has_events:
             return time.perf_counter()
         if self.device.type == "cuda":
@@ -27,13 +27,13 @@ class Clock:
         return event
 
     def between(self, start: Any, end: Any) -> float:
-        """Seconds between two marks; on an accelerator only valid after `now`."""
+        """Returns the seconds between two marks; on an accelerator only valid after `now`."""
         if not self._has_events:
             return float(end - start)
         return float(start.elapsed_time(end)) / 1000.0
 
     def now(self) -> float:
-        """Process seconds with all queued device work done."""
+        """Waits for all queued device work. Returns the process clock in seconds."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         elif self.device.type == "mps":
@@ -42,8 +42,8 @@ class Clock:
 
 
 class PassLog:
-    """The forward passes of one model since the last `clear`: query length and the marks around each; and the marks
-    around each choice of tokens from their logits, by a rule or a draw."""
+    """The forward passes of a model since the last `clear`, with query lengths and time marks, and the marks around
+    each choice of tokens from logits (by a verification rule or a draw)."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -61,23 +61,23 @@ class PassLog:
         self._passes.append((query_length, start, end, 1))
 
     def add_together(self, query_lengths: Sequence[int], start: Any, end: Any) -> None:
-        """Passes between which there are no marks: each has the same share of the seconds, its draw included."""
+        """Adds passes without marks between them. Each gets an equal share of the seconds, which include the draws."""
         self._passes += [(length, start, end, len(query_lengths)) for length in query_lengths]
 
     def add_choice(self, start: Any, end: Any) -> None:
         self._choices.append((start, end))
 
     def choice_seconds(self) -> float:
-        """Of all choices; call it when `read` may be called."""
+        """Returns the seconds of all choices. Call it after `Clock.now`, like `read`."""
         return sum(self.clock.between(start, end) for start, end in self._choices)
 
     def read(self) -> list[tuple[int, float]]:
-        """(query length, seconds) of each pass; call after `Clock.now`, outside of any measured region."""
+        """Returns (query length, seconds) of each pass. Call it after `Clock.now`, outside measured regions."""
         return [(length, self.clock.between(start, end) / number) for length, start, end, number in self._passes]
 
 
 class Stopwatch:
-    """Adds up the host's seconds of what is done `with` it: tokenizers run on the host, whatever the device."""
+    """Adds up host seconds spent in `with` blocks, for example in tokenizers, which run on the host."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -1,4 +1,4 @@
-"""What each token of a vocabulary writes, as bytes, and how its tokenizer cuts a text: where vocabularies meet."""
+"""The bytes of each token of a vocabulary, and plain-text encoding, for bridges between vocabularies."""
 
 import codecs
 import json
@@ -12,18 +12,18 @@ from typing import Any
 from tokenizers import Tokenizer
 
 Decode = Callable[[list[str]], str]
-BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # how SentencePiece spells the token of a single byte
-MANY = 5000  # tokens that are tried before a search gives up
+BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # SentencePiece's spelling of a single-byte token
+MANY = 5000  # maximum number of tokens that a search tries
 
 
 def component_types(component: Any) -> set[str]:
-    """The types of a decoder and of its parts; empty without one."""
+    """Returns the types of a decoder and of its parts; empty for None."""
     state = {} if component is None else json.loads(component.__getstate__())
     return {part["type"] for part in (state, *state.get("decoders", [])) if part}
 
 
 def byte_alphabet() -> dict[str, int]:
-    """The character that byte-level tokenizers write for each byte, and the byte (GPT-2's table)."""
+    """Returns the byte of each character of byte-level tokenizers (GPT-2's table)."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in shown]
     return {chr(byte): byte for byte in shown} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -35,12 +35,13 @@ BYTE_ALPHABET = byte_alphabet()
 def byte_level(token: str) -> bytes:
     try:
         return bytes([BYTE_ALPHABET[character] for character in token])
-    except KeyError:  # the decoder writes such tokens as they are
+    except KeyError:  # the decoder writes such tokens unchanged
         return token.encode()
 
 
 def single_bytes(tokenizer: Any, tokens: dict[int, Any]) -> dict[int, bytes]:
-    """The tokens of a tokenizer that knows bytes only (chr(byte), as ByT5 names them), by id; else nothing."""
+    """Returns the bytes by id of a byte-only tokenizer, whose tokens are chr(byte) (such as ByT5's); empty for other
+    tokenizers."""
     ids = {token: index for index, token in tokens.items()}
     if not all(chr(byte) in ids for byte in range(256)):
         return {}
@@ -51,7 +52,8 @@ def single_bytes(tokenizer: Any, tokens: dict[int, Any]) -> dict[int, bytes]:
 
 
 def decoded(tokens: dict[int, Any], decode: Decode, bytes_are_spelt: bool) -> Iterable[tuple[int, bytes | None]]:
-    """What decoding says that each token writes between two others (anchors), by id."""
+    """Yields each id with the bytes that its token adds when decoded between two anchor tokens; None if decoding does
+    not tell them."""
     anchor, head, tail = find_anchor((token for token in tokens.values() if isinstance(token, str)), decode)
     for index, token in tokens.items():
         if isinstance(token, bytes):
@@ -66,9 +68,10 @@ def decoded(tokens: dict[int, Any], decode: Decode, bytes_are_spelt: bool) -> It
 
 
 def find_anchor(tokens: Iterable[str], decode: Decode) -> tuple[str, str, str]:
-    """A token that decoding writes the same way behind any other, what it writes first, and what it writes later.
+    """Returns an anchor, which decodes to the same text after any token, with its text at the beginning and its text at
+    later positions. Returns empty strings if none is found.
 
-    One that writes the same in both places is the best: it carries no mark of where words begin or end.
+    An anchor whose two texts are equal is preferred, because it carries no mark of word boundaries.
     """
     found = ("", "", "")
     for token in islice(tokens, MANY):
@@ -81,19 +84,20 @@ def find_anchor(tokens: Iterable[str], decode: Decode) -> tuple[str, str, str]:
     return found
 
 
-HIDDEN = "\U0010ffff"  # no character: what special tokens are renamed with, so that no text spells them
+HIDDEN = "\U0010ffff"  # a noncharacter: prefixed to special tokens so that no text matches them
 incremental_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Vocabulary:
-    """A tokenizer as a table of bytes and as an encoder of plain text; the tokenizer itself is left as it is.
+    """A byte table and a plain-text encoder of a tokenizer, which is not modified.
 
-    size: the highest id + 1; num_tokens: how many ids have a token. token_bytes: by id, what the token writes inside a
-    running text ("Ġa", "▁a" and WordPiece "a" all write b" a"); None for special tokens, ids without a token, and
-    tokens of which decoding does not tell the bytes. plain: by id, whether the token is neither special nor added nor
-    the unknown one, and writes something: only such tokens cross a bridge. (Runs of blanks that the model's own
-    vocabulary holds stay plain: some tokenizers list them as added ones too.) id_of: bytes → id over plain tokens; of
-    several ids the one that the tokenizer itself writes.
+    size: the highest id + 1. num_tokens: the number of ids with a token.
+    token_bytes: by id, the bytes of the token inside a text ("Ġa", "▁a" and WordPiece "a" are all b" a"); None for
+    special tokens, ids without a token, and tokens whose bytes decoding does not tell.
+    plain: by id, whether the token has bytes and is neither special nor added nor the unknown token. Only plain tokens
+    cross a vocabulary bridge. Whitespace tokens of the model's own vocabulary are plain even if they are also listed as
+    added.
+    id_of: the ids of plain tokens by their bytes; if several ids share bytes, the one that the tokenizer produces.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -137,7 +141,8 @@ class Vocabulary:
         return {written: ids[0] if len(ids) == 1 else self._own(written, ids) for written, ids in owners.items()}
 
     def _own(self, written: bytes, ids: list[int]) -> int:
-        """Of several ids with the same bytes the one that the tokenizer itself writes; else one that is no byte's."""
+        """Returns the id, of several with the same bytes, that the tokenizer produces; otherwise the first that is no
+        single-byte token, or else the first."""
         try:
             text = written.decode()
         except UnicodeDecodeError:
@@ -151,7 +156,7 @@ class Vocabulary:
 
     @cached_property
     def bos_ids(self) -> list[int]:
-        """What the tokenizer puts before a text; [] when nothing."""
+        """The ids that the tokenizer puts before a text; may be empty."""
         alone = self._tokenizer("a", add_special_tokens=False)["input_ids"]
         whole = self._tokenizer("a")["input_ids"]
         starts = range(len(whole) - len(alone) + 1)
@@ -159,7 +164,7 @@ class Vocabulary:
 
     @cached_property
     def dummy_prefix(self) -> bool:
-        """Whether the tokenizer puts a space before a text that has none."""
+        """True if the tokenizer prepends a space to texts without one."""
         for written in islice(filter(None, self.token_bytes), MANY):
             word = written.decode(errors="ignore").strip()
             if word.isalnum() and (encoded := self.to_bytes(self.encode(word))).strip() == word.encode():
@@ -167,7 +172,8 @@ class Vocabulary:
         return False
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text from its beginning; nothing is put before it and no special token is read in it."""
+        """Returns the tokens of a text without a prefix such as BOS. Special tokens in the text are read as plain
+        text."""
         if self._backend is not None:
             ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
             return ids
@@ -175,10 +181,10 @@ class Vocabulary:
         return list(encoded)
 
     def encode_after(self, before: str, text: str) -> list[int] | None:
-        """The tokens that `text` adds behind `before`; None where a token holds parts of both.
+        """Returns the tokens that `text` adds after `before`; None if a token spans the boundary.
 
-        Both are encoded together, and the tokens of `before` alone must begin that (the look-behind of SLEM). The
-        tokens of the last `before` are remembered.
+        Encodes both texts together; the result must begin with the tokens of `before` alone (SLEM's look-behind). The
+        tokens of the last `before` are cached.
         """
         if self._last_before[0] != before:
             self._last_before = (before, self.encode(before))
@@ -187,14 +193,14 @@ class Vocabulary:
         return whole[len(known) :] if whole[: len(known)] == known else None
 
     def to_bytes(self, ids: Sequence[int]) -> bytes:
-        """What the tokens write inside a running text, joined; special tokens write nothing."""
+        """Returns the joined bytes of tokens inside a text; special tokens have none."""
         return b"".join([self.token_bytes[index] or b"" for index in ids])
 
     def text(self, ids: Sequence[int]) -> tuple[str, int]:
-        """The text of tokens from its beginning, and how many tokens at the end write an incomplete character.
+        """Returns the text of tokens and the number of tokens at its end that hold an incomplete character.
 
-        Those are not in the text; bytes that are no UTF-8 elsewhere become U+FFFD. The space that the tokenizer puts
-        before every text (a dummy prefix) is dropped.
+        The text excludes those tokens; other invalid UTF-8 becomes U+FFFD. A space that the tokenizer prepends to every
+        text (dummy prefix) is removed.
         """
         pieces = [self.token_bytes[index] or b"" for index in ids]
         num_kept, text = len(pieces), ""
@@ -212,16 +218,16 @@ class Vocabulary:
 
 
 def plain_text_backend(tokenizer: Any, special_tokens: set[str]) -> Tokenizer | None:
-    """A copy of a fast tokenizer in which no text spells a special token; None for tokenizers that cannot be copied.
+    """Returns a copy of a fast tokenizer in which no text matches a special token; None if it cannot be copied.
 
-    Telling the tokenizer to ignore its special tokens is not enough: a Unigram model holds them as pieces.
+    An option to ignore special tokens is not enough: a Unigram model also holds them as pieces.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         return None
     try:
         state = json.loads(backend.to_str())
-    except Exception:  # a part that is written in Python cannot be saved
+    except Exception:  # parts written in Python cannot be serialized
         return None
     hidden = {token: HIDDEN + token for token in special_tokens if len(token) > 1}
     model = state["model"]

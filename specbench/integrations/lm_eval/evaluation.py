@@ -31,8 +31,8 @@ def simple_evaluate(
 ) -> dict[str, Any] | None:
     """Runs lm_eval.simple_evaluate for a SpecbenchLM or the `model_args` of one; `options` are lm-eval's own.
 
-    Without `seed` in the arguments, the model uses lm-eval's seed of torch. The results hold acceptance, tokens/s and,
-    with `baseline=true`, the speed-up beside the scores of each task. Raises ConfigError for invalid arguments.
+    Without `seed` in the arguments, the model uses lm-eval's seed of torch. In addition to the scores of each task, the
+    results hold acceptance, tokens/s and, with `baseline=true`, the speed-up. Raises ConfigError for invalid arguments.
     """
     arguments = simple_parse_args_string(model_args) if isinstance(model_args, str) else dict(model_args or {})
     if options.get("task_manager") is None:
@@ -88,13 +88,13 @@ def main(line: Sequence[str]) -> None:
         with replaced_functions(arguments, started):
             cli.execute(arguments)
     except (ValueError, TypeError, FileNotFoundError) as error:
-        if started and "unsafe" not in str(error):  # not caused by the command line: a defect
+        if started and "unsafe" not in str(error):  # a defect, not caused by the command line
             raise
         raise ConfigError(f"lm-eval: {error}") from error
 
 
 def parse_line(line: list[str]) -> Any:
-    """Returns the arguments as lm-eval parses them. Raises ConfigError with its message, and SystemExit for --help."""
+    """Returns lm-eval's parsed arguments. Raises ConfigError with its error message, and SystemExit for --help."""
     before, said = sys.argv, io.StringIO()
     sys.argv = ["specbench lm-eval", *line]
     try:
@@ -125,7 +125,8 @@ def fill_defaults(arguments: Any) -> None:
 
 @contextmanager
 def replaced_functions(arguments: Any, started: list[bool]) -> Iterator[None]:
-    """Replaces the functions by which lm-eval evaluates and finds tasks during the block."""
+    """Replaces lm-eval's functions that evaluate and find tasks during the block. `started` gets an item when an
+    evaluation starts."""
 
     def find(include_path: str | None = None, metadata: Any = None) -> Any:
         return task_index(arguments.tasks, include_path, metadata)

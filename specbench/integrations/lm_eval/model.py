@@ -1,4 +1,4 @@
-"""specbench as a model of lm-eval: any of its generation tasks runs under any method, optionally beside AR."""
+"""specbench as a model of lm-eval: any generation task runs with any method, optionally with AR as the baseline."""
 
 import logging
 from collections import Counter
@@ -36,8 +36,8 @@ from specbench.specs.task import GenerationSpec, TaskSpec
 
 @dataclass(frozen=True)
 class LmEvalRequest:
-    """One request: the document of a task, asked for the `repeat`th time. `rendered`: a chat template has already added
-    the special tokens to the prompt."""
+    """One request for an answer to a document of a task. `repeat`: the number of earlier requests for it. `rendered`: a
+    chat template has already added the special tokens to the prompt."""
 
     task: str
     doc: int
@@ -49,7 +49,8 @@ class LmEvalRequest:
 
 @dataclass(frozen=True)
 class LmEvalAnswer:
-    """A measured request: the text, and the generations as records hold them; `baseline` is AR's, if requested."""
+    """A measured request: the text, and the generation in the format of records. `baseline`: AR's generation; None if
+    not requested."""
 
     query: LmEvalRequest
     text: str
@@ -62,7 +63,7 @@ class LmEvalEngine:
 
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
-        if spec.engine == "auto":  # nothing reserves passes here, so they would be recorded while answers are measured
+        if spec.engine == "auto":  # passes are not reserved here, so they would be recorded during measurements
             spec = spec.model_copy(update={"engine": "eager"})
         self.models = load_models(spec)
         self.method = spec.methods[-1]
@@ -70,7 +71,7 @@ class LmEvalEngine:
         self._decoders: dict[Any, tuple[Decoder, ...]] = {}
 
     def decoders(self, generation: GenerationSpec) -> tuple[Decoder, ...]:
-        """Returns the methods, composed for a sampling. Raises ConfigError if the pair does not fit."""
+        """Returns the methods' decoders for a sampling. Raises ConfigError if the models do not fit a method."""
         sampling = sampling_of(generation)
         if sampling not in self._decoders:
             made = tuple(compose(method, self.models.pair(method), sampling) for method in self.spec.methods)
@@ -98,9 +99,9 @@ class LmEvalEngine:
         return ids
 
     def check(self, queries: Sequence[LmEvalRequest]) -> int:
-        """Composes all methods and makes all prompts, so that errors are raised before anything is measured.
+        """Composes all methods and encodes all prompts, so that errors are raised before any measurement.
 
-        Returns how many prompts are too long and lose their beginning.
+        Returns the number of prompts that are too long and lose their beginning.
         """
         num_cut = 0
         for query in queries:
@@ -120,7 +121,7 @@ class LmEvalEngine:
             warm_up(self._decoders[sampling], num_tokens, self.context_limit)
 
     def answer(self, query: LmEvalRequest, number: int) -> LmEvalAnswer:
-        """Decodes one request; with AR beside it, the order alternates with `number`."""
+        """Decodes one request, with AR too if it is the baseline; their order alternates with `number`."""
         decoders = self.decoders(query.generation)
         measured: dict[str, tuple[str, dict[str, Any]]] = {}
         for decoder in decoders if number % 2 == 0 else decoders[::-1]:
@@ -140,7 +141,7 @@ class LmEvalEngine:
 
 
 def with_special_tokens(stop: StopRules, model: CausalLM) -> StopRules:
-    """Returns rules in which a stop string that is a special token ends the answer as an end token: texts show no
+    """Returns rules in which stop strings that are special tokens are end tokens, because decoded texts contain no
     special tokens."""
     special = set(model.tokenizer.all_special_tokens)
     ids = {model.vocabulary[text] for text in stop.stop_strings if text in special and text in model.vocabulary}
@@ -152,8 +153,8 @@ WITH_BASELINE = ("tokens_per_second_ar", "speedup")
 
 
 def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models) -> dict[str, Metric]:
-    """Returns α, τ and tokens/s with their intervals, by the definitions of a leaderboard; also AR's speed and the
-    speed-up if AR was measured for every answer."""
+    """Returns α, τ and tokens/s with their intervals, as defined for leaderboards, and also AR's speed and the speed-up
+    if AR was measured for every answer."""
     prompts = Prompts.of([{"task": a.query.task, "subset": "", "example": a.query.doc} for a in answers], seed=0)
     own = [with_own_passes(answer.own, method.decodes_with) for answer in answers]
     baseline = [answer.baseline for answer in answers if answer.baseline is not None]
@@ -169,8 +170,8 @@ def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models)
 def add_columns(
     results: dict[str, Any], answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models
 ) -> None:  # fmt: skip
-    """Adds the metrics to `results` of lm-eval beside its scores, as "NAME,METHOD": its table shows the method in place
-    of a filter. A metric without a value is omitted."""
+    """Adds the metrics to lm-eval's `results` as "NAME,METHOD"; its table shows the method in the filter column.
+    Metrics without a value are omitted."""
     for name, row in results["results"].items():
         tasks = tasks_of_group(name, results.get("group_subtasks", {}))
         measured = [answer for answer in answers if answer.query.task in tasks]
@@ -185,13 +186,13 @@ def add_columns(
 
 
 def tasks_of_group(name: str, groups: Mapping[str, Sequence[str]]) -> set[str]:
-    """Returns the tasks of a group; for a task, itself."""
+    """Returns the tasks of a group; for a task, the task itself."""
     members = groups.get(name)
     return {name} if not members else set().union(*(tasks_of_group(member, groups) for member in members))
 
 
 def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models) -> dict[str, Any]:
-    """Returns per task every column with its 95 % interval over `n` documents, for the JSON of the results."""
+    """Returns every column per task with its 95 % interval over `n` documents, for the JSON of the results."""
     by_task: dict[str, list[LmEvalAnswer]] = {}
     for answer in answers:
         by_task.setdefault(answer.query.task, []).append(answer)
@@ -213,13 +214,13 @@ log = logging.getLogger("lm_eval.specbench")
 
 @register_model("specbench")
 class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
-    """A target, a drafter and a method as a model of lm-eval. It generates; it computes no log-likelihoods.
+    """A target, a draft model and a method as a model of lm-eval. It generates, but computes no log-likelihoods.
 
     pretrained, drafter: hub id, folder or `embedded:NAME`. method: a name or the path of a YAML file. baseline: also
-    decodes every request with AR, which gives the speed-up and takes that much longer. override: `key=value` of the
+    decodes every request with AR, which gives the speed-up but takes additional time. override: `key=value` of the
     method as after --set, several separated by `;`. max_gen_toks: the default for tasks that set none. seed: of the
-    random streams, one per document, so that the order of requests changes nothing. `answers` are the measured requests
-    of the last evaluation. Raises ConfigError for an invalid argument.
+    random streams, one per document, so that results do not depend on the order of requests. `answers`: the measured
+    requests of the last evaluation. Raises ConfigError for an invalid argument.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
     @property
     def tokenizer_name(self) -> str:
-        """Returns the name by which lm-eval's cache of prompts distinguishes chat templates."""
+        """Returns the name that distinguishes chat templates in lm-eval's cache of prompts."""
         return self.engine.models.target.name.replace("/", "__")
 
     @property
@@ -285,7 +286,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
                 chat_history, tokenize=False, add_generation_prompt=add_generation_prompt,
                 continue_final_message=not add_generation_prompt,
             )  # fmt: skip
-        except Exception as error:  # templates are programs: they may raise anything
+        except Exception as error:  # templates are programs and may raise anything
             reason = " ".join(str(error).split())[:200]
             raise ConfigError(
                 f"model '{self.engine.models.target.name}': its chat template refuses the messages ({reason}): "
@@ -360,7 +361,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         }
 
     def add_columns(self, results: dict[str, Any]) -> None:
-        """Adds the measurements of the last evaluation to its scores, which lm-eval's table shows."""
+        """Adds the measurements of the last evaluation to its results, which lm-eval's table shows."""
         add_columns(results, self.answers, self.method, self.engine.models)
         for task, counts in results.get("n-samples", {}).items():
             num_measured = len({answer.query.doc for answer in self.answers if answer.query.task == task})
@@ -372,12 +373,13 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
 
 def named_by_route(texts: Mapping[str, str | None]) -> str | None:
-    """Returns one text for several draft models, each after its language; without routes, the text itself."""
+    """Returns one text for several draft models, each with its route's language; without routes, the text itself; None
+    without texts."""
     return ", ".join(f"{route} {text}".strip() for route, text in texts.items() if text is not None) or None
 
 
 def placeholder(max_gen_toks: int) -> dict[str, Any]:
-    """Returns the task of lm-eval's requests, which a run needs."""
+    """Returns the placeholder task that a run specification requires."""
     return {
         "name": "lm-eval", "version": 1, "title": "Requests of lm-eval", "prompt": "{{ row.prompt }}",
         "generation": {"max_new_tokens": max_gen_toks},

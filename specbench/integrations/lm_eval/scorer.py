@@ -1,4 +1,4 @@
-"""Answers judged by a task of lm-eval: its filters, its metrics, its aggregations."""
+"""Scoring of answers by a task of lm-eval, with its filters, metrics and aggregations."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ from specbench.core.registry import SCORERS
 from specbench.tasks.scoring.contract import Reference, Score, unscored
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-PLACES = ("dataset_kwargs", "metadata")  # the location of the rows: the prompts of a run have their own digest
+PLACES = ("dataset_kwargs", "metadata")  # locations of rows; the prompts of a run have their own digest
 MetricItems = dict[str, Any]  # "METRIC,FILTER" → the metric's item of one answer
 
 
@@ -60,7 +60,7 @@ class LoadedTask:
         return list(self.task.instances)
 
     def items(self, doc_id: int, text: str) -> MetricItems:
-        """Returns the item of each metric for an answer after each filter. Raises whatever lm-eval's code raises."""
+        """Returns the item of each metric for an answer after each filter. Exceptions of lm-eval's code propagate."""
         doc = self.docs[doc_id]
         instance = Instance("generate_until", doc, ("", {}), 0, (self.name, doc_id, 1), resps=[text])
         for each in self.task._filters:
@@ -84,7 +84,7 @@ class LoadedTask:
         return (main, *(name for name in names if name != main))
 
     def aggregation(self, name: str) -> Callable[[list[Any]], float]:
-        """Returns how lm-eval aggregates the items of all answers; the mean if the task does not say."""
+        """Returns lm-eval's aggregation of the items of all answers; the mean if the task names none."""
         found: Callable[[list[Any]], float] = self.task.aggregation().get(metric_of(name), mean)
         return found
 
@@ -146,9 +146,9 @@ class LmEvalScorer:
     """Metrics by lm-eval's names, "METRIC,FILTER". A reference identifies the document: {"doc": its number, "target":
     …}.
 
-    Means are means. BLEU, chrF, chrF++ and TER come from the sums of sacrebleu's statistics, which is lm-eval's value
-    if all documents have equally many references. For any other aggregation, the value of one answer is the aggregation
-    over it alone; `aggregate` gives lm-eval's value over all answers.
+    Means are averaged. BLEU, chrF, chrF++ and TER are computed from summed statistics of sacrebleu, which gives
+    lm-eval's value if all documents have equally many references. For any other aggregation, the value of one answer is
+    the aggregation over that answer; `aggregate` gives lm-eval's value over all answers.
     """
 
     def __init__(self, held: LoadedTask) -> None:
@@ -169,7 +169,7 @@ class LmEvalScorer:
             items = self._held.items(self._doc(reference), text)
         except ConfigError:
             raise
-        except Exception as error:  # the code of lm-eval or of the task may fail on any answer
+        except Exception as error:  # code of lm-eval or of the task may fail on any answer
             return unscored(self.names, f"lm-eval's judgement fails: {type(error).__name__}: {error}")
         values = {name: self._value(name, items[name]) if name in items else None for name in self.names}
         statistics = {
@@ -178,7 +178,7 @@ class LmEvalScorer:
         return Score(values, statistics)
 
     def check_reference(self, reference: Reference) -> None:
-        """Raises ConfigError for a reference that is no document of the task."""
+        """Raises ConfigError for a reference that identifies no document of the task."""
         self._doc(reference)
 
     def _doc(self, reference: Reference) -> int:
@@ -191,7 +191,7 @@ class LmEvalScorer:
         aggregation = self._held.aggregation(name)
         try:
             value = float(item if aggregation in (mean, nanmean) else aggregation([item]))
-        except Exception:  # one answer may be too few, for example for a correlation
+        except Exception:  # some metrics, such as a correlation, need several answers
             return None
         return value if isfinite(value) else None
 
@@ -201,8 +201,8 @@ class LmEvalScorer:
         return float(metric._compute_score_from_stats(whole).score)
 
     def aggregate(self, answers: Iterable[tuple[str, Reference]]) -> dict[str, float]:
-        """Returns exactly lm-eval's value of every metric over (text, reference) pairs. Raises what lm-eval's code
-        raises."""
+        """Returns exactly lm-eval's value of every metric over (text, reference) pairs. Exceptions of lm-eval's code
+        propagate."""
         made = [self._held.items(self._doc(reference), text) for text, reference in answers]
         columns = {name: [items[name] for items in made if name in items] for name in self.names}
         return {name: float(self._held.aggregation(name)(column)) for name, column in columns.items() if column}
@@ -214,7 +214,7 @@ class LmEvalScorer:
         return {name: base + name.rpartition(",")[2] + self._deviation(name) for name in self.names}
 
     def _deviation(self, name: str) -> str:
-        """Returns a note if the value over all answers is not lm-eval's."""
+        """Returns a note if the value over all answers differs from lm-eval's."""
         aggregation = self._held.aggregation(name)
         if aggregation in (mean, nanmean) or name in self._summed:
             return ""

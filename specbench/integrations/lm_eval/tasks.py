@@ -1,4 +1,4 @@
-"""lm-eval's generation tasks as tasks of specbench, `--task lm_eval:NAME`, and the index in which they are found."""
+"""lm-eval's generation tasks as tasks of specbench (`--task lm_eval:NAME`), and their index."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ SHOWN = 3  # tasks in an error message
 
 
 class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
-    """lm-eval's index, which raises one line for a task that cannot be loaded or run."""
+    """lm-eval's index, with one-line errors for tasks that cannot be loaded or run."""
 
     def load(self, task_list: Any) -> Any:
         """Returns lm-eval's tasks and groups by name. Raises ConfigError naming the task and its problem."""
@@ -35,7 +35,7 @@ class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
         names = [str(name.get("task", name)) if isinstance(name, dict) else str(name) for name in asked]
         try:
             loaded = super().load(task_list)
-        except Exception as error:  # a data set, a template or a task's own code may raise anything
+        except Exception as error:  # data sets, templates and code of tasks may raise anything
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
             failed = failed_names(names, reason)
             raise ConfigError(
@@ -71,8 +71,8 @@ def check_output_type(name: str, output_type: Any) -> None:
 def task_index(
     names: Sequence[str], include: str | Path | None = None, metadata: Mapping[str, Any] | None = None
 ) -> TaskIndex:
-    """Returns an index that holds all `names` (tasks, groups, tags, patterns, paths of YAML files). It reads only the
-    folder `include` if that is enough: reading lm-eval's own tasks takes seconds.
+    """Returns an index with all `names` (tasks, groups, tags, patterns, paths of YAML files). It reads lm-eval's own
+    tasks, which takes seconds, only if the folder `include` does not have all names.
 
     Raises ConfigError for an unknown name, with the nearest one, and for a folder that does not exist.
     """
@@ -100,8 +100,8 @@ def is_path(name: str) -> bool:
 
 
 def configs(index: TaskIndex, name: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Yields the tasks of a name, a pattern or a path, with the content of their files; None for one that does not
-    exist."""
+    """Yields the tasks of a name, a pattern or a path with the content of their files; the content of an unknown task
+    is None."""
     if is_path(name):
         paths = [Path(name)] if Path(name).is_file() else sorted(Path(name).glob("*.yaml"))
         for path in paths:
@@ -119,7 +119,7 @@ def configs(index: TaskIndex, name: str) -> Iterator[tuple[str, dict[str, Any] |
 
 
 def task_configs(index: TaskIndex, name: str, config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Yields the task of a file, or those of its group; a group may define complete tasks in place."""
+    """Yields the task of a file, or the tasks of its group, which may define complete tasks inline."""
     members = config.get("task") if "group" in config else None
     if not isinstance(members, list):
         yield name, config
@@ -133,14 +133,14 @@ def task_configs(index: TaskIndex, name: str, config: dict[str, Any]) -> Iterato
 
 
 def check_readable(folder: str | None, names: Sequence[str]) -> None:
-    """Raises ConfigError for an unreadable file that may hold a missing name: lm-eval skips such files."""
+    """Raises ConfigError for an unreadable file that may define a missing name. lm-eval skips such files silently."""
     for path in sorted(Path(folder).glob("**/*.yaml")) if folder is not None else []:
         if any(name in path.stem or name in path.read_text("utf-8", "replace") for name in names):
             read_task_file(path)
 
 
 def read_task_file(path: Path) -> dict[str, Any]:
-    """Returns a task's YAML with its includes. Raises ConfigError naming the file and the line."""
+    """Returns a task's YAML with its includes. Raises ConfigError with the file and the line."""
     try:
         config: dict[str, Any] = load_yaml(path, resolve_func=False)
     except (yaml.YAMLError, ValueError, OSError) as error:
@@ -155,7 +155,7 @@ def unknown_task(name: str, index: TaskIndex) -> ConfigError:
 
 
 PLACE = "generation_kwargs."
-LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first given one counts
+LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the first that is given applies
 KNOWN = (*LIMITS, "until", "do_sample", "temperature", "top_k", "top_p")
 WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "num_beams": (1,), "num_return_sequences": (1,), "repetition_penalty": (1,), "presence_penalty": (0,),
@@ -165,10 +165,10 @@ MAX_GEN_TOKS = 256  # the default of lm-eval's own models
 
 
 def generation_spec(gen_kwargs: Mapping[str, Any], max_gen_toks: int = MAX_GEN_TOKS) -> GenerationSpec:
-    """Returns the generation settings of lm-eval's keywords. As in lm-eval, `do_sample: false` is greedy whatever the
-    temperature, a temperature above 0 samples otherwise, and `do_sample: true` alone samples at temperature 1.
+    """Returns the generation settings of lm-eval's keywords. As in lm-eval, `do_sample: false` is greedy at any
+    temperature; otherwise a temperature above 0 samples, and `do_sample: true` alone samples at temperature 1.
 
-    Raises ConfigError naming the key: an option that changes the decoding is never ignored.
+    Raises ConfigError for an unsupported option: options that change the decoding are never ignored.
     """
     given = {key: value for key, value in gen_kwargs.items() if value is not None}
     for key, value in given.items():
@@ -195,8 +195,8 @@ LOCAL_FORMATS = ("json", "csv", "parquet", "text", "arrow")
 
 @TASK_SOURCES.register("lm_eval")
 def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
-    """Returns the task that lm-eval calls `name` (with or without "lm_eval:"; a path of a YAML file; a group, a tag or
-    a pattern gives all its tasks), with its data loaded. `include`: a folder with a user's own YAML files.
+    """Returns lm-eval's tasks of a name, with loaded data. `name`: a task, a path of a YAML file, or a group, tag or
+    pattern, which gives all its tasks; "lm_eval:" may precede it. `include`: a folder with a user's own YAML files.
 
     Raises ConfigError for an unknown name, a task that needs log-likelihoods, and data that cannot be loaded.
     """
@@ -214,7 +214,7 @@ def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
 
 
 def check_one_answer(name: str, task: Any) -> None:
-    """Raises ConfigError for a task that judges several answers together, or executes code without a sandbox."""
+    """Raises ConfigError for a task that scores several answers together, or executes code without a sandbox."""
     if getattr(task, "UNSAFE_CODE", False):
         raise ConfigError(f"task {PREFIX}{name}: runs the code of answers without a sandbox: use the task humaneval")
     if (task.get_config("repeats") or 1) > 1:
@@ -226,7 +226,7 @@ def check_one_answer(name: str, task: Any) -> None:
 
 
 def spec_of(held: LoadedTask) -> TaskSpec:
-    """Returns the task's specification; lm-eval makes its prompts, which come with its examples."""
+    """Returns the task's specification. Its examples contain the prompts, which lm-eval renders."""
     try:
         generation = generation_spec(held.task.get_config("generation_kwargs") or {})
     except ConfigError as error:
@@ -251,7 +251,7 @@ def major(version: Any) -> int:
 
 
 def examples(*, task: str, config: str, data: str | None, limit: int | None) -> TaskData:
-    """Returns the documents of a loaded task with lm-eval's prompts: a scorer's `examples` replace rows.
+    """Returns the documents of a loaded task with lm-eval's prompts. As the scorer's `examples`, they replace rows.
 
     `task`, `config`: the scorer's options. Raises ConfigError for `data`, which such a task does not take.
     """
@@ -268,7 +268,8 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
 
 
 def fewshot_info(held: LoadedTask, made: Sequence[Example]) -> FewshotInfo:
-    """Returns the few-shot examples, which lm-eval draws for each document; `digest`: of all prompts with them."""
+    """Returns information about the few-shot examples, which lm-eval draws for each document. `digest`: a hash of all
+    prompts, which include them."""
     config = held.task.config
     if not config.num_fewshot:
         return FewshotInfo()
@@ -284,7 +285,7 @@ def is_text(question: Any) -> bool:
 
 
 def check_shots(held: LoadedTask, instance: Any) -> None:
-    """Raises ConfigError if a few-shot example before the question is the question itself."""
+    """Raises ConfigError if the question is one of its own few-shot examples."""
     question, config = held.task.doc_to_text(instance.doc), held.task.config
     if not is_text(question) or not config.num_fewshot:
         return
@@ -307,7 +308,7 @@ def example(held: LoadedTask, number: int, instance: Any) -> Example:
 
 
 def origin(held: LoadedTask) -> tuple[Any, str]:
-    """Returns the source of the rows and its place."""
+    """Returns the kind of source of the rows ("local" or "hub") and its location."""
     config = held.task.config
     if config.dataset_path in LOCAL_FORMATS:
         files = (config.dataset_kwargs or {}).get("data_files", (config.dataset_kwargs or {}).get("data_dir", ""))

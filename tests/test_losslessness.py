@@ -200,14 +200,14 @@ def judged_by_length(self: OnDeviceProposal, accepts: torch.Tensor) -> tuple[tor
 def test_control_a_residual_behind_a_late_end_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that was proposed stands, but less than was drafted: the next token is a bonus token, not a recovered one."""
     target, draft = late_pair()
-    monkeypatch.setattr(OnDeviceProposal, "standing", judged_by_length)
+    monkeypatch.setattr(OnDeviceProposal, "accepted_prefix", judged_by_length)
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rejection), 2, LATE_SEED)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
-def test_control_tokens_that_stand_behind_a_late_end_break_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_tokens_that_stand_behind_a_late_end_break_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     target, draft = late_pair()
-    monkeypatch.setattr(OnDeviceProposal, "standing", Proposal.accepted_prefix)
+    monkeypatch.setattr(OnDeviceProposal, "accepted_prefix", Proposal.accepted_prefix)
     with pytest.raises(AssertionError):
         draws(target, lambda: (ModelDrafter(draft, PLAIN), rejection), 2, LATE_SEED)
 

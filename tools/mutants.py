@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 TABLE = Path(__file__).with_suffix(".yaml")
 IGNORED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "*.egg-info", ".venv", "venv")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - |$)", re.MULTILINE)
-CAUGHT, PASSED, NO_TESTS = 1, 0, 5  # exit codes of pytest
+CAUGHT, PASSED, NO_TESTS = (1, 2), 0, 5  # exit codes of pytest; 2: several workers failed at once
 
 
 class Unfit(Exception):
@@ -100,7 +100,7 @@ def caught_by(root: Path, source: Path, workers: Sequence[str]) -> str | None:
             continue
         code, output = run_tests(root, arguments)
         failed = FAILED.search(output)
-        if code == CAUGHT and failed:
+        if code in CAUGHT and failed:
             check_sound(failed[1])
             return failed[1]
         if code not in (PASSED, NO_TESTS):

@@ -17,7 +17,7 @@ from specbench.results.validation import OF_AUDITS
 
 @dataclass(frozen=True)
 class Added:
-    """How many rows were new, replaced an older result of the same configuration, or were in the file already."""
+    """The number of rows that were new, replaced an older result of the same configuration, or were already there."""
 
     new: int
     replaced: int

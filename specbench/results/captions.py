@@ -237,6 +237,13 @@ def heading(rows: Sequence[Row]) -> str:
     return unit_of(names.pop()).label if len(names) == 1 else "score"
 
 
+COUNTS_OF_ANSWERS = {
+    "num_unscored": "not scored, and in no mean",
+    "num_programs_ended": "programs that a limit ended (time, output), counted as wrong",
+    "num_unjudged": "not rated by the judge, and in no mean of its ratings",
+}
+
+
 def notes(rows: Sequence[Row]) -> list[str]:
     """Returns a line for each note on the scores of one task and one method."""
     lines = []
@@ -253,18 +260,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
     unidentified = ["cannot be identified" if _has_unknown_language(row) else None for row in parts]
     if any(unidentified):
         lines.append(f"language of the answers: {_listed(parts, unidentified)}")
-    unscored = [_value(row, "num_unscored") for row in rows]
-    if any(unscored):
-        counts = [f"{count:.0f} answers" if count else None for count in unscored]
-        lines.append(f"not scored, and in no mean: {_listed(rows, counts)}")
-    ended = [_value(row, "num_programs_ended") for row in rows]
-    if any(ended):
-        counts = [f"{count:.0f} answers" if count else None for count in ended]
-        lines.append(f"programs that a limit ended (time, output), counted as wrong: {_listed(rows, counts)}")
-    unjudged = [_value(row, "num_unjudged") for row in rows]
-    if any(unjudged):
-        counts = [f"{count:.0f} answers" if count else None for count in unjudged]
-        lines.append(f"not rated by the judge, and in no mean of its ratings: {_listed(rows, counts)}")
+    for name, meaning in COUNTS_OF_ANSWERS.items():
+        counts = [_value(row, name) for row in rows]
+        if any(counts):
+            texts = [f"{count:.0f} answers" if count else None for count in counts]
+            lines.append(f"{meaning}: {_listed(rows, texts)}")
     truncated = [_value(row, "share_truncated") for row in rows]
     if any(truncated):
         shares = [f"{share:.0%}" if share else None for share in truncated]

@@ -27,7 +27,7 @@ class MeasurementPart(BaseModel):
 
 
 class MeasuredSubset(MeasurementPart):
-    """How many examples of a subset were measured, and the sources of its data and worked examples."""
+    """The number of examples of a subset that were measured, and the sources of its data and worked examples."""
 
     task: str
     subset: str

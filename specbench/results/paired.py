@@ -130,7 +130,7 @@ class MetricChange:
 
     @property
     def separable(self) -> bool:
-        """Whether the interval of the change excludes "no change"; false without an interval."""
+        """True if the interval of the change excludes "no change"; false without an interval."""
         low, high = self.change.low, self.change.high
         return low is not None and high is not None and not low <= NEUTRAL[self.kind] <= high
 
@@ -201,7 +201,7 @@ class Pairs:
 
     @property
     def num_prompts(self) -> int:
-        """How many prompts both sides have records of."""
+        """The number of prompts that both sides have records of."""
         return len({record_key(record)[:3] for record in self.records[0]})
 
     @property

@@ -124,7 +124,7 @@ Values = list[float | None]  # [num_records]
 
 @dataclass(frozen=True)
 class ScoringSpec:
-    """How the answers of a subset are scored: the scorer, and the language that they should have (ISO 639)."""
+    """The scorer of a subset's answers, and the language that they should have (ISO 639)."""
 
     scorer: Scorer | None = None
     language: str | None = None

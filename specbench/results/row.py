@@ -159,7 +159,7 @@ class RowPart(BaseModel):
 
 
 class RowSampling(RowPart):
-    """How both models' logits become probabilities; temperature 0 is greedy."""
+    """The parameters that turn both models' logits into probabilities; temperature 0 is greedy."""
 
     temperature: FiniteFloat
     top_k: int | None = None

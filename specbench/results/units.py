@@ -1,4 +1,4 @@
-"""How figures are shown: the value with its interval; and the name, unit and meaning of each metric."""
+"""The text of a figure: its value, unit and interval."""
 
 import re
 from collections.abc import Mapping
@@ -41,8 +41,11 @@ def with_interval(metric: Metric | None, digits: int = 2, factor: float = 1, sig
 
 @dataclass(frozen=True)
 class Unit:
-    """How a score is shown. `label`: its name with the unit. `factor`: the value is shown times it. `most`: the largest
-    possible difference of two values."""
+    """The way a score is printed.
+
+    `label` is its name with the unit. The printed value is the value times `factor`. `most` is the largest possible
+    difference of two values.
+    """
 
     label: str
     factor: float = 1.0

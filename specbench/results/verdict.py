@@ -54,7 +54,7 @@ class Greedy(AuditPart):
 
 
 class Noise(AuditPart):
-    """How far the target's own logits depend on the number of tokens that one pass scores.
+    """The degree to which the target's own logits depend on the number of tokens that one pass scores.
 
     `num_changed`: prompts at which AR, computed with other query lengths, picks another token. `max_gap_change`: the
     largest change of a gap between the highest logit and one of the next nine. `tolerance`: the gap of a near-tie,

@@ -52,6 +52,12 @@ def recorded_drafts(model: ScoringModel) -> CausalLM | None:
     return model if isinstance(model, CausalLM) else None
 
 
+def reserve_drafts(model: ScoringModel, num_draft_tokens: int, sampling: Sampling) -> tuple[int, float]:
+    """Records the CUDA graphs of drafting, if the model uses any; returns their number and the seconds taken."""
+    recorded = recorded_drafts(model)
+    return (0, 0.0) if recorded is None else recorded.reserve_draft(num_draft_tokens, sampling)
+
+
 class ModelDrafter(Drafter):
     """A model that drafts token by token; a drafted EOS ends the draft.
 
@@ -74,9 +80,7 @@ class ModelDrafter(Drafter):
         self.model.score(prompt_ids, 1)
 
     def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
-        """Records the CUDA graphs of drafting, if the model uses any; returns their number and the seconds taken."""
-        recorded = recorded_drafts(self.model)
-        return (0, 0.0) if recorded is None else recorded.reserve_draft(num_draft_tokens, self.sampling)
+        return reserve_drafts(self.model, num_draft_tokens, self.sampling)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         if (model := on_device_model(self.model)) is not None and num_draft_tokens:

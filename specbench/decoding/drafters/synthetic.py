@@ -13,7 +13,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters import Drafter, drafter
-from specbench.decoding.drafters.model import ScoringModel, on_device_model, recorded_drafts
+from specbench.decoding.drafters.model import ScoringModel, on_device_model, recorded_drafts, reserve_drafts
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Distributions, DraftProbs, Sampling, draw, residual
 from specbench.models.causal_lm import ModelPair
@@ -167,9 +167,7 @@ class SyntheticDrafter(Drafter):
             self._written = None
 
     def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
-        """Records the CUDA graphs of drafting, if the model uses any; returns their number and the seconds taken."""
-        recorded = recorded_drafts(self.model)
-        return (0, 0.0) if recorded is None else recorded.reserve_draft(num_draft_tokens, self.sampling)
+        return reserve_drafts(self.model, num_draft_tokens, self.sampling)
 
     def prefill(self, prompt_ids: list[int]) -> None:
         self._cues, self._script = None if self._script is None else iter(self._script), None

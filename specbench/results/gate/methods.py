@@ -50,7 +50,7 @@ class SubsetPair:
 
     @property
     def is_exact(self) -> bool:
-        """Whether another output is wrong: that of a lossless method that does not sample."""
+        """Returns whether a different output is an error, as it is for a lossless method that does not sample."""
         return self.rows.candidate.lossless and self.rows.candidate.sampling.temperature == 0
 
     @property

@@ -26,6 +26,7 @@ from specbench.decoding.proposal import Verification as Decision
 from specbench.decoding.sampling import Distributions, Sampling, draw
 from specbench.decoding.verification import VerificationRule, exact_match, fuzzy_rule, leading, rejection, rule
 from specbench.models.causal_lm import ModelPair
+from specbench.models.scoring import Output
 from specbench.results.captions import verdict_of
 from specbench.results.greedy import measure_noise, ties_of_records
 from specbench.results.leaderboard import load
@@ -184,12 +185,12 @@ class Undecided(TableModel):
         best = self.table.topk(2, dim=-1)
         self.table.scatter_(-1, best.indices[..., 1:], best.values[..., :1] - gap)
 
-    def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
-        logits = super().score(ids, num_logits).clone()
+    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        logits = super().score(ids, num_logits).logits.clone()
         if num_logits > 1:
             second = logits.topk(2, dim=-1).indices[:, 1:]
             logits.scatter_add_(-1, second, torch.full(second.shape, 2e-6))
-        return logits
+        return Output(logits)
 
 
 def test_planted_near_ties() -> None:
@@ -382,7 +383,7 @@ def test_verdicts_from_records(target: TableModel) -> None:
     model = Undecided(1, 1e-6)
     tied = Toy(model, NoDrafter(), rejection, GREEDY).generate([0, 1], STOP, 0).token_ids
     ids = [0, 1, *tied[:2]]
-    second = int(model.score(ids, 1)[0].topk(2).indices[1])
+    second = int(model.score(ids, 1).logits[0].topk(2).indices[1])
     assert say([record(tied, [*tied[:2], second])], model=model) == "near-tie only"
 
 

@@ -102,7 +102,7 @@ def test_a_bridge_follows_the_target(method: str, name: str) -> None:
 def read_late(name: str, seed: int) -> tuple[TextModel, TextModel]:
     made = models(name, seed)
     for model in made:
-        model.defers = True
+        model.prefers_pending = True
     return made
 
 

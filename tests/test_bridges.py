@@ -16,6 +16,7 @@ from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.scoring import Output, ScoringModel
 from specbench.models.vocabulary import Vocabulary
 from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
@@ -85,7 +86,7 @@ def test_any_prompt_and_any_pair(text: str, method: str, ours: str, theirs: str,
     assert generate(method, pair, prompt, 12).token_ids == generate("ar", pair, prompt, 12).token_ids
 
 
-class Permuted:
+class Permuted(ScoringModel):
     """The target's network with its ids renamed: row i of the output is token order[i]."""
 
     def __init__(self, target: CausalLM, order: torch.Tensor) -> None:
@@ -100,8 +101,8 @@ class Permuted:
     def reset(self) -> None:
         self._target.reset()
 
-    def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
-        return self._target.score(self._order[ids].tolist(), num_logits)[:, self._order]
+    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        return Output(self._target.score(self._order[ids].tolist(), num_logits).logits[:, self._order])
 
 
 class PermutedVocabulary:

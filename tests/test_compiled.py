@@ -23,6 +23,7 @@ from specbench.models import compiling as compilable
 from specbench.models import static_sequence
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model, make_passes
+from specbench.models.scoring import Output
 from specbench.models.static_passes import Kind, StaticPasses
 from specbench.models.static_sequence import StaticSequence, capacity_for
 from specbench.results.comparable import conditions_that_differ
@@ -96,22 +97,22 @@ def test_logits_are_the_eager_ones_however_the_tokens_come(pairs: tuple[ModelPai
         if len(ids) <= kept:
             ids = [*ids[: kept // 2], random.randrange(257)]
         num_logits = random.randint(1, min(6, len(ids)))
-        expected, found = (model.score(ids, num_logits) for model in (eager, other))
+        expected, found = (model.score(ids, num_logits).logits for model in (eager, other))
         torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-3)
 
 
-def test_a_tail_that_only_the_device_knows_is_read_as_any_other(pairs: tuple[ModelPair, ModelPair]) -> None:
+def test_pending_tokens_are_read_as_any_other(pairs: tuple[ModelPair, ModelPair]) -> None:
     for model in (pair.target for pair in pairs):
         model.reset()
         ids, drafted = list(range(20)), [7, 9, 11]
         model.score(ids, 1)
         model.score(ids, 1, torch.tensor(drafted[:1]))
-        tail = model.score(ids, 4, torch.tensor(drafted))
+        read = model.score(ids, 4, torch.tensor(drafted)).logits
         model.resolve_pending(drafted)
-        again = model.score([*ids, *drafted, 5], 1)
+        again = model.score([*ids, *drafted, 5], 1).logits
         model.reset()
-        torch.testing.assert_close(tail, model.score([*ids, *drafted], 4), atol=2e-4, rtol=1e-3)
-        torch.testing.assert_close(again, model.score([*ids, *drafted, 5], 1), atol=2e-4, rtol=1e-3)
+        torch.testing.assert_close(read, model.score([*ids, *drafted], 4).logits, atol=2e-4, rtol=1e-3)
+        torch.testing.assert_close(again, model.score([*ids, *drafted, 5], 1).logits, atol=2e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize(("num_rows", "num_each"), [(1, 1), (5, 3), (40, 2), (70, 1)])
@@ -122,7 +123,9 @@ def test_continuations_in_one_pass_see_none_of_each_other(
     random = Random(num_rows)
     ids = [random.randrange(257) for _ in range(20)]
     suffixes = [[random.randrange(257) for _ in range(num_each)] for _ in range(num_rows)]
-    found = [(m.score_batch(ids, suffixes), m.checkpoint(), m.score([*ids, 3], 1)) for m in models if m is not None]
+    found = [
+        (m.score_batch(ids, suffixes), m.checkpoint(), m.score([*ids, 3], 1).logits) for m in models if m is not None
+    ]
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(other, one, atol=2e-4, rtol=1e-3)
 
@@ -134,7 +137,7 @@ def test_the_end_of_the_buffers_is_reached_by_long_passes(pairs: tuple[ModelPair
     for model in (eager, other):
         model.reset()
         model.score(ids[:70], 1)
-    expected, found = (model.score(ids, 1) for model in (eager, other))
+    expected, found = (model.score(ids, 1).logits for model in (eager, other))
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-3)
 
 
@@ -154,13 +157,13 @@ def test_a_second_cell_of_the_same_size_begins_at_the_beginning(made: list[str])
     other.score(IDS[:110], 1)
     sequence.reserve(60, (1, 60))
     assert sequence.capacity == 128
-    torch.testing.assert_close(other.score(IDS[:60], 3), eager.score(IDS[:60], 3), atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(other.score(IDS[:60], 3).logits, eager.score(IDS[:60], 3).logits, atol=2e-4, rtol=1e-3)
 
 
 def test_a_prompt_that_is_longer_than_every_pass_is_read_at_once(made: list[str]) -> None:
     eager, other, sequence = one_layer()
     sequence.reserve(60, (1, 64))
-    torch.testing.assert_close(other.score(IDS[:100], 1), eager.score(IDS[:100], 1), atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(other.score(IDS[:100], 1).logits, eager.score(IDS[:100], 1).logits, atol=2e-4, rtol=1e-3)
 
 
 def test_what_was_made_for_a_size_is_kept_and_packed_passes_fit_into_it(made: list[str]) -> None:
@@ -185,17 +188,19 @@ def test_random_histories_give_the_logits_of_a_model_that_holds_nothing(made: li
         ids = [rng.randrange(3) for _ in range(rng.randint(2, 8))]  # so few that beginnings are shared
         drafted = [rng.randrange(3) for _ in range(3)]
         suffixes = [[rng.randrange(250)] for _ in range(3)]
-        asked = rng.choice(["score", "batch", "tail"])
+        asked = rng.choice(["score", "batch", "pending"])
         fresh.reset()
         for model in (fresh, eager, other):
             if asked == "batch":
                 found = model.score_batch(ids, suffixes)
-            elif asked == "tail" and model is not fresh:
+            elif asked == "pending" and model is not fresh:
                 for length in range(1, 4):
-                    found = model.score(ids, length + 1 if length == 3 else 1, torch.tensor(drafted[:length]))
+                    found = model.score(ids, length + 1 if length == 3 else 1, torch.tensor(drafted[:length])).logits
                 model.resolve_pending(drafted)
             else:
-                found = model.score(ids + (drafted if asked == "tail" else []), 4 if asked == "tail" else 1)
+                found = model.score(
+                    ids + (drafted if asked == "pending" else []), 4 if asked == "pending" else 1
+                ).logits
             if model is fresh:
                 expected = found
             torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-3)
@@ -304,14 +309,14 @@ def test_passes_over_static_buffers_are_those_of_other_architectures_too(kind: s
     eager, other = both(kind, num_hidden_layers=2)
     assert other.static is not None
     ids = [(11 * i) % 251 for i in range(40)]
-    torch.testing.assert_close(other.static.eager_logits(ids), eager.score(ids, 40), atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(other.static.eager_logits(ids), eager.score(ids, 40).logits, atol=2e-4, rtol=1e-3)
 
 
 def stays_eager(reason: str, kind: str = "llama", **options: Any) -> None:
     """A model stays as it was, and says why."""
     eager, other = both(kind, **options)
     assert other.static is None and other.engine == "eager" and re.search(reason, str(other.why_eager))
-    torch.testing.assert_close(other.score(IDS[:20], 3), eager.score(IDS[:20], 3), atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(other.score(IDS[:20], 3).logits, eager.score(IDS[:20], 3).logits, atol=2e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "qwen3_5_text"])
@@ -505,8 +510,8 @@ def test_an_audit_makes_the_passes_of_a_run_and_stands_beside_the_eager_engine(
     assert re.search(r"ar \(eager\) +greedy equal +2/2 +0 ", printed)
 
     class Wrong(CausalLM):
-        def score(self, *given: Any) -> torch.Tensor:
-            return super().score(*given).flip(-1)
+        def score(self, *given: Any) -> Output:
+            return Output(super().score(*given).logits.flip(-1))
 
     monkeypatch.setattr(subjects, "CausalLM", Wrong)
     code, printed, said = specbench("audit", *asked, "--draws", "0")

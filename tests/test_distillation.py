@@ -70,7 +70,7 @@ def test_the_task_corpus_is_the_target_s_greedy_answer_and_only_it_is_learnt(tar
         assert target.decode_text(ids).startswith(sample.group + " number")
         assert sample.num_learnt == 5 or sample.ids[-1] in target.eos_token_ids
         for token in sample.ids[sample.num_given :]:
-            assert int(target.score(ids, 1)[0].argmax()) == token
+            assert int(target.score(ids, 1).logits[0].argmax()) == token
             ids.append(token)
 
 

@@ -124,7 +124,9 @@ def test_the_forced_numbers_are_those_of_single_passes(found, folder):
     for record in (record for record in records if record["subset"] == "sw"):
         ids = target.encode_prompt(examples[record["example"]].prompt, chat=False)
         new = record["methods"]["ar"]["token_ids"]
-        p, q = (torch.softmax(model.score((ids + new)[:-1], len(new)).float(), -1) for model in (target, drafter))
+        p, q = (
+            torch.softmax(model.score((ids + new)[:-1], len(new)).logits.float(), -1) for model in (target, drafter)
+        )
         overlaps += torch.minimum(p, q).sum(-1).tolist()
         entropies += (-(p * q.log()).sum(-1)).tolist()
     group = found.report.drafters[0].groups["sw"].forced

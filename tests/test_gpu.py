@@ -110,7 +110,7 @@ def test_a_recorded_draft_is_that_of_single_passes_and_moves_the_random_stream_o
         else:
             tokens, rows = [], []
             for _ in range(5):
-                rows.append(drafter.score([*ids, *tokens], 1))
+                rows.append(drafter.score([*ids, *tokens], 1).logits)
                 tokens.append(int(sampling.draw(rows[-1], generator)[0]))
             logits = torch.cat(rows)
         found.append((tokens, logits, torch.rand(3, generator=generator, device="cuda").tolist()))
@@ -142,7 +142,7 @@ def test_in_bfloat16_tokens_differ_only_where_two_are_as_good_as_tied(engine: st
     eager, other = (model(each, dtype=torch.bfloat16) for each in ("eager", engine))
     ids = list(range(30))
     for _ in range(60):
-        expected, found = (each.score(ids, 1)[0].float() for each in (eager, other))
+        expected, found = (each.score(ids, 1).logits[0].float() for each in (eager, other))
         assert same_logits(expected.bfloat16()[None], found.bfloat16()[None])
         best = int(expected.argmax())
         gap = float(expected[best] - expected[int(found.argmax())])

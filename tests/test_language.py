@@ -85,7 +85,7 @@ def test_texts_are_drawn_from_the_models_own_distribution():
     assert drawn[:5] == sample(model, start, 5, 2, 0.5, seed=0) != sample(model, start, 5, 2, 0.5, seed=1)
     most = max({first for first, _ in drawn}, key=[first for first, _ in drawn].count)
     for prefix, tokens in ((start, [a for a, _ in drawn]), ([*start, most], [b for a, b in drawn if a == most])):
-        probs = torch.softmax(model.score(prefix, 1)[0] / 0.5, dim=-1)
+        probs = torch.softmax(model.score(prefix, 1).logits[0] / 0.5, dim=-1)
         for token in torch.topk(probs, 3).indices.tolist():
             expected = float(probs[token])
             error = 4.5 * (expected * (1 - expected) / len(tokens)) ** 0.5
@@ -94,7 +94,7 @@ def test_texts_are_drawn_from_the_models_own_distribution():
 
 def test_a_text_ends_at_its_end_token():
     model = tiny.causal_lm("llama")
-    probs = torch.softmax(model.score([65], 1)[0], dim=-1)
+    probs = torch.softmax(model.score([65], 1).logits[0], dim=-1)
     model.eos_token_ids = frozenset(torch.topk(probs, 128).indices.tolist())
     drawn = sample(model, [65], 200, 8, 1.0, seed=0)
     assert {len(ids) for ids in drawn} >= {0, 1} and not {token for ids in drawn for token in ids} & model.eos_token_ids

@@ -315,12 +315,12 @@ def test_everything_is_measured_in_every_round() -> None:
 
 
 @pytest.mark.parametrize("num_extra", [0, 40])
-@pytest.mark.parametrize("defers", [False, True])
-def test_drafting_is_timed_as_a_whole_by_draft_token(defers: bool, num_extra: int) -> None:
+@pytest.mark.parametrize("prefers_pending", [False, True])
+def test_drafting_is_timed_as_a_whole_by_draft_token(prefers_pending: bool, num_extra: int) -> None:
     """Of a drafter whose every pass, and all between passes, takes ticks of a clock that others leave alone. With
     another vocabulary too, and where tokens are read late."""
     target, drafter = tiny.causal_lm(vocab_size=257 + num_extra), tiny.causal_lm(seed=1)
-    drafter.defers = defers
+    drafter.prefers_pending = prefers_pending
     drafter.passes.clock = TickingClock(drafter.device)
     timed, steps = TimedDrafter(drafter, target), StepTimings()
     time_steps(target, timed, list(range(20)), steps)

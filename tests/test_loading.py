@@ -16,7 +16,7 @@ def test_local_folder(tmp_path: Path) -> None:
     model = load_model(str(tiny.save(tmp_path)), device="cpu")
     assert model.dtype == "float32"
     assert model.revision == fingerprint(str(tmp_path))
-    assert model.score([1, 2, 3], 1).shape == (1, 257)
+    assert model.score([1, 2, 3], 1).logits.shape == (1, 257)
 
 
 @pytest.mark.parametrize("revision", [None, "v1", "0123456789abcdef0123456789abcdef01234567"])

@@ -10,6 +10,7 @@ from specbench.decoding.loop import Generation, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import fuzzy_rule, rejection
 from specbench.models.causal_lm import CausalLM
+from specbench.models.scoring import Output
 from tests import tiny
 from tests.toys import TableModel
 
@@ -39,9 +40,9 @@ def speculative(
 class SometimesWrong(CausalLM):
     """The target's twin, but after every sequence whose length is divisible by three it prefers another token."""
 
-    def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
-        logits = super().score(ids, num_logits)
-        return logits.roll(1, dims=-1) if len(ids) % 3 == 0 else logits
+    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        logits = super().score(ids, num_logits, pending).logits
+        return Output(logits.roll(1, dims=-1) if len(ids) % 3 == 0 else logits)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -168,7 +168,7 @@ LATE_SEED = 3  # of a drafter that drafts END often
 
 def late_pair(seed: int = LATE_SEED) -> tuple[TableModel, TableModel]:
     """Read late, with a token that ends every draft: what is drafted behind it must not stand."""
-    target, draft = (TableModel(4, each, eos_token_ids=ENDS, defers=True) for each in (seed, seed + 1000))
+    target, draft = (TableModel(4, each, eos_token_ids=ENDS, prefers_pending=True) for each in (seed, seed + 1000))
     return target, draft
 
 

@@ -26,7 +26,7 @@ def test_scores_equal_a_plain_pass_after_any_history(kind: str) -> None:
         num_logits = rng.randint(1, 6)
         ids = ids[: rng.randint(10, len(ids))] + [rng.randrange(256) for _ in range(rng.randint(num_logits, 12))]
         torch.testing.assert_close(
-            model.score(ids, num_logits), plain_logits(model, ids, num_logits), atol=2e-4, rtol=1e-3
+            model.score(ids, num_logits).logits, plain_logits(model, ids, num_logits), atol=2e-4, rtol=1e-3
         )
 
 
@@ -37,11 +37,11 @@ def test_a_batch_scores_as_one_by_one(kind: str) -> None:
     ids = [rng.randrange(256) for _ in range(30)]
     for num_ids, length, num_suffixes in ((20, 1, 5), (20, 3, 4), (30, 2, 1), (12, 2, 3)):
         suffixes = [[rng.randrange(256) for _ in range(length)] for _ in range(num_suffixes)]
-        expected = torch.cat([single.score(ids[:num_ids] + suffix, 1) for suffix in suffixes])
+        expected = torch.cat([single.score(ids[:num_ids] + suffix, 1).logits for suffix in suffixes])
         actual = model.score_batch(ids[:num_ids], suffixes)
         torch.testing.assert_close(actual, expected, atol=2e-4, rtol=1e-3)
         assert model.checkpoint() == num_ids
-    torch.testing.assert_close(model.score(ids, 5), plain_logits(model, ids, 5), atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(model.score(ids, 5).logits, plain_logits(model, ids, 5), atol=2e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("kind", sorted(tiny.KINDS))
@@ -49,7 +49,7 @@ def test_a_batch_is_read_behind_its_own_tokens_whatever_the_cache_holds(kind: st
     """As many others, which differ in the last token or in an earlier one, and the beginning of more."""
     model, single = tiny.causal_lm(kind), tiny.causal_lm(kind)
     ids, suffixes = list(range(40, 60)), [[5], [6]]
-    expected = torch.cat([single.score(ids + suffix, 1) for suffix in suffixes])
+    expected = torch.cat([single.score(ids + suffix, 1).logits for suffix in suffixes])
     for held in ([*ids[:-1], 7], [*ids[:8], 7, *ids[9:]], [*ids, 8, 9], [*ids[:-1], 7, 8]):
         model.score(held, 1)
         torch.testing.assert_close(model.score_batch(ids, suffixes), expected, atol=2e-4, rtol=1e-3)
@@ -89,7 +89,7 @@ def test_append_and_crop_never_move_the_buffers_and_growth_doubles() -> None:
     model.score([*range(50), 7], 1)
     assert layer.keys.data_ptr() == place
     long = [i % 256 for i in range(600)]
-    torch.testing.assert_close(model.score(long, 2), plain_logits(model, long, 2), atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(model.score(long, 2).logits, plain_logits(model, long, 2), atol=2e-4, rtol=1e-3)
     assert layer.keys.shape[-2] == 1024
 
 
@@ -102,7 +102,7 @@ def test_checkpoint_and_rollback() -> None:
     model.rollback(point)
     assert model.checkpoint() == 40
     torch.testing.assert_close(
-        model.score([*range(40), 9], 1), plain_logits(model, [*range(40), 9], 1), atol=2e-4, rtol=1e-3
+        model.score([*range(40), 9], 1).logits, plain_logits(model, [*range(40), 9], 1), atol=2e-4, rtol=1e-3
     )
 
 
@@ -111,7 +111,7 @@ def test_rows_beyond_the_tokenizer_are_no_tokens() -> None:
     model = tiny.causal_lm(vocab_size=320)
     model.model.get_output_embeddings().weight.data[300] = 100.0
     assert model.vocab_size == 257
-    assert model.score([1, 2, 3], 2).shape == (2, 257)
+    assert model.score([1, 2, 3], 2).logits.shape == (2, 257)
 
 
 def test_end_tokens_are_collected_from_all_configs() -> None:

@@ -11,6 +11,7 @@ from specbench.decoding.generation_state import StopRules
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import check_causal
 from specbench.models.recurrent import MAX_REPLAY, NUM_SNAPSHOTS, PROMPT_TAIL, RecurrentStates
+from specbench.models.scoring import Output
 from tests import tiny
 from tests.test_loop import autoregressive, speculative
 from tests.test_models import plain_logits
@@ -46,9 +47,9 @@ def make(kind: str) -> CausalLM:
 class SometimesWrong(CausalLM):
     """A twin that prefers another token after every ninth length: drafts of five are kept whole and in part."""
 
-    def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
-        logits = super().score(ids, num_logits)
-        return logits.roll(1, dims=-1) if len(ids) % 9 == 0 else logits
+    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        logits = super().score(ids, num_logits, pending).logits
+        return Output(logits.roll(1, dims=-1) if len(ids) % 9 == 0 else logits)
 
 
 def drafter_of(kind: str, seed: int = 0) -> CausalLM:
@@ -75,7 +76,7 @@ def walk(model: CausalLM, num_moves: int, seed: int) -> None:
         num_logits = rng.choice([1, 1, 1, 2, 5])
         num_kept = len(ids) - rng.choice([0, 0, 1, 2, 5, 20])
         ids = ids[: max(num_kept, 5)] + [rng.randrange(256) for _ in range(rng.randint(num_logits, 6))]
-        torch.testing.assert_close(model.score(ids, num_logits), plain_logits(model, ids, num_logits), **CLOSE)
+        torch.testing.assert_close(model.score(ids, num_logits).logits, plain_logits(model, ids, num_logits), **CLOSE)
         if rng.random() < 0.3:
             ids = ids[: rng.randint(5, len(ids))]
             size = rng.randint(1, 4)
@@ -212,25 +213,25 @@ def test_checkpoint_is_a_place_to_come_back_to_without_a_replay(kind: str) -> No
     model, ids = make(kind), list(range(40))
     model.score(ids, 1)
     point = model.checkpoint()
-    first = model.score([*ids, 5, 6, 7], 3)
+    first = model.score([*ids, 5, 6, 7], 3).logits
     model.rollback(point)
     assert model.checkpoint() == point == 40
     fed(model)
-    assert torch.equal(model.score([*ids, 5, 6, 7], 3), first)
+    assert torch.equal(model.score([*ids, 5, 6, 7], 3).logits, first)
     assert fed(model) == [3]
 
 
 def test_a_batch_leaves_the_states_as_they_were() -> None:
     model, ids = make("qwen3_5_text"), list(range(20))
-    expected = make("qwen3_5_text").score([*ids, 3], 1)
+    expected = make("qwen3_5_text").score([*ids, 3], 1).logits
     model.score_batch(ids, [[1, 2], [3, 4], [5, 6]])
     assert fed(model) == [20, 6]
-    torch.testing.assert_close(model.score([*ids, 3], 1), expected, **CLOSE)
+    torch.testing.assert_close(model.score([*ids, 3], 1).logits, expected, **CLOSE)
     assert fed(model) == [1]
     model.reset()
     first = model.score_batch([], [[7], [8]])  # nothing before: the states are made and dropped again
     torch.testing.assert_close(first, torch.cat([plain_logits(model, [token], 1) for token in (7, 8)]), **CLOSE)
-    torch.testing.assert_close(model.score([7], 1), first[:1], **CLOSE)
+    torch.testing.assert_close(model.score([7], 1).logits, first[:1], **CLOSE)
 
 
 def test_a_pass_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +240,7 @@ def test_a_pass_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.Monkey
         patch.setattr(model.model.lm_head, "forward", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         model.score(ids, 1)
     model.reset()
-    torch.testing.assert_close(model.score(ids[5:], 2), plain_logits(model, ids[5:], 2), **CLOSE)
+    torch.testing.assert_close(model.score(ids[5:], 2).logits, plain_logits(model, ids[5:], 2), **CLOSE)
 
 
 def test_two_models_on_one_network() -> None:

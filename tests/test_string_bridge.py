@@ -51,7 +51,7 @@ class StringModel(TextModel):
         assert len({len(suffix) for suffix in suffixes}) == 1
         assert suffixes[0]
         self.batches.append(len(suffixes))
-        return torch.cat([self.score(ids + suffix, 1) for suffix in suffixes])
+        return torch.cat([self.score(ids + suffix, 1).logits for suffix in suffixes])
 
 
 def models(name: str, seed: int) -> tuple[StringModel, StringModel]:
@@ -89,7 +89,7 @@ def enumerated(
             begins = [known for known in strings if written.startswith(known)]
             psi[strings[max(begins, key=len)] if begins else OUT_OF_VOCABULARY] += mass
             return
-        probs = process(draft.score(context + drafted, 1), sampling)[0].double()
+        probs = process(draft.score(context + drafted, 1).logits, sampling)[0].double()
         for token, prob in enumerate((probs / probs.sum()).tolist()):
             piece = draft.text_vocabulary.token_bytes[token]
             if prob > 0:
@@ -158,7 +158,7 @@ def joint(model: TextModel, length: int, sampling: Sampling) -> dict[tuple[int, 
     for tokens in itertools.product(range(model.vocab_size), repeat=length):
         ids, mass = list(PROMPT), 1.0
         for token in tokens:
-            mass *= float(process(model.score(ids, 1), sampling)[0, token])
+            mass *= float(process(model.score(ids, 1).logits, sampling)[0, token])
             ids.append(token)
         result[tokens] = mass
     return result
@@ -407,7 +407,7 @@ def test_real_caches_give_the_same_psi_in_any_order(kind: str) -> None:
     for token in final:  # one chain of bytes
         path = [draft.text_vocabulary.id_of[bytes([byte])] for byte in vocabulary.token_bytes[token] or b""]
         draft.reset()
-        probs = torch.softmax(draft.score([*context, *path[:-1]], len(path)), dim=-1)
+        probs = torch.softmax(draft.score([*context, *path[:-1]], len(path)).logits, dim=-1)
         assert psi.of(token) == pytest.approx(float(probs[range(len(path)), path].prod()), rel=1e-3)
 
 

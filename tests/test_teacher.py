@@ -52,7 +52,7 @@ def test_greedy_continuations_are_those_of_the_decoding_loop() -> None:
     for job, tokens in zip(JOBS, found, strict=True):
         ids = list(job.prompt_ids)
         for token in tokens:
-            assert int(model.score(ids, 1)[0].argmax()) == token
+            assert int(model.score(ids, 1).logits[0].argmax()) == token
             ids.append(token)
 
 
@@ -94,7 +94,7 @@ def test_draws_follow_the_distribution() -> None:
 def test_samples_have_the_target_s_frequencies_at_each_temperature() -> None:
     model = tiny.causal_lm()
     jobs = [GenerationJob((5, 6, 7), seed) for seed in range(2000)]
-    logits = model.score([5, 6, 7], 1)
+    logits = model.score([5, 6, 7], 1).logits
     for temperature, other in itertools.permutations((0.7, 2.0)):
         probs, wrong = (process(logits, Sampling(value))[0] for value in (temperature, other))
         drawn = Counter(ids[0] for ids in generator(model, temperature, number=1).continue_all(jobs, 500))

@@ -22,6 +22,7 @@ from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.devices import uploaded
+from specbench.models.scoring import Output
 from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
@@ -104,21 +105,21 @@ def test_the_counter_sees_reads() -> None:
     assert reads.copies == ["__getitem__", "__setitem__", "tensor", "__setitem__"]
 
 
-def model(defers: bool = True, device: str = "cpu", kind: str = "llama", ends: frozenset[int] = NEVER) -> CausalLM:
+def model(pending: bool = True, device: str = "cpu", kind: str = "llama", ends: frozenset[int] = NEVER) -> CausalLM:
     network = tiny.network(kind, **({} if kind in RECURRENT else {"num_hidden_layers": 1})).to(device)
     made = CausalLM(network, tiny.tokenizer(), f"tiny-{kind}", None)
-    made.defers = defers
+    made.prefers_pending = pending
     made.eos_token_ids = ends
     return made
 
 
 def decoder(
-    name: str, sampling: Sampling, changes: Changes = NOTHING, defers: bool = True, device: str = "cpu",
+    name: str, sampling: Sampling, changes: Changes = NOTHING, pending: bool = True, device: str = "cpu",
     kind: str = "llama", ends: frozenset[int] = NEVER,
 ) -> Decoder:  # fmt: skip
     """The drafter is the target with a little noise, so that runs of all lengths stand; `ends` end its texts. Without
     them: behind a drafted end reading late and early go on with other random numbers."""
-    target, drafter = model(defers, device, kind), model(defers, device, kind, ends)
+    target, drafter = model(pending, device, kind), model(pending, device, kind, ends)
     with torch.no_grad():
         for weight in drafter.model.parameters():
             weight += 0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)).to(device)
@@ -146,7 +147,7 @@ def test_a_step_waits_once(name: str, changes: Changes, sampling: Sampling) -> N
 
 
 def test_control_a_drafter_that_reads_its_tokens_waits_for_each() -> None:
-    assert max(waited(decoder("sd", DRAWN, defers=False))[1]) == 6
+    assert max(waited(decoder("sd", DRAWN, pending=False))[1]) == 6
 
 
 def waited(made: Decoder) -> tuple[Generation, list[int], Reads, list[str]]:
@@ -168,7 +169,7 @@ def waited(made: Decoder) -> tuple[Generation, list[int], Reads, list[str]]:
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.parametrize(("name", "changes"), METHODS, ids=str)
 def test_reading_late_changes_nothing(name: str, changes: Changes, sampling: Sampling) -> None:
-    late_as_early(*(decoder(name, sampling, changes, defers) for defers in (True, False)))
+    late_as_early(*(decoder(name, sampling, changes, pending) for pending in (True, False)))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_reading_late_changes_nothing(name: str, changes: Changes, sampling: Sam
 )
 def test_states_that_cannot_be_cropped_are_read_late_as_well(kind: str, sampling: Sampling) -> None:
     """Target and drafter go back to a snapshot, behind which they read again what was unknown when they read it."""
-    made = [decoder("sd", sampling, defers=defers, kind=kind) for defers in (True, False)]
+    made = [decoder("sd", sampling, pending=pending, kind=kind) for pending in (True, False)]
     assert all(each.model.sequence.recurrent is not None for each in made)  # type: ignore[union-attr]
     steps = late_as_early(*made).steps
     assert sum(step.num_accepted for step in steps) < sum(step.num_judged for step in steps)
@@ -200,20 +201,20 @@ def late_as_early(late_decoder: Decoder, early_decoder: Decoder) -> Generation:
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 def test_a_synthetic_draft_is_read_as_that_of_any_drafter(sampling: Sampling) -> None:
     """Where reading would wait its tokens come from the device; passes and outputs are the same."""
-    late, early = (decoder("synthetic", sampling, defers=defers) for defers in (True, False))
+    late, early = (decoder("synthetic", sampling, pending=pending) for pending in (True, False))
     draft = late.drafter.model  # type: ignore[attr-defined]
-    tails: list[int] = []
+    num_pending: list[int] = []
     score = draft.score
 
-    def watched(ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
-        tails.append(0 if tail is None else len(tail))
-        return score(ids, num_logits, tail)
+    def watched(ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        num_pending.append(0 if pending is None else len(pending))
+        return score(ids, num_logits, pending)
 
     draft.score = watched
     generations = [made.generate(PROMPT, StopRules(40), seed=3) for made in (late, early)]
     assert generations[0].token_ids == generations[1].token_ids and generations[0].steps == generations[1].steps
     lengths = [[length for length, _ in each.draft_passes] for each in generations]
-    assert lengths[0] == lengths[1] and max(tails) == 4
+    assert lengths[0] == lengths[1] and max(num_pending) == 4
 
 
 @pytest.mark.parametrize("name", ["sd", "fsd", "tli"])
@@ -222,7 +223,7 @@ def test_an_end_that_is_read_late_ends_the_draft(name: str) -> None:
     made = decoder(name, GREEDY)
     tokens = made.generate(PROMPT, StopRules(60), seed=3).token_ids
     for end in tokens[10:30:4]:
-        late, early = (decoder(name, GREEDY, defers=defers, ends=frozenset({end})) for defers in (True, False))
+        late, early = (decoder(name, GREEDY, pending=pending, ends=frozenset({end})) for pending in (True, False))
         stops = (StopRules(60, frozenset({end})), StopRules(60))  # an end for both models, and for the drafter alone
         for stop in stops:
             generations = [each.generate(PROMPT, stop, seed=3) for each in (late, early)]
@@ -241,7 +242,7 @@ def test_a_draft_that_is_cut_anew_is_read_before_it_is_verified(sampling: Sampli
 def test_where_common_tokens_end_a_draft_no_pass_is_made_behind_them() -> None:
     """Of union the tokens that the target has not: each is read before the next pass."""
     draft = model()
-    assert View(draft, frozenset()).defers and not View(draft, frozenset({7})).defers
+    assert View(draft, frozenset()).prefers_pending and not View(draft, frozenset({7})).prefers_pending
     ends = frozenset(range(0, 256, 3))
     drafter = ModelDrafter(View(draft, ends), GREEDY)
     drafter.prefill(PROMPT)

@@ -253,7 +253,9 @@ def test_the_value_of_sd_is_the_mean_overlap_of_the_two_models() -> None:
     overlaps = []
     for prompt_ids, new_ids in zip(reference.prompts, reference.continued, strict=True):
         ids = (prompt_ids + new_ids)[:-1]
-        rows = [process(each.score(ids, len(new_ids)), accepted.SAMPLING) for each in (models.target, models.drafter)]
+        rows = [
+            process(each.score(ids, len(new_ids)).logits, accepted.SAMPLING) for each in (models.target, models.drafter)
+        ]
         overlaps += torch.minimum(*rows).sum(dim=-1).tolist()
     assert values(models, "sd")["sd"] == pytest.approx(float(np.mean(overlaps)), abs=1e-5)
 
@@ -276,7 +278,9 @@ def test_the_value_of_a_token_bridge_is_that_of_the_models_whatever_is_drawn(see
     chances, given_no_end = [], []
     for prompt_ids, new_ids in zip(reference.prompts, reference.continued, strict=True):
         ids = (prompt_ids + new_ids)[:-1]
-        rows = [process(each.score(ids, len(new_ids)), accepted.SAMPLING) for each in (models.target, models.drafter)]
+        rows = [
+            process(each.score(ids, len(new_ids)).logits, accepted.SAMPLING) for each in (models.target, models.drafter)
+        ]
         end = rows[1][:, ends].sum(dim=-1)
         shared = [token for token in models.target.text_vocabulary.id_of.values() if token not in ends]
         overlap = torch.minimum(rows[0], rows[1] / (1 - end)[:, None])[:, shared].sum(dim=-1)

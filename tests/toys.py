@@ -5,24 +5,30 @@ from collections.abc import Sequence
 
 import torch
 
+from specbench.models.scoring import Output, ScoringModel
 from specbench.models.timing import Clock, PassLog
 
 
-class TableModel:
+class TableModel(ScoringModel):
     """Logits from a fixed random table [vocab, vocab, vocab], indexed by the last two tokens.
 
-    With `defers` it is asked, as a model on a GPU, with tokens that are told later: `_seen` holds None for them.
+    With `prefers_pending` it scores pending tokens, as a model on a GPU does: `_seen` holds None for them.
     """
 
     def __init__(
-        self, vocab_size: int, seed: int, spread: float = 1.5, eos_token_ids: Sequence[int] = (), defers: bool = False
+        self,
+        vocab_size: int,
+        seed: int,
+        spread: float = 1.5,
+        eos_token_ids: Sequence[int] = (),
+        prefers_pending: bool = False,
     ) -> None:
         self.table = spread * torch.randn(
             vocab_size, vocab_size, vocab_size, generator=torch.Generator().manual_seed(seed)
         )
         self.vocab_size = vocab_size
         self.eos_token_ids = frozenset(eos_token_ids)
-        self.defers = defers
+        self.prefers_pending = prefers_pending
         self.passes = PassLog(Clock(torch.device("cpu")))
         self.query_lengths: list[int] = []
         self._seen: list[int | None] = []
@@ -30,21 +36,21 @@ class TableModel:
     def reset(self) -> None:
         self._seen = []
 
-    def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
-        told = len(ids)
-        if tail is not None:
-            assert self.defers
-            ids = ids + tail.tolist()
+    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        num_known = len(ids)
+        if pending is not None:
+            assert self.prefers_pending
+            ids = ids + pending.tolist()
         same = [
-            seen == token or (seen is None and place >= told)
+            seen == token or (seen is None and place >= num_known)
             for place, (seen, token) in enumerate(zip(self._seen, ids, strict=False))
         ]
         known = same.index(False) if False in same else len(same)
         self.query_lengths.append(len(ids) - min(known, len(ids) - num_logits))
         self.passes.add(self.query_lengths[-1], 0.0, 0.0)
-        self._seen = [*ids[:told], *([None] * (len(ids) - told))]
+        self._seen = [*ids[:num_known], *([None] * (len(ids) - num_known))]
         ends = range(len(ids) - num_logits, len(ids))
-        return torch.stack([self.table[ids[end - 1] if end else 0, ids[end]] for end in ends])
+        return Output(torch.stack([self.table[ids[end - 1] if end else 0, ids[end]] for end in ends]))
 
     def resolve_pending(self, token_ids: list[int]) -> None:
         num_unknown = self._seen.count(None)

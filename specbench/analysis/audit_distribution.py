@@ -24,12 +24,12 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from specbench.decoding.drafters.model import ScoringModel
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.decoding.verification import VerificationRule
+from specbench.models.scoring import ScoringModel
 from specbench.results.verdict import NUM_TOKENS, BaselineAnswer
 
 Tokens = tuple[int, ...]
@@ -73,7 +73,7 @@ def exact_rows(
     for (prompt, prefix), following in zip(keys, [*keys[1:], None], strict=True):
         if following is not None and following[0] == prompt and following[1][: len(prefix)] == prefix:
             continue  # the longer one gives this row too
-        logits = target.score([*prompts[prompt], *prefix], len(prefix) + 1)
+        logits = target.score([*prompts[prompt], *prefix], len(prefix) + 1).logits
         for length in range(len(prefix) + 1):
             key = (prompt, prefix[:length])
             if key not in rows:
@@ -284,7 +284,7 @@ def cuts(
 
 def probs_along(model: ScoringModel, ids: list[int], num_rows: int, sampling: Sampling) -> torch.Tensor:
     model.reset()
-    return process(model.score(ids, num_rows), sampling)
+    return process(model.score(ids, num_rows).logits, sampling)
 
 
 class Generates(Protocol):

@@ -26,11 +26,12 @@ from specbench.analysis.audit_report import (
 )
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder, stream_seed
-from specbench.decoding.drafters.model import ModelDrafter, ScoringModel
+from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.entry import load, takes_sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.scoring import ScoringModel
 from specbench.results.greedy import DecodeText, compare, measure_noise
 from specbench.results.verdict import NUM_TOKENS, BaselineAnswer, Greedy, Noise, declaration
 from specbench.running.compose import compose

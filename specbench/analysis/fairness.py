@@ -13,7 +13,8 @@ from specbench.analysis.representation import Representation, representation
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
-from specbench.models.causal_lm import CausalLM, shortest_context
+from specbench.models.causal_lm import CausalLM
+from specbench.models.text_model import shortest_context
 from specbench.results.leaderboard import load, set_fairness
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import Family, GroupNumbers, Row

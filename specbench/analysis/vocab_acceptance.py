@@ -140,7 +140,7 @@ class SampledPositions:
             if not ids or len(ids) >= (target.context_limit or len(ids) + 1):
                 continue  # a prompt that fills the context has no next token
             new_ids = decoder.generate(ids, stop, seed + len(self.prompts)).token_ids
-            logits = target.score((ids + new_ids)[:-1], len(new_ids))
+            logits = target.score((ids + new_ids)[:-1], len(new_ids)).logits
             self.prompts.append(ids)
             self.continued.append(new_ids)
             self.target_probs.append(process(logits, SAMPLING))

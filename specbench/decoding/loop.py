@@ -1,16 +1,15 @@
 """The decode loop of all methods. Autoregressive decoding is the case of an empty proposal."""
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.model import OnDeviceModel, ScoringModel
 from specbench.decoding.generation_state import Finish, GenerationState, StopRules
 from specbench.decoding.proposal import Column, OnDeviceProposal, Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import VerificationRule
+from specbench.models.scoring import Output, ScoringModel
 from specbench.models.timing import PassLog, Stopwatch
 
 POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")
@@ -81,7 +80,10 @@ def decode(
     drafter.prefill(prompt_ids)
     draft_ready_seconds = clock.now()
     target.reset()
-    state.start(Distributions(target.score(prompt_ids, 1), sampling).draw(0, generator))
+    target.hidden_layers = drafter.hidden_layers
+    output = target.score(prompt_ids, 1)
+    state.start(Distributions(output.logits, sampling).draw(0, generator))
+    drafter.observe(Proposal(), output, Verification(0, state.ids[-1]))
     draft_passes, tokenizing = drafter.passes, drafter.tokenizing
     clear(target.passes, draft_passes, state.tokenizing, tokenizing)
     passes_of_rules: list[int] = []  # indices of draft passes
@@ -89,14 +91,14 @@ def decode(
     first_token_seconds = clock.now()
     while not state.finished:
         proposal = drafter.propose(state.ids, min(num_draft_tokens, state.num_remaining - 1), generator)
-        logits = scored(target, state.ids, proposal)
+        output = scored(target, state.ids, proposal)
         num_draft_passes, start = num_logged(draft_passes), clock.mark()
-        verification = rule(proposal, Distributions(logits, sampling), generator)
+        verification = rule(proposal, Distributions(output.logits, sampling), generator)
         target.passes.add_choice(start, clock.mark())
         passes_of_rules += range(num_draft_passes, num_logged(draft_passes))
         if isinstance(proposal, OnDeviceProposal):
-            cast(OnDeviceModel, target).resolve_pending(proposal.scored_ids)
-        drafter.observe(proposal, verification)
+            target.resolve_pending(proposal.scored_ids)
+        drafter.observe(proposal, output, verification)
         state.extend(proposal, verification)
         verifications.append(verification)
     last_token_seconds = clock.now()
@@ -121,10 +123,10 @@ def decode(
     )
 
 
-def scored(target: ScoringModel, ids: list[int], proposal: Proposal) -> torch.Tensor:
+def scored(target: ScoringModel, ids: list[int], proposal: Proposal) -> Output:
     """Returns the target's logits after `ids` and after each draft token that it reads: [num_scored + 1, vocab]."""
     if isinstance(proposal, OnDeviceProposal):
-        return cast(OnDeviceModel, target).score(ids, len(proposal.tokens) + 1, proposal.scored_tokens)
+        return target.score(ids, len(proposal.tokens) + 1, proposal.scored_tokens)
     return target.score(ids + proposal.scored_ids, len(proposal.scored_ids) + 1)
 
 

@@ -1,6 +1,7 @@
 """Eager forward passes by transformers, over a growing cache of one sequence."""
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from specbench.core.errors import ConfigError
 from specbench.models.devices import uploaded
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.models.recurrent import RecurrentStates
+from specbench.models.scoring import Output
 from specbench.models.timing import PassLog
 
 MAX_ROWS = 64  # suffixes in one batched pass
@@ -62,30 +64,33 @@ class EagerSequence:
             layer.truncate(num_tokens)
 
     @torch.inference_mode()
-    def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
-        """Returns the logits after the last `num_logits` tokens of `ids` and `tail`: [num_logits, vocab_size].
+    def score(
+        self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None, hidden_layers: Sequence[int] = ()
+    ) -> Output:
+        """Returns the logits after the last `num_logits` tokens of `ids` and `pending`, [num_logits, vocab_size], and
+        the hidden states of all tokens that were read.
 
         Feeds only the tokens after the longest prefix shared with the cache, at least the last `num_logits`, preceded
         by the tokens that recurrent layers must replay (see `rollback`). Raises ConfigError for a model that does not
         use the cache.
         """
-        num_tokens = len(ids) + (0 if tail is None else len(tail))
-        num_kept = min(num_common(self.cached_ids, ids, tail), num_tokens - num_logits)
+        num_tokens = len(ids) + (0 if pending is None else len(pending))
+        num_kept = min(num_common(self.cached_ids, ids, pending), num_tokens - num_logits)
         self.rollback(num_kept)
         num_cached = len(self.cached_ids)
-        fed = self._input(ids[num_cached:], None if tail is None else tail[max(num_cached - len(ids), 0) :])
+        fed = self._input(ids[num_cached:], None if pending is None else pending[max(num_cached - len(ids), 0) :])
         if self.recurrent is None:
-            logits = self._forward(fed, num_logits)
+            output = self._forward(fed, num_logits, hidden_layers)
         else:
             with self.recurrent.feeding(fed.shape[1], num_kept - num_cached, num_logits > 1):
-                logits = self._forward(fed, num_logits)
+                output = self._forward(fed, num_logits, hidden_layers)
         self.cached_ids += ids[num_cached:]
         self.cached_ids += [UNKNOWN] * (num_tokens - len(self.cached_ids))
         if not self._has_cached(len(self.cached_ids)):
             raise ConfigError(
                 f"model '{self.name}' does not keep its keys in the cache it is given; choose another model"
             )
-        return logits[0]
+        return Output(output.logits[0], tuple(states[0] for states in output.hidden))
 
     @torch.inference_mode()
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
@@ -102,21 +107,22 @@ class EagerSequence:
         for start in range(0, len(suffixes), MAX_ROWS):
             batch = suffixes[start : start + MAX_ROWS]
             if self.recurrent is None:
-                logits = self._forward(uploaded(torch.tensor(batch), self.device), 1)
+                logits = self._forward(uploaded(torch.tensor(batch), self.device), 1).logits
             else:
                 with self.recurrent.expanded(len(batch), len(batch[0])):
-                    logits = self._forward(uploaded(torch.tensor(batch), self.device), 1)
+                    logits = self._forward(uploaded(torch.tensor(batch), self.device), 1).logits
             self._truncate(len(ids))
             rows.append(logits[:, 0])
         return torch.cat(rows)
 
-    def _input(self, ids: list[int], tail: torch.Tensor | None = None) -> torch.Tensor:
+    def _input(self, ids: list[int], pending: torch.Tensor | None = None) -> torch.Tensor:
         """Returns the input of a pass: [1, num_tokens]."""
         known = uploaded(torch.tensor([ids], dtype=torch.long), self.device)
-        return known if tail is None else torch.cat([known, tail[None]], dim=1)
+        return known if pending is None else torch.cat([known, pending[None]], dim=1)
 
-    def _forward(self, input_ids: torch.Tensor, num_logits: int) -> torch.Tensor:
-        """Runs one timed pass: [num_rows, num_tokens] → [num_rows, num_logits, vocab_size]."""
+    def _forward(self, input_ids: torch.Tensor, num_logits: int, hidden_layers: Sequence[int] = ()) -> Output:
+        """Runs one timed pass over [num_rows, num_tokens]: logits [num_rows, num_logits, vocab_size] and the hidden
+        states of each layer, [num_rows, num_tokens, width]."""
         start = self.passes.clock.mark()
         options: dict[str, Any] = {self._cache_parameter: self.cache}
         if self._can_keep_logits:
@@ -125,9 +131,12 @@ class EagerSequence:
             num_cached = len(self.cached_ids)
             positions = torch.arange(num_cached, num_cached + input_ids.shape[1], device=self.device)
             options["position_ids"] = positions.expand(input_ids.shape)
-        logits: torch.Tensor = self.model(input_ids=input_ids, use_cache=True, **options).logits
+        if hidden_layers:
+            options["output_hidden_states"] = list(hidden_layers)
+        made = self.model(input_ids=input_ids, use_cache=True, **options)
         self.passes.add(input_ids.numel(), start, self.passes.clock.mark())
-        return logits[:, -num_logits:, : self.vocab_size]
+        hidden = tuple(made.hidden_states[layer] for layer in hidden_layers)
+        return Output(made.logits[:, -num_logits:, : self.vocab_size], hidden)
 
     def _has_cached(self, num_tokens: int) -> bool:
         """Returns whether the cache holds `num_tokens` tokens; without attention layers, whether it has any state."""
@@ -140,13 +149,13 @@ def has_recurrent_layers(cache: Cache) -> bool:
     return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers)
 
 
-def num_common(cached_ids: list[int], ids: list[int], tail: torch.Tensor | None) -> int:
-    """Returns the length of the longest common prefix of the cached tokens and of `ids` followed by `tail`. Unknown
-    cached tokens count as those of the tail."""
+def num_common(cached_ids: list[int], ids: list[int], pending: torch.Tensor | None) -> int:
+    """Returns the length of the longest common prefix of the cached tokens and of `ids` followed by `pending`. Unknown
+    cached tokens count as those of the pending."""
     found = common_prefix(cached_ids, ids)
-    if tail is None or found < len(ids):
+    if pending is None or found < len(ids):
         return found
-    return min(len(cached_ids), len(ids) + len(tail)) if UNKNOWN in cached_ids[found : found + 1] else found
+    return min(len(cached_ids), len(ids) + len(pending)) if UNKNOWN in cached_ids[found : found + 1] else found
 
 
 def common_prefix(first: list[int], second: list[int]) -> int:

@@ -147,9 +147,9 @@ def check_causal(model: CausalLM) -> None:
     """Raises ConfigError if logits are not finite, or depend on later tokens or on earlier contents of the cache."""
     ids = first_ids(model)
     try:
-        whole = model.score(ids, 8)
+        whole = model.score(ids, 8).logits
         model.reset()
-        pieces = torch.cat([model.score(ids[:4], 4), model.score(ids[:5], 1), model.score(ids, 3)])
+        pieces = torch.cat([model.score(ids[:end], num_logits).logits for end, num_logits in ((4, 4), (5, 1), (8, 3))])
         model.reset()
     except ConfigError:
         raise
@@ -179,7 +179,7 @@ def make_passes(model: CausalLM, engine: StaticEngine = "compiled") -> None:
     """Switches a model to recorded or compiled passes. If it does not support them, or gives different logits with
     static buffers, it stays eager, and `why_eager` holds the reason."""
     ids, eager = first_ids(model), model.sequence
-    expected = model.score(ids, len(ids))
+    expected = model.score(ids, len(ids)).logits
     model.reset()
     try:
         model.make_static(engine)

@@ -73,13 +73,13 @@ class StaticPasses:
             self._inputs[length] = tokens
         return self._inputs[length]
 
-    def fill(self, length: int, start: int, tokens: list[int], tail: torch.Tensor | None = None) -> None:
-        """Fills the input of a pass with `tokens` and `tail`, which follow the first `start` tokens of the sequence.
+    def fill(self, length: int, start: int, tokens: list[int], pending: torch.Tensor | None = None) -> None:
+        """Fills the input of a pass with `tokens` and `pending`, which follow the first `start` tokens of the sequence.
         The rest of the input is unchanged."""
         self.start.fill_(start)
         buffer = self.input(length)
-        if tail is not None:
-            buffer[0, len(tokens) : len(tokens) + len(tail)] = tail
+        if pending is not None:
+            buffer[0, len(tokens) : len(tokens) + len(pending)] = pending
             if not tokens:
                 return
         if length == 1:

@@ -5,10 +5,12 @@ from typing import Any
 
 import torch
 
+from specbench.core.errors import ConfigError
 from specbench.models.compiling import VERBS, compilable
 from specbench.models.devices import uploaded
 from specbench.models.drafting import Draft, Draw, RecordedDraft
 from specbench.models.eager import UNKNOWN, common_prefix, num_common
+from specbench.models.scoring import Output
 from specbench.models.static_passes import Kind, StaticPasses
 from specbench.models.timing import PassLog
 from specbench.specs.components import StaticEngine
@@ -133,27 +135,35 @@ class StaticSequence:
         del self.cached_ids[num_tokens:]
 
     @torch.inference_mode()
-    def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
-        """Returns the logits after the last `num_logits` tokens of `ids` and `tail`: [num_logits, vocab_size]."""
-        num_tokens = len(ids) + (0 if tail is None else len(tail))
-        self.rollback(min(num_common(self.cached_ids, ids, tail), num_tokens - num_logits))
+    def score(
+        self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None, hidden_layers: Sequence[int] = ()
+    ) -> Output:
+        """Returns the logits after the last `num_logits` tokens of `ids` and `pending`: [num_logits, vocab_size].
+        Raises ConfigError if hidden states are requested, which these passes do not keep."""
+        if hidden_layers:
+            raise ConfigError(
+                f"--engine {self.engine}: passes of model '{self.name}' keep no hidden states, which this "
+                "drafter reads; take --engine eager"
+            )
+        num_tokens = len(ids) + (0 if pending is None else len(pending))
+        self.rollback(min(num_common(self.cached_ids, ids, pending), num_tokens - num_logits))
         self._ensure(num_tokens)
         num_left = num_tokens - len(self.cached_ids)
         if num_left <= self._lengths[-1]:
-            return self._read(ids, num_left, tail)[-num_logits:]
-        return self._read_eagerly(ids, num_left, num_logits, tail)
+            return Output(self._read(ids, num_left, pending)[-num_logits:])
+        return Output(self._read_eagerly(ids, num_left, num_logits, pending))
 
-    def _read(self, ids: list[int], num_tokens: int, tail: torch.Tensor | None = None) -> torch.Tensor:
+    def _read(self, ids: list[int], num_tokens: int, pending: torch.Tensor | None = None) -> torch.Tensor:
         """Runs one timed pass over the next tokens: logits [num_tokens, vocab_size]."""
         made, num_cached = self._made, len(self.cached_ids)
         length = next(length for length in self._lengths if length >= num_tokens)
         first = min(num_cached, made.capacity - length)  # near the end of the buffers, cached tokens are read again
         tokens = ids[first : num_cached + num_tokens]
-        if tail is None:
+        if pending is None:
             made.fill(length, first, tokens)
         else:
             tokens += [UNKNOWN] * (num_cached + num_tokens - first - len(tokens))
-            made.fill(length, first, ids[first:], tail[max(first - len(ids), 0) :])
+            made.fill(length, first, ids[first:], pending[max(first - len(ids), 0) :])
         start = self.passes.clock.mark()
         logits = made.run(length, "all")
         self.passes.add(num_tokens, start, self.passes.clock.mark())
@@ -161,13 +171,13 @@ class StaticSequence:
         return logits[len(tokens) - num_tokens : len(tokens), : self.vocab_size]
 
     def _read_eagerly(
-        self, ids: list[int], num_tokens: int, num_logits: int, tail: torch.Tensor | None = None
+        self, ids: list[int], num_tokens: int, num_logits: int, pending: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Runs one timed eager pass over the next tokens: logits [num_logits, vocab_size]."""
         num_cached = len(self.cached_ids)
         tokens = self._tensor(ids[num_cached:])
-        if tail is not None:
-            tokens = torch.cat([tokens, tail[None, max(num_cached - len(ids), 0) :]], dim=1)
+        if pending is not None:
+            tokens = torch.cat([tokens, pending[None, max(num_cached - len(ids), 0) :]], dim=1)
         start = self.passes.clock.mark()
         logits = self._made.read_eagerly(tokens, num_cached, num_logits)
         self.passes.add(num_tokens, start, self.passes.clock.mark())
@@ -203,7 +213,7 @@ class StaticSequence:
         """Returns the logits after `ids` followed by each suffix, all of equal length: [num_suffixes, vocab_size]."""
         num_each = len(suffixes[0])
         if not self._packs or num_each > PACKED[-1]:
-            rows = [self.score(ids + suffix, 1) for suffix in suffixes]
+            rows = [self.score(ids + suffix, 1).logits for suffix in suffixes]
             self.rollback(len(ids))
             return torch.cat(rows)
         self._ensure(len(ids) + PACKED[-1])

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from specbench.decoding.drafters.model import ScoringModel
+from specbench.models.scoring import ScoringModel
 from specbench.results.verdict import (
     BaselineAnswer,
     Greedy,
@@ -72,11 +72,11 @@ def logit_gap(target: ScoringModel, ids: list[int], tokens: Sequence[int]) -> fl
     """Returns how far the lowest of the tokens' logits is below the highest logit after `ids`: the larger value of
     two fresh scorings, all of `ids` in one pass and the last token alone."""
     target.reset()
-    rows = [target.score(ids, 1)[-1].float()]
+    rows = [target.score(ids, 1).logits[-1].float()]
     if len(ids) > 1:
         target.reset()
         target.score(ids[:-1], 1)
-        rows.append(target.score(ids, 1)[-1].float())
+        rows.append(target.score(ids, 1).logits[-1].float())
     return max(float(row.max() - row[token]) for row in rows for token in tokens)
 
 
@@ -114,14 +114,14 @@ def forced(target: ScoringModel, answer: BaselineAnswer, query_lengths: Iterable
     start = len(answer.prompt_ids)
     rows = []
     for end, length in zip(range(start, len(ids)), chain([1], query_lengths), strict=False):
-        rows.append(target.score(ids[:end], min(length, end))[-1].clone())
+        rows.append(target.score(ids[:end], min(length, end)).logits[-1].clone())
     return torch.stack(rows)
 
 
 def whole(target: ScoringModel, answer: BaselineAnswer) -> torch.Tensor:
     """Returns the same logits from one pass over all tokens."""
     target.reset()
-    return target.score([*answer.prompt_ids, *answer.token_ids[:-1]], len(answer.token_ids)).clone()
+    return target.score([*answer.prompt_ids, *answer.token_ids[:-1]], len(answer.token_ids)).logits.clone()
 
 
 def gap_change(first: torch.Tensor, second: torch.Tensor) -> float:

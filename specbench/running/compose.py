@@ -13,13 +13,13 @@ from specbench.decoding.bridges import VocabularyMismatch
 from specbench.decoding.bridges.token_level import shared
 from specbench.decoding.decoder import UNKNOWN, Decoder, DraftingDecoder, QueryInfo, stream_seed
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.model import ScoringModel
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.scoring import ScoringModel
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.composition import DEFAULT
 from specbench.specs.languages import known

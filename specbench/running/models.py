@@ -9,9 +9,10 @@ from pathlib import Path
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
-from specbench.models.causal_lm import CausalLM, ModelPair, shortest_context
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.compiling import VERBS
 from specbench.models.loading import load_model
+from specbench.models.text_model import shortest_context
 from specbench.running.prompts import Budget
 from specbench.specs.components import Engine, RowEngine
 from specbench.specs.method import MethodSpec

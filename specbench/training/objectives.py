@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
-from specbench.models.causal_lm import CausalLM, shortest_context
+from specbench.models.causal_lm import CausalLM
+from specbench.models.text_model import shortest_context
 from specbench.running.prompts import Budget, encode, shortened
 from specbench.training.corrective import CorrectiveObjective, Prompts
 from specbench.training.data import TrainingData

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, Factory
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.model import ScoringModel
+from specbench.models.scoring import ScoringModel
 
 MakeDrafter = Callable[[ScoringModel], Drafter]
 

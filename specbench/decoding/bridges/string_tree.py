@@ -3,25 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters.model import ScoringModel
 from specbench.decoding.sampling import Distributions, Sampling
+from specbench.models.causal_lm import CausalLM
 from specbench.models.eager import common_prefix
 
 Suffix = tuple[int, ...]  # draft tokens after the context of a tree
-
-
-class BatchModel(ScoringModel, Protocol):
-    """A model that can also score several continuations of one sequence in one pass."""
-
-    def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
-        """Returns the logits after `ids` and each of the equally long suffixes: [num_suffixes, vocab]."""
 
 
 @dataclass
@@ -67,7 +59,7 @@ class DraftTree:
     """The continuations of one context that the draft model has read, with their next-token distributions."""
 
     def __init__(
-        self, model: BatchModel, sampling: Sampling, order: NDArray[np.int64], context: list[int], budget: Budget
+        self, model: CausalLM, sampling: Sampling, order: NDArray[np.int64], context: list[int], budget: Budget
     ) -> None:
         self.context = context
         self._model = model
@@ -97,11 +89,11 @@ class DraftTree:
         """Reads `suffix` in one pass and keeps the distributions after its prefixes of at least `shortest` tokens."""
         beginnings = [suffix[:length] for length in range(shortest, len(suffix) + 1)]
         self.budget.spend(len(beginnings), written)
-        self._keep(beginnings, self._model.score(self.context + list(suffix), len(beginnings)))
+        self._keep(beginnings, self._model.score(self.context + list(suffix), len(beginnings)).logits)
 
     def _logits(self, suffixes: list[Suffix]) -> torch.Tensor:
         if len(suffixes) == 1:
-            return self._model.score(self.context + list(suffixes[0]), 1)
+            return self._model.score(self.context + list(suffixes[0]), 1).logits
         lists = [list(suffix) for suffix in suffixes]
         shared = common_prefix(min(lists), max(lists))
         return self._model.score_batch(self.context + lists[0][:shared], [ids[shared:] for ids in lists])

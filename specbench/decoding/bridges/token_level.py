@@ -11,36 +11,33 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import MakeDrafter, VocabularyMismatch, bridge
 from specbench.decoding.bridges.translation import DraftContext
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.model import ScoringModel, end_table, on_device_model
+from specbench.decoding.drafters.model import end_table
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, OnDeviceProposal, Proposal
 from specbench.decoding.sampling import DenseProbs, Distributions, Sampling, residual
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.timing import PassLog
+from specbench.models.scoring import Output, ScoringModel
 
 
-class View:
+class View(ScoringModel):
     """A draft model behind a bridge: drafts end at the tokens `ends`, and `mask` [vocab] is added to the logits."""
 
     def __init__(self, model: ScoringModel, ends: frozenset[int], mask: torch.Tensor | None = None) -> None:
         self._model = model
         self._mask = mask
-        self.passes: PassLog = model.passes
+        self.passes = model.passes
         self.eos_token_ids = ends
-        self._deferring = on_device_model(model)
         # If tokens other than EOS end a draft, passes after them would be wasted, so each token is read at once.
-        self.defers = self._deferring is not None and ends <= model.eos_token_ids
+        self.prefers_pending = model.prefers_pending and ends <= model.eos_token_ids
 
     def reset(self) -> None:
         self._model.reset()
 
-    def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
-        model = self._deferring
-        logits = self._model.score(ids, num_logits) if model is None else model.score(ids, num_logits, tail)
-        return logits if self._mask is None else logits + self._mask
+    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        output = self._model.score(ids, num_logits, pending)
+        return output if self._mask is None else output._replace(logits=output.logits + self._mask)
 
     def resolve_pending(self, token_ids: list[int]) -> None:
-        if self._deferring is not None:
-            self._deferring.resolve_pending(token_ids)
+        self._model.resolve_pending(token_ids)
 
 
 class Common:

@@ -1,13 +1,13 @@
 """Drafters: they propose draft tokens."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from specbench.core.registry import DRAFTERS, Factory
 from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Sampling
+from specbench.models.scoring import Output, ScoringModel
 from specbench.models.timing import PassLog, Stopwatch
 
 
@@ -16,15 +16,17 @@ class Drafter:
 
     `model` is the draft model. `passes` logs its passes, or the look-ups of a drafter without a model. `tokenizing` is
     the time that the drafter spends in tokenizers. `sampling` holds the parameters it draws with. Each is None if the
-    drafter has none.
+    drafter has none. `hidden_layers` are the target's layers whose hidden states `observe` receives, numbered as in
+    transformers' `hidden_states`.
     """
 
     name: str | None = None  # of the drafter's own data or weights, which are part of a run's identity
     revision: str | None = None
-    model: Any = None
+    model: ScoringModel | None = None
     passes: PassLog | None = None
     tokenizing: Stopwatch | None = None
     sampling: Sampling | None = None
+    hidden_layers: tuple[int, ...] = ()
 
     def rehearse(self, decode: Callable[[], object]) -> None:
         """Called before the clock starts. A drafter that needs the target's tokens in advance calls `decode`."""
@@ -44,8 +46,11 @@ class Drafter:
         """Returns at most `num_draft_tokens` tokens that may follow `ids`."""
         raise NotImplementedError
 
-    def observe(self, proposal: Proposal, verification: Verification) -> None:
-        """Called after each step, for drafters that learn from what the target accepted."""
+    def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
+        """Called after each target pass with the target's output, for drafters that use what it computed or accepted.
+
+        The first pass is that of the prompt: its proposal is empty, and its next token is the first of the answer.
+        """
 
 
 def drafter(

@@ -1,6 +1,6 @@
 """The drafter that is a small language model."""
 
-from typing import Annotated, Protocol, cast
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -8,54 +8,11 @@ from pydantic import Field
 from specbench.decoding.drafters import Drafter, drafter
 from specbench.decoding.proposal import OnDeviceProposal, Proposal, up_to_end
 from specbench.decoding.sampling import Distributions, Sampling
-from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.causal_lm import ModelPair
 from specbench.models.devices import uploaded
+from specbench.models.scoring import ScoringModel
 from specbench.models.timing import PassLog
 from specbench.specs.components import DraftTemperature
-
-
-class ScoringModel(Protocol):
-    """The interface of a model that the loop and the model drafter use (models.CausalLM, or a table in a test)."""
-
-    passes: PassLog
-    eos_token_ids: frozenset[int]
-
-    def reset(self) -> None:
-        """Forgets the sequence."""
-
-    def score(self, ids: list[int], num_logits: int) -> torch.Tensor:
-        """Returns the logits after each of the last `num_logits` tokens of `ids`: [num_logits, vocab]."""
-
-
-class OnDeviceModel(ScoringModel, Protocol):
-    """A model that also reads pending tokens, which only the device knows."""
-
-    defers: bool  # whether passing pending tokens is faster for this model
-
-    def score(self, ids: list[int], num_logits: int, tail: torch.Tensor | None = None) -> torch.Tensor:
-        """Returns the logits after each of the last `num_logits` tokens of `ids` followed by `tail`, [num_tail].
-
-        A tail read earlier, and not yet resolved, must be a prefix of this one.
-        """
-
-    def resolve_pending(self, token_ids: list[int]) -> None:
-        """Tells the model the token ids of the tail that it read last."""
-
-
-def on_device_model(model: ScoringModel) -> OnDeviceModel | None:
-    """Returns the model if it should be called with pending tokens; otherwise None."""
-    return cast(OnDeviceModel, model) if getattr(model, "defers", False) else None
-
-
-def recorded_drafts(model: ScoringModel) -> CausalLM | None:
-    """Returns the model if it drafts by itself; None behind a bridge, which changes its end tokens or logits."""
-    return model if isinstance(model, CausalLM) else None
-
-
-def reserve_drafts(model: ScoringModel, num_draft_tokens: int, sampling: Sampling) -> tuple[int, float]:
-    """Records the CUDA graphs of drafting, if the model uses any; returns their number and the seconds taken."""
-    recorded = recorded_drafts(model)
-    return (0, 0.0) if recorded is None else recorded.reserve_draft(num_draft_tokens, sampling)
 
 
 class ModelDrafter(Drafter):
@@ -65,6 +22,7 @@ class ModelDrafter(Drafter):
     step's outcome is read.
     """
 
+    model: ScoringModel
     sampling: Sampling
 
     def __init__(self, model: ScoringModel, sampling: Sampling) -> None:
@@ -80,16 +38,16 @@ class ModelDrafter(Drafter):
         self.model.score(prompt_ids, 1)
 
     def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
-        return reserve_drafts(self.model, num_draft_tokens, self.sampling)
+        return self.model.reserve_draft(num_draft_tokens, self.sampling)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        if (model := on_device_model(self.model)) is not None and num_draft_tokens:
-            return self._deferred(model, ids, num_draft_tokens, generator)
+        if self.model.prefers_pending and num_draft_tokens:
+            return self._on_device(ids, num_draft_tokens, generator)
         mark = self.model.passes.clock.mark
         drafted_ids = list(ids)
         rows: list[Distributions] = []
         for _ in range(num_draft_tokens):
-            distribution = Distributions(self.model.score(drafted_ids, 1), self.sampling)
+            distribution = Distributions(self.model.score(drafted_ids, 1).logits, self.sampling)
             start = mark()
             token = distribution.draw(0, generator)
             self.model.passes.add_choice(start, mark())
@@ -99,36 +57,34 @@ class ModelDrafter(Drafter):
                 break
         return Proposal(drafted_ids[len(ids) :], Distributions.concat(rows) if rows else None)
 
-    def _deferred(
-        self, model: OnDeviceModel, ids: list[int], num_draft_tokens: int, generator: torch.Generator
-    ) -> OnDeviceProposal:
+    def _on_device(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> OnDeviceProposal:
         if self._last is not None:
-            model.resolve_pending(self._last.scored_ids)
-        tokens, distributions = self._drafted(model, ids, num_draft_tokens, generator)
+            self.model.resolve_pending(self._last.scored_ids)
+        tokens, distributions = self._drafted(ids, num_draft_tokens, generator)
         if self._is_end is None:
-            self._is_end = end_table(model.eos_token_ids, distributions.logits.shape[-1], tokens.device)
+            self._is_end = end_table(self.model.eos_token_ids, distributions.logits.shape[-1], tokens.device)
         stays = up_to_end(self._is_end.index_select(0, tokens))
         self._last = OnDeviceProposal(tokens, stays, distributions)
         return self._last
 
     def _drafted(
-        self, model: OnDeviceModel, ids: list[int], num_draft_tokens: int, generator: torch.Generator
+        self, ids: list[int], num_draft_tokens: int, generator: torch.Generator
     ) -> tuple[torch.Tensor, Distributions]:
         """Returns pending draft tokens, [num_draft_tokens], and the distributions they were drawn from."""
-        if (recorded := recorded_drafts(model)) is not None:
-            draft = recorded.draft(ids, num_draft_tokens, self.sampling, generator)
-            if draft is not None:
-                return draft.tokens, Distributions(draft.logits, self.sampling, draft.probs)
-        tail: torch.Tensor | None = None
+        draft = self.model.draft(ids, num_draft_tokens, self.sampling, generator)
+        if draft is not None:
+            return draft.tokens, Distributions(draft.logits, self.sampling, draft.probs)
+        mark = self.model.passes.clock.mark
+        pending: torch.Tensor | None = None
         rows: list[Distributions] = []
         for _ in range(num_draft_tokens):
-            rows.append(Distributions(model.score(ids, 1, tail), self.sampling))
-            start = model.passes.clock.mark()
+            rows.append(Distributions(self.model.score(ids, 1, pending).logits, self.sampling))
+            start = mark()
             token = rows[-1].draw_all(generator)
-            model.passes.add_choice(start, model.passes.clock.mark())
-            tail = token if tail is None else torch.cat([tail, token])
-        assert tail is not None
-        return tail, Distributions.concat(rows)
+            self.model.passes.add_choice(start, mark())
+            pending = token if pending is None else torch.cat([pending, token])
+        assert pending is not None
+        return pending, Distributions.concat(rows)
 
 
 def end_table(ends: frozenset[int], vocab_size: int, device: torch.device) -> torch.Tensor:

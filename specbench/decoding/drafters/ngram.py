@@ -166,7 +166,7 @@ class NgramDrafter(Drafter):
         self, model: NgramModel, sampling: Sampling, eos_token_ids: frozenset[int], vocab_size: int,
         device: torch.device, name: str | None = None,
     ) -> None:  # fmt: skip
-        self.model = model
+        self.ngram = model
         self.sampling = sampling
         self.eos_token_ids = eos_token_ids
         self.vocab_size = vocab_size
@@ -182,7 +182,7 @@ class NgramDrafter(Drafter):
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         assert self.passes is not None
         mark = self.passes.clock.mark
-        num_before = self.model.order - 1
+        num_before = self.ngram.order - 1
         context = ids[max(0, len(ids) - num_before) :]
         rows: list[Row] = []
         token_ids: list[int] = []

@@ -13,11 +13,11 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters import Drafter, drafter
-from specbench.decoding.drafters.model import ScoringModel, on_device_model, recorded_drafts, reserve_drafts
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Distributions, DraftProbs, Sampling, draw, residual
 from specbench.models.causal_lm import ModelPair
 from specbench.models.devices import uploaded
+from specbench.models.scoring import ScoringModel
 from specbench.models.timing import PassLog
 
 COINS = 0x5EED  # separates these draws from the run's: the rule draws the same in rehearsal and measurement
@@ -95,7 +95,7 @@ class Plan:
         known = self._foreseen[len(ids) :] if self._foreseen[: len(ids)] == ids else []
         guess = [*known, *([ids[-1]] * num_tokens)][:num_tokens]
         while True:
-            logits = self.target.score([*ids, *guess], num_tokens + 1)[:num_tokens]
+            logits = self.target.score([*ids, *guess], num_tokens + 1).logits[:num_tokens]
             best: list[int] = logits.argmax(dim=-1).tolist()
             if best == guess:
                 self._foreseen = [*ids, *best]
@@ -107,7 +107,7 @@ class Plan:
         token_ids: list[int] = []
         parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         for _ in range(num_draft_tokens):
-            logits = self.target.score([*ids, *token_ids], 1)
+            logits = self.target.score([*ids, *token_ids], 1).logits
             target_probs = Distributions(logits, self.sampling).probs[0]
             wrong = self._least_likely(logits)[0]
             of_wrong = target_probs[wrong]
@@ -143,6 +143,7 @@ class SyntheticDrafter(Drafter):
     A drafted EOS ends the draft. Without a rehearsal, the target passes of the plan are included in the measured time.
     """
 
+    model: ScoringModel
     sampling: Sampling
 
     def __init__(self, target: ScoringModel, model: ScoringModel, acceptance: float, sampling: Sampling) -> None:
@@ -167,7 +168,7 @@ class SyntheticDrafter(Drafter):
             self._written = None
 
     def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
-        return reserve_drafts(self.model, num_draft_tokens, self.sampling)
+        return self.model.reserve_draft(num_draft_tokens, self.sampling)
 
     def prefill(self, prompt_ids: list[int]) -> None:
         self._cues, self._script = None if self._script is None else iter(self._script), None
@@ -203,22 +204,21 @@ class SyntheticDrafter(Drafter):
 
     def _draft(self, ids: list[int], token_ids: list[int], generator: torch.Generator) -> None:
         """Makes the passes and draws of a model drafter for these tokens after `ids`; the draws are discarded."""
-        model, mark = on_device_model(self.model), self.model.passes.clock.mark
-        tail = uploaded(torch.tensor(token_ids, dtype=torch.long), generator.device)
-        recorded = recorded_drafts(self.model) if token_ids else None
-        if recorded is not None and recorded.draft(ids, len(token_ids), self.sampling, generator, tail) is not None:
-            recorded.resolve_pending(token_ids)
+        mark = self.model.passes.clock.mark
+        tokens = uploaded(torch.tensor(token_ids, dtype=torch.long), generator.device)
+        if token_ids and self.model.draft(ids, len(token_ids), self.sampling, generator, tokens) is not None:
+            self.model.resolve_pending(token_ids)
             return
         for number in range(len(token_ids)):
-            if model is None:
-                logits = self.model.score([*ids, *token_ids[:number]], 1)
+            if self.model.prefers_pending:
+                output = self.model.score(ids, 1, tokens[:number] if number else None)
             else:
-                logits = model.score(ids, 1, tail[:number] if number else None)
+                output = self.model.score([*ids, *token_ids[:number]], 1)
             start = mark()
-            Distributions(logits, self.sampling).draw_all(generator)
+            Distributions(output.logits, self.sampling).draw_all(generator)
             self.model.passes.add_choice(start, mark())
-        if model is not None:
-            model.resolve_pending(token_ids)
+        if self.model.prefers_pending:
+            self.model.resolve_pending(token_ids)
 
 
 ACCEPTANCE = "α: the probability that a draft token is accepted, given that all before it were."

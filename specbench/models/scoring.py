@@ -1,0 +1,60 @@
+"""The interface of a model that scores one cached sequence: all that the decode loop and the drafters call."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from specbench.models.timing import PassLog
+
+if TYPE_CHECKING:
+    from specbench.models.drafting import Draft, Draw
+
+
+class Output(NamedTuple):
+    """The result of a pass: logits [num_logits, vocab], and the hidden states of each layer in
+    `ScoringModel.hidden_layers`, [num_read, width], of all tokens that the pass read."""
+
+    logits: torch.Tensor
+    hidden: tuple[torch.Tensor, ...] = ()
+
+
+class ScoringModel:
+    """Scores a sequence whose passes are cached: `score` reads only tokens that are not cached yet.
+
+    `hidden_layers` are the layers whose hidden states `score` returns, numbered as in transformers' `hidden_states`
+    (0: the embeddings). `prefers_pending` is true if passes over pending tokens, which only the device knows, are
+    faster than passes over tokens that were read from the device.
+    """
+
+    passes: PassLog
+    eos_token_ids: frozenset[int]
+    prefers_pending: bool = False
+    hidden_layers: tuple[int, ...] = ()
+
+    def reset(self) -> None:
+        """Drops the cached sequence; the buffers are kept."""
+        raise NotImplementedError
+
+    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        """Returns the logits after each of the last `num_logits` tokens of `ids` followed by `pending`, [num_pending].
+
+        Pending tokens that an earlier pass read, and that are not yet resolved, come first.
+        """
+        raise NotImplementedError
+
+    def resolve_pending(self, token_ids: list[int]) -> None:
+        """Supplies the ids of the pending tokens of the last pass."""
+        raise NotImplementedError
+
+    def reserve_draft(self, num_tokens: int, draw: "Draw") -> tuple[int, float]:
+        """Records drafts of `num_tokens` tokens as CUDA graphs, if the engine has any. Returns the number of recorded
+        graphs and the seconds spent."""
+        return 0, 0.0
+
+    def draft(
+        self, ids: list[int], num_tokens: int, draw: "Draw", generator: torch.Generator,
+        given: torch.Tensor | None = None,
+    ) -> "Draft | None":  # fmt: skip
+        """Drafts `num_tokens` tokens after `ids` with one recorded graph. Returns None if no matching graph was
+        recorded. `resolve_pending` supplies the ids later. `given` [num_tokens]: tokens that replace the drawn ones."""
+        return None

@@ -71,14 +71,16 @@ class GenerationState:
 
     def extend(self, proposal: Proposal, verification: Verification) -> Step:
         """Emits the accepted tokens and the next token, up to the generation's end; returns the step's counts."""
-        accepted = proposal.token_ids[: verification.num_accepted]
+        assert verification.num_accepted <= proposal.num_drafted, "more tokens were accepted than drafted"
+        accepted = [proposal.token_ids[node] for node in verification.path]
         num_emitted = self._emit([*accepted, verification.next_token])
         num_accepted = min(verification.num_accepted, num_emitted)
-        rejected = verification.num_accepted < proposal.num_drafted
+        rejected = proposal.has_children(verification.path[-1] if verification.path else -1)
         next_token_emitted = num_emitted > verification.num_accepted
         step = Step(
-            proposal.num_drafted, num_accepted + int(rejected and next_token_emitted), num_accepted, num_emitted
-        )
+            proposal.num_drafted, num_accepted + int(rejected and next_token_emitted), num_accepted, num_emitted,
+            proposal.num_nodes,
+        )  # fmt: skip
         self.steps.append(step)
         return step
 

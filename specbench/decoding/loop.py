@@ -6,7 +6,7 @@ import torch
 
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.generation_state import Finish, GenerationState, StopRules
-from specbench.decoding.proposal import Column, OnDeviceProposal, Proposal, Step, Verification
+from specbench.decoding.proposal import Column, OnDeviceProposal, Proposal, Step, TreeProposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.scoring import Output, ScoringModel
@@ -98,6 +98,8 @@ def decode(
         passes_of_rules += range(num_draft_passes, num_logged(draft_passes))
         if isinstance(proposal, OnDeviceProposal):
             target.resolve_pending(proposal.scored_ids)
+        if isinstance(proposal, TreeProposal):
+            target.keep_path(verification.path)
         drafter.observe(proposal, output, verification)
         state.extend(proposal, verification)
         verifications.append(verification)
@@ -125,6 +127,8 @@ def decode(
 
 def scored(target: ScoringModel, ids: list[int], proposal: Proposal) -> Output:
     """Returns the target's logits after `ids` and after each draft token that it reads: [num_scored + 1, vocab]."""
+    if isinstance(proposal, TreeProposal):
+        return target.score_tree(ids, proposal.token_ids, proposal.parents)
     if isinstance(proposal, OnDeviceProposal):
         return target.score(ids, len(proposal.tokens) + 1, proposal.scored_tokens)
     return target.score(ids + proposal.scored_ids, len(proposal.scored_ids) + 1)

@@ -1,5 +1,6 @@
 """Proposals, verifications and steps: the values that the drafter, the verification rule and the loop exchange."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -54,7 +55,13 @@ class Proposal:
 
     @property
     def num_drafted(self) -> int:
+        """The number of draft tokens on the longest path."""
         return len(self._token_ids)
+
+    @property
+    def parents(self) -> Sequence[int]:
+        """The parent of each draft token, −1 for those that follow the sequence. In a chain it is the token before."""
+        return range(-1, len(self.token_ids) - 1)
 
     @property
     def ended(self) -> bool:
@@ -67,7 +74,20 @@ class Proposal:
 
     def on(self, device: torch.device) -> torch.Tensor:
         """Returns the draft tokens as a tensor on `device`: [num_drafted]."""
-        return uploaded(torch.tensor(self._token_ids), device)
+        return uploaded(torch.tensor(self._token_ids, dtype=torch.long), device)
+
+    def child(self, node: int, token: int) -> int | None:
+        """Returns the draft token after draft token `node`, if it is this token. Every draft follows node −1."""
+        return node + 1 if self.token_ids[node + 1 : node + 2] == [token] else None
+
+    def has_children(self, node: int) -> bool:
+        """Returns whether draft tokens follow draft token `node`."""
+        return node + 1 < len(self.token_ids)
+
+    @property
+    def num_nodes(self) -> int | None:
+        """The number of draft tokens of a tree; None for a chain."""
+        return None
 
     def accepted_prefix(self, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the number of accepted tokens and whether all are accepted, each [1], from flags [num_drafted]."""
@@ -92,7 +112,9 @@ Column = torch.Tensor | list[float] | None
 
 @dataclass(frozen=True)
 class Verification:
-    """The decision of a verification rule, with columns of values per draft token (None where undefined).
+    """The decision of a verification rule, with columns of values per judged position (None where undefined).
+
+    `nodes` are the accepted draft tokens by index, along a path from the root; None for the first `num_accepted`.
 
     `attempted` holds, for each position at which the drafter drew a token, the probability that a draft token is drawn
     and accepted. Only drafts that withhold their end token have it; it has one more entry than the other columns if the
@@ -106,16 +128,65 @@ class Verification:
     overlap: Column = None
     divergence: Column = None
     attempted: Column = None
+    nodes: tuple[int, ...] | None = None
+
+    @property
+    def path(self) -> Sequence[int]:
+        """The indices of the accepted draft tokens, from the root on: [num_accepted]."""
+        return range(self.num_accepted) if self.nodes is None else self.nodes
 
 
 @dataclass(frozen=True)
 class Step:
-    """The token counts of one target pass after the prefill: accepted ≤ judged ≤ drafted, emitted ≤ accepted + 1."""
+    """The token counts of one target pass after the prefill: accepted ≤ judged ≤ drafted, emitted ≤ accepted + 1.
+
+    Of a draft tree, drafted, judged and accepted count levels: `num_drafted` is its depth, `num_nodes` its size.
+    """
 
     num_drafted: int
     num_judged: int
     num_accepted: int
     num_emitted: int
+    num_nodes: int | None = None  # None for a chain, whose size is num_drafted
+
+
+class TreeProposal(Proposal):
+    """Draft tokens of which several may follow the same token. Each token is written with its path from the root.
+
+    `parents` holds the index of each token's parent, which comes before the token; −1 is the end of the sequence.
+    Raises ValueError for a parent that does not come before its child and for two equal tokens with one parent.
+    """
+
+    def __init__(self, token_ids: list[int], parents: Sequence[int], probs: DraftProbs | None = None) -> None:
+        super().__init__(token_ids, probs)
+        self._parents = tuple(parents)
+        self._children: dict[tuple[int, int], int] = {}
+        depths: list[int] = []
+        for index, (token, parent) in enumerate(zip(token_ids, parents, strict=True)):
+            if not -1 <= parent < index or (parent, token) in self._children:
+                raise ValueError(f"node {index}: token {token} cannot be a child of node {parent}")
+            self._children[parent, token] = index
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        self._depth = max(depths, default=0)
+
+    @property
+    def num_drafted(self) -> int:
+        return self._depth
+
+    @property
+    def parents(self) -> Sequence[int]:
+        return self._parents
+
+    def child(self, node: int, token: int) -> int | None:
+        """Returns the child of a node that is this token; None if there is none."""
+        return self._children.get((node, token))
+
+    def has_children(self, node: int) -> bool:
+        return node in self._parents
+
+    @property
+    def num_nodes(self) -> int | None:
+        return len(self._token_ids)
 
 
 class OnDeviceProposal(Proposal):

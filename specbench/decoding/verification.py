@@ -18,6 +18,7 @@ from specbench.decoding.proposal import (
     OUT_OF_VOCABULARY,
     Column,
     Proposal,
+    TreeProposal,
     Verification,
     at_tokens,
 )
@@ -34,12 +35,16 @@ class VerificationRule:
         raise NotImplementedError
 
 
-def rule(name: str, *, lossless: bool, requires: frozenset[str]) -> Callable[[Factory], Factory]:
-    """Registers a rule factory with the attributes that the composition check reads."""
+def rule(
+    name: str, *, lossless: bool, requires: frozenset[str], verifies_trees: bool = False
+) -> Callable[[Factory], Factory]:
+    """Registers a rule factory with the attributes that the composition check reads. `verifies_trees` is true if the
+    rule judges draft trees as well as chains."""
 
     def add(factory: Factory) -> Factory:
         factory.lossless = lossless  # type: ignore[attr-defined]
         factory.requires = requires  # type: ignore[attr-defined]
+        factory.verifies_trees = verifies_trees  # type: ignore[attr-defined]
         return RULES.register(name)(factory)
 
     return add
@@ -134,11 +139,12 @@ def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verification
     return Verification(num_accepted, best[num_accepted], target_prob, draft_prob, overlap, attempted=attempted)
 
 
-@rule("exact_match", lossless=True, requires=frozenset())
+@rule("exact_match", lossless=True, requires=frozenset(), verifies_trees=True)
 def exact_match_rule() -> VerificationRule:
     """A token is drawn from the target at every position; draft tokens are accepted while they equal it
-    (arXiv:2502.05202, Alg. 2). Lossless for any draft, since every output token is drawn from the target; a draft token
-    x is accepted with probability p(x)."""
+    (arXiv:2502.05202, Alg. 2). In a draft tree the path goes from each token to its child that equals the target's.
+    Lossless for any draft, since every output token is drawn from the target; a draft token x is accepted with
+    probability p(x)."""
     return exact_match
 
 
@@ -147,6 +153,8 @@ class ExactMatch(VerificationRule):
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         (own,) = proposal.read(target.draw_all(generator))
+        if isinstance(proposal, TreeProposal):
+            return _descend(proposal, target, own)
         matches = [token == choice for token, choice in zip(proposal.token_ids, own, strict=False)]
         num_accepted = leading(matches)
         if not matches:
@@ -160,6 +168,23 @@ class ExactMatch(VerificationRule):
 
 
 exact_match = ExactMatch()
+
+
+def _descend(proposal: TreeProposal, target: Distributions, own: list[int]) -> Verification:
+    """Walks from the root of a tree to the child that equals the target's own token, while there is one.
+
+    `own` are tokens drawn from the target after the sequence and after each node: [num_nodes + 1].
+    """
+    path: list[int] = []
+    node = -1
+    while (child := proposal.child(node, own[node + 1])) is not None:
+        path.append(child)
+        node = child
+    parents = torch.tensor(proposal.parents, dtype=torch.long, device=target.logits.device) + 1
+    of_nodes = at_tokens(target.probs.index_select(0, parents), proposal.on(target.logits.device))
+    of_children = of_nodes.new_zeros(len(own)).index_add(0, parents, of_nodes)
+    visited = torch.tensor([0, *(node + 1 for node in path)], device=target.logits.device)
+    return Verification(len(path), own[node + 1], overlap=of_children.index_select(0, visited), nodes=tuple(path))
 
 
 def leading(flags: list[bool]) -> int:

@@ -1,6 +1,6 @@
 """A Hugging Face causal language model with its tokenizer and its cached sequence."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -76,6 +76,12 @@ class CausalLM(TextModel, ScoringModel):
         Reads only the tokens after the longest prefix shared with the cache, and at least the last `num_logits`.
         """
         return self.sequence.score(ids, num_logits, pending, self.hidden_layers)
+
+    def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int]) -> Output:
+        return self.sequence.score_tree(ids, tree_ids, parents, self.hidden_layers)
+
+    def keep_path(self, path: Sequence[int]) -> None:
+        self.sequence.keep_path(path)
 
     def resolve_pending(self, token_ids: list[int]) -> None:
         """Supplies the ids of the last pass's pending tokens. Cached tokens with unknown ids would be fed again."""

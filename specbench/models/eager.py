@@ -13,6 +13,7 @@ from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.models.recurrent import RecurrentStates
 from specbench.models.scoring import Output
 from specbench.models.timing import PassLog
+from specbench.models.tree_attention import tree_inputs
 
 MAX_ROWS = 64  # suffixes in one batched pass
 UNKNOWN = -2  # the id of a cached token that only the device knows
@@ -31,6 +32,7 @@ class EagerSequence:
         self.recurrent = RecurrentStates(model, self.cache, name) if has_recurrent_layers(self.cache) else None
         self._attention_layers = [layer for layer in self.cache.layers if isinstance(layer, PreallocatedLayer)]
         self.cached_ids: list[int] = []
+        self._tree_ids: list[int] = []  # of the tree read last
         parameters = inspect.signature(model.forward).parameters
         self._can_keep_logits = "logits_to_keep" in parameters
         # Some hybrids count positions from zero in every pass; models without attention take no positions.
@@ -93,6 +95,39 @@ class EagerSequence:
         return Output(output.logits[0], tuple(states[0] for states in output.hidden))
 
     @torch.inference_mode()
+    def score_tree(
+        self, ids: list[int], tree_ids: list[int], parents: Sequence[int], hidden_layers: Sequence[int] = ()
+    ) -> Output:
+        """Returns the logits after `ids` and after each token of a tree, [num_nodes + 1, vocab_size], from one pass.
+
+        `keep_path` must follow. Raises ConfigError for a model with recurrent layers, whose state depends on the path.
+        """
+        if self.recurrent is not None:
+            raise ConfigError(
+                f"model '{self.name}' has recurrent layers, which cannot read a draft tree in one pass; use a method "
+                "that drafts chains"
+            )
+        self.rollback(min(common_prefix(self.cached_ids, ids), len(ids) - 1))
+        num_cached = len(self.cached_ids)
+        windows = {layer.is_sliding for layer in self._attention_layers}
+        positions, mask = tree_inputs(self.model, windows, num_cached, len(ids) - num_cached, parents)
+        options = {"position_ids": positions, "attention_mask": mask}
+        output = self._forward(self._input(ids[num_cached:] + tree_ids), len(tree_ids) + 1, hidden_layers, **options)
+        self.cached_ids += ids[num_cached:]
+        self._tree_ids = tree_ids
+        return Output(output.logits[0], tuple(states[0] for states in output.hidden))
+
+    @torch.inference_mode()
+    def keep_path(self, path: Sequence[int]) -> None:
+        """Keeps the tokens `path` of the tree read last in the cache, as if they had followed the sequence, and drops
+        the others."""
+        start = len(self.cached_ids)
+        places = torch.tensor([start + node for node in path], dtype=torch.long, device=self.device)
+        for layer in self._attention_layers:
+            layer.keep(start, places)
+        self.cached_ids += [self._tree_ids[node] for node in path]
+
+    @torch.inference_mode()
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
         """Returns the logits after `ids` followed by each suffix: [num_suffixes, vocab_size].
 
@@ -120,11 +155,13 @@ class EagerSequence:
         known = uploaded(torch.tensor([ids], dtype=torch.long), self.device)
         return known if pending is None else torch.cat([known, pending[None]], dim=1)
 
-    def _forward(self, input_ids: torch.Tensor, num_logits: int, hidden_layers: Sequence[int] = ()) -> Output:
+    def _forward(
+        self, input_ids: torch.Tensor, num_logits: int, hidden_layers: Sequence[int] = (), **options: Any
+    ) -> Output:
         """Runs one timed pass over [num_rows, num_tokens]: logits [num_rows, num_logits, vocab_size] and the hidden
         states of each layer, [num_rows, num_tokens, width]."""
         start = self.passes.clock.mark()
-        options: dict[str, Any] = {self._cache_parameter: self.cache}
+        options[self._cache_parameter] = self.cache
         if self._can_keep_logits:
             options["logits_to_keep"] = num_logits
         if self._needs_positions:

@@ -86,6 +86,13 @@ class PreallocatedLayer(CacheLayerMixin):
             new[:, :, : self.length] = old[:, :, : self.length]
             setattr(self, name, new)
 
+    def keep(self, start: int, places: torch.Tensor) -> None:
+        """Moves the tokens at `places`, all at or after `start`, to `start` and drops everything else after `start`."""
+        assert self.keys is not None and self.values is not None
+        self.length = start + len(places)
+        for buffer in (self.keys, self.values):
+            buffer[:, :, start : self.length] = buffer.index_select(2, places)
+
     def truncate(self, length: int) -> None:
         self.length = min(self.length, length)
 

@@ -1,5 +1,6 @@
 """The interface of a model that scores one cached sequence: all that the decode loop and the drafters call."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -40,6 +41,18 @@ class ScoringModel:
 
         Pending tokens that an earlier pass read, and that are not yet resolved, come first.
         """
+        raise NotImplementedError
+
+    def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int]) -> Output:
+        """Returns the logits after `ids` and after each token of a tree, [num_nodes + 1, vocab], from one pass.
+
+        `parents` holds the index of each token's parent in the tree, −1 for those that follow `ids`. `keep_path` must
+        follow. Raises ConfigError if the model cannot read trees.
+        """
+        raise NotImplementedError
+
+    def keep_path(self, path: Sequence[int]) -> None:
+        """Keeps the tokens `path` of the tree read last, from the root on, in the cached sequence."""
         raise NotImplementedError
 
     def resolve_pending(self, token_ids: list[int]) -> None:

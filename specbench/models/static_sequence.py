@@ -153,6 +153,19 @@ class StaticSequence:
             return Output(self._read(ids, num_left, pending)[-num_logits:])
         return Output(self._read_eagerly(ids, num_left, num_logits, pending))
 
+    def score_tree(
+        self, ids: list[int], tree_ids: list[int], parents: Sequence[int], hidden_layers: Sequence[int] = ()
+    ) -> Output:
+        """Raises ConfigError: these passes read chains only."""
+        raise ConfigError(
+            f"--engine {self.engine}: passes of model '{self.name}' cannot read draft trees; take --engine eager, or a "
+            "method that drafts chains"
+        )
+
+    def keep_path(self, path: Sequence[int]) -> None:
+        """Raises ConfigError, as `score_tree` does."""
+        self.score_tree([], [], [])
+
     def _read(self, ids: list[int], num_tokens: int, pending: torch.Tensor | None = None) -> torch.Tensor:
         """Runs one timed pass over the next tokens: logits [num_tokens, vocab_size]."""
         made, num_cached = self._made, len(self.cached_ids)

@@ -9,6 +9,7 @@ from typing import Any
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
+from specbench.decoding.proposal import Step
 from specbench.models.causal_lm import CausalLM
 from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, conversation, encode, shortened
@@ -93,6 +94,7 @@ def recorded(generation: Generation) -> dict[str, Any]:
         "token_ids": generation.token_ids,
         "finish": generation.finish,
         "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps],
+        **({"tree_nodes": sizes} if (sizes := tree_sizes(generation.steps)) else {}),
         "positions": generation.positions,
         **({"attempted": generation.attempted} if generation.attempted is not None else {}),
         "passes": {"target": generation.target_passes, "draft": generation.draft_passes},
@@ -103,6 +105,11 @@ def recorded(generation: Generation) -> dict[str, Any]:
         "tokenizer_seconds": generation.tokenizer_seconds,
         **({"external": asdict(generation.external)} if generation.external else {}),
     }
+
+
+def tree_sizes(steps: Sequence[Step]) -> list[int]:
+    """Returns the number of draft tokens of each step's tree; nothing if all steps had chains."""
+    return [step.num_nodes or 0 for step in steps] if any(step.num_nodes is not None for step in steps) else []
 
 
 def judged(scorer: Scorer, text: str, reference: Reference | None) -> dict[str, Any]:

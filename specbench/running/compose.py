@@ -76,7 +76,7 @@ def make_rule(method: MethodSpec) -> VerificationRule:
     if not isinstance(made, VerificationRule):
         raise ConfigError(
             f"method '{method.name}': rule '{method.verification.rule}' made a {type(made).__name__}, which is no "
-            "specbench.decoding.verification.Rule: derive its class from that one"
+            "specbench.decoding.verification.VerificationRule: derive its class from that one"
         )
     return made
 

@@ -4,6 +4,7 @@
 
 token_ids, text, finish     the answer, and why it ended: eos, stop, length or context
 steps                       [drafted, judged, accepted, emitted] per target pass; the first token belongs to no step
+tree_nodes                  draft trees only: draft tokens per step; the counts of `steps` are then levels of the tree
 positions                   per judged draft token p(x), q(x), Σ min(p, q), the rule's divergence; null where undefined
 attempted                   union and tli only: (1 − P(end)) · Σ min(p, q given no end), per position at which the
                             drafter drew a token, including positions at which it drew the end of the text
@@ -17,6 +18,7 @@ decoded_by                  the model that decoded alone, if one did
 """
 
 import json
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -215,6 +217,7 @@ class GenerationShape(Strict):
     text: Any
     finish: Literal["eos", "stop", "length", "context"]
     steps: list[Step]
+    tree_nodes: list[Count] | None = None
     positions: dict[str, Values]
     attempted: list[Finite] | None = None  # only for drafts that do not propose the end token
     passes: Passes
@@ -294,6 +297,10 @@ def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
                 f"step {number} has {drafted} drafted (of at most {num_draft_tokens}), {judged} judged, "
                 f"{accepted} accepted, {emitted} emitted"
             )
+    sizes = generation.get("tree_nodes")
+    depths = [step[DRAFTED] for step in generation["steps"]]
+    if sizes is not None and (len(sizes) != len(depths) or any(map(operator.lt, sizes, depths))):
+        problems.append(f"trees of {sizes} draft tokens for steps with {depths} levels")
     for key, values in generation["positions"].items():
         if values is not None and len(values) != step_sum(generation, JUDGED):
             problems.append(f"{len(values)} {key} values for {step_sum(generation, JUDGED)} judged tokens")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from specbench.core.errors import ConfigError
-from specbench.core.registry import DRAFTERS
+from specbench.core.registry import DRAFTERS, RULES
 from specbench.specs.components import DrafterSpec, Spec
 from specbench.specs.languages import known
 
@@ -137,6 +137,12 @@ def _check_features(method: "MethodSpec") -> None:
             f"verification.rule = '{method.verification.rule}': drafter '{method.drafter.type}' prescribes what rule "
             f"'{method.prescribes}' accepts: write verification: {{rule: {method.prescribes}}}"
         )
+    if proposes_trees(method) and not getattr(method.verification.factory, "verifies_trees", False):
+        able = [name for name in RULES.names() if getattr(RULES.get(name), "verifies_trees", False)]
+        raise ConfigError(
+            f"verification.rule = '{method.verification.rule}': judges chains only, and drafter "
+            f"'{method.drafter.type}' proposes trees: choose a rule for trees ({', '.join(able)})"
+        )
     requires = feature_set(method.verification.factory, "requires")
     removed = requires & feature_set(method.bridge.factory, "removes")
     if removed:
@@ -152,6 +158,11 @@ def _check_features(method: "MethodSpec") -> None:
             f"verification.rule = '{method.verification.rule}': needs {', '.join(sorted(lacking))}, which drafter "
             f"'{method.drafter.type}' lacks: choose another rule or a drafter that has it ({', '.join(able)})"
         )
+
+
+def proposes_trees(method: "MethodSpec") -> bool:
+    """Returns whether a proposal of the method's drafter may be a tree."""
+    return bool(getattr(method.drafter.factory, "proposes_trees", False))
 
 
 def feature_set(factory: Any, attribute: str) -> frozenset[str]:

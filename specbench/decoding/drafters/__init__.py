@@ -54,12 +54,18 @@ class Drafter:
 
 
 def drafter(
-    name: str, *, provides: frozenset[str], needs_model: bool, needs: str | None = None, prescribes: str | None = None
+    name: str,
+    *,
+    provides: frozenset[str],
+    needs_model: bool,
+    needs: str | None = None,
+    prescribes: str | None = None,
+    proposes_trees: bool = False,
 ) -> Callable[[Factory], Factory]:
     """Registers a drafter factory with the attributes that the composition check reads.
 
     `needs` describes what else a user must provide. `prescribes` names the verification rule whose acceptance rate the
-    drafter sets, so that it is not a measurement.
+    drafter sets, so that it is not a measurement. `proposes_trees` is true if a proposal may be a tree.
     """
 
     def add(factory: Factory) -> Factory:
@@ -67,6 +73,7 @@ def drafter(
         factory.needs_model = needs_model  # type: ignore[attr-defined]
         factory.needs = needs  # type: ignore[attr-defined]
         factory.prescribes = prescribes  # type: ignore[attr-defined]
+        factory.proposes_trees = proposes_trees  # type: ignore[attr-defined]
         return DRAFTERS.register(name)(factory)
 
     return add

@@ -1,0 +1,69 @@
+"""Positions and attention masks for a pass over a draft tree (SpecInfer, arXiv:2305.09781, §4.2)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from specbench.core.errors import ConfigError
+
+ATTENTION = ("sdpa", "eager")  # the implementations that accept a mask per query and key
+
+
+def depths(parents: Sequence[int]) -> list[int]:
+    """Returns the depth of each node, 1 for the children of the root, whose parent is −1: [num_nodes]."""
+    found: list[int] = []
+    for parent in parents:
+        found.append(1 if parent < 0 else found[parent] + 1)
+    return found
+
+
+def ancestors(parents: Sequence[int]) -> torch.Tensor:
+    """Returns for each node (row) whether a node (column) is the node itself or an ancestor: [num_nodes, num_nodes]."""
+    rows = torch.eye(len(parents), dtype=torch.bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            rows[node] |= rows[parent]
+    return rows
+
+
+def tree_inputs(
+    model: Any, windows: set[bool], num_cached: int, num_chain: int, parents: Sequence[int]
+) -> tuple[torch.Tensor, Any]:
+    """Returns position ids [1, num_read] and the attention mask of a pass over `num_chain` tokens and then the nodes.
+
+    The pass follows `num_cached` cached tokens. Siblings share a position. The mask [1, 1, num_read, num_cached +
+    num_read] lets a token attend to all cached tokens, to the chain before it, and to its ancestors; sliding-window
+    layers leave out tokens by position. `windows` tells whether layers have a sliding window; a model with layers of
+    both kinds gets a dict of two masks. Raises ConfigError for an attention without such masks.
+    """
+    config = model.config.get_text_config()
+    attention = model.config._attn_implementation
+    kind = "chunked attention" if "chunked_attention" in (getattr(config, "layer_types", None) or ()) else attention
+    if kind not in ATTENTION:
+        raise ConfigError(
+            f"draft trees need attention with a mask per token ({' or '.join(ATTENTION)}), and the model uses {kind}; "
+            "use a method that drafts chains"
+        )
+    num_prefix = num_cached + num_chain
+    levels = torch.tensor(depths(parents), dtype=torch.long)
+    places = torch.cat([torch.arange(num_prefix), num_prefix - 1 + levels])
+    visible = torch.ones((num_chain + len(parents), len(places)), dtype=torch.bool).tril(num_cached)
+    visible[num_chain:, num_prefix:] = ancestors(parents)
+    positions = places[num_cached:]
+    masks: dict[bool, torch.Tensor] = {}
+    for has_window in windows:
+        near = positions[:, None] - places < (config.sliding_window if has_window else len(places))
+        masks[has_window] = attention_mask(visible & near, model)
+    given = {"sliding_attention" if has_window else "full_attention": mask for has_window, mask in masks.items()}
+    return positions[None].to(model.device), given if len(masks) == 2 else masks.popitem()[1]
+
+
+def attention_mask(visible: torch.Tensor, model: Any) -> torch.Tensor:
+    """Returns the mask [1, 1, num_read, num_tokens] of visible tokens for the model's attention implementation."""
+    visible = visible[None, None].to(model.device)
+    if model.config._attn_implementation == "sdpa":
+        return visible
+    # The eager implementation adds its mask to the scores.
+    nothing = torch.zeros(visible.shape, dtype=model.dtype, device=model.device)
+    return nothing.masked_fill(~visible, torch.finfo(model.dtype).min)

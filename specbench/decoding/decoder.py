@@ -11,6 +11,7 @@ from specbench.decoding.loop import Generation, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM
+from specbench.models.text_model import TextModel
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import GenerationSpec
 
@@ -31,7 +32,7 @@ class Decoder:
     """A method that decodes prompts. `model` reads the prompts, and the output consists of its tokens."""
 
     method: MethodSpec
-    model: CausalLM
+    model: TextModel
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
         """Decodes one prompt with the random stream of `seed`."""
@@ -73,6 +74,7 @@ class DraftingDecoder(Decoder):
     Autoregressive decoding is the case of a drafter that proposes nothing.
     """
 
+    model: CausalLM
     drafter: Drafter
     rule: VerificationRule
     sampling: Sampling

@@ -53,6 +53,7 @@ from specbench.decoding.decoder import Decoder
 from specbench.decoding.generation_state import GenerationState, StopRules
 from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation
 from specbench.decoding.proposal import Step
+from specbench.models.causal_lm import CausalLM
 from specbench.models.devices import is_out_of_memory
 from specbench.models.timing import Clock
 from specbench.specs.method import MethodSpec
@@ -200,6 +201,7 @@ def emit(state: GenerationState, token_ids: Iterable[int]) -> None:
 class ExternalDecoder(Decoder):
     """A decoder with its own loop. `call` decodes one prompt; `revision` identifies its code."""
 
+    model: CausalLM
     call: Callable[..., Any]
     revision: str | None
 

@@ -10,7 +10,7 @@ from specbench.decoding.decoder import Decoder
 from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Step
-from specbench.models.causal_lm import CausalLM
+from specbench.models.text_model import TextModel
 from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, conversation, encode, shortened
 from specbench.running.records import Key
@@ -135,7 +135,7 @@ def warm_up_cell(cell: Cell, chat: str) -> None:
         warm_up([decoder], longest_conversation(cell, decoder.model, chat), cell.context_limit)
 
 
-def longest_conversation(cell: Cell, model: CausalLM, chat: str) -> int:
+def longest_conversation(cell: Cell, model: TextModel, chat: str) -> int:
     """Returns the number of tokens of a cell's longest conversation if every answer has the maximum length."""
     num_new = cell.task.generation.max_new_tokens
     most = max(len(encode(model, texts, chat)) + (len(texts) // 2 + 1) * num_new for texts in unanswered(cell))
@@ -165,7 +165,7 @@ def warm_up(decoders: Iterable[Decoder], num_tokens: int, context_limit: int | N
         _WARM[id(decoder)] = num_tokens
 
 
-def text_ids(model: CausalLM, num_tokens: int) -> list[int]:
+def text_ids(model: TextModel, num_tokens: int) -> list[int]:
     """Returns the prompt of a warm-up on `num_tokens` tokens, which include the generated ones."""
     length = max(1, num_tokens - NUM_NEW_TOKENS)
     ids = model.encode_prompt(TEXT, chat=False)

@@ -12,7 +12,7 @@ from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.sampling import Sampling
-from specbench.models.causal_lm import CausalLM
+from specbench.models.text_model import TextModel
 from specbench.running.compose import compose, sampling_of
 from specbench.running.models import Models
 from specbench.running.prompts import Budget, prompt_ids, truncated, uses_chat
@@ -84,7 +84,7 @@ def make_cells(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, s
     return cells
 
 
-def where_asked(task: TaskSpec, target: CausalLM, chat: str) -> TaskSpec:
+def where_asked(task: TaskSpec, target: TextModel, chat: str) -> TaskSpec:
     """Returns a task that is merged with its subset, with the stop strings that apply to the target's prompts (with or
     without chat template). All methods use these."""
     return task.model_copy(update={"generation": task.generation.where(uses_chat(target, chat))})

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.bridges.translation import Translation
-from specbench.models.causal_lm import CausalLM
+from specbench.models.text_model import TextModel
 from specbench.running.records import Record, record_key
 from specbench.tasks.examples import Example, TaskData
 
@@ -21,9 +21,9 @@ class Budget:
     translated into its own tokens, and its own chat template is not used.
     """
 
-    model: CausalLM
+    model: TextModel
     num_tokens: int
-    translated: CausalLM | None = None
+    translated: TextModel | None = None
 
     def fits(self, texts: Texts, chat: str) -> bool:
         """Returns whether a conversation is within the budget."""
@@ -33,7 +33,7 @@ class Budget:
         return len(ids) <= self.num_tokens
 
 
-def uses_chat(model: CausalLM, chat: str) -> bool:
+def uses_chat(model: TextModel, chat: str) -> bool:
     """Returns whether prompts use the chat template. Raises ConfigError for `always` without a template."""
     has_template = getattr(model.tokenizer, "chat_template", None) is not None
     if chat == "always" and not has_template:
@@ -41,12 +41,12 @@ def uses_chat(model: CausalLM, chat: str) -> bool:
     return has_template and chat != "never"
 
 
-def encode(model: CausalLM, texts: Sequence[str], chat: str) -> list[int]:
+def encode(model: TextModel, texts: Sequence[str], chat: str) -> list[int]:
     """Returns the token ids of a conversation that ends with the user's text."""
     return model.encode_prompt(texts[-1], uses_chat(model, chat), texts[:-1])
 
 
-def prompt_ids(model: CausalLM, example: Example, chat: str) -> list[int]:
+def prompt_ids(model: TextModel, example: Example, chat: str) -> list[int]:
     """Returns the token ids of an example's first turn."""
     return encode(model, (example.prompt,), chat)
 
@@ -93,7 +93,7 @@ def _without_middle(texts: Texts, num_kept: int) -> Texts:
     )
 
 
-def truncated(data: TaskData, target: CausalLM, budgets: Sequence[Budget], chat: str) -> TaskData:
+def truncated(data: TaskData, target: TextModel, budgets: Sequence[Budget], chat: str) -> TaskData:
     """Returns the data with every first turn that is too long shortened, and with the number of the target's tokens
     that were removed from it."""
     examples = []
@@ -109,7 +109,7 @@ def truncated(data: TaskData, target: CausalLM, budgets: Sequence[Budget], chat:
 
 def record_prompts(
     examples: Mapping[tuple[str, int], Example], budgets: Mapping[str, Sequence[Budget]],
-    records: Sequence[Record], target: CausalLM, chat: str, method: str = "ar",
+    records: Sequence[Record], target: TextModel, chat: str, method: str = "ar",
 ) -> Callable[[Record], list[int]]:  # fmt: skip
     """Returns a function that gives the target's prompt ids of a record, including a method's answers in the earlier
     turns.

@@ -17,7 +17,7 @@ from specbench.core.threads import set_threads
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
-from specbench.models.causal_lm import CausalLM
+from specbench.models.text_model import TextModel
 from specbench.results.acceptance import acceptance, with_own_passes
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.execute import has_other_vocabulary
@@ -78,14 +78,14 @@ class LmEvalEngine:
             self._decoders[sampling] = made
         return self._decoders[sampling]
 
-    def prompt_ids(self, model: CausalLM, query: LmEvalRequest) -> list[int]:
+    def prompt_ids(self, model: TextModel, query: LmEvalRequest) -> list[int]:
         """Returns the prompt's last tokens that leave room for the answer, as lm-eval's own models keep them."""
         ids = self._whole_prompt_ids(model, query)
         if self.context_limit is None:
             return ids
         return ids[-(self.context_limit - query.generation.max_new_tokens) :]
 
-    def _whole_prompt_ids(self, model: CausalLM, query: LmEvalRequest) -> list[int]:
+    def _whole_prompt_ids(self, model: TextModel, query: LmEvalRequest) -> list[int]:
         bos = model.tokenizer.bos_token
         is_whole = query.rendered or bool(bos and query.prompt.startswith(bos))
         ids: list[int] = model.tokenizer(query.prompt, add_special_tokens=not is_whole)["input_ids"]
@@ -140,7 +140,7 @@ class LmEvalEngine:
         return text, recorded(generation) | decoder.record_fields(selected)
 
 
-def with_special_tokens(stop: StopRules, model: CausalLM) -> StopRules:
+def with_special_tokens(stop: StopRules, model: TextModel) -> StopRules:
     """Returns rules in which stop strings that are special tokens are end tokens, because decoded texts contain no
     special tokens."""
     special = set(model.tokenizer.all_special_tokens)

@@ -296,10 +296,10 @@ def test_set_without_a_method_that_has_the_key():
 
 
 def test_all_is_every_built_in_task_and_stands_alone() -> None:
-    from specbench.running.checked import chosen_tasks
+    from specbench.running.checked import requested_tasks
 
-    assert chosen_tasks(["all"]) == catalogue.builtin_task_names()
+    assert requested_tasks(["all"]) == catalogue.builtin_task_names()
     assert {"mgsm", "wmt", "humaneval"} <= set(catalogue.builtin_task_names())
-    assert chosen_tasks(["wmt", "mgsm", "wmt"]) == ["wmt", "mgsm"]
-    with pytest.raises(ConfigError, match="--task all,mgsm: 'all' is every task: name no other beside it"):
-        chosen_tasks(["all", "mgsm"])
+    assert requested_tasks(["wmt", "mgsm", "wmt"]) == ["wmt", "mgsm"]
+    with pytest.raises(ConfigError, match="--task all,mgsm: 'all' is every task: name no other task"):
+        requested_tasks(["all", "mgsm"])

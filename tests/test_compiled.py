@@ -219,9 +219,9 @@ def test_where_no_mask_parts_them_continuations_are_read_one_by_one(kind: str, a
 def test_what_is_compiled_is_said_before_and_pass_by_pass(made: list[str]) -> None:
     _, _, sequence = one_layer()
     told: list[tuple[int, str]] = []
-    sequence.reserve(100, (1, 2), told=lambda line: told.append((len(made), line)))
+    sequence.reserve(100, (1, 2), progress=lambda line: told.append((len(made), line)))
     assert told[0][0] == 0 and "compiling tiny-llama for 128 tokens: 2 passes, of 1, 2 tokens" in told[0][1]
-    assert [number for number, _ in told[1:]] == [1, 2] and "2 of 2 passes are there" in told[-1][1]
+    assert [number for number, _ in told[1:]] == [1, 2] and "2 of 2 passes are ready" in told[-1][1]
 
 
 def test_a_pass_whose_logits_change_when_it_is_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -524,7 +524,7 @@ def test_a_block_in_which_something_is_compiled_is_not_recorded(
 ) -> None:
     """A control: nothing is made ready, and the warm-up is left out."""
     monkeypatch.setattr(runner, "reserve", lambda *given: iter(()))
-    monkeypatch.setattr(runner, "make_room", lambda *given: iter(()))
+    monkeypatch.setattr(runner, "reserve_for_block", lambda *given: iter(()))
     monkeypatch.setattr(runner, "warm_up_cell", lambda cell, chat: None)
     code, _, said = specbench(*RUN, "--target", tiny_pair[1], "--method", "ar", "--engine", "compiled")
     assert code == 2 and "passes were compiled or recorded while it was measured" in " ".join(said.split())

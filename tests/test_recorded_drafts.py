@@ -15,7 +15,7 @@ from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import drafting, static_passes
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.devices import memory_told, moved
+from specbench.models.devices import memory_message, moved
 from specbench.models.loading import check_engine, load_model, make_passes
 from specbench.running.compose import compose
 from specbench.running.requirements import drafters_with
@@ -72,7 +72,7 @@ def test_a_recorded_pass_is_made_for_every_length_and_told(recordings: list[str]
     make_passes(made, "graphs")
     assert made.static is not None and made.engine == "graphs" and recordings == ["pass"]
     said: list[str] = []
-    number, seconds = made.static.reserve(100, (1, 6), told=said.append)
+    number, seconds = made.static.reserve(100, (1, 6), progress=said.append)
     assert number == 1 and seconds > 0 and recordings == ["pass"] * 2
     assert said[0] == "recording tiny-qwen2 for 128 tokens: 1 passes, of 6 tokens"
 
@@ -159,10 +159,10 @@ def test_memory_that_ran_out_is_told_with_what_was_asked_for_and_what_was_free()
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.20 GiB is "
         "free. Process 1 has 77 GiB"
     )
-    assert memory_told(error) == "out of memory (2.00 GiB were asked for, 1.20 GiB were free)"
+    assert memory_message(error) == "out of memory (2.00 GiB were asked for, 1.20 GiB were free)"
     error.add_note("while a pass of model 'x' over 6 tokens was made")
-    assert memory_told(error).startswith("out of memory (while a pass of model 'x' over 6 tokens was made, 2.00 GiB")
-    assert memory_told(MemoryError()) == "out of memory"
+    assert memory_message(error).startswith("out of memory (while a pass of model 'x' over 6 tokens was made, 2.00 GiB")
+    assert memory_message(MemoryError()) == "out of memory"
 
 
 def test_weights_that_do_not_fit_are_told_with_their_size() -> None:
@@ -186,6 +186,6 @@ def test_a_recording_that_runs_out_of_memory_names_the_pass(
     assert made.static is not None
     with pytest.raises(torch.OutOfMemoryError) as caught:
         made.static.reserve(100, (1, 9))
-    assert memory_told(caught.value) == (
+    assert memory_message(caught.value) == (
         "out of memory (while a pass of model 'tiny-qwen2' over 9 tokens was made, 3.00 GiB were asked for)"
     )

@@ -60,7 +60,7 @@ def test_a_conversation_that_grows_when_it_is_read_again_gets_room_before_it_is_
     assert first["prompt_tokens"] + 150 < 384 < second["prompt_tokens"] + 150 <= 512
     assert "for 512 tokens: " in said and "writing: compiled " in said
 
-    monkeypatch.setattr(runner, "make_room", lambda *given: iter(()))
+    monkeypatch.setattr(runner, "reserve_for_block", lambda *given: iter(()))
     code, _, said = specbench(*asked, "--output", "there")
     assert code == 2 and "passes were compiled or recorded while it was measured" in " ".join(said.split())
 
@@ -89,15 +89,15 @@ def test_a_block_that_fits_compiles_nothing_more(
 ) -> None:
     """Nor do buffers become smaller for a shorter one."""
     numbers = []
-    make_room = runner.make_room
+    reserve_for_block = runner.reserve_for_block
 
     def noted(*given: Any) -> Any:
         before = len(made)
-        assert list(make_room(*given)) == []
+        assert list(reserve_for_block(*given)) == []
         numbers.append((len(made) - before, given[0].cell.models.target.static.capacity))
         return iter(())
 
-    monkeypatch.setattr(runner, "make_room", noted)
+    monkeypatch.setattr(runner, "reserve_for_block", noted)
     code, _, said = specbench(
         "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "4", "--method", "sd", "--output",
         "here", "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--engine", "compiled", "--device", "cpu", "--set",

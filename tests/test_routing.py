@@ -15,7 +15,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.metrics import metrics_of
 from specbench.results.rows import drafter_options
-from specbench.running.compose import Route, RoutedDecoder, compose, without_subset
+from specbench.running.compose import Route, RoutedDecoder, compose, unused_routes
 from specbench.running.models import Models
 from specbench.specs.catalogue import load_method, load_task
 from specbench.specs.components import build
@@ -258,7 +258,7 @@ def test_the_shipped_routes(models: tuple[CausalLM, CausalLM]) -> None:
 def test_a_route_that_no_subset_takes_is_told() -> None:
     tasks = [load_task("mgsm"), load_task("humaneval")]
     method = build(MethodSpec, {**ROUTED, "routes": {**ROUTED["routes"], "sww": {"num_draft_tokens": 1}}})
-    (line,) = without_subset(method, tasks)
+    (line,) = unused_routes(method, tasks)
     assert "method 'routed': no subset of mgsm, humaneval has the language of route 'sww'" in line and "'sw'" in line
-    assert without_subset(build(MethodSpec, {**ROUTED, "language": "identified"}), tasks) == []
-    assert without_subset(load_method("sd"), tasks) == without_subset(build(MethodSpec, ROUTED), tasks) == []
+    assert unused_routes(build(MethodSpec, {**ROUTED, "language": "identified"}), tasks) == []
+    assert unused_routes(load_method("sd"), tasks) == unused_routes(build(MethodSpec, ROUTED), tasks) == []

@@ -286,7 +286,7 @@ def measured_part(
     """Returns the timings of rounds whose passes were made before."""
     for model in models:
         if model.static is not None:
-            model.static.reserve(part.most_tokens, part.query_lengths, told=progress)
+            model.static.reserve(part.most_tokens, part.query_lengths, progress=progress)
     if part.decodes:
         models[1].reserve_draft(NUM_DRAFT_TOKENS, GREEDY)
     before = num_compilations()

@@ -97,12 +97,12 @@ def call_app() -> int:
             return error.exit_code
         return fail(ConfigError(with_value(error)))
     except (RuntimeError, MemoryError) as error:
-        from specbench.models.devices import is_out_of_memory, memory_told
+        from specbench.models.devices import is_out_of_memory, memory_message
 
         if not is_out_of_memory(error):
             raise
         remedy = "use a smaller model or dtype, or shorter texts, or free memory"
-        return fail(ConfigError(f"{memory_told(error)}: {remedy}"))
+        return fail(ConfigError(f"{memory_message(error)}: {remedy}"))
     if code == INTERRUPTED:  # some versions of typer return it for KeyboardInterrupt, others raise Abort
         say(stderr, "interrupted")
     return code

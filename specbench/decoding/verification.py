@@ -271,8 +271,8 @@ DIVERGENCE = (
     "probable tokens and one bucket for all others."
 )
 THRESHOLD = (
-    "A draft token stands while the divergence at its position is below it (js_reference: at it too, as the published "
-    "code does). 0 accepts next to nothing, .inf everything."
+    "A draft token is accepted while the divergence at its position is below it (js_reference: also if it is equal, as "
+    "in the published code). 0 accepts next to nothing, .inf everything."
 )
 DIVERGENCE_ON = (
     "raw compares the softmaxes of both models at temperature 1, untruncated, as the published code does; processed "
@@ -344,7 +344,7 @@ def with_out_of_vocabulary(target_probs: torch.Tensor, draft_probs: torch.Tensor
 
 @rule("random_accept", lossless=False, requires=frozenset())
 def random_accept_rule(
-    *, probability: Annotated[float, Field(ge=0, le=1, description="Chance of every draft token to stand.")]
+    *, probability: Annotated[float, Field(ge=0, le=1, description="The probability that a draft token is accepted.")]
 ) -> VerificationRule:
     """Every draft token is accepted with the same fixed probability; after a rejection the next token is drawn from p.
     The control experiment of arXiv:2502.20704, App. E: a fuzzy rule that does not depend on the models."""

@@ -19,11 +19,11 @@ def why_not(name: str, source: str, hub_problem: str | None, error: Exception) -
     """Returns the reason in one line: the broken file, the missing folder or hub id, or else the error's message."""
     folder = Path(source)
     if folder.is_dir():
-        return defect(folder) or told(error)
-    return ", and ".join(filter(None, (not_here(name), hub_problem))) or told(error)
+        return defect(folder) or one_line(error)
+    return ", and ".join(filter(None, (not_here(name), hub_problem))) or one_line(error)
 
 
-def told(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """Returns the error's message, shortened at a word boundary; its class name if the message is empty."""
     return shorten(str(error), 300, placeholder=" …") or type(error).__name__
 

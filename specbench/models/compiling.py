@@ -12,7 +12,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from specbench.core.errors import ConfigError
-from specbench.models.checkpoints import told
+from specbench.models.checkpoints import one_line
 from specbench.models.devices import is_out_of_memory
 from specbench.models.fused import one_row_products
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
@@ -130,7 +130,7 @@ def check_traced(run: Callable[[], Any], name: str) -> None:
     except Exception as error:  # untraceable networks raise many classes
         if is_out_of_memory(error):
             raise
-        reason = told(error).partition(" Explanation: ")[0]
+        reason = one_line(error).partition(" Explanation: ")[0]
         raise CannotCompile(name, f"a pass is no single graph: {reason}") from error
 
 

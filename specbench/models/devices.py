@@ -16,7 +16,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in text for words in NO_MEMORY)
 
 
-def memory_told(error: BaseException) -> str:
+def memory_message(error: BaseException) -> str:
     """Returns one line about an out-of-memory error with, where known, the failed operation, the requested memory and
     the free memory."""
     text = " ".join(str(error).split())

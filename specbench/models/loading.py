@@ -12,7 +12,7 @@ from transformers.utils import logging as transformers_logging
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.models.causal_lm import CausalLM
-from specbench.models.checkpoints import check_readable, check_sizes, check_weights, identified, told, why_not
+from specbench.models.checkpoints import check_readable, check_sizes, check_weights, identified, one_line, why_not
 from specbench.models.compiling import CannotCompile, check_compiler, same_logits
 from specbench.models.devices import is_out_of_memory, moved
 from specbench.specs.components import Engine, StaticEngine
@@ -192,7 +192,9 @@ def make_passes(model: CausalLM, engine: StaticEngine = "compiled") -> None:
         if is_out_of_memory(error):
             raise
         model.sequence = eager
-        model.why_eager = error.reason if isinstance(error, CannotCompile) else f"over static buffers: {told(error)}"
+        model.why_eager = (
+            error.reason if isinstance(error, CannotCompile) else f"over static buffers: {one_line(error)}"
+        )
 
 
 def hub_problem(name: str, revision: str | None) -> str | None:
@@ -201,7 +203,7 @@ def hub_problem(name: str, revision: str | None) -> str | None:
     try:
         huggingface_hub.model_info(name, revision=revision, timeout=TIMEOUT_SECONDS)
     except Exception as error:  # several libraries raise many classes: offline, unknown, gated, a proxy
-        return f"the hub does not give it: {type(error).__name__}: {told(error)}"
+        return f"the hub does not give it: {type(error).__name__}: {one_line(error)}"
     return None
 
 

@@ -9,7 +9,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from specbench.core.errors import ConfigError
-from specbench.models.checkpoints import told
+from specbench.models.checkpoints import one_line
 from specbench.models.compiling import (
     CannotCompile,
     check_traced,
@@ -140,7 +140,7 @@ class StaticPasses:
             made = "compiled" if self.engine == "compiled" else "recorded"
             raise ConfigError(
                 f"--engine {self.engine}: a {made} pass of model '{self.name}' over {length} tokens failed "
-                f"({told(error)}): take --engine eager, or another model"
+                f"({one_line(error)}): take --engine eager, or another model"
             ) from error
         return logits.clone() if self.records else logits  # the next replay overwrites a CUDA graph's output
 
@@ -215,7 +215,7 @@ class StaticPasses:
             if is_out_of_memory(error):
                 error.add_note(f"while a pass of model '{self.name}' over {length} tokens was made")
                 raise
-            raise CannotCompile(self.name, told(error), self.engine) from error
+            raise CannotCompile(self.name, one_line(error), self.engine) from error
         if not same_logits(expected, found):
             verb = "compiled" if self.engine == "compiled" else "recorded"
             raise CannotCompile(self.name, f"{verb}, a pass over {length} tokens gives other logits", self.engine)

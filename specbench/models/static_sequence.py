@@ -51,11 +51,11 @@ class StaticSequence:
     @torch.inference_mode()
     def reserve(
         self, num_tokens: int, lengths: Sequence[int], packs: bool = False, *,
-        exactly: bool = True, told: Callable[[str], None] = lambda line: None,
+        exactly: bool = True, progress: Callable[[str], None] = lambda line: None,
     ) -> tuple[int, float]:  # fmt: skip
         """Allocates buffers for `num_tokens` tokens and creates the passes of all `lengths`. Returns the number of
         created passes and the seconds spent. `packs`: creates the passes of `score_batch` too. `exactly`: replaces
-        larger buffers. `told`: receives a progress line before the first pass and after every pass."""
+        larger buffers. `progress`: receives a line before the first pass and after every pass."""
         self._lengths = tuple(sorted({1, *lengths}))
         self._ensure(num_tokens + (PACKED[-1] if packs else 0), exactly)
         self.reset()
@@ -66,14 +66,14 @@ class StaticSequence:
         if passes:
             lengths_told = ", ".join(str(length) for length, _ in passes)
             wait = "; that takes seconds to minutes, less once torch has them in its cache"
-            told(
+            progress(
                 f"{PARTICIPLES[self.engine]} {self.name} for {made.capacity} tokens: {len(passes)} passes, of "
                 f"{lengths_told} tokens{wait if self.engine == 'compiled' else ''}"
             )
         for number, (length, kind) in enumerate(passes, start=1):
             made.fill_example(length, kind)
             made.run(length, kind)
-            told(f"{self.name}: {number} of {len(passes)} passes are there, {made.seconds - before:.0f} s")
+            progress(f"{self.name}: {number} of {len(passes)} passes are ready, {made.seconds - before:.0f} s")
         return len(passes), made.seconds - before
 
     @torch.inference_mode()

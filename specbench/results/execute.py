@@ -24,7 +24,7 @@ from specbench.results.rows import MeasuredRun
 from specbench.running import runner
 from specbench.running.blocks import blocks, what_blocks_are
 from specbench.running.calibration import without_calibration
-from specbench.running.checked import run_spec, runs_programs, say_what_is_not_plain
+from specbench.running.checked import print_request_notes, run_spec, runs_programs
 from specbench.running.identity import run_identity
 from specbench.running.models import Models, load_models, training_prompts
 from specbench.running.plan import Cell, load_asked, make_cells
@@ -147,7 +147,7 @@ def execute(
     """Measure the blocks without a record, and write the rows. Progress goes to `console`. `load_pair`: returns the
     models, some of which may be loaded already."""
     spec = run_spec(request)
-    say_what_is_not_plain(request, spec, console)
+    print_request_notes(request, spec, console)
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
     if request.plot is not None:

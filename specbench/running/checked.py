@@ -9,7 +9,7 @@ from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.models.loading import is_local, model_source
-from specbench.running.compose import unique, without_subset
+from specbench.running.compose import unique, unused_routes
 from specbench.running.plan import without
 from specbench.running.request import Request
 from specbench.specs.catalogue import builtin_task_names, load_method, load_tasks, namesake
@@ -25,7 +25,7 @@ LM_EVAL = "lm_eval:"
 
 def run_spec(request: Request) -> RunSpec:
     """Returns the checked specification of a run. AR comes first, even if it was not requested."""
-    tasks = [task for name in chosen_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
+    tasks = [task for name in requested_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
     methods = [load_method(name) for name in unique(["ar", *request.methods])]
     if not request.tasks or not request.methods:
         raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
@@ -66,11 +66,11 @@ def check_samples(spec: RunSpec) -> None:
             )
 
 
-def chosen_tasks(names: Sequence[str]) -> list[str]:
+def requested_tasks(names: Sequence[str]) -> list[str]:
     """Returns the requested tasks; "all" means every built-in task. Raises ConfigError if "all" is combined with other
     names."""
     if ALL in names and len(set(names)) > 1:
-        raise ConfigError(f"--task {','.join(names)}: '{ALL}' is every task: name no other beside it")
+        raise ConfigError(f"--task {','.join(names)}: '{ALL}' is every task: name no other task")
     return builtin_task_names() if ALL in names else unique(names)
 
 
@@ -96,7 +96,7 @@ def check_counts(options: RunOptions) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: give {least} or more")
 
 
-def say_what_is_not_plain(request: Request, spec: RunSpec, console: Console) -> None:
+def print_request_notes(request: Request, spec: RunSpec, console: Console) -> None:
     """Prints one line for each of the user's files whose name is also that of a built-in method or task, for each task
     whose bundled sample lacks subsets, and for each route that no subset uses."""
     for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
@@ -104,5 +104,5 @@ def say_what_is_not_plain(request: Request, spec: RunSpec, console: Console) -> 
             say(console, line)
     for task, missing in spec.left_out().items():
         say(console, f"{without(task, missing, 'bundled sample')}: give --data to measure them")
-    for line in (line for method in spec.methods for line in without_subset(method, spec.tasks)):
+    for line in (line for method in spec.methods for line in unused_routes(method, spec.tasks)):
         say(console, line)

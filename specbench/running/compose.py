@@ -195,7 +195,7 @@ def route_of(language: str | None, routes: Collection[str]) -> str:
     return next((code for code in codes if code in routes and code is not None), DEFAULT)
 
 
-def without_subset(method: MethodSpec, tasks: Sequence[TaskSpec]) -> list[str]:
+def unused_routes(method: MethodSpec, tasks: Sequence[TaskSpec]) -> list[str]:
     """Returns a line for each route whose language no subset of the tasks has, since a misspelt code would go
     unnoticed."""
     if method.routes is None or method.language != "given":

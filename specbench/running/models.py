@@ -118,11 +118,11 @@ def load_drafters(
                 loaded[name] = load(name, revision=revision, dtype=dtype, device=spec.device, engine=target.engine)
         found[part.name] = loaded[name]
     for drafter in {id(model): model for model in found.values() if model.why_eager is not None}.values():
-        told = ", ".join(dict.fromkeys(name.partition("/")[0] for name, model in found.items() if model is drafter))
+        names = ", ".join(dict.fromkeys(name.partition("/")[0] for name, model in found.items() if model is drafter))
         warn_of(
             drafter,
             target.engine,
-            f"it drafts eagerly beside the target, and rows of {told} say engine '{target.engine} target': no row of "
+            f"it drafts eagerly, and rows of {names} say engine '{target.engine} target': no row of "
             "another engine compares with them",
         )
     return found

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from specbench.core.console import INTERRUPTED, say
 from specbench.core.errors import ConfigError
-from specbench.models.devices import is_out_of_memory, memory_told
+from specbench.models.devices import is_out_of_memory, memory_message
 
 PLAIN_LINE_SECONDS = 10.0
 
@@ -130,6 +130,6 @@ def saying_what_is_kept(console: Console, folder: Path) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise ConfigError(
-            f"{memory_told(error)}; everything measured is kept in {folder}; use a smaller model, dtype or "
+            f"{memory_message(error)}; everything measured is kept in {folder}; use a smaller model, dtype or "
             "generation.max_new_tokens, or free memory and repeat the command to resume"
         ) from error

@@ -288,8 +288,8 @@ def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
     problems = []
     if external and (external["num_target_passes"] or len(generation["steps"])) < len(generation["steps"]):
         problems.append(f"{external['num_target_passes']} target passes for {len(generation['steps'])} steps")
-    told = bool(generation["steps"]) or external is None  # an external decoder may report no steps
-    if told and step_sum(generation, EMITTED) + 1 != len(generation["token_ids"]):
+    has_steps = bool(generation["steps"]) or external is None  # an external decoder may report no steps
+    if has_steps and step_sum(generation, EMITTED) + 1 != len(generation["token_ids"]):
         problems.append(f"{step_sum(generation, EMITTED)} emitted + 1 ≠ {len(generation['token_ids'])} new tokens")
     for number, (drafted, judged, accepted, emitted) in enumerate(generation["steps"]):
         if not 0 <= accepted <= judged <= drafted <= num_draft_tokens or not 0 <= emitted <= accepted + 1:

@@ -84,7 +84,7 @@ def needs(models: Models, methods: Sequence[MethodSpec]) -> list[CompileRequirem
 
 FILE = "compilations.jsonl"  # in the folder of a run: one line per cell and model with new passes
 
-Told = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 def quiet(line: str) -> None:
@@ -124,13 +124,15 @@ def check_nothing_compiled(since: int, block: Block) -> None:
         )
 
 
-def reserve(cell: Cell, chat: str, told: Told = quiet) -> Iterator[Compilation]:
-    """Compiles or records the passes of every model for the longest conversation of a cell; `told` receives progress
+def reserve(cell: Cell, chat: str, progress: Progress = quiet) -> Iterator[Compilation]:
+    """Compiles or records the passes of every model for the longest conversation of a cell; `progress` receives
     lines."""
-    yield from _reserved(cell, lambda need: longest(cell, need, chat), told, exactly=True)
+    yield from _reserved(cell, lambda need: longest(cell, need, chat), progress, exactly=True)
 
 
-def make_room(block: Block, earlier: Sequence[Record], chat: str, told: Told = quiet) -> Iterator[Compilation]:
+def reserve_for_block(
+    block: Block, earlier: Sequence[Record], chat: str, progress: Progress = quiet
+) -> Iterator[Compilation]:
     """Compiles or records missing passes for a block before it is measured. This is rarely needed: an answer of an
     earlier turn may have more tokens when its text is encoded again than when it was generated. `earlier`: the records
     of the earlier turns."""
@@ -139,17 +141,19 @@ def make_room(block: Block, earlier: Sequence[Record], chat: str, told: Told = q
     names = [decoder.method.name for decoder in block.order]
     read = {block.texts([record["methods"][name]["text"] for record in earlier], chat) for name in names}
     num_new = block.cell.task.generation.max_new_tokens
-    yield from _reserved(block.cell, lambda need: max(need.room_for(texts, num_new, chat) for texts in read), told)
+    yield from _reserved(block.cell, lambda need: max(need.room_for(texts, num_new, chat) for texts in read), progress)
 
 
 def _reserved(
-    cell: Cell, room: Callable[[CompileRequirements], int], told: Told, exactly: bool = False
+    cell: Cell, room: Callable[[CompileRequirements], int], progress: Progress, exactly: bool = False
 ) -> Iterator[Compilation]:
     for need in needs(cell.models, [decoder.method for decoder in cell.decoders]):
         sequence = need.model.static
         if sequence is None:
             continue
-        number, seconds = sequence.reserve(room(need), sorted(need.lengths), need.packs, exactly=exactly, told=told)
+        number, seconds = sequence.reserve(
+            room(need), sorted(need.lengths), need.packs, exactly=exactly, progress=progress
+        )
         for drafter, num_tokens in drafters_with(need.model, cell.decoders):
             num_drafts, more = drafter.reserve(num_tokens)
             number, seconds = number + num_drafts, seconds + more
@@ -166,15 +170,15 @@ def drafters_with(model: CausalLM, decoders: Iterable[Decoder]) -> Iterator[tupl
 
 
 def reserve_for(
-    models: Models, methods: Sequence[MethodSpec], num_tokens: int, told: Told, prompts: Sequence[list[int]] = ([],),
-    decoders: Sequence[Decoder] = (),
+    models: Models, methods: Sequence[MethodSpec], num_tokens: int, progress: Progress,
+    prompts: Sequence[list[int]] = ([],), decoders: Sequence[Decoder] = (),
 ) -> None:  # fmt: skip
     """Compiles or records the passes that a run needs for methods, with room for `num_tokens` tokens of the target
     after any of the `prompts`, and the drafts of `decoders`."""
     for need in needs(models, methods):
         if need.model.static is not None:
             room = max(need.room(ids, num_tokens) for ids in prompts)
-            need.model.static.reserve(room, sorted(need.lengths), need.packs, told=told)
+            need.model.static.reserve(room, sorted(need.lengths), need.packs, progress=progress)
             for drafter, num_draft_tokens in drafters_with(need.model, decoders):
                 drafter.reserve(num_draft_tokens)
 

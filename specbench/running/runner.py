@@ -10,7 +10,7 @@ from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.running.blocks import Block, as_json, warm_up_cell
 from specbench.running.prompts import conversation, encode
 from specbench.running.records import Key, Record
-from specbench.running.requirements import check_nothing_compiled, make_room, note, num_compilations, reserve
+from specbench.running.requirements import check_nothing_compiled, note, num_compilations, reserve, reserve_for_block
 from specbench.running.run_folder import RunFolder
 from specbench.specs.run import RunSpec
 
@@ -43,7 +43,7 @@ def run(
                 for compilation in reserve(cell, spec.chat, say):
                     say(note(folder.path, compilation))
                 warm_up_cell(cell, spec.chat)
-            for compilation in make_room(block, earlier, spec.chat, say):
+            for compilation in reserve_for_block(block, earlier, spec.chat, say):
                 say(note(folder.path, compilation))
         num_compiled = num_compilations()
         record = old or measure(block, spec, earlier)

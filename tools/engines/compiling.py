@@ -37,7 +37,7 @@ def main() -> None:
     methods = [load_method(name) for name in ("ar", "sd")]
     models = load(methods, "compiled")
     started = time.perf_counter()
-    reserve_for(models, methods, NUM_TOKENS, told=lambda line: None)
+    reserve_for(models, methods, NUM_TOKENS, progress=lambda line: None)
     print(time.perf_counter() - started)
 
 

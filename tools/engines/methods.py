@@ -84,7 +84,7 @@ def reserve(need: CompileRequirements, num_tokens: int) -> None:
     model = need.model
     num_own = num_tokens * (6 if need.packs else 2 if need.has_own_tokens else 1)  # slrs drafts with bytes
     assert model.static is not None
-    model.static.reserve(min(num_own, model.context_limit or num_own), sorted(need.lengths), need.packs, told=print)
+    model.static.reserve(min(num_own, model.context_limit or num_own), sorted(need.lengths), need.packs, progress=print)
 
 
 def transformers_own(name: str, eager: Models, max_new_tokens: int, stop: StopRules) -> Run | None:

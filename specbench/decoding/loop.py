@@ -128,7 +128,7 @@ def decode(
 def scored(target: ScoringModel, ids: list[int], proposal: Proposal) -> Output:
     """Returns the target's logits after `ids` and after each draft token that it reads: [num_scored + 1, vocab]."""
     if isinstance(proposal, TreeProposal):
-        return target.score_tree(ids, proposal.token_ids, proposal.parents)
+        return target.score_tree(ids, proposal.token_ids, proposal.parents, len(proposal.token_ids) + 1)
     if isinstance(proposal, OnDeviceProposal):
         return target.score(ids, len(proposal.tokens) + 1, proposal.scored_tokens)
     return target.score(ids + proposal.scored_ids, len(proposal.scored_ids) + 1)

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Literal
 
 import torch
 
-from specbench.decoding.sampling import DraftProbs, residual
+from specbench.decoding.sampling import DenseProbs, DraftProbs, residual
 from specbench.models.devices import uploaded
 
 OUT_OF_VOCABULARY = -1  # a drafted string that is not a token of the target: judged, and always rejected
@@ -107,6 +108,7 @@ def at_tokens(probs: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
     return found * (token_ids != OUT_OF_VOCABULARY)
 
 
+Draws = Literal["fixed", "independent", "without_replacement", "top_and_one"]
 Column = torch.Tensor | list[float] | None
 
 
@@ -154,20 +156,44 @@ class TreeProposal(Proposal):
     """Draft tokens of which several may follow the same token. Each token is written with its path from the root.
 
     `parents` holds the index of each token's parent, which comes before the token; −1 is the end of the sequence.
-    Raises ValueError for a parent that does not come before its child and for two equal tokens with one parent.
+    `draws` is how the children of one parent were drawn from the draft distribution after it, in their order:
+
+    - fixed: chosen without a draw, such as the most probable tokens;
+    - independent: drawn one by one, so that tokens may repeat;
+    - without_replacement: drawn one by one, each from the tokens that are left;
+    - top_and_one: the most probable tokens, then one drawn from the others.
+
+    `probs` are the draft distributions after the parents in `expanded`, [num_expanded, vocab]; fixed children need
+    none. Raises ValueError for a parent that does not come before its child, and for equal children of one parent that
+    were not drawn independently.
     """
 
-    def __init__(self, token_ids: list[int], parents: Sequence[int], probs: DraftProbs | None = None) -> None:
+    def __init__(
+        self, token_ids: list[int], parents: Sequence[int], draws: Draws = "fixed", probs: DenseProbs | None = None,
+        expanded: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         super().__init__(token_ids, probs)
+        self.draws = draws
         self._parents = tuple(parents)
-        self._children: dict[tuple[int, int], int] = {}
+        self._rows = {node: row for row, node in enumerate(expanded)}
+        self._children: dict[int, list[int]] = {}
         depths: list[int] = []
         for index, (token, parent) in enumerate(zip(token_ids, parents, strict=True)):
-            if not -1 <= parent < index or (parent, token) in self._children:
+            is_repeated = draws != "independent" and self.child(parent, token) is not None
+            if not -1 <= parent < index or is_repeated:
                 raise ValueError(f"node {index}: token {token} cannot be a child of node {parent}")
-            self._children[parent, token] = index
+            self._children.setdefault(parent, []).append(index)
             depths.append(1 if parent < 0 else depths[parent] + 1)
         self._depth = max(depths, default=0)
+
+    def children(self, node: int) -> list[int]:
+        """Returns the children of a node in the order in which they were drawn."""
+        return self._children.get(node, [])
+
+    def draft_probs(self, node: int) -> torch.Tensor:
+        """Returns the distribution that the children of a node were drawn from: [vocab]."""
+        assert isinstance(self.probs, DenseProbs)
+        return self.probs.probs[self._rows[node]]
 
     @property
     def num_drafted(self) -> int:
@@ -179,10 +205,10 @@ class TreeProposal(Proposal):
 
     def child(self, node: int, token: int) -> int | None:
         """Returns the child of a node that is this token; None if there is none."""
-        return self._children.get((node, token))
+        return next((index for index in self.children(node) if self._token_ids[index] == token), None)
 
     def has_children(self, node: int) -> bool:
-        return node in self._parents
+        return node in self._children
 
     @property
     def num_nodes(self) -> int | None:

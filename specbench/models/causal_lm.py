@@ -77,8 +77,8 @@ class CausalLM(TextModel, ScoringModel):
         """
         return self.sequence.score(ids, num_logits, pending, self.hidden_layers)
 
-    def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int]) -> Output:
-        return self.sequence.score_tree(ids, tree_ids, parents, self.hidden_layers)
+    def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int) -> Output:
+        return self.sequence.score_tree(ids, tree_ids, parents, num_logits, self.hidden_layers)
 
     def keep_path(self, path: Sequence[int]) -> None:
         self.sequence.keep_path(path)

@@ -16,6 +16,7 @@ from specbench.models.timing import PassLog
 from specbench.models.tree_attention import tree_inputs
 
 MAX_ROWS = 64  # suffixes in one batched pass
+NO_TREE: tuple[list[int], tuple[int, ...]] = ([], ())
 UNKNOWN = -2  # the id of a cached token that only the device knows
 
 
@@ -32,7 +33,7 @@ class EagerSequence:
         self.recurrent = RecurrentStates(model, self.cache, name) if has_recurrent_layers(self.cache) else None
         self._attention_layers = [layer for layer in self.cache.layers if isinstance(layer, PreallocatedLayer)]
         self.cached_ids: list[int] = []
-        self._tree_ids: list[int] = []  # of the tree read last
+        self._tree = NO_TREE  # tokens and parents of the tree whose keys and values follow the cached sequence
         parameters = inspect.signature(model.forward).parameters
         self._can_keep_logits = "logits_to_keep" in parameters
         # Some hybrids count positions from zero in every pass; models without attention take no positions.
@@ -57,11 +58,12 @@ class EagerSequence:
         A model with recurrent layers returns to the newest snapshot at or before that position; the next pass replays
         the tokens in between. Positions that `checkpoint` returned have a snapshot.
         """
-        if num_tokens < len(self.cached_ids):
+        if num_tokens < len(self.cached_ids) or self._tree is not NO_TREE:
             self._truncate(num_tokens if self.recurrent is None else self.recurrent.rewind(num_tokens))
 
     def _truncate(self, num_tokens: int) -> None:
         del self.cached_ids[num_tokens:]
+        self._tree = NO_TREE
         for layer in self._attention_layers:
             layer.truncate(num_tokens)
 
@@ -96,36 +98,45 @@ class EagerSequence:
 
     @torch.inference_mode()
     def score_tree(
-        self, ids: list[int], tree_ids: list[int], parents: Sequence[int], hidden_layers: Sequence[int] = ()
-    ) -> Output:
-        """Returns the logits after `ids` and after each token of a tree, [num_nodes + 1, vocab_size], from one pass.
+        self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int,
+        hidden_layers: Sequence[int] = (),
+    ) -> Output:  # fmt: skip
+        """Returns the logits after the last `num_logits` tokens of `ids` and the tree: [num_logits, vocab_size].
 
-        `keep_path` must follow. Raises ConfigError for a model with recurrent layers, whose state depends on the path.
+        Reads only the nodes after those of the tree read last, if it is the beginning of this one. Raises ConfigError
+        for a model with recurrent layers, whose state depends on the path.
         """
         if self.recurrent is not None:
             raise ConfigError(
                 f"model '{self.name}' has recurrent layers, which cannot read a draft tree in one pass; use a method "
                 "that drafts chains"
             )
-        self.rollback(min(common_prefix(self.cached_ids, ids), len(ids) - 1))
-        num_cached = len(self.cached_ids)
+        known, known_parents = self._tree
+        num_cached = len(ids) + len(known)
+        grows = tree_ids[: len(known)] == known and tuple(parents[: len(known)]) == known_parents
+        if not known or not grows or self.cached_ids != ids or num_logits > len(tree_ids) - len(known):
+            num_cached = min(common_prefix(self.cached_ids, ids), len(ids) + len(tree_ids) - num_logits)
+            self.rollback(num_cached)
+        fed = [*ids, *tree_ids][num_cached:]
         windows = {layer.is_sliding for layer in self._attention_layers}
-        positions, mask = tree_inputs(self.model, windows, num_cached, len(ids) - num_cached, parents)
+        positions, mask = tree_inputs(self.model, windows, len(ids), parents, len(fed))
         options = {"position_ids": positions, "attention_mask": mask}
-        output = self._forward(self._input(ids[num_cached:] + tree_ids), len(tree_ids) + 1, hidden_layers, **options)
-        self.cached_ids += ids[num_cached:]
-        self._tree_ids = tree_ids
+        output = self._forward(self._input(fed), num_logits, hidden_layers, **options)
+        self.cached_ids = list(ids)
+        self._tree = (list(tree_ids), tuple(parents))
         return Output(output.logits[0], tuple(states[0] for states in output.hidden))
 
     @torch.inference_mode()
     def keep_path(self, path: Sequence[int]) -> None:
-        """Keeps the tokens `path` of the tree read last in the cache, as if they had followed the sequence, and drops
+        """Keeps the nodes `path` of the tree read last in the cache, as if they had followed the sequence, and drops
         the others."""
+        tree_ids, _ = self._tree
         start = len(self.cached_ids)
         places = torch.tensor([start + node for node in path], dtype=torch.long, device=self.device)
         for layer in self._attention_layers:
             layer.keep(start, places)
-        self.cached_ids += [self._tree_ids[node] for node in path]
+        self.cached_ids += [tree_ids[node] for node in path]
+        self._tree = NO_TREE
 
     @torch.inference_mode()
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:

@@ -43,11 +43,12 @@ class ScoringModel:
         """
         raise NotImplementedError
 
-    def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int]) -> Output:
-        """Returns the logits after `ids` and after each token of a tree, [num_nodes + 1, vocab], from one pass.
+    def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int) -> Output:
+        """Returns the logits after the last `num_logits` tokens of `ids` and a tree that follows: [num_logits, vocab].
 
-        `parents` holds the index of each token's parent in the tree, −1 for those that follow `ids`. `keep_path` must
-        follow. Raises ConfigError if the model cannot read trees.
+        `parents` holds the index of each token's parent in the tree, −1 for those that follow `ids`. If the tree begins
+        with the one read last, only its other tokens are read. `keep_path` ends the tree. Raises ConfigError if the
+        model cannot read trees.
         """
         raise NotImplementedError
 

@@ -154,8 +154,9 @@ class StaticSequence:
         return Output(self._read_eagerly(ids, num_left, num_logits, pending))
 
     def score_tree(
-        self, ids: list[int], tree_ids: list[int], parents: Sequence[int], hidden_layers: Sequence[int] = ()
-    ) -> Output:
+        self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int,
+        hidden_layers: Sequence[int] = (),
+    ) -> Output:  # fmt: skip
         """Raises ConfigError: these passes read chains only."""
         raise ConfigError(
             f"--engine {self.engine}: passes of model '{self.name}' cannot read draft trees; take --engine eager, or a "
@@ -164,7 +165,7 @@ class StaticSequence:
 
     def keep_path(self, path: Sequence[int]) -> None:
         """Raises ConfigError, as `score_tree` does."""
-        self.score_tree([], [], [])
+        self.score_tree([], [], [], 0)
 
     def _read(self, ids: list[int], num_tokens: int, pending: torch.Tensor | None = None) -> torch.Tensor:
         """Runs one timed pass over the next tokens: logits [num_tokens, vocab_size]."""

@@ -1,6 +1,7 @@
 """Positions and attention masks for a pass over a draft tree (SpecInfer, arXiv:2305.09781, §4.2)."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -27,14 +28,21 @@ def ancestors(parents: Sequence[int]) -> torch.Tensor:
     return rows
 
 
-def tree_inputs(
-    model: Any, windows: set[bool], num_cached: int, num_chain: int, parents: Sequence[int]
-) -> tuple[torch.Tensor, Any]:
-    """Returns position ids [1, num_read] and the attention mask of a pass over `num_chain` tokens and then the nodes.
+@lru_cache(maxsize=64)
+def shape(parents: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns depths [num_nodes] and ancestors [num_nodes, num_nodes] of a tree; many steps have the same tree."""
+    return torch.tensor(depths(parents), dtype=torch.long), ancestors(parents)
 
-    The pass follows `num_cached` cached tokens. Siblings share a position. The mask [1, 1, num_read, num_cached +
-    num_read] lets a token attend to all cached tokens, to the chain before it, and to its ancestors; sliding-window
-    layers leave out tokens by position. `windows` tells whether layers have a sliding window; a model with layers of
+
+def tree_inputs(
+    model: Any, windows: set[bool], num_prefix: int, parents: Sequence[int], num_read: int
+) -> tuple[torch.Tensor, Any]:
+    """Returns position ids [1, num_read] and the attention mask of a pass over the last `num_read` tokens of a sequence
+    of `num_prefix` tokens followed by the nodes of a tree.
+
+    Siblings share a position. The mask [1, 1, num_read, num_prefix + num_nodes] lets a token attend to the tokens of
+    the sequence up to itself and, if it is a node, to its ancestors; sliding-window layers leave out tokens by position.
+    `windows` tells whether layers have a sliding window; a model with layers of
     both kinds gets a dict of two masks. Raises ConfigError for an attention without such masks.
     """
     config = model.config.get_text_config()
@@ -45,12 +53,12 @@ def tree_inputs(
             f"draft trees need attention with a mask per token ({' or '.join(ATTENTION)}), and the model uses {kind}; "
             "use a method that drafts chains"
         )
-    num_prefix = num_cached + num_chain
-    levels = torch.tensor(depths(parents), dtype=torch.long)
+    levels, lineage = shape(tuple(parents))
     places = torch.cat([torch.arange(num_prefix), num_prefix - 1 + levels])
-    visible = torch.ones((num_chain + len(parents), len(places)), dtype=torch.bool).tril(num_cached)
-    visible[num_chain:, num_prefix:] = ancestors(parents)
-    positions = places[num_cached:]
+    positions = places[-num_read:]
+    num_nodes = min(num_read, len(parents))  # that are read
+    visible = torch.arange(len(places)) <= torch.arange(len(places) - num_read, len(places))[:, None]
+    visible[num_read - num_nodes :, num_prefix:] = lineage[len(parents) - num_nodes :]
     masks: dict[bool, torch.Tensor] = {}
     for has_window in windows:
         near = positions[:, None] - places < (config.sliding_window if has_window else len(places))

@@ -1,0 +1,319 @@
+"""Verification rules for draft trees whose tokens are drawn from known distributions, and for blocks of a chain.
+
+A rule is written as a walk: a Python generator that yields each random choice, a `Coin` or a `Draw`, receives its
+outcome, and returns the accepted path with the next token. The loop draws the outcomes; tests enumerate them all.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import torch
+
+from specbench.decoding.proposal import OUT_OF_VOCABULARY, Proposal, TreeProposal, Verification, at_tokens
+from specbench.decoding.sampling import DenseProbs, Distributions, draw
+from specbench.decoding.verification import VerificationRule, rule
+
+
+@dataclass(frozen=True)
+class Coin:
+    """A choice that is true with `probability`."""
+
+    probability: float
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A choice of a token with unnormalised weights [vocab]."""
+
+    weights: torch.Tensor
+
+
+Choice = Coin | Draw
+Walk = Generator[Choice, int, tuple[list[int], int]]  # returns the accepted nodes and the next token
+
+
+class WalkingRule(VerificationRule):
+    """A rule that is a walk over a proposal, given the target's distributions [num_nodes + 1, vocab] and the drafter's.
+
+    `draws` are the ways of drawing siblings that the rule is valid for (see TreeProposal).
+    """
+
+    draws: frozenset[str] = frozenset()
+
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
+        """Yields the random choices of one verification. Returns the accepted nodes and the next token."""
+        raise NotImplementedError
+
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
+        if not proposal.num_drafted:
+            return Verification(0, target.draw(0, generator))
+        path, next_token = resolve(self.walk(proposal, target.probs), generator)
+        return Verification(len(path), next_token, nodes=tuple(path))
+
+
+def resolve(walk: Walk, generator: torch.Generator) -> tuple[list[int], int]:
+    """Draws every choice of a walk. Returns its result."""
+    try:
+        choice = next(walk)
+        while True:
+            choice = walk.send(outcome(choice, generator))
+    except StopIteration as end:
+        path, token = end.value
+        return path, token
+
+
+def outcome(choice: Choice, generator: torch.Generator) -> int:
+    """Returns 1 or 0 for a coin, and a token for a draw."""
+    if isinstance(choice, Draw):
+        return draw(choice.weights, generator)
+    return int(torch.rand((), generator=generator, device=generator.device) < choice.probability)
+
+
+def chance(target_prob: torch.Tensor, draft_prob: torch.Tensor) -> float:
+    """Returns min(1, p/q), 0 where p is 0."""
+    p, q = float(target_prob), float(draft_prob)
+    return 1.0 if p >= q > 0 else 0.0 if p <= 0 else p / q if q > 0 else 1.0
+
+
+def normalised(weights: torch.Tensor) -> torch.Tensor:
+    """Returns the weights divided by their sum; zeros stay zeros."""
+    total = weights.sum()
+    return weights / total if total > 0 else weights
+
+
+def excess(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
+    """Returns norm(max(p − q, 0)), [vocab]; p if rounding leaves nothing."""
+    rest = (target_probs - draft_probs).clamp_min(0.0)
+    return normalised(rest) if bool(rest.any()) else target_probs
+
+
+class RecursiveRejection(WalkingRule):
+    """Recursive rejection sampling; fixed children are judged as draws from one-hot distributions."""
+
+    draws = frozenset({"fixed", "independent", "without_replacement"})
+
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
+        tree, node = as_tree(proposal), -1
+        path: list[int] = []
+        while True:
+            probs, child = yield from self._judge(tree, node, target_probs[node + 1])
+            if child is None:
+                return path, (yield Draw(probs))
+            path.append(child)
+            node = child
+
+    def _judge(
+        self, tree: TreeProposal, node: int, target_probs: torch.Tensor
+    ) -> Generator[Choice, int, tuple[torch.Tensor, int | None]]:
+        """Returns the accepted child of a node, or None, and the distribution of the next token if it is None."""
+        is_fixed = tree.draws == "fixed"
+        draft_probs = None if is_fixed or not tree.children(node) else tree.draft_probs(node)
+        for child in tree.children(node):
+            token = tree.token_ids[child]
+            drawn_from = one_hot(token, target_probs) if draft_probs is None else draft_probs
+            if (yield Coin(chance(target_probs[token], drawn_from[token]))):
+                return target_probs, child
+            target_probs = excess(target_probs, drawn_from)
+            if draft_probs is not None and tree.draws == "without_replacement":
+                draft_probs = normalised(draft_probs.index_fill(0, torch.tensor(token, device=draft_probs.device), 0.0))
+        return target_probs, None
+
+
+@rule("recursive_rejection", lossless=True, requires=frozenset(), verifies_trees=True)
+def recursive_rejection_rule() -> VerificationRule:
+    """The children of a node are judged in turn: x is accepted with probability min(1, p(x)/q(x)); after a rejection
+    the target's p becomes norm(max(p − q, 0)), and q loses x if the children were drawn without replacement
+    (arXiv:2305.09781; arXiv:2402.12374)."""
+    return RecursiveRejection()
+
+
+class KSeq(WalkingRule):
+    """The k-sequential rule for children that were drawn independently."""
+
+    draws = frozenset({"independent"})
+
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
+        tree, node = as_tree(proposal), -1
+        path: list[int] = []
+        while children := tree.children(node):
+            p, q = target_probs[node + 1], tree.draft_probs(node)
+            factor = k_seq_factor(p, q, len(children))
+            accepted = None
+            for child in children:
+                token = tree.token_ids[child]
+                if (yield Coin(chance(p[token], factor * q[token]))):
+                    accepted = child
+                    break
+            if accepted is None:
+                overlap = torch.minimum(q, p / factor)
+                share = float(overlap.sum())
+                any_accepted = 1.0 - (1.0 - share) ** len(children)
+                weights = (p - overlap * (any_accepted / share if share > 0 else 0.0)).clamp_min(0.0)
+                return path, (yield Draw(weights if bool(weights.any()) else p))
+            path.append(accepted)
+            node = accepted
+        return path, (yield Draw(target_probs[node + 1]))
+
+
+def k_seq_factor(target_probs: torch.Tensor, draft_probs: torch.Tensor, num_drafts: int) -> float:
+    """Returns the smallest ρ in [1, k] with 1 − (1 − β)^k ≤ ρ β, where β = Σ min(q, p/ρ) (arXiv:2310.15141, §4.3)."""
+
+    def is_large_enough(factor: float) -> bool:
+        share = float(torch.minimum(draft_probs, target_probs / factor).sum())
+        return 1.0 - (1.0 - share) ** num_drafts <= factor * share
+
+    low, high = 1.0, float(num_drafts)
+    if is_large_enough(low):
+        return low
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_large_enough(middle) else (middle, high)
+    return high
+
+
+@rule("k_seq", lossless=True, requires=frozenset(), verifies_trees=True)
+def k_seq_rule() -> VerificationRule:
+    """The k children of a node, drawn independently, are judged in turn with probability min(1, p(x)/(ρ q(x))), where ρ
+    between 1 and k makes the rule exact (SpecTr, arXiv:2310.15141)."""
+    return KSeq()
+
+
+class GreedyMultiDraft(WalkingRule):
+    """The rule for the most probable tokens and one drawn token."""
+
+    draws = frozenset({"top_and_one"})
+
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
+        tree, node = as_tree(proposal), -1
+        path: list[int] = []
+        while children := tree.children(node):
+            p = target_probs[node + 1]
+            *top, drawn = children
+            top_ids = torch.tensor([tree.token_ids[child] for child in top], dtype=torch.long, device=p.device)
+            q = normalised(tree.draft_probs(node).index_fill(0, top_ids, 0.0))
+            token = tree.token_ids[drawn]
+            # The drawn token is judged first: the other order is exact too, but accepts less.
+            if (yield Coin(chance(p[token], q[token]))):
+                child: int | None = drawn
+            else:
+                token = yield Draw(excess(p, q))
+                child = next((child for child in top if tree.token_ids[child] == token), None)
+            if child is None:
+                return path, token
+            path.append(child)
+            node = child
+        return path, (yield Draw(target_probs[node + 1]))
+
+
+@rule("greedy_multi_draft", lossless=True, requires=frozenset(), verifies_trees=True)
+def greedy_multi_draft_rule() -> VerificationRule:
+    """For children that are the drafter's most probable tokens and one token drawn from the others. The drawn one is
+    accepted with probability min(1, p(x)/q(x)); else the token from norm(max(p − q, 0)) decides, and one of the most
+    probable tokens that equals it is accepted (arXiv:2502.18779)."""
+    return GreedyMultiDraft()
+
+
+class Traversal(WalkingRule):
+    """Traversal verification: leaves are judged before their parents."""
+
+    draws = frozenset({"independent", "without_replacement"})
+
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
+        tree = as_tree(proposal)
+        left = {node: list(tree.children(node)) for node in range(-1, len(tree.token_ids))}
+        target = {node: target_probs[node + 1] for node in left}
+        draft = {node: tree.draft_probs(node) for node in left if left[node]}
+        weights = {-1: 1.0}  # of nodes on the current path, and of those that lost a child
+        while True:
+            path, node = [], -1
+            while left[node]:
+                child, before = left[node][0], node
+                token = tree.token_ids[child]
+                if child not in weights:
+                    ratio = float(target[before][token]) / float(draft[before][token])
+                    weights[child] = min(1.0, weights[before] * ratio)
+                path.append(child)
+                node = child
+            if (yield Coin(weights[node])):
+                return path, (yield Draw(target[node]))
+            parent = path[-2] if len(path) > 1 else -1
+            self._remove(tree, parent, node, target, draft, weights)
+            left[parent].remove(node)
+
+    def _remove(
+        self, tree: TreeProposal, parent: int, node: int, target: dict[int, torch.Tensor],
+        draft: dict[int, torch.Tensor], weights: dict[int, float],
+    ) -> None:  # fmt: skip
+        """Updates the distributions and the weight of the parent of a rejected leaf."""
+        weight = weights[parent]
+        rest = (weight * target[parent] - draft[parent]).clamp_min(0.0)
+        total = float(rest.sum())
+        if total > 0:
+            target[parent] = rest / total
+        if parent != -1:
+            weights[parent] = total / (total + 1.0 - weight) if total + 1.0 - weight > 0 else 1.0
+        if tree.draws == "without_replacement":
+            place = torch.tensor(tree.token_ids[node], device=rest.device)
+            draft[parent] = normalised(draft[parent].index_fill(0, place, 0.0))
+
+
+@rule("traversal", lossless=True, requires=frozenset(), verifies_trees=True)
+def traversal_rule() -> VerificationRule:
+    """Judges whole paths, from the first leaf on, and removes rejected leaves; a path that the token rule would cut at
+    one unlikely token can still be accepted (arXiv:2505.12398). It equals block verification on a chain."""
+    return Traversal()
+
+
+class BlockVerification(WalkingRule):
+    """Block verification of a chain."""
+
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
+        token_ids = proposal.on(target_probs.device)
+        num_drafted = len(token_ids)
+        draft_probs = chain_probs(proposal, target_probs)
+        p = at_tokens(target_probs[:num_drafted], token_ids).tolist()
+        q = at_tokens(draft_probs[:num_drafted], token_ids).tolist()
+        weights = [1.0]
+        for target_prob, draft_prob in zip(p, q, strict=True):
+            weights.append(min(1.0, weights[-1] * target_prob / draft_prob) if draft_prob > 0 else 0.0)
+        for number in range(num_drafted, 0, -1):
+            weight = weights[number]
+            if number == num_drafted:
+                if (yield Coin(weight)):
+                    return list(range(number)), (yield Draw(target_probs[number]))
+                continue
+            rest = (weight * target_probs[number] - draft_probs[number]).clamp_min(0.0)
+            total = float(rest.sum())
+            if (yield Coin(total / (total + 1.0 - weight) if total > 0 else 0.0)):
+                return list(range(number)), (yield Draw(rest))
+        return [], (yield Draw(excess(target_probs[0], draft_probs[0])))
+
+
+@rule("block", lossless=True, requires=frozenset({"probs"}))
+def block_rule() -> VerificationRule:
+    """Block verification (arXiv:2403.10444): whether a draft is accepted up to a token depends on all tokens before it,
+    not on each alone. It never accepts fewer tokens than the rejection rule on average, and as many when greedy."""
+    return BlockVerification()
+
+
+def as_tree(proposal: Proposal) -> TreeProposal:
+    """Returns a proposal as a tree; a chain is one whose tokens were drawn one by one."""
+    if isinstance(proposal, TreeProposal):
+        return proposal
+    parents = list(proposal.parents)
+    if isinstance(proposal.probs, DenseProbs):
+        return TreeProposal(proposal.token_ids, parents, "independent", proposal.probs, parents)
+    return TreeProposal(proposal.token_ids, parents)
+
+
+def chain_probs(proposal: Proposal, like: torch.Tensor) -> torch.Tensor:
+    """Returns the draft distributions of a chain, one-hot for drafts without distributions: [num_drafted, vocab]."""
+    if isinstance(proposal.probs, DenseProbs):
+        return proposal.probs.probs
+    rows = [one_hot(max(token, 0), like[0]) * (token != OUT_OF_VOCABULARY) for token in proposal.token_ids]
+    return torch.stack(rows)
+
+
+def one_hot(token: int, like: torch.Tensor) -> torch.Tensor:
+    """Returns the distribution that is 1 at a token: [vocab]."""
+    return torch.zeros_like(like).index_fill_(0, torch.tensor(token, device=like.device), 1.0)

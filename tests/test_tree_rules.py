@@ -1,0 +1,319 @@
+"""Rules for draft trees, exactly: over all draws of drafter and rule, the law of the tokens is the target's."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import torch
+
+from specbench.decoding.proposal import Proposal, TreeProposal
+from specbench.decoding.sampling import DenseProbs
+from specbench.decoding.tree_rules import (
+    BlockVerification,
+    Choice,
+    Coin,
+    GreedyMultiDraft,
+    KSeq,
+    RecursiveRejection,
+    Traversal,
+    Walk,
+    WalkingRule,
+    excess,
+    normalised,
+)
+
+VOCAB, DEPTH = 3, 2
+Tokens = tuple[int, ...]
+Law = dict[Tokens, float]
+Table = Callable[[Tokens], torch.Tensor]  # the distribution after a prefix: [vocab]
+
+
+def table(seed: int, spread: float = 1.5) -> Table:
+    """Returns distributions with denominators of at most 1,000, that is, rational ones, in float64."""
+
+    def after(prefix: Tokens) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(
+            seed + sum((token + 1) * 7**place for place, token in enumerate(prefix))
+        )
+        weights = torch.softmax(spread * torch.randn(VOCAB, generator=generator, dtype=torch.float64), dim=0)
+        return normalised((weights * 1000).round().clamp_min(1))
+
+    return after
+
+
+class Rows(DenseProbs):
+    def __init__(self, rows: list[torch.Tensor]) -> None:
+        self._rows = torch.stack(rows) if rows else torch.zeros((0, VOCAB), dtype=torch.float64)
+
+    @property
+    def probs(self) -> torch.Tensor:
+        return self._rows
+
+
+def outcomes(walk: Callable[[], Walk]) -> Iterator[tuple[float, list[int], int]]:
+    """Yields (probability, path, next token) for every sequence of choices of a walk, by starting it anew for each."""
+    pending: list[list[tuple[int, float]]] = [[]]
+    while pending:
+        taken = pending.pop()
+        running, mass = walk(), 1.0
+        try:
+            choice: Choice = next(running)
+            for value, probability in taken:
+                mass *= probability
+                choice = running.send(value)
+            for value, probability in branches(choice):
+                pending.append([*taken, (value, probability)])
+        except StopIteration as end:
+            path, token = end.value
+            yield mass, path, token
+
+
+def branches(choice: Choice) -> list[tuple[int, float]]:
+    if isinstance(choice, Coin):
+        found = [(1, choice.probability), (0, 1.0 - choice.probability)]
+    else:
+        weights = choice.weights / choice.weights.sum()
+        found = list(enumerate(weights.tolist()))
+    return [(value, probability) for value, probability in found if probability > 0]
+
+
+def sibling_draws(q: torch.Tensor, width: int, draws: str) -> Iterator[tuple[float, Tokens]]:
+    """Yields (probability, tokens) of the children of one node."""
+    if draws in ("fixed", "top_and_one"):
+        order = q.argsort(descending=True).tolist()
+        if draws == "fixed":
+            yield 1.0, tuple(order[:width])
+            return
+        top = tuple(order[: width - 1])
+        rest = normalised(q.index_fill(0, torch.tensor(top, dtype=torch.long), 0.0))
+        yield from ((float(rest[token]), (*top, token)) for token in range(VOCAB) if rest[token] > 0)
+        return
+    for tokens in itertools.product(range(VOCAB), repeat=width):
+        mass, left = 1.0, q
+        for token in tokens:
+            mass *= float(left[token])
+            if draws == "without_replacement":
+                left = normalised(left.index_fill(0, torch.tensor(token), 0.0))
+        if mass > 0:
+            yield mass, tokens
+
+
+def trees(q: Table, widths: Sequence[int], draws: str) -> Iterator[tuple[float, TreeProposal]]:
+    """Yields (probability, tree) of all draws of a tree whose nodes at depth d have widths[d] children."""
+
+    def grow(
+        frontier: list[tuple[int, Tokens]], tokens: list[int], parents: list[int], rows: list[torch.Tensor],
+        expanded: list[int], depth: int,
+    ) -> Iterator[tuple[float, TreeProposal]]:  # fmt: skip
+        if depth == len(widths):
+            yield 1.0, TreeProposal(tokens, parents, draws, Rows(rows), expanded)  # type: ignore[arg-type]
+            return
+        per_node = [list(sibling_draws(q(prefix), widths[depth], draws)) for _, prefix in frontier]
+        for combination in itertools.product(*per_node):
+            mass, new_tokens, new_parents = 1.0, list(tokens), list(parents)
+            below: list[tuple[int, Tokens]] = []
+            for (node, prefix), (probability, children) in zip(frontier, combination, strict=True):
+                mass *= probability
+                for token in children:
+                    below.append((len(new_tokens), (*prefix, token)))
+                    new_tokens.append(token)
+                    new_parents.append(node)
+            added = [q(prefix) for _, prefix in frontier]
+            nodes = [node for node, _ in frontier]
+            for probability, tree in grow(
+                below, new_tokens, new_parents, [*rows, *added], [*expanded, *nodes], depth + 1
+            ):
+                yield mass * probability, tree
+
+    yield from grow([(-1, ())], [], [], [], [], 0)
+
+
+def chains(q: Table, length: int) -> Iterator[tuple[float, Proposal]]:
+    for mass, tree in trees(q, [1] * length, "independent"):
+        yield mass, Proposal(tree.token_ids, tree.probs)
+
+
+def target_rows(p: Table, proposal: Proposal) -> torch.Tensor:
+    prefixes: list[Tokens] = []
+    for token, parent in zip(proposal.token_ids, proposal.parents, strict=True):
+        prefixes.append((*(prefixes[parent] if parent >= 0 else ()), token))
+    return torch.stack([p(()), *(p(prefix) for prefix in prefixes)])
+
+
+def law(rule: WalkingRule, p: Table, drafts: Iterator[tuple[float, Proposal]], length: int) -> tuple[Law, float]:
+    """Returns the law of `length` emitted tokens, completed by autoregressive decoding, and the expected number of
+    accepted tokens."""
+    found: Law = {}
+    expected = 0.0
+    for draft_mass, proposal in drafts:
+        rows = target_rows(p, proposal)
+        for mass, path, token in outcomes(lambda: rule.walk(proposal, rows)):  # noqa: B023
+            expected += draft_mass * mass * len(path)
+            emitted = (*(proposal.token_ids[node] for node in path), token)[:length]
+            for tokens, probability in autoregressive(p, emitted, length):
+                found[tokens] = found.get(tokens, 0.0) + draft_mass * mass * probability
+    return found, expected
+
+
+def autoregressive(p: Table, prefix: Tokens, length: int) -> Iterator[tuple[Tokens, float]]:
+    if len(prefix) == length:
+        yield prefix, 1.0
+        return
+    for token, probability in enumerate(p(prefix).tolist()):
+        for tokens, rest in autoregressive(p, (*prefix, token), length):
+            yield tokens, probability * rest
+
+
+def distance(rule: WalkingRule, p: Table, drafts: Iterator[tuple[float, Proposal]], length: int) -> float:
+    """Returns the total variation distance between the rule's law of `length` tokens and the target's."""
+    found, _ = law(rule, p, drafts, length)
+    own = dict(autoregressive(p, (), length))
+    assert sum(found.values()) == pytest.approx(1, abs=1e-12)
+    return sum(abs(found.get(tokens, 0.0) - own.get(tokens, 0.0)) for tokens in {*found, *own}) / 2
+
+
+RULES: dict[str, WalkingRule] = {
+    "recursive_rejection": RecursiveRejection(), "k_seq": KSeq(), "greedy_multi_draft": GreedyMultiDraft(),
+    "traversal": Traversal(),
+}  # fmt: skip
+CASES = [(name, draws) for name, rule in RULES.items() for draws in sorted(rule.draws)]
+EXACT = 1e-12
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("widths", [(2,), (2, 1), (1, 2), (3,)])
+@pytest.mark.parametrize(("name", "draws"), CASES)
+def test_the_law_of_the_tokens_is_the_targets(name: str, draws: str, widths: tuple[int, ...], seed: int) -> None:
+    p, q = table(seed), table(seed + 1000)
+    drafts = trees(q, widths, draws)
+    assert distance(RULES[name], p, drafts, len(widths) + 1) < EXACT
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_block_verification_is_exact_and_never_accepts_less(length: int, seed: int) -> None:
+    p, q = table(seed), table(seed + 1000)
+    assert distance(BlockVerification(), p, chains(q, length), length + 1) < EXACT
+    tokens = law(RecursiveRejection(), p, chains(q, length), length + 1)[1]
+    block = law(BlockVerification(), p, chains(q, length), length + 1)[1]
+    traversal = law(Traversal(), p, chains(q, length), length + 1)[1]
+    assert block == pytest.approx(traversal, abs=EXACT)
+    assert block >= tokens - EXACT and (length == 1 or block > tokens)
+
+
+def optimum(p: torch.Tensor, drafts: list[tuple[float, Tokens]]) -> float:
+    """Returns the largest chance that any rule accepts a child: min over H of P(H) + 1 − Pr(all children ⊆ H)."""
+    subsets = itertools.chain.from_iterable(itertools.combinations(range(VOCAB), size) for size in range(VOCAB + 1))
+    return min(
+        sum(float(p[token]) for token in kept) + 1 - sum(mass for mass, tokens in drafts if set(tokens) <= set(kept))
+        for kept in subsets
+    )
+
+
+@pytest.mark.parametrize(("name", "draws"), CASES)
+def test_no_rule_accepts_more_than_the_optimum_of_its_drafts(name: str, draws: str) -> None:
+    for seed in range(8):
+        p, q = table(seed), table(seed + 1000)
+        best = optimum(p(()), list(sibling_draws(q(()), 2, draws)))
+        expected = law(RULES[name], p, trees(q, (2,), draws), 2)[1]
+        assert expected <= best + EXACT
+        if draws == "fixed" or name == "greedy_multi_draft":
+            assert expected == pytest.approx(formula(p(()), q(()), draws), abs=EXACT)
+
+
+def formula(p: torch.Tensor, q: torch.Tensor, draws: str) -> float:
+    """Returns the published chance that a child is accepted: P(children) of fixed ones; P(top) + Σ min(p, q') over the
+    other tokens for the most probable token and one drawn from the others."""
+    if draws == "fixed":
+        return float(p[q.topk(2).indices].sum())
+    top = q.argmax()
+    rest = normalised(q.index_fill(0, top, 0.0))
+    return float(p[top] + torch.minimum(p, rest).sum())
+
+
+class WithReplacementResidual(RecursiveRejection):
+    """The control: the residual of independent draws for children that were drawn without replacement."""
+
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
+        assert isinstance(proposal, TreeProposal)
+        proposal.draws = "independent"
+        return super().walk(proposal, target_probs)
+
+
+class SwappedRatio(RecursiveRejection):
+    """The control: accepts with min(1, q/p)."""
+
+    def _judge(self, tree, node, target_probs):  # type: ignore[no-untyped-def]
+        draft = tree.draft_probs(node) if tree.children(node) else None
+        for child in tree.children(node):
+            token = tree.token_ids[child]
+            if (yield Coin(min(1.0, float(draft[token] / target_probs[token])))):
+                return target_probs, child
+            target_probs = excess(target_probs, draft)
+        return target_probs, None
+
+
+class WrongTraversalWeight(Traversal):
+    """The control: divides S by the draft's remaining mass, as one public implementation does."""
+
+    def _remove(self, tree, parent, node, target, draft, weights):  # type: ignore[no-untyped-def]
+        before = draft[parent].clone()
+        super()._remove(tree, parent, node, target, draft, weights)
+        if parent != -1:
+            weights[parent] = min(1.0, weights[parent] / float(1 - before[tree.token_ids[node]] + 1e-9))
+
+
+def pruned(q: Table) -> Iterator[tuple[float, TreeProposal]]:
+    """The control: of two children drawn without replacement only the one with the larger q is kept."""
+    for mass, tokens in sibling_draws(q(()), 2, "without_replacement"):
+        kept = max(tokens, key=lambda token: float(q(())[token]))
+        yield mass, TreeProposal([kept], [-1], "without_replacement", Rows([q(())]), [-1])
+
+
+def compared_and_redrawn(p: Table, draft: list[int]) -> float:
+    """The distance from the target of the rule of Medusa's nucleus sampling and of REST: an own draw per position
+    decides, and the token after the accepted ones is drawn again."""
+    probs = p(())
+    found = torch.zeros(VOCAB, dtype=torch.float64)
+    for own, mass in enumerate(probs.tolist()):
+        if own in draft:
+            found[own] += mass
+        else:
+            found += mass * probs
+    return float((found - probs).abs().sum() / 2)
+
+
+@pytest.mark.parametrize(
+    ("control", "draws", "widths"),
+    [
+        (WithReplacementResidual(), "without_replacement", (2,)),
+        (SwappedRatio(), "independent", (2,)),
+        (WrongTraversalWeight(), "without_replacement", (2, 2)),
+    ],
+)
+def test_wrong_rules_have_another_law(control: WalkingRule, draws: str, widths: tuple[int, ...]) -> None:
+    p, q = table(3), table(1003)
+    assert distance(control, p, trees(q, widths, draws), len(widths) + 1) > 0.003
+
+
+def test_pruning_after_the_draw_and_drawing_again_have_another_law() -> None:
+    p, q = table(3), table(1003)
+    assert distance(RecursiveRejection(), p, pruned(q), 2) > 0.02
+    assert compared_and_redrawn(p, [0]) > 0.02
+
+
+def test_draft_probabilities_before_the_truncation_have_another_law() -> None:
+    """The drafter draws from its truncated distribution and the rule is given the whole one, or the bonus token is
+    drawn from the target's whole distribution."""
+    p, whole = table(3), table(1003)
+
+    def cut(prefix: Tokens) -> torch.Tensor:
+        row = whole(prefix)
+        return normalised(row.index_fill(0, row.argmin(), 0.0))
+
+    def told_otherwise() -> Iterator[tuple[float, TreeProposal]]:
+        for mass, tree in trees(cut, (2,), "independent"):
+            yield mass, TreeProposal(tree.token_ids, tree.parents, "independent", Rows([whole(())]), [-1])
+
+    assert distance(RecursiveRejection(), p, trees(cut, (2,), "independent"), 2) < EXACT
+    assert distance(RecursiveRejection(), p, told_otherwise(), 2) > 0.01

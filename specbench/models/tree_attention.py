@@ -41,9 +41,9 @@ def tree_inputs(
     of `num_prefix` tokens followed by the nodes of a tree.
 
     Siblings share a position. The mask [1, 1, num_read, num_prefix + num_nodes] lets a token attend to the tokens of
-    the sequence up to itself and, if it is a node, to its ancestors; sliding-window layers leave out tokens by position.
-    `windows` tells whether layers have a sliding window; a model with layers of
-    both kinds gets a dict of two masks. Raises ConfigError for an attention without such masks.
+    the sequence up to itself and, if it is a node, to its ancestors; sliding-window layers leave out tokens by
+    position. `windows` tells whether layers have a sliding window; a model with layers of both kinds gets a dict of two
+    masks. Raises ConfigError for an attention without such masks.
     """
     config = model.config.get_text_config()
     attention = model.config._attn_implementation

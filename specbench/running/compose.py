@@ -17,6 +17,7 @@ from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
+from specbench.decoding.tree_rules import WalkingRule
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
@@ -46,6 +47,7 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
         return DraftingDecoder(method, alone.target, make_drafter(method, alone, sampling), rule, sampling)
     drafter = bridged_drafter(method, models, sampling)
     check_sampling(method, rule, sampling, drafter.sampling or sampling)
+    check_draws(method, rule, drafter)
     return DraftingDecoder(method, models.target, drafter, rule, sampling)
 
 
@@ -126,6 +128,17 @@ def check_sampling(method: MethodSpec, rule: VerificationRule, target: Sampling,
             f"method '{method.name}': verification.divergence_on = 'processed' compares point masses where decoding is "
             f"greedy: set {side} above 0, or verification.divergence_on=raw"
         )
+
+
+def check_draws(method: MethodSpec, rule: VerificationRule, drafter: Drafter) -> None:
+    """Raises ConfigError if a rule for trees is not valid for the way in which the drafter draws siblings."""
+    if drafter.draws is None or not isinstance(rule, WalkingRule) or drafter.draws in rule.draws:
+        return
+    raise ConfigError(
+        f"method '{method.name}': verification.rule = '{method.verification.rule}': is for children drawn "
+        f"{' or '.join(sorted(rule.draws))}, and the drafter draws them {drafter.draws}: set drafter.draws, or choose "
+        "exact_match, which is for all"
+    )
 
 
 def methods_for_any_vocabulary() -> list[str]:

@@ -143,6 +143,11 @@ def _check_features(method: "MethodSpec") -> None:
             f"verification.rule = '{method.verification.rule}': judges chains only, and drafter "
             f"'{method.drafter.type}' proposes trees: choose a rule for trees ({', '.join(able)})"
         )
+    if proposes_trees(method) and not method.bridges_nothing:
+        raise ConfigError(
+            f"bridge.type = '{method.bridge.type}': translates chains only, and drafter '{method.drafter.type}' "
+            "proposes trees: use a drafter with the target's vocabulary and the bridge 'shared'"
+        )
     requires = feature_set(method.verification.factory, "requires")
     removed = requires & feature_set(method.bridge.factory, "removes")
     if removed:

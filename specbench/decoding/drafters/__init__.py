@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from specbench.core.registry import DRAFTERS, Factory
-from specbench.decoding.proposal import Proposal, Verification
+from specbench.decoding.proposal import Draws, Proposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.models.scoring import Output, ScoringModel
 from specbench.models.timing import PassLog, Stopwatch
@@ -27,6 +27,7 @@ class Drafter:
     tokenizing: Stopwatch | None = None
     sampling: Sampling | None = None
     hidden_layers: tuple[int, ...] = ()
+    draws: Draws | None = None  # of a drafter that proposes trees
 
     def rehearse(self, decode: Callable[[], object]) -> None:
         """Called before the clock starts. A drafter that needs the target's tokens in advance calls `decode`."""

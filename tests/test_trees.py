@@ -3,7 +3,6 @@ rule walks a tree without changing the target's distribution."""
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 import torch
@@ -23,7 +22,7 @@ from specbench.models.tree_attention import depths, shape
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from tests import tiny
-from tests.toys import TableModel, joint
+from tests.toys import TableModel, joint, path_to
 
 CLOSE = {"atol": 2e-4, "rtol": 1e-3}
 KINDS = ("llama", "qwen2", "mistral", "gemma2", "gemma3_text")  # full, sliding, and both kinds of attention
@@ -41,10 +40,6 @@ def random_tree(rng: random.Random, num_nodes: int, vocab_size: int) -> tuple[li
         used.add((parent, token))
         tokens.append(token)
     return tokens, parents
-
-
-def path_to(node: int, parents: Sequence[int]) -> list[int]:
-    return [] if node < 0 else [*path_to(parents[node], parents), node]
 
 
 def with_attention(kind: str, attention: str) -> CausalLM:
@@ -143,19 +138,6 @@ def test_a_chain_has_the_token_before_as_parent() -> None:
     assert chain.num_drafted == tree.num_drafted == 3 and (chain.num_nodes, tree.num_nodes) == (None, 3)
 
 
-class TreeTableModel(TableModel):
-    """A table model that reads trees path by path."""
-
-    def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int) -> Output:
-        paths = [path_to(node, parents) for node in range(-1, len(tree_ids))]
-        self.tree, self.before = tree_ids, list(ids)
-        rows = [self.score(ids + [tree_ids[node] for node in path], 1).logits for path in paths]
-        return Output(torch.cat(rows)[-num_logits:])
-
-    def keep_path(self, path: list[int]) -> None:
-        self.score(self.before + [self.tree[node] for node in path], 1)
-
-
 class RandomTrees(Drafter):
     """Proposes trees that depend on the length of the sequence only; records what it observes."""
 
@@ -187,7 +169,7 @@ def generated(target: ScoringModel, drafter: Drafter, length: int, seed: int, te
 def test_sampled_trees_follow_the_target() -> None:
     """The law of three tokens over 4,000 generations; a target with another temperature is told apart (control)."""
     num_draws, length = 4000, 3
-    target, drafter = TreeTableModel(4, 3), RandomTrees(4, 5)
+    target, drafter = TableModel(4, 3), RandomTrees(4, 5)
     counts = Counter(tuple(generated(target, drafter, length, seed, 1.0)) for seed in range(num_draws))
     cooler = TableModel(4, 3)
     cooler.table = cooler.table / 0.8

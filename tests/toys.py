@@ -52,6 +52,16 @@ class TableModel(ScoringModel):
         ends = range(len(ids) - num_logits, len(ids))
         return Output(torch.stack([self.table[ids[end - 1] if end else 0, ids[end]] for end in ends]))
 
+    def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int) -> Output:
+        self._tree, self._before = list(tree_ids), list(ids)
+        self.passes.add(len(tree_ids) + 1, 0.0, 0.0)
+        before = [tree_ids[parent] if parent >= 0 else ids[-1] for parent in parents]
+        rows = self.table[[ids[-2] if len(ids) > 1 else 0, *before], [ids[-1], *tree_ids]]
+        return Output(rows[-num_logits:])
+
+    def keep_path(self, path: Sequence[int]) -> None:
+        self.score(self._before + [self._tree[node] for node in path], 1)
+
     def resolve_pending(self, token_ids: list[int]) -> None:
         num_unknown = self._seen.count(None)
         if num_unknown:
@@ -59,6 +69,11 @@ class TableModel(ScoringModel):
 
     def probs(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.softmax(self.table[ids[-2] if len(ids) > 1 else 0, ids[-1]], dim=-1)
+
+
+def path_to(node: int, parents: Sequence[int]) -> list[int]:
+    """Returns the nodes from the root of a tree to a node; −1 is the root."""
+    return [] if node < 0 else [*path_to(parents[node], parents), node]
 
 
 def joint(model: TableModel, prompt: Sequence[int], length: int) -> dict[tuple[int, ...], float]:

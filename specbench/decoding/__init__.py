@@ -2,9 +2,19 @@
 
 from specbench.decoding import tree_rules, verification
 from specbench.decoding.bridges import retokenize, string, token_level
-from specbench.decoding.drafters import model, model_tree, ngram, none, prompt_lookup, synthetic
+from specbench.decoding.drafters import (
+    lookahead,
+    model,
+    model_tree,
+    ngram,
+    none,
+    prompt_lookup,
+    synthetic,
+    token_recycling,
+)
 
 __all__ = [
+    "lookahead",
     "model",
     "model_tree",
     "ngram",
@@ -14,6 +24,7 @@ __all__ = [
     "string",
     "synthetic",
     "token_level",
+    "token_recycling",
     "tree_rules",
     "verification",
 ]

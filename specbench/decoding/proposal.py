@@ -164,21 +164,25 @@ class TreeProposal(Proposal):
     - top_and_one: the most probable tokens, then one drawn from the others.
 
     `probs` are the draft distributions after the parents in `expanded`, [num_expanded, vocab]; fixed children need
-    none. Raises ValueError for a parent that does not come before its child, and for equal children of one parent that
+    none. Only the first `num_candidates` tokens can be accepted; the target reads the others for the drafter's own use.
+    Raises ValueError for a parent that does not come before its child, and for equal children of one parent that
     were not drawn independently.
     """
 
     def __init__(
         self, token_ids: list[int], parents: Sequence[int], draws: Draws = "fixed", probs: DenseProbs | None = None,
-        expanded: Sequence[int] = (),
+        expanded: Sequence[int] = (), num_candidates: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(token_ids, probs)
+        num_candidates = len(token_ids) if num_candidates is None else num_candidates
         self.draws = draws
         self._parents = tuple(parents)
         self._rows = {node: row for row, node in enumerate(expanded)}
         self._children: dict[int, list[int]] = {}
         depths: list[int] = []
         for index, (token, parent) in enumerate(zip(token_ids, parents, strict=True)):
+            if index >= num_candidates:
+                break
             is_repeated = draws != "independent" and self.child(parent, token) is not None
             if not -1 <= parent < index or is_repeated:
                 raise ValueError(f"node {index}: token {token} cannot be a child of node {parent}")

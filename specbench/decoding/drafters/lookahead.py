@@ -1,0 +1,95 @@
+"""Lookahead decoding: the target guesses n-grams in a window beside its own pass (arXiv:2402.02057)."""
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from specbench.decoding.drafters import Drafter, drafter
+from specbench.decoding.proposal import Proposal, TreeProposal, Verification
+from specbench.decoding.sampling import Sampling
+from specbench.models.causal_lm import ModelPair
+from specbench.models.scoring import Output
+from specbench.models.timing import Clock, PassLog
+
+
+class Lookahead(Drafter):
+    """Proposes n-grams that begin at the last token, from a pool that the target's own passes fill.
+
+    Each pass also reads a window of `width` columns and n − 1 levels of guessed tokens. The token of level j and column
+    i attends to the sequence, to the first i + 1 tokens of level 0, and to its own column above it: the window is part
+    of the tree, but none of its tokens can be accepted. The most probable tokens after the last level are the next
+    level, and each column with its next token is an n-gram for the pool, which keeps the newest `num_guesses` n-grams
+    per first token. Window and pool are new for each prompt.
+    """
+
+    draws: Any = "fixed"
+
+    def __init__(self, width: int, size: int, num_guesses: int, eos_token_ids: frozenset[int]) -> None:
+        self.width = width
+        self.size = size
+        self.num_guesses = num_guesses
+        self.eos_token_ids = eos_token_ids
+        self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
+        self._levels: list[list[int]] = []
+        self._pool: dict[int, dict[tuple[int, ...], None]] = {}  # n-grams by first token, the newest last
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self._pool = {}
+        self._levels = [[prompt_ids[-1 - column % len(prompt_ids)] for column in range(self.width)]]
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        assert self.passes is not None
+        if not num_draft_tokens:
+            return Proposal()
+        start = self.passes.clock.mark()
+        tokens: list[int] = []
+        parents: list[int] = []
+        places: dict[tuple[int, int], int] = {}
+        for guess in self._pool.get(ids[-1], {}):
+            node = -1
+            for token in guess[:num_draft_tokens]:
+                if (node, token) not in places:
+                    places[node, token] = len(tokens)
+                    tokens.append(token)
+                    parents.append(node)
+                node = places[node, token]
+                if token in self.eos_token_ids:
+                    break
+        num_candidates = len(tokens)
+        for number, level in enumerate(self._levels):
+            first = len(tokens)
+            above = range(first - self.width, first) if number else [-1, *range(first, first + self.width - 1)]
+            parents += above
+            tokens += level
+        self.passes.add(num_candidates, start, self.passes.clock.mark())
+        return TreeProposal(tokens, parents, num_candidates=num_candidates)
+
+    def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
+        if not isinstance(proposal, TreeProposal):
+            return
+        newest: list[int] = output.logits[-self.width :].argmax(dim=-1).tolist()
+        if len(self._levels) < self.size - 1:
+            self._levels.append(newest)
+            return
+        for first, *others in zip(*self._levels, newest, strict=True):
+            grams = self._pool.setdefault(first, {})
+            grams.pop(tuple(others), None)
+            grams[tuple(others)] = None
+            if len(grams) > self.num_guesses:
+                del grams[next(iter(grams))]
+        self._levels = [*self._levels[1:], newest]
+
+
+@drafter("lookahead", provides=frozenset(), needs_model=False, proposes_trees=True)
+def lookahead_drafter(
+    models: ModelPair,
+    sampling: Sampling,
+    *,
+    window: Annotated[int, Field(ge=1, le=256, description="The number of columns of guessed tokens.")] = 7,
+    ngram: Annotated[int, Field(ge=2, le=32, description="The number of tokens of an n-gram, its first included.")] = 5,
+    guesses: Annotated[int, Field(ge=1, le=256, description="The number of n-grams kept per first token.")] = 7,
+) -> Lookahead:
+    """The target guesses n-grams with spare computation of its own passes and verifies them in later ones. Needs no
+    model; a pass reads up to 1 + (ngram − 1) · (window + guesses) tokens."""
+    return Lookahead(window, ngram, guesses, models.target.eos_token_ids)

@@ -1,0 +1,92 @@
+"""Token recycling: a tree of the tokens that the target last thought likely after each token (arXiv:2408.08696)."""
+
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+
+from specbench.core.errors import ConfigError
+from specbench.decoding.drafters import Drafter, drafter
+from specbench.decoding.proposal import Proposal, TreeProposal, Verification
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.tree_shape import TreeShape, best_shape
+from specbench.models.causal_lm import ModelPair
+from specbench.models.scoring import Output
+from specbench.models.timing import Clock, PassLog
+
+
+class TokenRecycling(Drafter):
+    """Remembers the target's most probable tokens after each token that it read, and proposes them as a tree.
+
+    A token that the target has not read yet has no children. One look-up per proposal is logged as a pass.
+    """
+
+    draws: Any = "fixed"
+
+    def __init__(self, shape: TreeShape, num_ranks: int, eos_token_ids: frozenset[int], forgets: bool) -> None:
+        self.shape = shape
+        self.num_ranks = num_ranks
+        self.eos_token_ids = eos_token_ids
+        self.forgets = forgets
+        self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
+        self._followers: dict[int, list[int]] = {}
+        self._last_token = -1
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        if self.forgets:
+            self._followers = {}
+        self._last_token = prompt_ids[-1]
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        assert self.passes is not None
+        start = self.passes.clock.mark()
+        self._last_token = ids[-1]
+        tokens: list[int] = []
+        parents: list[int] = []
+        placed: dict[int, tuple[int, int]] = {-1: (-1, 0)}  # node of the shape → node of the tree, depth
+        for node, (parent, rank) in enumerate(zip(self.shape.parents, self.shape.ranks, strict=True)):
+            if parent not in placed:
+                continue
+            above, depth = placed[parent]
+            token = ids[-1] if above < 0 else tokens[above]
+            followers = self._followers.get(token, [])
+            if rank < len(followers) and depth < num_draft_tokens and (above < 0 or token not in self.eos_token_ids):
+                placed[node] = (len(tokens), depth + 1)
+                tokens.append(followers[rank])
+                parents.append(above)
+        self.passes.add(len(tokens), start, self.passes.clock.mark())
+        return TreeProposal(tokens, parents) if tokens else Proposal()
+
+    def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
+        num_ranks = min(self.num_ranks, output.logits.shape[-1])
+        best: list[list[int]] = output.logits.topk(num_ranks, dim=-1).indices.tolist()
+        self._followers.update(zip([self._last_token, *proposal.token_ids], best, strict=True))
+
+
+NUM_NODES = "The number of draft tokens in a tree."
+RANK_CHANCES = "The chance that the token of each rank, from the most probable on, is accepted; they shape the tree."
+MEMORY = (
+    "prompt: the remembered tokens are forgotten before each prompt; cell: they are kept for all prompts of a cell (a "
+    "task's subset), as in the published code, so that a prompt's speed depends on the prompts before it."
+)
+CHANCES = (0.5, 0.16, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)
+
+
+@drafter("token_recycling", provides=frozenset(), needs_model=False, proposes_trees=True)
+def token_recycling_drafter(
+    models: ModelPair,
+    sampling: Sampling,
+    *,
+    num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] = 80,
+    depth: Annotated[int, Field(ge=1, le=16, description="The largest number of draft tokens on a path.")] = 6,
+    rank_chances: Annotated[
+        list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1, max_length=64, description=RANK_CHANCES)
+    ] = list(CHANCES),  # noqa: B006
+    memory: Annotated[Literal["prompt", "cell"], Field(description=MEMORY)] = "prompt",
+) -> TokenRecycling:
+    """A tree of the tokens that the target thought most probable when it last read each token. Needs no model and no
+    training."""
+    if list(rank_chances) != sorted(rank_chances, reverse=True):
+        raise ConfigError("drafter.rank_chances: a higher rank is never more probable: give falling numbers")
+    shape = best_shape(rank_chances, num_nodes, depth)
+    return TokenRecycling(shape, len(rank_chances), models.target.eos_token_ids, forgets=memory == "prompt")

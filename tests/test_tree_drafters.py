@@ -1,0 +1,228 @@
+"""Drafters of trees: their outputs follow the target's distribution through the real loop, greedily and with draws."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from specbench.core.errors import ConfigError
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters.lookahead import Lookahead
+from specbench.decoding.drafters.model_tree import ModelTreeDrafter
+from specbench.decoding.drafters.none import NoDrafter
+from specbench.decoding.drafters.token_recycling import TokenRecycling
+from specbench.decoding.generation_state import StopRules
+from specbench.decoding.loop import Generation, decode
+from specbench.decoding.proposal import Draws, TreeProposal, Verification
+from specbench.decoding.sampling import Sampling, process
+from specbench.decoding.tree_rules import BlockVerification, GreedyMultiDraft, KSeq, RecursiveRejection, Traversal
+from specbench.decoding.tree_shape import best_shape
+from specbench.decoding.verification import VerificationRule, exact_match, rejection
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.scoring import Output, ScoringModel
+from specbench.running.compose import compose
+from specbench.specs.catalogue import load_method
+from specbench.specs.overrides import with_overrides
+from tests import tiny
+from tests.toys import TableModel
+
+VOCAB, PROMPT = 4, [1, 2]
+TOP_P = Sampling(1.0, None, 0.8)
+Make = Callable[[TableModel, Sampling], tuple[Drafter, VerificationRule]]
+
+
+def model_tree(draws: Draws, rule: VerificationRule) -> Make:
+    return lambda draft, sampling: (ModelTreeDrafter(draft, sampling, [3, 2], draws), rule)
+
+
+METHODS: dict[str, Make] = {
+    "fixed": model_tree("fixed", exact_match),
+    "fixed, recursive": model_tree("fixed", RecursiveRejection()),
+    "independent": model_tree("independent", RecursiveRejection()),
+    "without replacement": model_tree("without_replacement", RecursiveRejection()),
+    "k-seq": model_tree("independent", KSeq()),
+    "top and one": model_tree("top_and_one", GreedyMultiDraft()),
+    "traversal": model_tree("without_replacement", Traversal()),
+    "exact match of draws": model_tree("without_replacement", exact_match),
+    "block": lambda draft, sampling: (ModelTreeDrafter(draft, sampling, [1, 1, 1], "independent"), BlockVerification()),
+    "token recycling": lambda draft, sampling: (
+        TokenRecycling(best_shape([0.5, 0.3, 0.1], 8, 3), 3, frozenset(), forgets=True), exact_match,
+    ),
+    "lookahead": lambda draft, sampling: (Lookahead(3, 2, 4, frozenset()), exact_match),
+}  # fmt: skip
+
+
+def generate(
+    target: ScoringModel, drafter: Drafter, rule: VerificationRule, length: int, seed: int, sampling: Sampling,
+    prompt: list[int] = PROMPT,
+) -> Generation:  # fmt: skip
+    generator = torch.Generator().manual_seed(seed)
+    return decode(
+        target,
+        drafter,
+        rule,
+        prompt,
+        num_draft_tokens=3,
+        sampling=sampling,
+        stop=StopRules(length),
+        generator=generator,
+    )
+
+
+def law(model: TableModel, length: int, sampling: Sampling) -> dict[tuple[int, ...], float]:
+    """The exact distribution of the next tokens with temperature, top-k and top-p."""
+    found = {(): 1.0}
+    for _ in range(length):
+        found = {
+            (*tokens, token): mass * probability
+            for tokens, mass in found.items()
+            for token, probability in enumerate(
+                process(model.table[([*PROMPT, *tokens])[-2], ([*PROMPT, *tokens])[-1]][None], sampling)[0].tolist()
+            )
+            if probability > 0
+        }
+    return found
+
+
+def chi_squared(counts: Counter[tuple[int, ...]], masses: dict[tuple[int, ...], float], num_draws: int) -> float:
+    """Returns (χ² − degrees of freedom) in standard deviations; infinite if an impossible text was drawn."""
+    if set(counts) - set(masses):
+        return float("inf")
+    common = {key: mass for key, mass in masses.items() if num_draws * mass >= 5}
+    pairs = [(counts[key], num_draws * mass) for key, mass in common.items()]
+    pairs.append((num_draws - sum(n for n, _ in pairs), num_draws * (1 - sum(common.values()))))  # all rare texts
+    degrees = len(pairs) - 1
+    return (sum((n - expected) ** 2 / expected for n, expected in pairs) - degrees) / (2 * degrees) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [*((name, Sampling(1.0)) for name in METHODS), *((name, TOP_P) for name in ("without replacement", "lookahead"))],
+)
+def test_draws_follow_the_target(name: str, sampling: Sampling) -> None:
+    """Texts of four tokens: the first, a step, and what follows it. 1,500 draws."""
+    target, num_draws, length = TableModel(VOCAB, 5), 1500, 4
+    drafter, rule = METHODS[name](TableModel(VOCAB, 1005), sampling)
+    made = [generate(target, drafter, rule, length, seed, sampling) for seed in range(num_draws)]
+    counts = Counter(tuple(each.token_ids) for each in made)
+    assert chi_squared(counts, law(target, length, sampling), num_draws) < 4
+    assert sum(step.num_accepted for each in made for step in each.steps) > 0.1 * num_draws
+
+
+class ReusedCoins(RecursiveRejection):
+    """The control: the coins of every step are those of the first, as where they are made once per prompt."""
+
+    def __call__(self, proposal, target, generator):  # type: ignore[no-untyped-def]
+        again = torch.Generator().manual_seed(generator.initial_seed() + 1)
+        return super().__call__(proposal, target, again)
+
+
+class BonusOfTheWholeLaw(RecursiveRejection):
+    """The control: a bonus token ignores top-p."""
+
+    def __call__(self, proposal, target, generator):  # type: ignore[no-untyped-def]
+        decision = super().__call__(proposal, target, generator)
+        if decision.num_accepted < proposal.num_drafted or not decision.path:
+            return decision
+        token = int(torch.multinomial(target.raw_probs[decision.path[-1] + 1], 1, generator=generator))
+        return Verification(decision.num_accepted, token, nodes=decision.nodes)
+
+
+@pytest.mark.parametrize(("control", "sampling"), [(ReusedCoins(), Sampling(1.0)), (BonusOfTheWholeLaw(), TOP_P)])
+def test_the_test_above_finds_wrong_rules(control: VerificationRule, sampling: Sampling) -> None:
+    target, num_draws, length = TableModel(VOCAB, 5), 2500, 6
+    drafter = ModelTreeDrafter(TableModel(VOCAB, 1005), sampling, [2], "independent")
+    counts = Counter(
+        tuple(generate(target, drafter, control, length, seed, sampling).token_ids) for seed in range(num_draws)
+    )
+    right = Counter(
+        tuple(generate(target, drafter, RecursiveRejection(), length, seed, sampling).token_ids)
+        for seed in range(num_draws)
+    )
+    masses = law(target, length, sampling)
+    assert chi_squared(counts, masses, num_draws) > 6 > 4 > chi_squared(right, masses, num_draws)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma3_text"])
+@pytest.mark.parametrize("method", ["sd-tree", "sd-block", "token-recycling", "lookahead"])
+def test_greedy_outputs_are_those_of_autoregressive_decoding(method: str, kind: str) -> None:
+    pair = ModelPair(tiny.causal_lm(kind, num_hidden_layers=2), tiny.causal_lm(kind, 1, num_hidden_layers=2))
+    prompt = list(range(40, 60))
+    greedy = Sampling(0.0)
+    expected = generate(pair.target, NoDrafter(), rejection, 48, 0, greedy, prompt).token_ids
+    decoder = compose(load_method(method), pair, greedy)
+    made = decoder.generate(prompt, StopRules(48), 0)
+    assert made.token_ids == expected
+    again = decoder.generate(prompt, StopRules(48), 0)  # no state passes from prompt to prompt
+    assert again.steps == made.steps
+
+
+def test_a_model_that_is_its_own_drafter_accepts_whole_paths() -> None:
+    """Every level of its tree holds the target's own token, so all levels are accepted; of the tokens that the drafter
+    has read, only new ones are read again."""
+    model, twin = tiny.causal_lm("llama", num_hidden_layers=2), tiny.causal_lm("llama", num_hidden_layers=2)
+    decoder = compose(load_method("sd-tree"), ModelPair(model, twin), Sampling(0.0))
+    steps = decoder.generate(list(range(40, 60)), StopRules(40), 0).steps
+    assert all(step.num_accepted == step.num_drafted == 5 for step in steps[:-1])
+    assert [step.num_nodes for step in steps[:-1]] == [3 + 6 + 6 + 6 + 6] * (len(steps) - 1)
+
+
+def test_lookahead_fills_its_pool_with_the_targets_guesses() -> None:
+    """Each column of the window and the most probable token after it is an n-gram."""
+    drafter = Lookahead(2, 3, 1, frozenset())
+    drafter.prefill([7, 8])
+    generator = torch.Generator()
+    proposals = []
+    for rows in ([3, 4], [5, 6], [1, 2]):
+        proposal = drafter.propose([7, 8], 2, generator)
+        proposals.append(proposal)
+        logits = torch.nn.functional.one_hot(torch.tensor([0] * (len(proposal.token_ids) - 1) + rows), 9).float()
+        drafter.observe(proposal, Output(logits), Verification(0, 0))
+    assert [proposal.token_ids for proposal in proposals] == [[8, 7], [8, 7, 3, 4], [3, 5, 3, 4, 5, 6]]
+    assert list(proposals[1].parents) == [-1, 0, 0, 1]
+    # [8 3] → 5, [7 4] → 6, then [3 5] → 1, [4 6] → 2
+    assert drafter.propose([4], 2, generator).token_ids[:2] == [6, 2]
+    assert drafter.propose([8], 2, generator).token_ids[:2] == [3, 5]
+    assert drafter.propose([8], 1, generator).num_drafted == 1
+    window = drafter.propose([0], 2, generator)
+    assert window.num_drafted == 0 and window.num_nodes == 4 and not window.has_children(-1)
+
+
+def test_token_recycling_proposes_what_the_target_thought_likely() -> None:
+    drafter = TokenRecycling(best_shape([0.5, 0.3], 4, 2), 2, frozenset({9}), forgets=True)
+    drafter.prefill([1, 2])
+    generator = torch.Generator()
+    assert drafter.propose([1, 2], 3, generator).token_ids == []  # nothing was read yet
+    logits = torch.zeros(1, 10)
+    logits[0, 5], logits[0, 9] = 2.0, 1.0
+    drafter.observe(drafter.propose([1, 2], 3, generator), Output(logits), Verification(0, 5))
+    tree = drafter.propose([2], 3, generator)
+    assert isinstance(tree, TreeProposal) and tree.token_ids == [5, 9] and list(tree.parents) == [-1, -1]
+    drafter.observe(tree, Output(logits.repeat(3, 1)), Verification(0, 5))
+    again = drafter.propose([2], 3, generator)
+    assert again.token_ids == [5, 9, 5, 9] and list(again.parents) == [-1, -1, 0, 0]  # nothing follows an end token
+    drafter.prefill([3])
+    assert drafter.propose([2], 3, generator).token_ids == []
+
+
+def test_the_best_shape_has_the_most_probable_nodes() -> None:
+    shape = best_shape([0.5, 0.3, 0.1], 6, 3)
+    # chances: 0 .5, 1 .3, 00 .25, 01 .15, 10 .15, 000 .125
+    assert sorted(zip(shape.parents, shape.ranks, strict=True)) == sorted(
+        [(-1, 0), (-1, 1), (0, 0), (0, 1), (1, 0), (2, 0)]
+    )
+
+
+def test_a_rule_for_other_draws_is_refused() -> None:
+    _, (method,) = with_overrides([], [load_method("sd-tree")], ["drafter.draws=top_and_one"])
+    pair = ModelPair(tiny.causal_lm("llama"), tiny.causal_lm("llama", 1))
+    with pytest.raises(ConfigError, match="the drafter draws them top_and_one"):
+        compose(method, pair, Sampling(1.0))
+
+
+def test_a_compiled_target_refuses_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    model: CausalLM = tiny.causal_lm("llama")
+    model.make_static("compiled")
+    with pytest.raises(ConfigError, match="--engine compiled: passes of model 'tiny-llama' cannot read draft trees"):
+        model.score_tree([1, 2], [3], [-1], 2)

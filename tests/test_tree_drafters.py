@@ -17,7 +17,7 @@ from specbench.decoding.loop import Generation, decode
 from specbench.decoding.proposal import Draws, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling, process
 from specbench.decoding.tree_rules import BlockVerification, GreedyMultiDraft, KSeq, RecursiveRejection, Traversal
-from specbench.decoding.tree_shape import best_shape
+from specbench.decoding.tree_shape import best_shape, regular_shape
 from specbench.decoding.verification import VerificationRule, exact_match, rejection
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import Output, ScoringModel
@@ -25,7 +25,7 @@ from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
 from specbench.specs.overrides import with_overrides
 from tests import tiny
-from tests.toys import TableModel
+from tests.toys import TableModel, path_to
 
 VOCAB, PROMPT = 4, [1, 2]
 TOP_P = Sampling(1.0, None, 0.8)
@@ -33,7 +33,7 @@ Make = Callable[[TableModel, Sampling], tuple[Drafter, VerificationRule]]
 
 
 def model_tree(draws: Draws, rule: VerificationRule) -> Make:
-    return lambda draft, sampling: (ModelTreeDrafter(draft, sampling, [3, 2], draws), rule)
+    return lambda draft, sampling: (ModelTreeDrafter(draft, sampling, regular_shape([3, 2]), draws), rule)
 
 
 METHODS: dict[str, Make] = {
@@ -45,7 +45,7 @@ METHODS: dict[str, Make] = {
     "top and one": model_tree("top_and_one", GreedyMultiDraft()),
     "traversal": model_tree("without_replacement", Traversal()),
     "exact match of draws": model_tree("without_replacement", exact_match),
-    "block": lambda draft, sampling: (ModelTreeDrafter(draft, sampling, [1, 1, 1], "independent"), BlockVerification()),
+    "block": lambda draft, sampling: (ModelTreeDrafter(draft, sampling, regular_shape([1, 1, 1]), "independent"), BlockVerification()),
     "token recycling": lambda draft, sampling: (
         TokenRecycling(best_shape([0.5, 0.3, 0.1], 8, 3), 3, frozenset(), forgets=True), exact_match,
     ),
@@ -132,7 +132,7 @@ class BonusOfTheWholeLaw(RecursiveRejection):
 @pytest.mark.parametrize(("control", "sampling"), [(ReusedCoins(), Sampling(1.0)), (BonusOfTheWholeLaw(), TOP_P)])
 def test_the_test_above_finds_wrong_rules(control: VerificationRule, sampling: Sampling) -> None:
     target, num_draws, length = TableModel(VOCAB, 5), 2500, 6
-    drafter = ModelTreeDrafter(TableModel(VOCAB, 1005), sampling, [2], "independent")
+    drafter = ModelTreeDrafter(TableModel(VOCAB, 1005), sampling, regular_shape([2]), "independent")
     counts = Counter(
         tuple(generate(target, drafter, control, length, seed, sampling).token_ids) for seed in range(num_draws)
     )
@@ -212,6 +212,28 @@ def test_the_best_shape_has_the_most_probable_nodes() -> None:
     assert sorted(zip(shape.parents, shape.ranks, strict=True)) == sorted(
         [(-1, 0), (-1, 1), (0, 0), (0, 1), (1, 0), (2, 0)]
     )
+
+
+def test_a_model_drafts_the_best_shape() -> None:
+    """The nodes of an irregular tree get the tokens of their ranks."""
+    drafter = ModelTreeDrafter(TableModel(VOCAB, 5), Sampling(0.0), best_shape([0.5, 0.3], 5, 3), "fixed")
+    drafter.prefill(PROMPT)
+    tree = drafter.propose(PROMPT, 3, torch.Generator())
+    assert isinstance(tree, TreeProposal) and sorted(tree.parents) == [-1, -1, 0, 0, 1]
+    for node, parent in enumerate(tree.parents):
+        before = [*PROMPT, *(tree.token_ids[each] for each in path_to(parent, tree.parents))]
+        best = drafter.model.score(before, 1).logits[0].topk(2).indices.tolist()
+        assert tree.token_ids[node] == best[tree.children(parent).index(node)]
+
+
+@pytest.mark.parametrize(
+    "options", [["drafter.widths=null"], ["drafter.num_nodes=8"], ["drafter.rank_chances=[0.1, 0.5]"]]
+)
+def test_a_tree_has_one_shape(options: list[str]) -> None:
+    _, (method,) = with_overrides([], [load_method("sd-tree")], options)
+    pair = ModelPair(tiny.causal_lm("llama"), tiny.causal_lm("llama", 1))
+    with pytest.raises(ConfigError, match="give either widths, or num_nodes"):
+        compose(method, pair, Sampling(0.0))
 
 
 def test_a_rule_for_other_draws_is_refused() -> None:

@@ -1,8 +1,19 @@
-"""Shapes of fixed draft trees: which ranks of candidates follow which node."""
+"""Shapes of draft trees: how many candidates, and of which ranks, follow which node."""
 
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
+
+from pydantic import Field
+
+from specbench.core.errors import ConfigError
+
+NUM_NODES = "The number of draft tokens in a tree."
+RANK_CHANCES = "The chance that the token of each rank, from the most probable on, is accepted; they shape the tree."
+DEPTH = "The largest number of draft tokens on a path."
+Chance = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -12,12 +23,27 @@ class TreeShape:
     parents: tuple[int, ...]
     ranks: tuple[int, ...]
 
+    @cached_property
+    def levels(self) -> list[list[tuple[int, list[int]]]]:
+        """The nodes by depth that have children, with their children in the order of ranks: (node, children)."""
+        children: dict[int, list[int]] = {}
+        for node in sorted(range(len(self.parents)), key=lambda node: self.ranks[node]):
+            children.setdefault(self.parents[node], []).append(node)
+        levels: list[list[tuple[int, list[int]]]] = []
+        nodes = [-1]
+        while any(node in children for node in nodes):
+            levels.append([(node, children[node]) for node in nodes if node in children])
+            nodes = [child for _, found in levels[-1] for child in found]
+        return levels
+
 
 def best_shape(rank_chances: Sequence[float], num_nodes: int, max_depth: int) -> TreeShape:
     """Returns the tree of `num_nodes` nodes with the largest expected number of accepted tokens.
 
-    A candidate of rank r is accepted with chance `rank_chances[r]` at every node, given that its parent was. The best
-    nodes are added one by one, as for Medusa (arXiv:2401.10774, §2.3.3). Equal chances are ordered by depth and rank.
+    A candidate of rank r is accepted with chance `rank_chances[r]` at every node, given that its parent was; the
+    expected number is the sum of the nodes' chances. The most probable nodes are added one by one (arXiv:2401.10774,
+    §2.3.3), which gives the optimum of the dynamic programme of arXiv:2402.12374, §4.1.1, for falling chances. Equal
+    chances are ordered by depth and rank.
     """
     parents: list[int] = []
     ranks: list[int] = []
@@ -33,4 +59,24 @@ def best_shape(rank_chances: Sequence[float], num_nodes: int, max_depth: int) ->
             heapq.heappush(waiting, (above * rank_chances[path[-1] + 1], depth, (*path[:-1], path[-1] + 1), parent))
         if depth < max_depth:
             heapq.heappush(waiting, (chance * rank_chances[0], depth + 1, (*path, 0), node))
+    return TreeShape(tuple(parents), tuple(ranks))
+
+
+def check_chances(rank_chances: Sequence[float]) -> Sequence[float]:
+    """Returns the chances. Raises ConfigError unless they fall."""
+    if list(rank_chances) != sorted(rank_chances, reverse=True):
+        raise ConfigError("drafter.rank_chances: a higher rank is never more probable: give falling numbers")
+    return rank_chances
+
+
+def regular_shape(widths: Sequence[int]) -> TreeShape:
+    """Returns the tree whose nodes at depth d have `widths[d]` children."""
+    parents: list[int] = []
+    ranks: list[int] = []
+    nodes = [-1]
+    for width in widths:
+        first = len(parents)
+        parents += [node for node in nodes for _ in range(width)]
+        ranks += [rank for _ in nodes for rank in range(width)]
+        nodes = list(range(first, len(parents)))
     return TreeShape(tuple(parents), tuple(ranks))

@@ -5,10 +5,21 @@ from typing import Annotated, Literal, cast
 import torch
 from pydantic import Field
 
+from specbench.core.errors import ConfigError
 from specbench.decoding.drafters import Drafter, drafter
 from specbench.decoding.drafters.model import CHECKPOINT
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
+from specbench.decoding.tree_shape import (
+    DEPTH,
+    NUM_NODES,
+    RANK_CHANCES,
+    Chance,
+    TreeShape,
+    best_shape,
+    check_chances,
+    regular_shape,
+)
 from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output, ScoringModel
 from specbench.models.timing import PassLog
@@ -16,20 +27,20 @@ from specbench.specs.components import DraftTemperature
 
 
 class ModelTreeDrafter(Drafter):
-    """A model that drafts trees whose nodes at depth d have `widths[d]` children; a drafted EOS has none.
+    """A model that drafts trees of a shape; a drafted EOS has no children.
 
-    Fixed children are the most probable tokens. A proposal has fewer levels than `widths` if fewer may be drafted.
+    Fixed children are the most probable tokens. A proposal has fewer levels than the shape if fewer may be drafted.
     """
 
     model: ScoringModel
     sampling: Sampling
     draws: Draws
 
-    def __init__(self, model: ScoringModel, sampling: Sampling, widths: list[int], draws: Draws) -> None:
+    def __init__(self, model: ScoringModel, sampling: Sampling, shape: TreeShape, draws: Draws) -> None:
         self.model = model
         self.sampling = sampling
         self.draws = draws
-        self.widths = widths
+        self.shape = shape
         self.passes: PassLog | None = model.passes
         self._num_read = 0  # nodes of the last proposal that the draft model has read
 
@@ -44,20 +55,27 @@ class ModelTreeDrafter(Drafter):
         expanded: list[int] = []
         rows: list[Distributions] = []
         self._num_read = 0
-        frontier = [-1]
-        for width in self.widths[:num_draft_tokens]:
-            rows.append(self._read(ids, tokens, parents, frontier))
-            num_before = len(tokens)
-            for node, drawn in zip(frontier, self._children(rows[-1], width, generator), strict=True):
-                expanded.append(node)
-                tokens += drawn
-                parents += [node] * len(drawn)
-            frontier = [node for node in range(num_before, len(tokens)) if tokens[node] not in self.model.eos_token_ids]
+        placed = {-1: -1}  # node of the shape → node of the tree
+        for level in self.shape.levels[:num_draft_tokens]:
+            frontier = [
+                (placed[node], children) for node, children in level if self._continues(placed.get(node), tokens)
+            ]
             if not frontier:
                 break
+            rows.append(self._read(ids, tokens, parents, [node for node, _ in frontier]))
+            for (node, children), drawn in zip(frontier, self._drawn(rows[-1], frontier, generator), strict=True):
+                expanded.append(node)
+                for child, token in zip(children, drawn, strict=False):
+                    placed[child] = len(tokens)
+                    tokens.append(token)
+                    parents.append(node)
         if not tokens:
             return Proposal()
         return TreeProposal(tokens, parents, self.draws, Distributions.concat(rows), expanded)
+
+    def _continues(self, node: int | None, tokens: list[int]) -> bool:
+        """Returns whether a node is in the tree and not an end token."""
+        return node is not None and (node < 0 or tokens[node] not in self.model.eos_token_ids)
 
     def _read(self, ids: list[int], tokens: list[int], parents: list[int], frontier: list[int]) -> Distributions:
         """Returns the distributions after the nodes `frontier`, which are among those that are not read yet."""
@@ -69,29 +87,17 @@ class ModelTreeDrafter(Drafter):
         self._num_read = len(tokens)
         return Distributions(logits.index_select(0, kept), self.sampling)
 
-    def _children(self, rows: Distributions, width: int, generator: torch.Generator) -> list[list[int]]:
-        """Returns the children after each row, in the order in which they were drawn."""
+    def _drawn(
+        self, rows: Distributions, frontier: list[tuple[int, list[int]]], generator: torch.Generator
+    ) -> list[list[int]]:
+        """Returns the children's tokens after each row, in the order in which they were drawn."""
         assert self.passes is not None
         start = self.passes.clock.mark()
-        found = [self._drawn(rows, row, width, generator) for row in range(len(rows.logits))]
+        found = [
+            draw_siblings(rows, row, len(children), self.draws, generator) for row, (_, children) in enumerate(frontier)
+        ]
         self.passes.add_choice(start, self.passes.clock.mark())
         return found
-
-    def _drawn(self, rows: Distributions, row: int, width: int, generator: torch.Generator) -> list[int]:
-        if self.draws == "fixed":
-            return cast(list[int], rows.logits[row].topk(min(width, rows.logits.shape[-1])).indices.tolist())
-        probs = rows.probs[row]
-        if self.draws == "independent":
-            return cast(list[int], torch.multinomial(probs, width, replacement=True, generator=generator).tolist())
-        top: list[int] = []
-        if self.draws == "top_and_one":
-            top = probs.topk(min(width - 1, int((probs > 0).sum()))).indices.tolist()
-            probs = probs.index_fill(0, torch.tensor(top, dtype=torch.long, device=probs.device), 0.0)
-            width = 1
-        num_drawn = min(width, int((probs > 0).sum()))
-        if num_drawn == 0:
-            return top
-        return top + cast(list[int], torch.multinomial(probs, num_drawn, generator=generator).tolist())
 
     def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
         if self._num_read:
@@ -99,6 +105,27 @@ class ModelTreeDrafter(Drafter):
             self._num_read = 0
 
 
+def draw_siblings(
+    rows: Distributions, row: int, num_children: int, draws: Draws, generator: torch.Generator
+) -> list[int]:
+    """Returns up to `num_children` tokens from one row, drawn as `draws` says; fewer if fewer have a probability."""
+    if draws == "fixed":
+        logits = rows.logits[row]
+        return cast(list[int], logits.topk(min(num_children, len(logits))).indices.tolist())
+    probs = rows.probs[row]
+    if draws == "independent":
+        return cast(list[int], torch.multinomial(probs, num_children, replacement=True, generator=generator).tolist())
+    top: list[int] = []
+    if draws == "top_and_one":
+        top = probs.topk(min(num_children - 1, int((probs > 0).sum()))).indices.tolist()
+        probs = probs.index_fill(0, torch.tensor(top, dtype=torch.long, device=probs.device), 0.0)
+        num_children = 1
+    num_drawn = min(num_children, int((probs > 0).sum()))
+    drawn: list[int] = torch.multinomial(probs, num_drawn, generator=generator).tolist() if num_drawn else []
+    return top + drawn
+
+
+Width = Annotated[int, Field(ge=1, le=64)]
 WIDTHS = "The number of children of each node, by depth: [4, 2, 1] is a tree of 4 + 8 + 8 nodes."
 DRAWS = (
     "How children are drawn: independent (tokens may repeat), without_replacement, top_and_one (the most probable "
@@ -112,7 +139,10 @@ def model_tree_drafter(
     models: ModelPair,
     sampling: Sampling,
     *,
-    widths: Annotated[list[Annotated[int, Field(ge=1, le=64)]], Field(min_length=1, max_length=16, description=WIDTHS)],
+    widths: Annotated[list[Width], Field(min_length=1, max_length=16, description=WIDTHS)] | None = None,
+    num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] | None = None,
+    rank_chances: Annotated[list[Chance], Field(min_length=1, max_length=64, description=RANK_CHANCES)] | None = None,
+    depth: Annotated[int, Field(ge=1, le=64, description=DEPTH)] | None = None,
     draws: Annotated[
         Literal["auto", "fixed", "independent", "without_replacement", "top_and_one"], Field(description=DRAWS)
     ] = "auto",
@@ -126,4 +156,17 @@ def model_tree_drafter(
         sampling = Sampling(temperature, sampling.top_k, sampling.top_p)
     assert models.drafter is not None
     resolved: Draws = ("fixed" if sampling.greedy else "without_replacement") if draws == "auto" else draws
-    return ModelTreeDrafter(models.drafter, sampling, widths, resolved)
+    return ModelTreeDrafter(models.drafter, sampling, given_shape(widths, num_nodes, rank_chances, depth), resolved)
+
+
+def given_shape(
+    widths: list[int] | None, num_nodes: int | None, rank_chances: list[float] | None, depth: int | None
+) -> TreeShape:
+    """Returns the shape that the options of a drafter give. Raises ConfigError if they give none or two."""
+    best = (num_nodes, rank_chances, depth)
+    if (widths is None) != (None not in best) or (widths is not None and best != (None, None, None)):
+        raise ConfigError("drafter.widths: give either widths, or num_nodes, rank_chances and depth")
+    if widths is not None:
+        return regular_shape(widths)
+    assert num_nodes is not None and rank_chances is not None and depth is not None
+    return best_shape(check_chances(rank_chances), num_nodes, depth)

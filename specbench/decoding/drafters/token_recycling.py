@@ -5,11 +5,10 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 
-from specbench.core.errors import ConfigError
 from specbench.decoding.drafters import Drafter, drafter
 from specbench.decoding.proposal import Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.tree_shape import TreeShape, best_shape
+from specbench.decoding.tree_shape import DEPTH, NUM_NODES, RANK_CHANCES, Chance, TreeShape, best_shape, check_chances
 from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output
 from specbench.models.timing import Clock, PassLog
@@ -63,8 +62,6 @@ class TokenRecycling(Drafter):
         self._followers.update(zip([self._last_token, *proposal.token_ids], best, strict=True))
 
 
-NUM_NODES = "The number of draft tokens in a tree."
-RANK_CHANCES = "The chance that the token of each rank, from the most probable on, is accepted; they shape the tree."
 MEMORY = (
     "prompt: the remembered tokens are forgotten before each prompt; cell: they are kept for all prompts of a cell (a "
     "task's subset), as in the published code, so that a prompt's speed depends on the prompts before it."
@@ -78,15 +75,11 @@ def token_recycling_drafter(
     sampling: Sampling,
     *,
     num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] = 80,
-    depth: Annotated[int, Field(ge=1, le=16, description="The largest number of draft tokens on a path.")] = 6,
-    rank_chances: Annotated[
-        list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1, max_length=64, description=RANK_CHANCES)
-    ] = list(CHANCES),  # noqa: B006
+    depth: Annotated[int, Field(ge=1, le=16, description=DEPTH)] = 6,
+    rank_chances: Annotated[list[Chance], Field(min_length=1, max_length=64, description=RANK_CHANCES)] = list(CHANCES),  # noqa: B006
     memory: Annotated[Literal["prompt", "cell"], Field(description=MEMORY)] = "prompt",
 ) -> TokenRecycling:
     """A tree of the tokens that the target thought most probable when it last read each token. Needs no model and no
     training."""
-    if list(rank_chances) != sorted(rank_chances, reverse=True):
-        raise ConfigError("drafter.rank_chances: a higher rank is never more probable: give falling numbers")
-    shape = best_shape(rank_chances, num_nodes, depth)
+    shape = best_shape(check_chances(rank_chances), num_nodes, depth)
     return TokenRecycling(shape, len(rank_chances), models.target.eos_token_ids, forgets=memory == "prompt")

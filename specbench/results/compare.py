@@ -8,15 +8,14 @@ from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import FEW, rests_on_few
-from specbench.results.comparable import FieldDifference, conditions_that_differ
-from specbench.results.comparison_input import ComparisonInput, leaves
+from specbench.results.comparable import FieldDifference, conditions_that_differ, differences, leaves
+from specbench.results.comparison_input import ComparisonInput
 from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import RESULT_FIELDS, Row
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import marked, warning_lines
 from specbench.results.units import NULL, interval, number, unit_of
 
-ABSENT = "–"
 OUTCOMES = RESULT_FIELDS - {"command"}  # what is no part of a configuration
 
 
@@ -116,12 +115,7 @@ def configuration(first: Row, second: Row) -> list[FieldDifference]:
         {name: value for name, value in leaves(row).items() if name.partition(".")[0] not in OUTCOMES}
         for row in (first, second)
     )
-    names = dict.fromkeys([*mine, *other])
-    return [
-        FieldDifference(name, mine.get(name, ABSENT), other.get(name, ABSENT))
-        for name in names
-        if mine.get(name, ABSENT) != other.get(name, ABSENT)
-    ]
+    return differences(mine, other)
 
 
 def unique(found: Any) -> list[FieldDifference]:

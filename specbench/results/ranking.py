@@ -23,8 +23,8 @@ from specbench.results.captions import (
     sampling_of,
     verdict_word,
 )
-from specbench.results.comparable import conditions
-from specbench.results.comparison_input import filtered, leaves, of_subsets
+from specbench.results.comparable import conditions, leaves
+from specbench.results.comparison_input import filtered, of_subsets
 from specbench.results.glossary import MEANINGS
 from specbench.results.leaderboard import load
 from specbench.results.log_ratios import TAILS, Array

@@ -275,6 +275,19 @@ class Row(RowPart):
         return self.method.partition(":")[0].partition("@")[0]
 
     @property
+    def names(self) -> tuple[str, str, str]:
+        """The names of task, subset and method."""
+        return self.task_name, self.subset, self.method_name
+
+    def metric(self, name: str | None) -> Metric:
+        """Returns a metric; without a value where the row has none of this name."""
+        return self.metrics.get(name or "", Metric())
+
+    def value(self, name: str) -> float | None:
+        """Returns the value of a metric; None where the row has none."""
+        return self.metric(name).value
+
+    @property
     def examples(self) -> dict[str, int]:
         """The number of examples by subset: the first ones that the run measured."""
         return self.subsets or {self.subset: self.n}

@@ -1,7 +1,7 @@
 """The text of a figure: its value, unit and interval."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from specbench.results.bootstrap import SHARE, Bounds, Metric
@@ -98,3 +98,12 @@ def pair(metrics: Mapping[str, Metric], name: str | None) -> str:
     unit = unit_of(name)
     both = [number(metrics.get(key), unit.digits, unit.factor) for key in (f"{name}_ar", f"{name}")]
     return NULL if both == [NULL, NULL] else " → ".join(both)
+
+
+def names_by_text(pairs: Iterable[tuple[str, str | None]]) -> dict[str, list[str]]:
+    """Returns each text once, with the names of what it is about. `pairs`: name and text, None where it has none."""
+    names: dict[str, dict[str, None]] = {}
+    for name, text in pairs:
+        if text is not None:
+            names.setdefault(text, {})[name] = None
+    return {text: list(own) for text, own in names.items()}

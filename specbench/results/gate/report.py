@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from specbench.core.table import Table, escaped_markdown, markdown_table, numbers, words
-from specbench.results.gate.counts import LENGTH, PASSES, RATE
-from specbench.results.gate.findings import OUTPUTS, CheckReport, MethodFindings
+from specbench.results.gate.findings import LENGTH, OUTPUTS, PASSES, RATE, CheckReport, MethodFindings
 from specbench.results.gate.speed import FALSE_ALARMS, SPEEDUP
-from specbench.results.units import NULL, with_interval
+from specbench.results.units import NULL, names_by_text, with_interval
 
 HEADERS = (
     "method", "outputs\nequal", "τ", "α", "target passes\nper token", "speed-up", "ratio of them\n[interval]", "result",
@@ -55,10 +54,7 @@ def sections(report: CheckReport) -> list[tuple[str, list[str]]]:
 
 def grouped(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Returns each text once, with its methods."""
-    methods: dict[str, list[str]] = {}
-    for method, text in pairs:
-        methods.setdefault(text, []).append(method)
-    return [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in methods.items()]
+    return [f"{', '.join(names)}: {text}" for text, names in names_by_text(pairs).items()]
 
 
 def shortened(lines: Sequence[str]) -> list[str]:

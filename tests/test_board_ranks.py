@@ -15,7 +15,7 @@ from specbench.results.compare import compare, subsets_table
 from specbench.results.comparison_input import read_input
 from specbench.results.leaderboard import load, write
 from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, RowWithRecords, pair_up
-from specbench.results.ranking import Numbered, less_is_better, ranked, show, tables, widening
+from specbench.results.ranking import less_is_better, ranked, show, tables, widening
 from specbench.results.runs import RecordedRun
 from specbench.specs.catalogue import load_method
 from tests.test_fairness import run_into
@@ -120,7 +120,7 @@ def test_the_ar_of_a_table_is_exactly_1_and_a_row_without_interval_is_distinct_n
     assert [(each.text, each.unknown) for each in found] == [("1–2", 1), ("1–3", 2), ("2–3", 1)]
     change = pair_up(unknown, ar).change("speedup")
     assert not change.separable and not change.has_interval and pair_up(sides[1], ar).change("speedup").separable
-    words = text_of(tables([Numbered(str(number), each) for number, each in enumerate([*sides, unknown])]))
+    words = text_of(tables({str(number): each for number, each in enumerate([*sides, unknown])}))
     assert "ratio holds 1, or there is none" in " ".join(words.split())
 
 
@@ -142,7 +142,7 @@ def test_it_is_said_why_rows_are_not_paired(folder):
     assert pair_up(first, RowWithRecords(second.row)).change("speedup").unpaired == NO_RECORDS
     others = RowWithRecords(second.row, changed, second.method, second.asked)
     assert pair_up(first, others).change("speedup").unpaired == OTHER_PROMPTS
-    words = " ".join(text_of(tables([Numbered("0", first), Numbered("1", second)], "speedup_e2e")).split())
+    words = " ".join(text_of(tables({"0": first, "1": second}, "speedup_e2e")).split())
     assert NO_FORM in words and NO_RECORDS not in words
 
 

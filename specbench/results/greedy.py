@@ -32,19 +32,23 @@ def compare(
 ) -> Greedy:
     """Returns how greedy outputs differ from AR's answers: one output per answer, made while `num_judged` draft
     tokens were judged. Only those that differ are scored again."""
-    found = [
-        difference(target, answer, output, tolerance, decode_text)
-        for answer, output in zip(answers, outputs, strict=True)
-    ]
-    differences = [each for each in found if each is not None]
-    serious = [each for each in differences if not each.near_tie]
+    found = differences(target, answers, outputs, tolerance, decode_text)
+    serious = [each for each in found if not each.near_tie]
     return Greedy(
-        num_prompts=len(answers), num_equal=len(answers) - len(differences),
-        num_near_ties=len(differences) - len(serious),
-        num_judged=num_judged,
-        median_position=median(each.position for each in differences) if differences else None,
-        example=next(iter([*serious, *differences]), None),
+        num_prompts=len(answers), num_equal=len(answers) - len(found), num_near_ties=len(found) - len(serious),
+        num_judged=num_judged, median_position=median(each.position for each in found) if found else None,
+        example=next(iter([*serious, *found]), None),
     )  # fmt: skip
+
+
+def differences(
+    target: ScoringModel, answers: Sequence[BaselineAnswer], outputs: Sequence[list[int]], tolerance: float,
+    decode_text: DecodeText = str,
+) -> list[TokenDifference]:  # fmt: skip
+    """Returns the first difference of each output that is not the answer."""
+    pairs = zip(answers, outputs, strict=True)
+    found = [difference(target, answer, output, tolerance, decode_text) for answer, output in pairs]
+    return [each for each in found if each is not None]
 
 
 def difference(
@@ -161,8 +165,14 @@ def ties_of_records(
         for record in found
     ]
     outputs = [record["methods"][method.name]["token_ids"] for record in found]
-    measured = [
+    tolerance = near_tie_tolerance(target, answers, method.most_draft_tokens + 1)
+    near_ties = [each.near_tie for each in differences(target, answers, outputs, tolerance)]
+    return len(found), sum(near_ties), tolerance
+
+
+def near_tie_tolerance(target: ScoringModel, answers: Sequence[BaselineAnswer], max_query_length: int) -> float:
+    """Returns the tolerance in logits, measured along the beginnings of the first answers."""
+    beginnings = [
         BaselineAnswer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]
     ]
-    noise = measure_noise(target, measured, method.most_draft_tokens + 1)
-    return len(found), compare(target, answers, outputs, noise.tolerance, str).num_near_ties, noise.tolerance
+    return measure_noise(target, beginnings, max_query_length).tolerance

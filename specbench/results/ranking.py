@@ -115,21 +115,16 @@ def ranked(sides: Sequence[RowWithRecords], metric: str) -> list[Ranked]:
     """
     sign = 1 if less_is_better(metric) else -1
     drafters = [side for side in sides if prescribed(side.row) is None]
-    present = [(value, side) for side in drafters if (value := _value(side, metric)) is not None]
+    present = [(value, side) for side in drafters if (value := side.row.value(metric)) is not None]
     valued = [side for _, side in sorted(present, key=lambda each: sign * each[0])]
-    rest = [
-        *(Ranked(side, None, None) for side in drafters if _value(side, metric) is None),
-        *(Ranked(side, None, None) for side in sides if prescribed(side.row) is not None),
-    ]
+    without = [side for side in drafters if side.row.value(metric) is None]
+    rest = [Ranked(side, None, None) for side in (*without, *(side for side in sides if prescribed(side.row)))]
     if len(valued) > MOST_PAIRED:
         return [*_interval_ranking(valued, metric), *rest]
     pairs = [(i, j) for i in range(len(valued)) for j in range(i + 1, len(valued))]
     by = widening(len(pairs), min((each.row.n for each in valued), default=0))
     changes = {(i, j): pair_up(valued[i], valued[j]).change(metric).widened(by) for i, j in pairs}
-    return [
-        *(_ranked(place, side, changes, len(valued)) for place, side in enumerate(valued)),
-        *rest,
-    ]
+    return [*(_ranked(place, side, changes, len(valued)) for place, side in enumerate(valued)), *rest]
 
 
 def widening(num_pairs: int, num_prompts: int) -> float:
@@ -160,10 +155,6 @@ def _interval_ranking(valued: Sequence[RowWithRecords], metric: str) -> list[Ran
     ]
 
 
-def _value(side: RowWithRecords, metric: str) -> float | None:
-    return side.row.metrics.get(metric, Metric()).value
-
-
 def grouped(sides: Sequence[RowWithRecords], metric: str) -> dict[str, list[RowWithRecords]]:
     """Returns the rows by their conditions, in the order of the rows; `metric`: that of the ranking."""
     groups: dict[str, list[RowWithRecords]] = {}
@@ -187,14 +178,6 @@ PLACES = {"acceptance_rate": 4, "mean_acceptance_length": 5, "tokens_per_second"
 QUALITY = 8
 
 
-@dataclass(frozen=True)
-class Numbered:
-    """A row with its records, and its name in the table: the file's number and the row's number in it."""
-
-    name: str
-    side: RowWithRecords
-
-
 def check_metric(rows: Sequence[Row], metric: str) -> None:
     """Raise ConfigError for a metric that no row has."""
     known = dict.fromkeys(name for row in rows for name in row.metrics)
@@ -202,10 +185,11 @@ def check_metric(rows: Sequence[Row], metric: str) -> None:
         raise ConfigError(f"--sort {metric}: no row has this metric: {nearest(metric, known)}")
 
 
-def tables(rows: Sequence[Numbered], metric: str = SPEEDUP) -> list[Table]:
-    """Returns a table for each set of conditions, in the order of the files, the best row of `metric` first."""
-    names = {id(each.side): each.name for each in rows}
-    return [_table(group, names, metric) for group in grouped([each.side for each in rows], metric).values()]
+def tables(rows: Mapping[str, RowWithRecords], metric: str = SPEEDUP) -> list[Table]:
+    """Returns a table for each set of conditions, in the order of the files, the best row of `metric` first. `rows`: by
+    their names in the table, which are the file's number and the row's number in it."""
+    names = {id(side): name for name, side in rows.items()}
+    return [_table(group, names, metric) for group in grouped(list(rows.values()), metric).values()]
 
 
 def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: str) -> Table:
@@ -231,7 +215,7 @@ def _cells(row: Row, extra: str | None) -> list[str]:
         str(row.num_draft_tokens),
         *acceptance_cells(row),
         *speed_cells(row),
-        *([number(row.metrics.get(extra), 4)] if extra else []),
+        *([number(row.metric(extra), 4)] if extra else []),
         verdict_word(row),
     ]
 
@@ -323,8 +307,7 @@ def show(
     chosen = of_subsets(filtered(rows, filters), subsets)
     check_metric(chosen, metric)
     runs, keys = RecordedRuns(), {(row.key, row.created) for row in chosen}
-    shown = [Numbered(name, runs.with_records(row, file))
-             for key, (row, file, name) in places.items() if key in keys]  # fmt: skip
+    shown = {name: runs.with_records(row, file) for key, (row, file, name) in places.items() if key in keys}
     legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if len(files) > 1 else []
     comment = "% " if format_ == "latex" else ""
     return [*map(FORMATS[format_], tables(shown, metric)), *(f"{comment}{line}" for line in [*legend, *runs.unread()])]

@@ -9,7 +9,7 @@ from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
-from specbench.results.greedy import NUM_NOISE_ANSWERS, NUM_NOISE_TOKENS, difference, measure_noise
+from specbench.results.greedy import differences, near_tie_tolerance
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.results.verdict import BaselineAnswer, TokenDifference
@@ -156,8 +156,7 @@ class Target:
         target = self.loader.load(row.target, row.target_revision)
         records = self._with_history([self.run.records[key] for key in keys], row, method)
         budgets = {name for record in records for name in record.get("budgets", {})} - {target.name}
-        place = (row.task_name, row.subset)
-        chosen = [record_key(record) for record in records]
+        place, chosen = (row.task_name, row.subset), [record_key(record) for record in records]
         others = [self.loader.load(name) for name in budgets]
         prompts = prompts_of(self.run, {place: row}, {place: chosen}, target, others)
         answers = [
@@ -168,15 +167,8 @@ class Target:
         ]
         if not answers:
             return []
-        measured = [
-            BaselineAnswer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]
-        ]
-        tolerance = measure_noise(target, measured, max_query_length).tolerance
-        found = [
-            difference(target, answer, _ids(candidate, key, method), tolerance, str)
-            for key, answer in zip(chosen, answers, strict=True)
-        ]
-        return [each for each in found if each is not None]
+        tolerance = near_tie_tolerance(target, answers, max_query_length)
+        return differences(target, answers, [_ids(candidate, key, method) for key in chosen], tolerance)
 
     def _with_history(self, records: Sequence[Record], row: Row, method: str) -> list[Record]:
         """Returns the records whose prompt is AR's too: in later turns a method has read its own answers."""

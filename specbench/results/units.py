@@ -14,11 +14,10 @@ def short(versioned: str) -> str:
     return versioned.partition(":")[0]
 
 
-def number(metric: Metric | None, digits: int, factor: float = 1, sign: str = "") -> str:
+def number(metric: Metric | float | None, digits: int, factor: float = 1, sign: str = "") -> str:
     """Returns a value as a table shows it: times `factor`, with `digits` decimals. `sign`: "+" shows the plus too."""
-    if metric is None or metric.value is None:
-        return NULL
-    return f"{factor * metric.value:{sign}z.{digits}f}"
+    value = metric.value if isinstance(metric, Metric) else metric
+    return NULL if value is None else f"{factor * value:{sign}z.{digits}f}"
 
 
 def speed(metric: Metric | None) -> str:

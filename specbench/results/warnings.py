@@ -96,7 +96,7 @@ def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) ->
 def wide_interval(row: Row) -> RowWarning | None:
     """Warns of a speed-up whose interval ends are more than WIDE apart. Widths on the log scale fall with the root
     of the number of prompts, so that (width ÷ wanted width)² times as many are needed."""
-    speedup = row.metrics.get("speedup", Metric())
+    speedup = row.metric("speedup")
     if not speedup.low or not speedup.high or speedup.low < 0 or speedup.high / speedup.low <= WIDE:
         return None
     ratio, prompts = speedup.high / speedup.low, num_timed(row)
@@ -126,8 +126,8 @@ def few_prompts(row: Row) -> RowWarning | None:
 def drift(row: Row, num_processes: int) -> RowWarning | None:
     """Warns of a baseline whose speed changed during the run. The effect on the speed-up is unknown: the method ran
     beside it all the time, and may gain or lose by another load or clock. The baseline itself has no such warning."""
-    ratio = row.metrics.get("ar_drift", Metric())
-    if row.metrics.get("speedup", Metric()).low is None or not has_drifted(ratio):
+    ratio = row.metric("ar_drift")
+    if row.metric("speedup").low is None or not has_drifted(ratio):
         return None
     resumed = f", {num_processes} processes one after the other," if num_processes > 1 else ""
     text = (

@@ -105,7 +105,7 @@ def is_unjudged(row: Row, judged: Row) -> bool:
     """Returns whether a row is the same result as `judged`, without the judge's ratings."""
     if JUDGED in row.signatures or row.key != judged.model_copy(update={"signatures": {}}).key:
         return False
-    return all(judged.metrics.get(name) == row.metric(name) for name in ("tpot_seconds", "new_tokens", "speedup"))
+    return all(judged.metric(name) == row.metric(name) for name in ("tpot_seconds", "new_tokens", "speedup"))
 
 
 def _with_place(row: Row, folder: Path, file: Path) -> Row:

@@ -18,7 +18,6 @@ from specbench.results.greedy import ties_of_records
 from specbench.results.leaderboard import check_writable, write
 from specbench.results.measurement import MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.results.plots import check_plot, draw
-from specbench.results.quality import ScoringSpec
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun
 from specbench.running import runner
@@ -35,7 +34,6 @@ from specbench.running.request import Request
 from specbench.running.run_folder import RunFolder, default_folder, write_specs
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
-from specbench.specs.task import TaskSpec
 from specbench.tasks.judge.judgements import with_recorded
 from specbench.tasks.judge.judging import Judging
 
@@ -196,9 +194,7 @@ def measure_into(
 
         def rows_of(records: Sequence[Record], judge: str | None) -> list[Row]:
             known = {record_key(record): record for record in records}
-            return MeasuredRun(
-                folder.identity, spec.tasks, spec.methods, measurement, known, judge, scoring_of_cells(cells)
-            ).rows()
+            return MeasuredRun(folder.identity, spec.tasks, spec.methods, measurement, known, judge).rows()
 
         records, judge = with_recorded(measured, cells, folder.path, console)
         rows = rows_of(records, judge)
@@ -210,12 +206,6 @@ def measure_into(
             rows = rows_of(records, judging.settings.signature)
             write(folder.leaderboard, rows)
     return records, rows
-
-
-def scoring_of_cells(cells: Sequence[Cell]) -> Callable[[TaskSpec, str], ScoringSpec]:
-    """Returns a function that gives the scorer and language of a task's subset, with the scorers that exist already."""
-    found = {(cell.task.name, cell.subset): ScoringSpec(cell.scorer, cell.task.language) for cell in cells}
-    return lambda task, subset: found[task.name, subset]
 
 
 def measure(

@@ -5,7 +5,7 @@ the same ones.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -22,23 +22,15 @@ from specbench.running.records import Key, Record, records_of, with_the_same_his
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import named, own_drafter
 from specbench.specs.task import TaskSpec
-from specbench.tasks.scoring.contract import make_scorer
 
 NOT_MULTIPLES = ("speedup", "speedup_e2e", "speedup_expected")  # of tokens that are not the target's
-
-
-def scoring_of_subset(task: TaskSpec, subset: str) -> ScoringSpec:
-    """Returns what the answers of a subset are judged by."""
-    spec = task.subset(subset)
-    return ScoringSpec(make_scorer(spec), spec.language)
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
     """The parts that the rows of one command are made of; all of them are in the run's folder.
 
-    `identity`: run.json. `judge`: the signature of the judge whose ratings the records have. `asked`: returns the
-    scoring of a task's subset.
+    `identity`: run.json. `judge`: the signature of the judge whose ratings the records have.
     """
 
     identity: Mapping[str, Any]
@@ -47,7 +39,6 @@ class MeasuredRun:
     measurement: Measurement
     records: Mapping[Key, Record]
     judge: str | None = None
-    asked: Callable[[TaskSpec, str], ScoringSpec] = scoring_of_subset
 
     def rows(self) -> list[Row]:
         """Returns every row, methods in the order given, subsets in the task's order, the row over all last.
@@ -81,7 +72,7 @@ class MeasuredRun:
     def _row(self, task: TaskSpec, subset: str, method: MethodSpec) -> Row:
         parts = [part for part in self.measurement.of_task(task.name) if subset in (ALL, part.subset)]
         first, records = parts[0], self._records(parts)
-        asked = {part.subset: self.asked(task, part.subset) for part in parts}
+        asked = {part.subset: ScoringSpec.of(task.subset(part.subset)) for part in parts}
         metrics = metrics_of(records, method, self.identity["seed"], asked) | self._without_multiples(method)
         taken = routes_taken(records, method)
         routes = [method.route(name) for name in taken] or [method]

@@ -148,7 +148,7 @@ def _geometric(sums: Sequence[float]) -> float:
 
 
 def _corpus(columns: Array, seed: int) -> Ends:
-    found = corpus_metrics([CorpusStatistics(columns.T, columns.T, _geometric)], seed)[0]
+    found = corpus_metrics([CorpusStatistics(np.stack([columns.T] * 2), _geometric)], seed)[0]
     return found.low, found.high
 
 

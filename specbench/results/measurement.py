@@ -9,24 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
+from specbench.results.bootstrap import FilePart
 from specbench.tasks.prompts import FewshotInfo
 
 FILE = "measurements.json"
 REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
 
 
-class MeasurementPart(BaseModel):
-    """A part of the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MeasuredSubset(MeasurementPart):
+class MeasuredSubset(FilePart):
     """The number of examples of a subset that were measured, and the sources of its data and worked examples."""
 
     task: str
@@ -38,7 +33,7 @@ class MeasuredSubset(MeasurementPart):
     worked: FewshotInfo
 
 
-class Ties(MeasurementPart):
+class Ties(FilePart):
     """How many greedy answers of a method are not AR's, and at how many of these the target is undecided: both
     logits are within `tolerance` of the highest (`specbench.results.greedy`)."""
 
@@ -50,7 +45,7 @@ class Ties(MeasurementPart):
     tolerance: FiniteFloat
 
 
-class Measurement(MeasurementPart):
+class Measurement(FilePart):
     """What one command measured. `request`: its settings. `chat`: whether prompts went through the chat template.
 
     `other_vocabulary`: the methods whose drafter decodes alone in tokens that are not the target's. `trained_on`: by
@@ -58,12 +53,12 @@ class Measurement(MeasurementPart):
     """
 
     command: str
-    request: dict[str, Any] = {}
+    request: dict[str, Any] = Field(default_factory=dict)
     repeats: PositiveInt
     chat: bool
     subsets: tuple[MeasuredSubset, ...]
     other_vocabulary: tuple[str, ...] = ()
-    trained_on: dict[str, tuple[str, ...]] = {}
+    trained_on: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     ties: tuple[Ties, ...] = ()
 
     def of_task(self, task: str) -> list[MeasuredSubset]:
@@ -71,7 +66,7 @@ class Measurement(MeasurementPart):
         return [part for part in self.subsets if part.task == task]
 
 
-class _File(MeasurementPart):
+class _File(FilePart):
     measurements: tuple[Measurement, ...]
 
 

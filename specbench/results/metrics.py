@@ -123,9 +123,6 @@ def _median(values: Sequence[float]) -> float | None:
     return median(values) if values else None
 
 
-__all__ = ["Metric", "expected_speedup", "metrics_of", "summarize"]
-
-
 def metrics_of(
     records: Sequence[Record], method: MethodSpec, seed: int = 0, asked: Mapping[str, ScoringSpec] | None = None
 ) -> dict[str, Metric]:

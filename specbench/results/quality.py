@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,14 +43,14 @@ class CorpusStatistics:
         statistics = np.array([[side[place] for place in kept] for side in found], dtype=np.float64)
         own, places = np.unique(prompts[kept], return_inverse=True)
         sums = np.zeros((len(found), len(own), statistics.shape[2]))
-        np.add.at(sums, (slice(None), places), statistics)
+        np.add.at(sums.swapaxes(0, 1), places, statistics.swapaxes(0, 1))
         return cls(sums, lambda totals: scorer.corpus(name, totals))
 
     @property
     def num_prompts(self) -> int:
-        return self.sums.shape[1]
+        return len(self.sums[0])
 
-    def scores(self, counts: Array) -> Array:
+    def scores(self, counts: NDArray[Any]) -> Array:
         """Returns the score of each side with each prompt taken so many times: [num_resamples, num_prompts] →
         [num_sides, num_resamples]."""
         return np.array([[self.score(totals) for totals in (counts @ sums).tolist()] for sums in self.sums])

@@ -71,52 +71,51 @@ class MeasuredRun:
 
     def _row(self, task: TaskSpec, subset: str, method: MethodSpec) -> Row:
         parts = [part for part in self.measurement.of_task(task.name) if subset in (ALL, part.subset)]
-        first, records = parts[0], self._records(parts)
+        records, sampling = self._records(parts), sampling_of(task, parts[0].subset)
         asked = {part.subset: ScoringSpec.of(task.subset(part.subset)) for part in parts}
-        metrics = metrics_of(records, method, self.identity["seed"], asked) | self._without_multiples(method)
-        taken = routes_taken(records, method)
-        routes = [method.route(name) for name in taken] or [method]
-        conditions, target = self.identity["environment"], self.identity["target"]
-        drafter = self.identity["drafters"].get(method.name, {"name": None, "revision": None})
-        sampling = sampling_of(task, first.subset)
+        metrics = metrics_of(records, method, self.identity["seed"], asked)
+        if method.name in self.measurement.other_vocabulary:
+            metrics |= {name: Metric() for name in NOT_MULTIPLES}
         row = Row(
-            task=named(task),
-            subset=subset,
-            language=None if subset == ALL else task.subset(subset).language,
-            method=named(method),
-            num_draft_tokens=max(route.num_draft_tokens for route in routes),
-            options=self._options(method) | ({"taken": taken} if taken else {}),
-            target=target["name"],
-            target_revision=target["revision"],
-            drafter=drafter["name"],
-            drafter_revision=drafter["revision"],
-            sampling=sampling,
-            dtype=conditions["dtype"],
-            device=conditions["device"],
-            attention=conditions["attention"],
-            engine=self.identity.get("engines", {}).get(method.name, conditions["engine"]),
-            versions=conditions["versions"],
-            commit=conditions["commit"],
-            command=self.measurement.command,
-            request=self.measurement.request,
-            data_source=first.source,
-            data_location=", ".join(dict.fromkeys(part.location for part in parts)),
-            data_revision=revision_of({part.subset: part.revision for part in parts}),
-            chat=self.measurement.chat,
-            seed=self.identity["seed"],
-            n=sum(part.num_examples for part in parts),
+            **self._conditions(method), **_data(parts), **self._method(method, records),
+            task=named(task), subset=subset, language=None if subset == ALL else task.subset(subset).language,
             subsets={part.subset: part.num_examples for part in parts} if subset == ALL else {},
-            repeats=self.measurement.repeats,
-            created=_measured_at(records),
-            lossless=method.lossless,
+            sampling=sampling, created=_measured_at(records),
             verdict=self._verdict(method, parts, records, greedy=sampling.temperature == 0),
             quality=main_metric(asked, metrics),
             signatures=signatures(asked, records) | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
-            shots=shots_of(parts),
             accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
             metrics=metrics,
-        )
+        )  # fmt: skip
         return row.model_copy(update={"warnings": warnings_of(row, records, self._num_trained_on(method, records))})
+
+    def _conditions(self, method: MethodSpec) -> dict[str, Any]:
+        """Returns the models, the machine and the command, as fields of a row."""
+        conditions, target = self.identity["environment"], self.identity["target"]
+        drafter = self.identity["drafters"].get(method.name, {"name": None, "revision": None})
+        return {
+            "target": target["name"], "target_revision": target["revision"],
+            "drafter": drafter["name"], "drafter_revision": drafter["revision"],
+            "engine": self.identity.get("engines", {}).get(method.name, conditions["engine"]),
+            **{name: conditions[name] for name in ("dtype", "device", "attention", "versions", "commit")},
+            **{name: getattr(self.measurement, name) for name in ("command", "request", "chat", "repeats")},
+            "seed": self.identity["seed"],
+        }  # fmt: skip
+
+    def _method(self, method: MethodSpec, records: Sequence[Record]) -> dict[str, Any]:
+        """Returns the method and its parts, or the external code with the digest that identifies it, as fields of a
+        row."""
+        taken = routes_taken(records, method)
+        routes = [method.route(name) for name in taken] or [method]
+        if method.decoder is not None:
+            options = {"decoder": {**method.decoder.model_dump(), "revision": self.identity["code"][method.name]}}
+        else:
+            options = method_options(method, self.identity["target"]["name"])
+        return {
+            "method": named(method), "lossless": method.lossless,
+            "num_draft_tokens": max(route.num_draft_tokens for route in routes),
+            "options": options | ({"taken": taken} if taken else {}),
+        }  # fmt: skip
 
     def _records(self, parts: Sequence[MeasuredSubset]) -> list[Record]:
         examples, repeats = {part.subset: part.num_examples for part in parts}, self.measurement.repeats
@@ -128,16 +127,6 @@ class MeasuredRun:
                 f"command measured {sum(examples.values()) * repeats}: repeat the command: {self.measurement.command}"
             )
         return found
-
-    def _without_multiples(self, method: MethodSpec) -> dict[str, Metric]:
-        is_other = method.name in self.measurement.other_vocabulary
-        return {name: Metric() for name in NOT_MULTIPLES} if is_other else {}
-
-    def _options(self, method: MethodSpec) -> dict[str, Any]:
-        """Returns the parts of a method, or the external code with the digest that identifies it."""
-        if method.decoder is not None:
-            return {"decoder": {**method.decoder.model_dump(), "revision": self.identity["code"][method.name]}}
-        return method_options(method, self.identity["target"]["name"])
 
     def _verdict(
         self, method: MethodSpec, parts: Sequence[MeasuredSubset], records: Sequence[Record], *, greedy: bool
@@ -169,6 +158,17 @@ def sampling_of(task: TaskSpec, subset: str) -> RowSampling:
     """Returns how the tokens of a subset are drawn."""
     generation = task.subset(subset).generation
     return RowSampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p)
+
+
+def _data(parts: Sequence[MeasuredSubset]) -> dict[str, Any]:
+    """Returns the data of subsets, as fields of a row."""
+    return {
+        "data_source": parts[0].source,
+        "data_location": ", ".join(dict.fromkeys(part.location for part in parts)),
+        "data_revision": revision_of({part.subset: part.revision for part in parts}),
+        "n": sum(part.num_examples for part in parts),
+        "shots": shots_of(parts),
+    }
 
 
 def method_options(method: MethodSpec, target: str) -> dict[str, Any]:

@@ -86,7 +86,8 @@ SOURCES = {
 def caption(rows: Sequence[Row]) -> list[str]:
     """Returns a line for each condition, then for each reason to doubt the numbers."""
     row = rows[0]
-    places = [each.data_location for each in rows if len(rows) == 1 or each.subset != ALL]
+    location, *others = dict.fromkeys(each.data_location for each in rows if len(rows) == 1 or each.subset != ALL)
+    locations = f"{location} and {len(others)} more" if others else location
     lossless = {
         "yes": "lossless", "no": "lossy: the output is not the target's own",
         "claimed": "claimed lossless, not verified here", "not claimed": "not claimed to be lossless",
@@ -98,7 +99,7 @@ def caption(rows: Sequence[Row]) -> list[str]:
         *([f"not ranked: {reason}"] if (reason := prescribed(row)) else []),
         f"{_by_subset(rows, sampling_of)}; {computed_on(row)}",
         f"verdict: {_by_subset(rows[-1:] if rows[-1].subset == 'all' else rows, verdict_of)}",
-        f"data: {row.data_source} ({_locations(places)})",
+        f"data: {row.data_source} ({locations})",
     ]
     cut = [r.subset for r in rows if (r.value("share_cut_by_length") or 0.0) > MANY_CUT]
     if cut:
@@ -181,11 +182,6 @@ def _code(row: Row) -> list[str]:
     silent = row.value("ttft_seconds") is None
     clock = "; it reports no first token, so its tok/s include the prompt" if silent else ""
     return [f"external decoder {decoder['entry']} ({str(decoder['revision']).removeprefix('local-')}){clock}"]
-
-
-def _locations(locations: Sequence[str]) -> str:
-    first, *others = dict.fromkeys(locations)
-    return f"{first} and {len(others)} more" if others else first
 
 
 def _options(row: Row) -> str:

@@ -1,5 +1,6 @@
 """Two runs, methods or rows beside each other: what differs in configuration and in numbers."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from specbench.results.captions import FEW, rests_on_few
 from specbench.results.comparable import FieldDifference, conditions_that_differ, differences, leaves
 from specbench.results.comparison_input import ComparisonInput
 from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
-from specbench.results.row import RESULT_FIELDS, Row
+from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import marked, warning_lines
 from specbench.results.units import NULL, interval, number, unit_of
@@ -88,17 +89,14 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     for place in places:
         pairs = pair_up(runs.with_records(mine[place], first.file), runs.with_records(other[place], second.file))
         found.append(ComparedSubset(*place, mine[place], other[place], pairs.num_prompts, changes(pairs)))
-    hindrances = unique(each for place in places for each in conditions_that_differ(mine[place], other[place]))
-    known = {each.field for each in hindrances}
-    rest = unique(each for place in places for each in configuration(mine[place], other[place]))
+    # each field once: rows of several subsets mostly differ in the same fields
+    hindrances = {d.field: d for place in places for d in conditions_that_differ(mine[place], other[place])}
+    every = {d.field: d for place in places for d in configuration(mine[place], other[place])}
     return Comparison(
-        first.text,
-        second.text,
-        tuple(hindrances),
-        tuple(each for each in rest if each.field not in known),
-        tuple(found),
-        tuple(runs.unread()),
-    )
+        first.text, second.text, hindrances=tuple(hindrances.values()),
+        differing=tuple(each for name, each in every.items() if name not in hindrances),
+        compared=tuple(found), unread=tuple(runs.unread()),
+    )  # fmt: skip
 
 
 def changes(pairs: Pairs) -> tuple[MetricChange, ...]:
@@ -118,11 +116,6 @@ def configuration(first: Row, second: Row) -> list[FieldDifference]:
     return differences(mine, other)
 
 
-def unique(found: Any) -> list[FieldDifference]:
-    """Returns each field once: rows of several subsets mostly differ in the same fields."""
-    return list({each.field: each for each in found}.values())
-
-
 LABELS = {
     "speedup": ("speed-up", 3), "tokens_per_second": ("tok/s", 1), "tokens_per_second_ar": ("tok/s of AR", 1),
     "mean_acceptance_length": ("τ", 3), "acceptance_rate": ("α", 3),
@@ -134,17 +127,14 @@ HINDERED = "what must match does not: a change below is that of the conditions a
 def tables(comparison: Comparison) -> list[Table]:
     """Returns a table of the configuration, a table of metrics for every task, and a table of subsets where there
     are several."""
-    wholes = [each for each in comparison.compared if each.subset == "all" or _alone(each, comparison.compared)]
+    num_subsets = Counter(each.task for each in comparison.compared)
+    wholes = [each for each in comparison.compared if each.subset == ALL or num_subsets[each.task] == 1]
     parts = [each for each in comparison.compared if each not in wholes]
     return [
         configuration_table(comparison),
         *(changes_table(each) for each in wholes),
         *([subsets_table(parts)] if parts else []),
     ]
-
-
-def _alone(each: ComparedSubset, compared: Sequence[ComparedSubset]) -> bool:
-    return not any(other.task == each.task and other.subset != each.subset for other in compared)
 
 
 def configuration_table(comparison: Comparison) -> Table:
@@ -166,16 +156,15 @@ def changes_table(each: ComparedSubset) -> Table:
     """A line for each metric of a task and subset."""
     figures = numbers("first", "second", "change", "95 % interval")
     caption = [*_caption(each), *warning_lines([each.first, each.second], ["first", "second"])]
-    rows = [_change_cells(each, change) for change in each.changes]
+    rows = []
+    for change in each.changes:
+        unit = unit_of(change.metric)
+        label, digits, factor = *LABELS.get(change.metric, (unit.label, unit.digits)), unit.factor
+        values = [number(change.first, digits, factor), number(change.second, digits, factor)]
+        if change.metric == "speedup":
+            values = [marked(value, row) for value, row in zip(values, (each.first, each.second), strict=True)]
+        rows.append((label, *values, *_change(change, factor), _remark(change)))
     return Table(f"{each.task} · {each.subset}", (*words("metric", folds=False), *figures, *words("")), rows, caption)
-
-
-def _change_cells(each: ComparedSubset, change: MetricChange) -> tuple[str, ...]:
-    label, digits, factor = _unit(change.metric)
-    values = [number(change.first, digits, factor), number(change.second, digits, factor)]
-    if change.metric == "speedup":
-        values = [marked(value, row) for value, row in zip(values, (each.first, each.second), strict=True)]
-    return label, *values, *_change(change, factor), _remark(change)
 
 
 def subsets_table(parts: Sequence[ComparedSubset]) -> Table:
@@ -211,15 +200,8 @@ def _change(change: MetricChange, factor: float) -> tuple[str, str]:
 def _remark(change: MetricChange) -> str:
     if change.change.low is None:
         return "no interval"
-    words = "" if change.separable else "not separable"
-    return words if change.paired else f"{words}, not paired".removeprefix(", ")
-
-
-def _unit(metric: str) -> tuple[str, int, float]:
-    if metric in LABELS:
-        return *LABELS[metric], 1.0
-    unit = unit_of(metric)
-    return unit.label, unit.digits, unit.factor
+    remarks = {"not separable": not change.separable, "not paired": not change.paired}
+    return ", ".join(remark for remark, holds in remarks.items() if holds)
 
 
 def _caption(each: ComparedSubset) -> list[str]:

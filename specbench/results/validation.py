@@ -56,10 +56,10 @@ def compare_with_run(row: Row, run: RecordedRun, file: Path, verdict_in: ReportR
     found, stated = differences(values, own_values, "absent", _same), ["fairness"] if row.fairness is not None else []
     if row.evidence is not None:
         found = [each for each in found if each.field != "verdict"]
-        expected, report = audited(row, own), _report_of(row.evidence, file)
+        expected, report = audited(row, own), row.evidence.report and file.parent / row.evidence.report
         if expected != row.verdict:
             found.append(FieldDifference("verdict", row.verdict, expected))
-        elif report is None or verdict_in is None:
+        elif not report or not report.is_file() or verdict_in is None:
             stated = ["verdict", "evidence", *stated]
         else:
             found += _of_report(row, own, report, verdict_in)
@@ -89,20 +89,15 @@ def _proves(evidence: Evidence) -> bool:
     return bool(evidence.num_prompts and evidence.num_draws and passed)
 
 
-def _report_of(evidence: Evidence, file: Path) -> Path | None:
-    path = None if evidence.report is None else file.parent / evidence.report
-    return path if path is not None and path.is_file() else None
-
-
 def _of_report(row: Row, own: Row, path: Path, verdict_in: ReportReader) -> list[FieldDifference]:
     """Returns the fields that the audit's report contradicts."""
-    said = verdict_in(path, own)
-    if said is None:
+    reported = verdict_in(path, own)
+    if reported is None:
         raise ConfigError(f"evidence.report = {path}: has no verdict on this row: name the report of its audit")
-    verdict, evidence = said
-    evidence = evidence.model_copy(update={"report": row.evidence and row.evidence.report})
-    pairs = (("verdict", row.verdict, verdict), ("evidence", row.evidence, evidence))
-    return [FieldDifference(name, mine, other) for name, mine, other in pairs if mine != other]
+    evidence = reported[1].model_copy(update={"report": row.evidence and row.evidence.report})
+    return differences(
+        {"verdict": row.verdict, "evidence": row.evidence}, {"verdict": reported[0], "evidence": evidence}
+    )
 
 
 NAMED = 3  # fields of a row in a message
@@ -123,9 +118,9 @@ class Validity:
         rows = f"{self.num_rows} rows"
         if not self.num_recomputed:
             return f"{rows}: their digests are right; nothing was recomputed"
-        told = f"{rows}, all recomputed from the folders of their runs"
         fields = ", ".join(f"{name} of {num} {'row' if num == 1 else 'rows'}" for name, num in self.stated.items())
-        return told + (f"; stated, not recomputed: {fields}" if fields else "")
+        stated = f"; stated, not recomputed: {fields}" if fields else ""
+        return f"{rows}, all recomputed from the folders of their runs{stated}"
 
 
 def validate(
@@ -171,5 +166,5 @@ def _run_of(row: Row, file: Path, runs: RecordedRuns, folders: Sequence[Path]) -
     for folder in folders:
         if any(known.key == row.key for known in runs.at(folder).rows):
             return runs.at(folder)
-    told = f"its run is not at {place}" if place is not None else "it does not name the folder of its run"
-    raise ConfigError(f"{told}: name the folder with --run")
+    problem = f"its run is not at {place}" if place is not None else "it does not name the folder of its run"
+    raise ConfigError(f"{problem}: name the folder with --run")

@@ -106,7 +106,7 @@ def test_of_tables_of_equal_methods_few_claim_that_two_are_separable():
     """Without the widening about 45 % of such tables do."""
     rng = np.random.default_rng(0)
     found = [ranked(equal_sides(rng, 8, 30), "speedup") for _ in range(20)]
-    assert all(each.paired and not each.unknown for table in found for each in table)
+    assert all(not each.unpaired and not each.unknown for table in found for each in table)
     assert sum(any(each.text != "1–8" for each in table) for table in found) <= 3
     assert widening(1, 30) == 1 and 1.5 < widening(28, 1000) < widening(28, 30) < widening(28, 10)
 
@@ -177,7 +177,7 @@ def test_ranks_overlap_where_intervals_do():
     assert [(each.row.method[:2], each.text) for each in found] == [
         ("m3", "1"), ("m1", "2"), ("m2", "3–4"), ("m0", "3–4"), ("no", ""),
     ]  # fmt: skip
-    assert not any(each.paired for each in found[:4])
+    assert not any(not each.unpaired for each in found[:4])
     unknown = [RowWithRecords(row(method=f"{n}@1:0", metrics={"ttft_seconds": Metric(value=n)})) for n in (2, 1)]
     assert [(each.row.method, each.text) for each in ranked(unknown, "ttft_seconds")] == [
         ("1@1:0", "1–2"), ("2@1:0", "1–2"),

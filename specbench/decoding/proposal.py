@@ -94,9 +94,9 @@ Column = torch.Tensor | list[float] | None
 class Verification:
     """The decision of a verification rule, with columns of values per draft token (None where undefined).
 
-    `attempted` holds, for each position at which the drafter drew a token, the probability that a draft token is drawn
-    and accepted. Only drafts that withhold their end token have it; it has one more entry than the other columns if the
-    drafter drew that token.
+    `draw_overlap` holds, for each position at which the drafter drew a token, the probability that a draft token is
+    drawn and accepted. Only drafts that withhold their end token have it; it has one more entry than the other columns
+    if the drafter drew that token.
     """
 
     num_accepted: int
@@ -105,7 +105,7 @@ class Verification:
     draft_prob: Column = None
     overlap: Column = None
     divergence: Column = None
-    attempted: Column = None
+    draw_overlap: Column = None
 
 
 @dataclass(frozen=True)

@@ -98,9 +98,9 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
 def _unconditional(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
     """Returns the unconditional acceptance rate, for drafters that do not propose the end of a text; for all others
     it equals `acceptance_rate_expected`."""
-    if not any("attempted" in g for g in own):
+    if not any("draw_overlap" in g for g in own):
         return {}
-    lists = [g.get("attempted") or [] for g in own]
+    lists = [g.get("draw_overlap") or [] for g in own]
     rate = prompts.ratio([sum(values) for values in lists], [len(values) for values in lists], bounds=SHARE)
     return {"acceptance_rate_unconditional": rate}
 

@@ -94,7 +94,7 @@ def recorded(generation: Generation) -> dict[str, Any]:
         "finish": generation.finish,
         "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps],
         "positions": generation.positions,
-        **({"attempted": generation.attempted} if generation.attempted is not None else {}),
+        **({"draw_overlap": generation.draw_overlap} if generation.draw_overlap is not None else {}),
         "passes": {"target": generation.target_passes, "draft": generation.draft_passes},
         "ttft_seconds": generation.ttft_seconds,
         "draft_prefill_seconds": generation.draft_prefill_seconds,

@@ -5,7 +5,7 @@
 token_ids, text, finish     the answer, and why it ended: eos, stop, length or context
 steps                       [drafted, judged, accepted, emitted] per target pass; the first token belongs to no step
 positions                   per judged draft token p(x), q(x), Σ min(p, q), the rule's divergence; null where undefined
-attempted                   union and tli only: (1 − P(end)) · Σ min(p, q given no end), per position at which the
+draw_overlap                union and tli only: (1 − P(end)) · Σ min(p, q given no end), per position at which the
                             drafter drew a token, including positions at which it drew the end of the text
 passes                      of target and draft: [query length, seconds]; c: median draft pass ÷ AR's of one token
 ttft_seconds, draft_prefill_seconds
@@ -216,7 +216,7 @@ class GenerationShape(Strict):
     finish: Literal["eos", "stop", "length", "context"]
     steps: list[Step]
     positions: dict[str, Values]
-    attempted: list[Finite] | None = None  # only for drafts that do not propose the end token
+    draw_overlap: list[Finite] | None = None  # only for drafts that do not propose the end token
     passes: Passes
     ttft_seconds: Seconds | None
     draft_prefill_seconds: Seconds | None
@@ -297,10 +297,12 @@ def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
     for key, values in generation["positions"].items():
         if values is not None and len(values) != step_sum(generation, JUDGED):
             problems.append(f"{len(values)} {key} values for {step_sum(generation, JUDGED)} judged tokens")
-    attempted = generation.get("attempted")
-    if attempted is not None and not step_sum(generation, JUDGED) <= len(attempted) <= step_sum(generation, EMITTED):
+    draw_overlap = generation.get("draw_overlap")
+    if draw_overlap is not None and not step_sum(generation, JUDGED) <= len(draw_overlap) <= step_sum(
+        generation, EMITTED
+    ):
         problems.append(
-            f"{len(attempted)} attempted values for {step_sum(generation, JUDGED)} judged and "
+            f"{len(draw_overlap)} draw_overlap values for {step_sum(generation, JUDGED)} judged and "
             f"{step_sum(generation, EMITTED)} emitted tokens"
         )
     if problems:

@@ -294,17 +294,13 @@ def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
                 f"step {number} has {drafted} drafted (of at most {num_draft_tokens}), {judged} judged, "
                 f"{accepted} accepted, {emitted} emitted"
             )
+    num_judged, num_emitted = step_sum(generation, JUDGED), step_sum(generation, EMITTED)
     for key, values in generation["positions"].items():
-        if values is not None and len(values) != step_sum(generation, JUDGED):
-            problems.append(f"{len(values)} {key} values for {step_sum(generation, JUDGED)} judged tokens")
-    draw_overlap = generation.get("draw_overlap")
-    if draw_overlap is not None and not step_sum(generation, JUDGED) <= len(draw_overlap) <= step_sum(
-        generation, EMITTED
-    ):
-        problems.append(
-            f"{len(draw_overlap)} draw_overlap values for {step_sum(generation, JUDGED)} judged and "
-            f"{step_sum(generation, EMITTED)} emitted tokens"
-        )
+        if values is not None and len(values) != num_judged:
+            problems.append(f"{len(values)} {key} values for {num_judged} judged tokens")
+    draws = generation.get("draw_overlap")
+    if draws is not None and not num_judged <= len(draws) <= num_emitted:
+        problems.append(f"{len(draws)} draw_overlap values for {num_judged} judged and {num_emitted} emitted tokens")
     if problems:
         raise ValueError(f"record of {name}: {method}: {'; '.join(problems)}")
 

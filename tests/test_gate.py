@@ -21,12 +21,10 @@ from scipy import stats
 from specbench.core.errors import ConfigError
 from specbench.models import timing
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.comparable import pair_rows
-from specbench.results.execute import execute
-from specbench.results.gate.check import check
-from specbench.results.gate.findings import MethodFindings, output_finding
-from specbench.results.gate.report import junit, markdown
-from specbench.results.gate.speed import (
+from specbench.results.check import check
+from specbench.results.check_findings import MethodFindings, output_finding
+from specbench.results.check_report import junit, markdown
+from specbench.results.check_speed import (
     LENGTH,
     MIN_PROMPTS,
     SPEEDUP,
@@ -38,6 +36,8 @@ from specbench.results.gate.speed import (
     typical,
     widening,
 )
+from specbench.results.comparable import pair_rows
+from specbench.results.execute import execute
 from specbench.results.leaderboard import load, write
 from specbench.results.paired import unpaired_ratio, widened_ratio
 from specbench.results.row import RowSampling
@@ -509,7 +509,7 @@ def test_false_alarms_are_few_and_large_falls_are_seen(monkeypatch):
     assert shares(200, MIN_PROMPTS, 0.0, CLOCKS["quiet"], max_regression=0.0)[1] <= 6 / 200
     assert shares(20, 100, 0.2, CLOCKS["quiet"])[1] >= 0.9
     assert shares(20, MIN_PROMPTS - 1, 0.0, CLOCKS["quiet"]) == (0, 0, 1)
-    monkeypatch.setattr("specbench.results.gate.speed.EXCESS", 0.0)
+    monkeypatch.setattr("specbench.results.check_speed.EXCESS", 0.0)
     assert shares(100, 100, 0.0, CLOCKS["noisy"])[1] > 0.03, "control: a load that AR does not cancel"
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from specbench.results.glossary import MEANINGS, OF_SCORES, SCORES, meaning
 from specbench.results.metrics import summarize
+from specbench.results.units import MEANINGS, OF_SCORES, SCORES, meaning
 from tests.test_metrics import autoregressive, generation, record
 
 ONLY_WHERE_DRAFTS_END = {"acceptance_rate_unconditional"}  # of records with `draw_overlap`

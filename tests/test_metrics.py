@@ -4,8 +4,7 @@ import warnings
 
 import pytest
 
-from specbench.results.acceptance import accepted_tokens_per_step
-from specbench.results.metrics import expected_speedup, metrics_of, summarize
+from specbench.results.metrics import accepted_tokens_per_step, expected_speedup, metrics_of, summarize
 from specbench.specs.catalogue import load_method
 
 FUZZY = {"rule": "fuzzy", "divergence": "js", "threshold": 0.4}

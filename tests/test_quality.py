@@ -10,11 +10,10 @@ import sacrebleu
 from scipy import stats
 
 from specbench.core.registry import SCORERS
-from specbench.results.glossary import meaning
 from specbench.results.log_ratios import expanded
 from specbench.results.metrics import summarize
 from specbench.results.quality import CorpusStatistics, ScoringSpec, corpus_metrics, main_metric, signatures, stratified
-from specbench.results.units import unit_of
+from specbench.results.units import meaning, unit_of
 from specbench.running.blocks import judged
 from specbench.tasks.scoring.contract import Score
 from tests.test_metrics import autoregressive

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from specbench.cli import app
 from specbench.results.bootstrap import Metric
-from specbench.results.gate.check import check
+from specbench.results.check import check
 from specbench.results.leaderboard import load, write
 from specbench.results.ranking import tables
 from specbench.results.row import Row, RowWarning

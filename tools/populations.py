@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specbench.analysis.group_statistics import estimate, ratios, variance
 from specbench.results.bootstrap import SHARE, Bounds, Metric, interval, ratio
-from specbench.results.gate.speed import typical
+from specbench.results.check_speed import typical
 from specbench.results.log_ratios import SIGNS
 from specbench.results.paired import unpaired_ratio
 from specbench.results.quality import CorpusStatistics, corpus_metrics

@@ -176,10 +176,10 @@ def check(
     If the file has several rows of a method, the one with the most similar conditions and options is used.
     """
     from specbench.analysis.audit_report import check_place, write_report
-    from specbench.results.gate import report as junit_xml
-    from specbench.results.gate import report as markdown_text
-    from specbench.results.gate.check import check as compare
-    from specbench.results.gate.report import screen
+    from specbench.results import check_report as junit_xml
+    from specbench.results import check_report as markdown_text
+    from specbench.results.check import check as compare
+    from specbench.results.check_report import screen
 
     files = {option: found for option, found in
              {"--markdown": path("--markdown", markdown), "--junit": path("--junit", junit)}.items()

@@ -9,11 +9,11 @@ from pathlib import Path
 from specbench.core.errors import ConfigError
 from specbench.results.comparable import Sourced, check_together
 from specbench.results.leaderboard import edited, load, merged
-from specbench.results.quality import JUDGED
 from specbench.results.row import Row
 from specbench.results.runs import ROWS, finished_run, place_of
 from specbench.results.units import number
 from specbench.results.validation import OF_AUDITS
+from specbench.tasks.judge import JUDGED
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from specbench.results.bootstrap import SMALL_SAMPLE
-from specbench.results.quality import JUDGED
 from specbench.results.row import ALL, Evidence, Row
 from specbench.results.units import names_by_text, pair, unit_of
 from specbench.running.records import Record
+from specbench.tasks.judge import JUDGED
 
 SYNTHETIC = "synthetic"  # the drafter whose acceptance rate is an option
 

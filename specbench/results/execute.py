@@ -16,10 +16,9 @@ from specbench.results.captions import why_unscored
 from specbench.results.environment import check_takes, environment
 from specbench.results.greedy import ties_of_records
 from specbench.results.leaderboard import check_writable, write
-from specbench.results.measurement import MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.results.plots import check_plot, draw
 from specbench.results.row import Row
-from specbench.results.rows import MeasuredRun
+from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.running import runner
 from specbench.running.blocks import blocks, what_blocks_are
 from specbench.running.calibration import without_calibration

@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from specbench.results.acceptance import timed_tokens, tokens_of_passes, with_own_passes
 from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.metrics import timed_tokens, tokens_of_passes, with_own_passes
 from specbench.results.quality import ScoringSpec, quality
 from specbench.results.row import Row
 from specbench.running.records import ACCEPTED, JUDGED, Generation, Key, Record, record_key, step_sum

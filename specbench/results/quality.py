@@ -14,7 +14,7 @@ from specbench.results.units import bounds_of
 from specbench.running.records import Generation, Record
 from specbench.specs.languages import known
 from specbench.specs.task import TaskSpec
-from specbench.tasks.judge import JUDGED as JUDGED
+from specbench.tasks.judge import JUDGED
 from specbench.tasks.sandbox.run import ENDED
 from specbench.tasks.scoring.contract import Scorer, make_scorer
 from specbench.tasks.scoring.language import language_of

@@ -25,14 +25,13 @@ from specbench.results.captions import (
 )
 from specbench.results.comparable import conditions, leaves
 from specbench.results.comparison_input import filtered, of_subsets
-from specbench.results.glossary import MEANINGS
 from specbench.results.leaderboard import load
 from specbench.results.log_ratios import TAILS, Array
 from specbench.results.paired import KINDS, MetricChange, RowWithRecords, own, pair_up
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import acceptance_cells, speed_cells, warning_lines
-from specbench.results.units import number, short
+from specbench.results.units import MEANINGS, number, short
 
 MOST_PAIRED = 100  # rows of one table that are compared prompt by prompt
 REASON = f"more than {MOST_PAIRED} rows"

@@ -1,20 +1,26 @@
 """A run's folder → leaderboard rows: one per subset and method, and one over all subsets of a task.
 
 The rows are a function of the folder alone, so that `specbench run` and `specbench leaderboard validate --records` make
-the same ones.
+the same ones: run.json holds the conditions, specs.json the specs, records.jsonl the answers, and measurements.json the
+facts of each command.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
+
+from specbench.core import bounded
 from specbench.core.errors import ConfigError, nearest
-from specbench.results.bootstrap import Metric
-from specbench.results.measurement import FILE, REMEDY, MeasuredSubset, Measurement
+from specbench.core.files import write_atomically
+from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
-from specbench.results.quality import JUDGED, ScoringSpec, main_metric, signatures
+from specbench.results.quality import ScoringSpec, main_metric, signatures
 from specbench.results.row import ALL, Row, RowSampling, RowShots
 from specbench.results.verdict import declaration, different, verdict_of_records
 from specbench.results.warnings import warnings_of
@@ -22,6 +28,93 @@ from specbench.running.records import Key, Record, records_of, with_the_same_his
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import named, own_drafter
 from specbench.specs.task import TaskSpec
+from specbench.tasks.judge import JUDGED
+from specbench.tasks.prompts import FewshotInfo
+
+MEASUREMENTS_FILE = "measurements.json"
+MEASUREMENTS_REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
+
+
+class MeasuredSubset(FilePart):
+    """The number of examples of a subset that were measured, and the sources of its data and worked examples."""
+
+    task: str
+    subset: str
+    num_examples: NonNegativeInt
+    source: Literal["hub", "local", "sample"]
+    location: str
+    revision: str | None
+    worked: FewshotInfo
+
+
+class Ties(FilePart):
+    """How many greedy answers of a method are not AR's, and at how many of these the target is undecided: both
+    logits are within `tolerance` of the highest (`specbench.results.greedy`)."""
+
+    task: str
+    subset: str
+    method: str
+    num_different: PositiveInt
+    num_near_ties: NonNegativeInt
+    tolerance: FiniteFloat
+
+
+class Measurement(FilePart):
+    """What one command measured. `request`: its settings. `chat`: whether prompts went through the chat template.
+
+    `other_vocabulary`: the methods whose drafter decodes alone in tokens that are not the target's. `trained_on`: by
+    method the digests of the measured prompts that its drafter was trained on.
+    """
+
+    command: str
+    request: dict[str, Any] = Field(default_factory=dict)
+    repeats: PositiveInt
+    chat: bool
+    subsets: tuple[MeasuredSubset, ...]
+    other_vocabulary: tuple[str, ...] = ()
+    trained_on: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    ties: tuple[Ties, ...] = ()
+
+    def of_task(self, task: str) -> list[MeasuredSubset]:
+        """Returns the subsets of a task in the order in which they were measured."""
+        return [part for part in self.subsets if part.task == task]
+
+
+class _File(FilePart):
+    measurements: tuple[Measurement, ...]
+
+
+def read_measurements(folder: Path) -> tuple[Measurement, ...]:
+    """Returns what the commands measured, the first one first. Raises ConfigError for an absent or broken file."""
+    path = folder / MEASUREMENTS_FILE
+    try:
+        return _File.model_validate(bounded.read_json(path, MEASUREMENTS_REMEDY)).measurements
+    except ValidationError as error:
+        problem: Any = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise ConfigError(
+            f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}: {MEASUREMENTS_REMEDY}"
+        ) from error
+
+
+def add_measurement(folder: Path, measurement: Measurement) -> None:
+    """Put a measurement behind those of earlier commands; one that is there already stays where it is.
+
+    Raises ConfigError where the disk refuses. A broken file is replaced.
+    """
+    path = folder / MEASUREMENTS_FILE
+    try:
+        known: Sequence[Measurement] = read_measurements(folder)
+    except ConfigError:
+        known = ()
+    if measurement in known:
+        return
+    content = _File(measurements=(*known, measurement)).model_dump(mode="json")
+    try:
+        write_atomically(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot write it ({error.strerror or error})") from error
+
 
 NOT_MULTIPLES = ("speedup", "speedup_e2e", "speedup_expected")  # of tokens that are not the target's
 
@@ -140,8 +233,8 @@ class MeasuredRun:
         num_different = len(different(with_the_same_history(records, method.name), method.name)) if greedy else 0
         if declaration(method) is not False and num_noted != num_different:
             raise ConfigError(
-                f"{FILE}: ties: {num_noted} answers of {method.name} in {task} are not AR's, but the records hold "
-                f"{num_different}: {REMEDY}"
+                f"{MEASUREMENTS_FILE}: ties: {num_noted} answers of {method.name} in {task} are not AR's, but the "
+                f"records hold {num_different}: {MEASUREMENTS_REMEDY}"
             )
         return verdict_of_records(
             method, greedy=greedy, num_records=len(records), num_different=num_different,

@@ -11,16 +11,16 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
 from specbench.results.leaderboard import load
-from specbench.results.measurement import Measurement, read_measurements
 from specbench.results.paired import RowWithRecords
-from specbench.results.quality import JUDGED, ScoringSpec
+from specbench.results.quality import ScoringSpec
 from specbench.results.row import ALL, Row
-from specbench.results.rows import MeasuredRun
+from specbench.results.rows import MeasuredRun, Measurement, read_measurements
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
 from specbench.running.run_folder import RecordedMethod, SpecsFile, read_methods, read_specs
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import named
 from specbench.specs.task import TaskSpec
+from specbench.tasks.judge import JUDGED
 from specbench.tasks.judge.judgements import ratings, with_judgements
 
 ROWS = "leaderboard.json"

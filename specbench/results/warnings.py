@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from specbench.results.acceptance import timed_tokens
 from specbench.results.bootstrap import SMALL_SAMPLE, Metric
 from specbench.results.captions import num_timed, rests_on_few
 from specbench.results.log_ratios import TAILS, Array
@@ -17,28 +16,10 @@ MIN_PROMPTS = SMALL_SAMPLE // 3  # in each third: of fewer, one slow prompt is a
 TOLERATED = 1.05  # as an interleaved baseline drifts, so does the method: less moves no speed-up that anyone would tell
 
 
-def ar_drift(records: Sequence[Record]) -> Metric:
-    """Returns the ratio of AR's speed in the last third of the run to that in the first third, with its interval.
-    Null where a record has no `measured_at`, and where a third has fewer than MIN_PROMPTS prompts with a timed
-    token."""
-    if any(record.get("measured_at") is None for record in records):
-        return Metric()
-    ordered = sorted(records, key=lambda record: float(record["measured_at"]))
-    timed = [record for record in ordered if timed_tokens(record["methods"]["ar"]) > 0]
-    numbers: dict[tuple[str, int], int] = {}
-    prompts = np.array([numbers.setdefault((r["subset"], r["example"]), len(numbers)) for r in timed], dtype=np.int64)
-    baseline = [record["methods"]["ar"] for record in timed]
-    return drift_of(
-        np.array([g["decode_seconds"] for g in baseline], dtype=np.float64),
-        np.array([timed_tokens(g) for g in baseline], dtype=np.float64),
-        np.array([record["prompt_tokens"] for record in timed], dtype=np.float64),
-        prompts,
-    )
-
-
 def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.ndarray) -> Metric:
-    """Returns that ratio. All arrays [num_answers], in the order in which they were measured; prompts: numbers from
-    0."""
+    """Returns the ratio of AR's speed in the last third of the run to that in the first third, with its interval; null
+    where a third has fewer than MIN_PROMPTS prompts. All arrays [num_answers], in the order in which they were
+    measured; prompts: numbers from 0."""
     size = len(seconds) // 3
     thirds = (prompts[:size], prompts[len(seconds) - size :])
     num_prompts = sum(len(set(third.tolist())) for third in thirds)

@@ -9,11 +9,10 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from specbench.core.errors import ConfigError
+from specbench.core.records import record_key
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import num_timed
-from specbench.results.comparable import BASELINE, RowPair, check_ignored, pair_rows
-from specbench.results.comparison_input import ComparisonInput, read_baseline, read_candidate
-from specbench.results.gate.findings import (
+from specbench.results.check_findings import (
     IN_ROWS,
     OUTPUTS,
     CheckReport,
@@ -27,8 +26,8 @@ from specbench.results.gate.findings import (
     output_finding,
     verdict_finding,
 )
-from specbench.results.gate.findings import LENGTH as ROW_LENGTH
-from specbench.results.gate.speed import (
+from specbench.results.check_findings import LENGTH as ROW_LENGTH
+from specbench.results.check_speed import (
     LENGTH,
     SPEEDUP,
     Pending,
@@ -39,13 +38,15 @@ from specbench.results.gate.speed import (
     ratio_of_speeds,
     speedups,
 )
+from specbench.results.comparable import BASELINE, RowPair, check_ignored, pair_rows
+from specbench.results.comparison_input import ComparisonInput, read_baseline, read_candidate
 from specbench.results.paired import Pairs, RowWithRecords, joined_pairs, unpaired_ratio
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
 from specbench.results.tables import marked_warnings
 from specbench.results.units import names_by_text
 from specbench.results.verdict import TokenDifference
-from specbench.running.records import record_key, records_of
+from specbench.running.records import records_of
 
 if TYPE_CHECKING:
     from specbench.results.recorded_prompts import Target

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from specbench.results.bootstrap import Metric, Prompts, ratio
+from specbench.results.check_findings import Finding, MethodFindings
 from specbench.results.comparable import BASELINE
-from specbench.results.gate.findings import Finding, MethodFindings
 from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS
 from specbench.results.paired import Pairs, length_columns, widened_ratio
 from specbench.results.units import interval, number, with_interval

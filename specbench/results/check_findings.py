@@ -4,13 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
-from specbench.results.acceptance import new_tokens, target_passes, tokens_of_passes
+from specbench.core.records import Generation, Key, record_key
 from specbench.results.bootstrap import Metric
 from specbench.results.comparable import RowPair
+from specbench.results.metrics import new_tokens, target_passes, tokens_of_passes
 from specbench.results.paired import Pairs
 from specbench.results.row import Row
 from specbench.results.verdict import TokenDifference
-from specbench.running.records import ACCEPTED, JUDGED, Generation, Key, record_key, step_sum
+from specbench.running.records import ACCEPTED, JUDGED, step_sum
 
 Verdict = Literal["identical", "fine", "regressed", "cannot compare"]
 EXIT_CODES: dict[Verdict, int] = {"identical": 0, "fine": 0, "regressed": 1, "cannot compare": 2}

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from specbench.core.table import Table, escaped_markdown, markdown_table, numbers, words
-from specbench.results.gate.findings import LENGTH, OUTPUTS, PASSES, RATE, CheckReport, MethodFindings
-from specbench.results.gate.speed import FALSE_ALARMS, SPEEDUP
+from specbench.results.check_findings import LENGTH, OUTPUTS, PASSES, RATE, CheckReport, MethodFindings
+from specbench.results.check_speed import FALSE_ALARMS, SPEEDUP
 from specbench.results.units import NULL, names_by_text, with_interval
 
 HEADERS = (

@@ -7,11 +7,10 @@ from typing import Literal, Self
 from specbench.core.records import Generation, Key, record_key
 from specbench.results.bootstrap import Metric
 from specbench.results.comparable import RowPair
-from specbench.results.metrics import new_tokens, target_passes, tokens_of_passes
+from specbench.results.metrics import acceptance_rates, length_columns, new_tokens, target_passes
 from specbench.results.paired import Pairs
 from specbench.results.row import Row
 from specbench.results.verdict import TokenDifference
-from specbench.running.records import ACCEPTED, JUDGED, step_sum
 
 Verdict = Literal["identical", "fine", "regressed", "cannot compare"]
 EXIT_CODES: dict[Verdict, int] = {"identical": 0, "fine": 0, "regressed": 1, "cannot compare": 2}
@@ -195,15 +194,15 @@ Counts = Mapping[str, float | None]
 def counts_of(own: Sequence[Generation]) -> Counts:
     """Returns τ, α and passes of generations; None where nothing is drafted, or a decoder does not report them."""
     passes = [target_passes(g) for g in own]
-    tokens, steps = (sum(column) for column in zip(*map(tokens_of_passes, own), strict=True)) if own else (0, 0)
-    shares = [step_sum(g, ACCEPTED) / step_sum(g, JUDGED) for g in own if step_sum(g, JUDGED)]
+    tokens, steps = map(sum, length_columns([own]))
+    rates = [rate for rate in acceptance_rates(own) if rate is not None]
     num_tokens = sum(map(new_tokens, own))
     num_drafts = sum(len(g["passes"]["draft"]) for g in own)
     known = own and not any("external" in g for g in own)
     return {
         PASSES: None if None in passes or not own else sum(n or 0 for n in passes) / num_tokens,
         LENGTH: tokens / steps if steps else None,
-        RATE: sum(shares) / len(shares) if shares else None,
+        RATE: sum(rates) / len(rates) if rates else None,
         DRAFTS: num_drafts / num_tokens if known else None,
     }
 

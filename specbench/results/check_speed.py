@@ -23,7 +23,8 @@ from specbench.results.bootstrap import Metric, Prompts, ratio
 from specbench.results.check_findings import Finding, MethodFindings
 from specbench.results.comparable import BASELINE
 from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS
-from specbench.results.paired import Pairs, length_columns, widened_ratio
+from specbench.results.metrics import length_columns
+from specbench.results.paired import Pairs, widened_ratio
 from specbench.results.units import interval, number, with_interval
 
 MAX_PROMPTS = 2000  # there are two million pairs of so many, and a ratio of sums is sharp enough

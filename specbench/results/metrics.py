@@ -5,7 +5,7 @@ medians have none.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -82,28 +82,64 @@ def tokens_of_passes(generation: Generation) -> tuple[int, int]:
     return step_sum(generation, EMITTED), num_steps
 
 
+Sides = Sequence[Sequence[Generation]]  # of each side its generations, in the same order of prompts
+Columns = list[list[float]]  # two of each side, of all generations
+
+
+def speed_columns(sides: Sides) -> Columns:
+    """Returns tokens and seconds of each side. A generation of one token has no speed: it is left out on every side,
+    so that all sides are of the same answers."""
+    timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
+    return [
+        [float(value(g) * keep) for g, keep in zip(generations, timed, strict=True)]
+        for generations in sides for value in (timed_tokens, lambda g: g["decode_seconds"])
+    ]  # fmt: skip
+
+
+def length_columns(sides: Sides) -> Columns:
+    """Returns emitted tokens and target passes of each side. A generation without a pass has no tokens per pass: it
+    is left out on every side."""
+    counts = [list(map(tokens_of_passes, generations)) for generations in sides]
+    known = [min(passes for _, passes in each) > 0 for each in zip(*counts, strict=True)]
+    return [
+        [float(each[part] * keep) for each, keep in zip(side, known, strict=True)] for side in counts for part in (0, 1)
+    ]
+
+
+def acceptance_rates(own: Sequence[Generation]) -> list[float | None]:
+    """Returns accepted ÷ judged tokens of each generation; None where none was judged."""
+    return [step_sum(g, ACCEPTED) / judged if (judged := step_sum(g, JUDGED)) else None for g in own]
+
+
 def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[str, Any]) -> dict[str, Metric]:
     """Returns the metrics of acceptance and of target passes. A query that the drafter decoded alone has no target
     pass: it counts in `target_passes_per_token`, and has no acceptance length."""
     drafted, judged, accepted = ([step_sum(g, column) for g in own] for column in (DRAFTED, JUDGED, ACCEPTED))
     num_steps = [len(g["steps"]) for g in own]
     passes = [target_passes(g) for g in own]
-    verified = [tokens_of_passes(g) for g in own]
     num_new = [new_tokens(g) for g in own]
     any_judged = sum(judged) > 0  # where nothing is judged (ar, draft-only) there is no acceptance to speak of
     threshold = verification.get("threshold") if verification.get("rule") == "fuzzy" else None
 
-    def per_position(key: str, bounds: Bounds | None = None) -> Metric:
-        lists = [[value for value in g["positions"].get(key) or [] if value is not None] for g in own]
+    def over_values(lists: Sequence[Sequence[float]], bounds: Bounds | None = None) -> Metric:
         return prompts.ratio([sum(values) for values in lists], [len(values) for values in lists], bounds=bounds)
 
+    def per_position(key: str, bounds: Bounds | None = None) -> Metric:
+        columns = [g["positions"].get(key) or [] for g in own]
+        return over_values([[value for value in column if value is not None] for column in columns], bounds)
+
     return {
-        "acceptance_rate": prompts.mean([a / j if j else None for a, j in zip(accepted, judged, strict=True)], SHARE),
+        "acceptance_rate": prompts.mean(acceptance_rates(own), SHARE),
         "acceptance_rate_pooled": prompts.ratio(accepted, judged, bounds=SHARE),
         "acceptance_rate_expected": per_position("overlap", SHARE),
-        **_unconditional(prompts, own),
+        # of drafters that do not propose the end of a text; of all others it equals acceptance_rate_expected
+        **(
+            {"acceptance_rate_unconditional": over_values([g.get("draw_overlap") or [] for g in own], SHARE)}
+            if any("draw_overlap" in g for g in own)
+            else {}
+        ),
         "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)], SHARE),
-        "mean_acceptance_length": prompts.ratio([tokens for tokens, _ in verified], [n for _, n in verified]),
+        "mean_acceptance_length": prompts.ratio(*length_columns([own])),
         "accepted_length": prompts.ratio(accepted, num_steps) if any_judged else Metric(),
         "drafter_share": prompts.ratio(accepted, num_new, bounds=SHARE) if any_judged else Metric(),
         # the prefill is the target pass that gives the first token
@@ -114,16 +150,6 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
         "divergence_bound": Metric() if threshold is None else prompts.mean([a * threshold for a in accepted]),
         "mean_divergence": per_position("divergence"),
     }
-
-
-def _unconditional(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
-    """Returns the unconditional acceptance rate, for drafters that do not propose the end of a text; for all others
-    it equals `acceptance_rate_expected`."""
-    if not any("draw_overlap" in g for g in own):
-        return {}
-    lists = [g.get("draw_overlap") or [] for g in own]
-    rate = prompts.ratio([sum(values) for values in lists], [len(values) for values in lists], bounds=SHARE)
-    return {"acceptance_rate_unconditional": rate}
 
 
 def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -> tuple[int, ...] | None:
@@ -157,27 +183,20 @@ def speeds(
     prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation], *, is_baseline: bool
 ) -> dict[str, Metric]:
     """Returns tokens, tokens per second, and speed-ups over the baseline on the same prompts."""
-    # The clock starts at the first token, so that token is not counted. A pair with a generation of one token has no
-    # speed and is left out on both sides: speedup is then the ratio of the two speeds shown beside it.
-    timed = [min(timed_tokens(a), timed_tokens(b)) > 0 for a, b in zip(own, baseline, strict=True)]
-
-    def per_second(generations: Sequence[Generation]) -> tuple[list[float], list[float]]:
-        kept = list(zip(generations, timed, strict=True))
-        return ([timed_tokens(g) * keep for g, keep in kept], [g["decode_seconds"] * keep for g, keep in kept])
-
-    def end_to_end(generations: Sequence[Generation]) -> tuple[list[float], list[float]]:
-        seconds = [(g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in generations]
-        return [new_tokens(g) for g in generations], seconds
-
-    own_speed, baseline_speed = per_second(own), per_second(baseline)
-    same = Metric(value=1.0)  # AR beside itself: exact, not measured
+    # speedup is the ratio of the two speeds that are shown with it, of the same answers
+    columns = speed_columns([own, baseline])
+    end_to_end = [
+        [float(value(g)) for g in side] for side in (own, baseline)
+        for value in (new_tokens, lambda g: (g["ttft_seconds"] or 0.0) + g["decode_seconds"])
+    ]  # fmt: skip
+    same = Metric(value=1.0)  # AR compared with itself: exact, not measured
     return {
-        "num_prompts_timed": Metric(value=len(set(prompts.cluster[timed].tolist()))),
+        "num_prompts_timed": Metric(value=len(set(prompts.cluster[np.array(columns[0]) > 0].tolist()))),
         "new_tokens": Metric(value=sum(new_tokens(g) for g in own)),
-        "tokens_per_second": prompts.ratio(*own_speed),
-        "tokens_per_second_ar": prompts.ratio(*baseline_speed),
-        "speedup": same if is_baseline else prompts.ratio(*own_speed, *baseline_speed),
-        "speedup_e2e": same if is_baseline else prompts.ratio(*end_to_end(own), *end_to_end(baseline)),
+        "tokens_per_second": prompts.ratio(*columns[:2]),
+        "tokens_per_second_ar": prompts.ratio(*columns[2:]),
+        "speedup": same if is_baseline else prompts.ratio(*columns),
+        "speedup_e2e": same if is_baseline else prompts.ratio(*end_to_end),
     }
 
 
@@ -186,34 +205,31 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
     draft_passes = [seconds for g in own for _, seconds in g["passes"]["draft"]]
     token_passes = [seconds for g in baseline for length, seconds in g["passes"]["target"] if length == 1]
     draft_pass, token_pass = _median(draft_passes), _median(token_passes)
-    found = {
-        "ttft_seconds": Metric(value=_known_median([g["ttft_seconds"] for g in own])),
-        "draft_prefill_seconds": Metric(value=_known_median([g["draft_prefill_seconds"] for g in own])),
-        "tpot_seconds": Metric(
-            value=_median([g["decode_seconds"] / timed_tokens(g) for g in own if timed_tokens(g) > 0])
-        ),
-        "draft_seconds": Metric(value=sum(draft_passes)),
-        "verify_seconds": Metric(value=sum(seconds for g in own for _, seconds in g["passes"]["target"])),
-        "overhead_seconds": Metric(value=sum(_overhead(g) for g in own)),
-        **_parts_of_overhead(own),
-        "overhead_share": _overhead_share(prompts, own),
-        "overhead_share_ar": _overhead_share(prompts, baseline),
+    overheads = [[_overhead(g) for g in side] for side in (own, baseline)]
+    shares = [
+        prompts.ratio(seconds, [g["decode_seconds"] for g in side], bounds=SHARE)
+        for seconds, side in zip(overheads, (own, baseline), strict=True)
+    ]
+    parts = {name: [g.get(name) for g in own] for name in ("rule_seconds", "tokenizer_seconds")}
+    sums = {name: None if None in column else sum(filter(None, column)) for name, column in parts.items()}
+    other = None if None in sums.values() else sum(overheads[0]) - sum(filter(None, sums.values()))
+    values = {
+        "ttft_seconds": _median(g["ttft_seconds"] for g in own),
+        "draft_prefill_seconds": _median(g["draft_prefill_seconds"] for g in own),
+        "tpot_seconds": _median(g["decode_seconds"] / timed_tokens(g) for g in own if timed_tokens(g) > 0),
+        "draft_seconds": sum(draft_passes),
+        "verify_seconds": sum(seconds for g in own for _, seconds in g["passes"]["target"]),
+        "overhead_seconds": sum(overheads[0]),
+        **sums,  # unknown where an answer does not record them
+        "other_seconds": other,
+    }  # fmt: skip
+    found = {name: Metric(value=value) for name, value in values.items()} | {
+        "overhead_share": shares[0], "overhead_share_ar": shares[1],
         "cost_ratio": Metric(value=draft_pass / token_pass if draft_pass is not None and token_pass else None),
-    }
+    }  # fmt: skip
     if any("external" in generation for generation in own):
         found |= {name: Metric() for name in PER_PASS}
     return found
-
-
-def _parts_of_overhead(own: Sequence[Generation]) -> dict[str, Metric]:
-    """Returns the parts of the overhead; None where an answer does not record them."""
-    told: dict[str, list[float | None]] = {
-        name: [g.get(name) for g in own] for name in ("rule_seconds", "tokenizer_seconds")
-    }
-    sums = {name: sum(filter(None, values)) if None not in values else None for name, values in told.items()}
-    known = [value for value in sums.values() if value is not None]
-    other = sum(_overhead(g) for g in own) - sum(known) if len(known) == len(sums) else None
-    return {name: Metric(value=value) for name, value in (sums | {"other_seconds": other}).items()}
 
 
 def ar_drift(records: Sequence[Record]) -> Metric:
@@ -247,23 +263,15 @@ def expected_speedup(
     return tokens_per_step / (num_draft_tokens * cost_ratio + verification_cost)
 
 
-def _overhead_share(prompts: Prompts, generations: Sequence[Generation]) -> Metric:
-    return prompts.ratio(
-        [_overhead(g) for g in generations], [g["decode_seconds"] for g in generations], bounds=SHARE
-    )  # fmt: skip
-
-
 def _overhead(generation: Generation) -> float:
     passes = generation["passes"]["target"] + generation["passes"]["draft"]
     return float(generation["decode_seconds"] - sum(seconds for _, seconds in passes))
 
 
-def _known_median(values: Sequence[float | None]) -> float | None:
-    return _median([value for value in values if value is not None])
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
+def _median(values: Iterable[float | None]) -> float | None:
+    """Returns the median of the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def metrics_of(

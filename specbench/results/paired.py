@@ -13,10 +13,10 @@ from typing import Literal
 import numpy as np
 
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.metrics import timed_tokens, tokens_of_passes, with_own_passes
+from specbench.results.metrics import Columns, acceptance_rates, length_columns, speed_columns, with_own_passes
 from specbench.results.quality import ScoringSpec, quality
 from specbench.results.row import Row
-from specbench.running.records import ACCEPTED, JUDGED, Generation, Key, Record, record_key, step_sum
+from specbench.running.records import Generation, Key, Record, record_key
 from specbench.running.run_folder import RecordedMethod
 from specbench.specs.method import MethodSpec
 
@@ -68,20 +68,6 @@ def widened_ratio(ratio: Metric, by: float) -> Metric:
         return ratio
     low, high = (ratio.value * (end / ratio.value) ** by for end in (ratio.low, ratio.high))
     return Metric(value=ratio.value, low=low, high=high)
-
-
-Sides = Sequence[Sequence[Generation]]  # of each side its generations, in the same order of prompts
-Columns = list[list[float]]  # two of each side, of all generations
-
-
-def length_columns(sides: Sides) -> Columns:
-    """Returns emitted tokens and target passes of each side. A generation without a pass has no tokens per pass: it
-    is left out on every side."""
-    counts = [list(map(tokens_of_passes, generations)) for generations in sides]
-    known = [min(passes for _, passes in each) > 0 for each in zip(*counts, strict=True)]
-    return [
-        [float(each[part] * keep) for each, keep in zip(side, known, strict=True)] for side in counts for part in (0, 1)
-    ]
 
 
 Kind = Literal["ratio", "difference"]
@@ -204,18 +190,14 @@ class Pairs:
         return self.second.generations(self.records[1]), self.first.generations(self.records[0])
 
     def speed_columns(self, with_ar: bool = True, with_own: bool = True) -> Columns:
-        """Returns tokens and seconds of the method and of AR, of the second side and then of the first. A generation of
-        one token has no speed: it counts as 0 on every side, so that all sides are of the same answers."""
+        """Returns tokens and seconds of the method and of AR, of the second side and then of the first
+        (`metrics.speed_columns`)."""
         baseline = ([record["methods"]["ar"] for record in records] for records in reversed(self.records))
         sides = [
             generations for own, ar in zip(self.generations(), baseline, strict=True)
             for generations in (*([own] if with_own else []), *([ar] if with_ar else []))
         ]  # fmt: skip
-        timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
-        return [
-            [float(value(g) * keep) for g, keep in zip(generations, timed, strict=True)]
-            for generations in sides for value in (timed_tokens, lambda g: g["decode_seconds"])
-        ]  # fmt: skip
+        return speed_columns(sides)
 
 
 def joined_pairs(parts: Sequence[Pairs]) -> Pairs:
@@ -239,10 +221,7 @@ def pair_up(first: RowWithRecords, second: RowWithRecords) -> Pairs:
 
 def _acceptance(pairs: Pairs) -> Metric:
     """Returns α − α, over the generations that have judged tokens on both sides."""
-    both = [
-        [step_sum(g, ACCEPTED) / judged if (judged := step_sum(g, JUDGED)) else None for g in pair]
-        for pair in zip(*pairs.generations(), strict=True)
-    ]
+    both = zip(*map(acceptance_rates, pairs.generations()), strict=True)
     return pairs.prompts.mean([None if a is None or b is None else a - b for a, b in both], (-1.0, 1.0))
 
 

@@ -59,7 +59,7 @@ def test_the_same_side_twice_is_not_separable_and_scores_are_paired(folder):
 def test_pairs_are_of_the_same_prompts_only(folder):
     first, second = side(folder, "sd"), side(folder, "ngram")
     changed = [{**record, "prompt": "other"} if record["subset"] == "sw" else record for record in second.records]
-    pairs = pair_up(first, RowWithRecords(second.row, changed[1:], second.method, second.asked))
+    pairs = pair_up(first, RowWithRecords(second.row, changed[1:], second.method, second.scoring))
     assert pairs.num_prompts == 4 and {record["subset"] for record in pairs.records[0]} == {"en"}
     assert not pair_up(first, RowWithRecords(second.row)).change("speedup").paired
 
@@ -140,7 +140,7 @@ def test_it_is_said_why_rows_are_not_paired(folder):
     assert pair_up(first, second).change("speedup").unpaired is None
     assert pair_up(first, second).change("ttft_seconds").unpaired == NO_FORM
     assert pair_up(first, RowWithRecords(second.row)).change("speedup").unpaired == NO_RECORDS
-    others = RowWithRecords(second.row, changed, second.method, second.asked)
+    others = RowWithRecords(second.row, changed, second.method, second.scoring)
     assert pair_up(first, others).change("speedup").unpaired == OTHER_PROMPTS
     words = " ".join(text_of(tables({"0": first, "1": second}, "speedup_e2e")).split())
     assert NO_FORM in words and NO_RECORDS not in words

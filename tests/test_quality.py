@@ -32,7 +32,7 @@ def record(scorer, example, own, ar, reference="", *, subset="en", **more):
 
 
 def summary(records, asked, seed=0):
-    return summarize(records, "m", num_draft_tokens=0, verification={"rule": "rejection"}, asked=asked, seed=seed)
+    return summarize(records, "m", num_draft_tokens=0, verification={"rule": "rejection"}, scoring=asked, seed=seed)
 
 
 SENTENCES = [

@@ -134,10 +134,10 @@ def compare(
     """Compare two runs, methods or rows: configuration differences, then paired changes of the metrics."""
     from specbench.results.compare import compare as compared
     from specbench.results.compare import tables
-    from specbench.results.comparison_input import chosen, read_input
+    from specbench.results.comparison_input import read_input, select_rows
 
     tasks, subsets = split(task or ""), split(subset or "")
-    inputs = [chosen(read_input(text, filter_ or []), tasks, subsets) for text in (first, second)]
+    inputs = [select_rows(read_input(text, filter_ or []), tasks, subsets) for text in (first, second)]
     with stderr.status("reading the records"):
         found = compared(*inputs)
     if as_json:

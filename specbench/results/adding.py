@@ -69,10 +69,10 @@ def merge_files(files: Sequence[Path], to: Path) -> Added:
 def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
     """Put rows into a file that may be there. `replace`: whether they take the place of other results of the same
     configuration; else these are refused."""
-    with edited(file) as there:
-        check_together([*((f"{file}: rows.{place}", row) for place, row in enumerate(there)), *rows])
-        before, added = {row.key: row for row in there}, [row for _, row in rows]
-        judged = [row for row in (*there, *added) if JUDGED in row.signatures]
+    with edited(file) as present:
+        check_together([*((f"{file}: rows.{place}", row) for place, row in enumerate(present)), *rows])
+        before, added = {row.key: row for row in present}, [row for _, row in rows]
+        judged = [row for row in (*present, *added) if JUDGED in row.signatures]
         known = {row.key for row in added if row.key in before and is_same(row, before[row.key])}
         known |= {row.key for row in added if any(is_unjudged(row, other) for other in judged)}
         replaced = {row.key for row in added if row.key in before} - known
@@ -83,7 +83,7 @@ def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
                 chosen.insert(0, with_added(old, row, where if replace else f"{where} and {file}", refuse=not replace))
             elif old is not None and not replace:
                 raise _two_results(f"{where} ({row.place}): {file} has another result of this configuration:", row, old)
-        there[:] = merged(there, chosen)
+        present[:] = merged(present, chosen)
     num_new = len({row.key for row in added} - before.keys() - known)
     return Added(num_new, len(replaced), len(known), len(before) + num_new)
 

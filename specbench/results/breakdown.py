@@ -158,14 +158,16 @@ def expensive_verification(rows: Sequence[Row]) -> str | None:
     """Returns a line with the expected speed-ups at the measured verification costs, where these are well above the
     one pass that the formula assumes; else None."""
     plain = token_pass(rows)
-    told = [
+    expected = [
         f"{row.method_name} {_expected(row, cost):.2f}"
         for row in rows
         if (cost := verification_cost(row, plain)) and cost >= EXPENSIVE and row.value("speedup_expected") is not None
     ]
-    if not told:
+    if not expected:
         return None
-    return f"the expected speed-up assumes that a verifying pass costs one pass of ar; with v it is {', '.join(told)}"
+    return (
+        f"the expected speed-up assumes that a verifying pass costs one pass of ar; with v it is {', '.join(expected)}"
+    )
 
 
 def _expected(row: Row, cost: float) -> float:

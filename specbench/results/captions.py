@@ -216,7 +216,7 @@ def sampling_of(row: Row) -> str:
     return ", ".join(parts)
 
 
-IN_LANGUAGE = 0.9  # a smaller share of answers in the asked language is reported for any task
+IN_LANGUAGE = 0.9  # a smaller share of answers in the language of the subset is reported for any task
 
 
 def heading(rows: Sequence[Row]) -> str:
@@ -273,7 +273,7 @@ def why_unscored(records: Sequence[Record]) -> str | None:
 
 def _is_reported(row: Row, name: str) -> bool:
     """Returns whether a caption reports a metric: of texts without a reference always; of others the language share
-    where it is low, and ratings of a judge beside their own score."""
+    where it is low, and ratings of a judge in addition to their own score."""
     if name == JUDGED:
         return row.quality != JUDGED and any(map(row.value, (name, f"{name}_ar")))
     shares = [value for value in map(row.value, (name, f"{name}_ar")) if value is not None]

@@ -77,7 +77,7 @@ def check(
     compared, pending = [], []
     for task, method in dict.fromkeys((row.task_name, row.method_name) for row in second.rows):
         name = (task, method)
-        mine = [pair for pair in pairs if (pair.candidate.task_name, pair.candidate.method_name) == name]
+        own = [pair for pair in pairs if (pair.candidate.task_name, pair.candidate.method_name) == name]
         reasons = names_by_text(
             (row.candidate.subset, reason)
             for row in refused
@@ -85,11 +85,11 @@ def check(
             if (row.candidate.task_name, row.candidate.method_name) == name
         )
         each = MethodFindings(task, method, problems=[f"{text} (of {', '.join(of)})" for text, of in reasons.items()])
-        if mine:
+        if own:
             say(f"comparing {each.name}")
-            each.notes += [*_changes(mine), *_noise(mine), *_warnings(mine)]
-            pending += compare(each, mine)
-        if mine or each.problems:
+            each.notes += [*_changes(own), *_noise(own), *_warnings(own)]
+            pending += compare(each, own)
+        if own or each.problems:
             compared.append(each)
     num_tolerant, factor = judge_all(pending, control, max_regression, paired=first.run is not None)
     problems, notes = _unpaired_rows(first, second, new if compared else None, missing)
@@ -127,8 +127,8 @@ def _unpaired_rows(
     """
     problems, notes = [], []
     if new is None:
-        here, there = (_names(side.rows) or "no rows" for side in (candidate, baseline))
-        problems.append(f"the two have nothing in common: the candidate has {here}, the baseline {there}")
+        own_names, baseline_names = (_names(side.rows) or "no rows" for side in (candidate, baseline))
+        problems.append(f"the two have nothing in common: the candidate has {own_names}, the baseline {baseline_names}")
     if new:
         notes.append(f"new, so not compared: {_names(new)}")
     if missing and baseline.run is not None:
@@ -208,7 +208,7 @@ class ByRecords:
             except ConfigError as error:
                 compared.problems.append(
                     f"{subset}: {num_different} of {part.num_records} outputs are not the baseline's, "
-                    f"and whether these are near-ties cannot be told: {error}"
+                    f"and it is unknown whether these are near-ties: {error}"
                 )
                 return
         compared.findings.append(output_finding(subset, len(part.equal), num_different, found))

@@ -21,7 +21,7 @@ def headline(report: CheckReport) -> str:
     if report.verdict == "regressed":
         return f"regressed: {num_regressions} of {num_findings} comparisons"
     if report.verdict == "cannot compare":
-        return "cannot compare: the two were not measured alike"
+        return "cannot compare: the reasons are listed below"
     if report.verdict == "identical":
         return "identical: both sides hold the same rows and the same records"
     return f"fine: {num_findings} comparisons, nothing is worse"

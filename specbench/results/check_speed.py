@@ -147,7 +147,7 @@ def widening(num_intervals: int) -> float:
 SAME = 1.02  # of a ratio without an interval: two runs are hardly ever nearer
 DRIFTED = 1.25  # under so much more or less load a speed-up is another one
 EXCESS = 0.5  # of AR's change, on the scale of the logs
-REMEDY = "measure both on the same machine, one after the other, with nothing beside them"
+REMEDY = "measure both on the same machine, one after the other, with nothing else running"
 
 
 @dataclass
@@ -224,7 +224,7 @@ class Pending:
             else:
                 self.of.findings.append(found)
         elif self.what == TYPICAL:
-            self.of.not_compared.append(f"{place}: {num_prompts} prompts are too few beside so many comparisons")
+            self.of.not_compared.append(f"{place}: {num_prompts} prompts are too few for so many comparisons")
         else:
             self.of.problems.append(f"{place}: its ratio has no interval")
 

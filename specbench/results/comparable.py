@@ -63,9 +63,9 @@ def conditions_that_differ(first: Row, second: Row, ignore: Collection[str] = ()
 
     `ignore`: fields that may differ, by their name (`versions`) or that of a part (`versions.torch`).
     """
-    mine, other = conditions(first), conditions(second)
-    names = [name for name in mine if name in other and not {name, name.partition(".")[0]} & set(ignore)]
-    return [FieldDifference(name, mine[name], other[name]) for name in names if mine[name] != other[name]]
+    own, other = conditions(first), conditions(second)
+    names = [name for name in own if name in other and not {name, name.partition(".")[0]} & set(ignore)]
+    return [FieldDifference(name, own[name], other[name]) for name in names if own[name] != other[name]]
 
 
 def conditions(row: Row) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Two runs, methods or rows beside each other: what differs in configuration and in numbers."""
+"""Compares two runs, methods or rows: what differs in configuration and in numbers."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -75,23 +75,23 @@ class Comparison:
 def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     """Compare the rows of the tasks and subsets that both have. Raises ConfigError where there are none, and where both
     are the same row."""
-    runs, mine, other = RecordedRuns(), first.by_group(), second.by_group()
-    places = [place for place in mine if place in other]
+    runs, own, others = RecordedRuns(), first.by_group(), second.by_group()
+    places = [place for place in own if place in others]
     if not places:
-        told = [", ".join(f"{task} {subset}" for task, subset in list(side)[:4]) for side in (mine, other)]
+        names = [", ".join(f"{task} {subset}" for task, subset in list(side)[:4]) for side in (own, others)]
         raise ConfigError(
-            f"{first.text} and {second.text} have no task and subset in common: the one has {told[0]}, "
-            f"the other {told[1]}"
+            f"{first.text} and {second.text} have no task and subset in common: the one has {names[0]}, "
+            f"the other {names[1]}"
         )
-    if all((mine[place].key, mine[place].created) == (other[place].key, other[place].created) for place in places):
+    if all((own[place].key, own[place].created) == (others[place].key, others[place].created) for place in places):
         raise ConfigError(f"{first.text} and {second.text} are the same rows: name two runs, or two methods of one")
     found = []
     for place in places:
-        pairs = pair_up(runs.with_records(mine[place], first.file), runs.with_records(other[place], second.file))
-        found.append(ComparedSubset(*place, mine[place], other[place], pairs.num_prompts, changes(pairs)))
+        pairs = pair_up(runs.with_records(own[place], first.file), runs.with_records(others[place], second.file))
+        found.append(ComparedSubset(*place, own[place], others[place], pairs.num_prompts, changes(pairs)))
     # each field once: rows of several subsets mostly differ in the same fields
-    hindrances = {d.field: d for place in places for d in conditions_that_differ(mine[place], other[place])}
-    every = {d.field: d for place in places for d in configuration(mine[place], other[place])}
+    hindrances = {d.field: d for place in places for d in conditions_that_differ(own[place], others[place])}
+    every = {d.field: d for place in places for d in configuration(own[place], others[place])}
     return Comparison(
         first.text, second.text, hindrances=tuple(hindrances.values()),
         differing=tuple(each for name, each in every.items() if name not in hindrances),
@@ -109,11 +109,11 @@ def changes(pairs: Pairs) -> tuple[MetricChange, ...]:
 
 def configuration(first: Row, second: Row) -> list[FieldDifference]:
     """Returns every field that differs, without the fields of the outcome."""
-    mine, other = (
+    own, others = (
         {name: value for name, value in leaves(row).items() if name.partition(".")[0] not in OUTCOMES}
         for row in (first, second)
     )
-    return differences(mine, other)
+    return differences(own, others)
 
 
 LABELS = {

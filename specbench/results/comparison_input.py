@@ -21,7 +21,7 @@ def filtered(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
 
     Raises ConfigError for an unknown key, and for a value that no row has.
     """
-    chosen = list(rows)
+    kept = list(rows)
     for text in filters:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
@@ -29,12 +29,12 @@ def filtered(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
         known = dict.fromkeys(name for row in rows for name in leaves(row))
         if key not in known:
             raise ConfigError(f"--filter {text}: no row has '{key}': {nearest(key, known)}")
-        found = [row for row in chosen if value in names_of(row, key)]
+        found = [row for row in kept if value in names_of(row, key)]
         if not found:
-            values = dict.fromkeys(str(leaves(row)[key]) for row in chosen if key in leaves(row))
+            values = dict.fromkeys(str(leaves(row)[key]) for row in kept if key in leaves(row))
             raise ConfigError(f"--filter {text}: no row has this value: {nearest(value, values)}")
-        chosen = found
-    return chosen
+        kept = found
+    return kept
 
 
 def names_of(row: Row, key: str) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ def _numbered(found: ComparisonInput, number: int) -> Row:
 
 
 def _only_method(found: ComparisonInput) -> str:
-    """Returns the one method beside the baseline. Raises ConfigError where there are several."""
+    """Returns the only method other than the baseline. Raises ConfigError where there are several."""
     others = [name for name in found.methods if name != "ar"] or found.methods
     if len(others) > 1:
         raise ConfigError(f"{found.text}: has rows of {', '.join(others)}: choose one, as {found.text}:{others[0]}")
@@ -172,7 +172,7 @@ def _check_one_each(found: ComparisonInput) -> None:
             )
 
 
-def chosen(found: ComparisonInput, tasks: Sequence[str], subsets: Sequence[str]) -> ComparisonInput:
+def select_rows(found: ComparisonInput, tasks: Sequence[str], subsets: Sequence[str]) -> ComparisonInput:
     """Returns the rows of these tasks and subsets; all where none is named. Raises ConfigError for an unknown one."""
     for option, names, known in (
         ("--task", tasks, {row.task_name for row in found.rows}),

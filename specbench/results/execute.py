@@ -1,4 +1,4 @@
-"""One `specbench run`: what was asked for → specs, data, models, records, rows."""
+"""One `specbench run`: a request → specs, data, models, records, rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -90,11 +90,11 @@ def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequenc
     for cell in cells:
         if cell.task.generation.temperature != 0:
             continue
-        chosen = [r for r in records if (r["task"], r["subset"]) == (cell.task.name, cell.subset)]
-        ids = prompts(cell, models, chosen, spec.chat)
+        own = [r for r in records if (r["task"], r["subset"]) == (cell.task.name, cell.subset)]
+        ids = prompts(cell, models, own, spec.chat)
         for method in spec.methods:
-            alike = with_the_same_history(chosen, method.name)
-            found = ties_of_records(alike, method, models.target, ids)
+            same_prompts = with_the_same_history(own, method.name)
+            found = ties_of_records(same_prompts, method, models.target, ids)
             if found is not None:
                 num_different, num_near_ties, tolerance = found
                 yield Ties(task=cell.task.name, subset=cell.subset, method=method.name, num_different=num_different,

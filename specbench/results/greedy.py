@@ -61,9 +61,9 @@ def difference(
         return None
     tokens = [ids[position] if position < len(ids) else None for ids in (answer.token_ids, output)]
     gap = None
-    chosen = [token for token in tokens if token is not None]
-    if len(chosen) == 2:
-        gap = logit_gap(target, [*answer.prompt_ids, *answer.token_ids[:position]], chosen)
+    ids = [token for token in tokens if token is not None]
+    if len(ids) == 2:
+        gap = logit_gap(target, [*answer.prompt_ids, *answer.token_ids[:position]], ids)
     ar_token, method_token = (None if token is None else decode_text([token]) for token in tokens)
     return TokenDifference(
         prompt=answer.name, position=position, ar_token=ar_token, method_token=method_token, gap=gap,
@@ -97,8 +97,8 @@ def measure_noise(target: ScoringModel, answers: Sequence[BaselineAnswer], max_q
     for answer in answers:
         alone = forced(target, answer, repeat(1))
         others = [forced(target, answer, cycle(range(2, max(2, max_query_length) + 1))), whole(target, answer)]
-        chosen = torch.tensor(answer.token_ids, device=alone.device)
-        num_changed += any(bool((rows.argmax(-1) != chosen).any()) for rows in others)
+        ids = torch.tensor(answer.token_ids, device=alone.device)
+        num_changed += any(bool((rows.argmax(-1) != ids).any()) for rows in others)
         num_positions += len(answer.token_ids)
         step = torch.finfo(alone.dtype).eps * float(alone.abs().max())
         smallest_step = max(smallest_step, step)

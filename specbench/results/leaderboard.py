@@ -109,9 +109,9 @@ def edited(path: Path | str, *, may_be_absent: bool = True) -> Iterator[list[Row
     """Yields the rows of a file for changes, and writes them when the block ends without an error. No other process
     changes the file meanwhile."""
     path = Path(path).resolve()
-    with ExitStack() as held:
-        try:  # the lock is a file beside it: the file itself is replaced, so a lock on it would guard nothing
-            held.enter_context(locked(path.with_name(f".{path.name}.lock"), wait=True))
+    with ExitStack() as stack:
+        try:  # the lock is another file: the file itself is replaced, so a lock on it would guard nothing
+            stack.enter_context(locked(path.with_name(f".{path.name}.lock"), wait=True))
         except OSError as error:
             raise not_written(path, error) from error
         rows = [] if may_be_absent and not path.exists() else load(path)
@@ -121,15 +121,15 @@ def edited(path: Path | str, *, may_be_absent: bool = True) -> Iterator[list[Row
 
 def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
     """Put rows into the file, as `merged` does. Returns all rows."""
-    with edited(path) as there:
-        there[:] = merged(there, rows)
-    return there
+    with edited(path) as known:
+        known[:] = merged(known, rows)
+    return known
 
 
-def merged(there: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+def merged(known: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
     """Returns the rows together: a row with the same key is replaced, and one without a judge by the same with one; all
     others are kept."""
-    found = {row.key: row for row in there}
+    found = {row.key: row for row in known}
     for row in rows:
         unjudged = row.model_copy(update={"signatures": {}}).key
         if unjudged != row.key:

@@ -182,8 +182,8 @@ def standard_error(columns: Array) -> float:
 
 def are_equal(columns: Array) -> bool:
     """Returns whether no prompt has an influence on the ratio of the sums: in [2, num_prompts] every prompt has the
-    same ratio; in [4 or 8, num_prompts] every prompt's shares of the sums cancel, as for one method beside itself.
-    To first order no resample can then have another ratio."""
+    same ratio; in [4 or 8, num_prompts] every prompt's shares of the sums cancel, as for one method and itself. To
+    first order no resample can then have another ratio."""
     sums = columns.sum(axis=1)
     ratio = sums[0] / sums[1]
     if len(columns) == 2:

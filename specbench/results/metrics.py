@@ -64,8 +64,8 @@ def target_passes(generation: Generation) -> int | None:
     """Returns the number of target passes, the prefill included; None for an external decoder that does not report
     it."""
     if "external" in generation:
-        told: int | None = generation["external"]["num_target_passes"]
-        return told
+        num_passes: int | None = generation["external"]["num_target_passes"]
+        return num_passes
     return 0 if is_drafted_alone(generation) else len(generation["steps"]) + 1
 
 
@@ -275,16 +275,16 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def metrics_of(
-    records: Sequence[Record], method: MethodSpec, seed: int = 0, asked: Mapping[str, ScoringSpec] | None = None
+    records: Sequence[Record], method: MethodSpec, seed: int = 0, scoring: Mapping[str, ScoringSpec] | None = None
 ) -> dict[str, Metric]:
-    """Returns every metric of a method over the records, by its specification. `asked`: scorer and language by
+    """Returns every metric of a method over the records, by its specification. `scoring`: scorer and language by
     subset."""
     taken = routes_taken(records, method)
     part = method.route(taken[0]) if len(taken) == 1 else method
     return summarize(
         records, method.name, num_draft_tokens=part.most_draft_tokens, verification=method.verification.model_dump(),
         decodes_with=method.decodes_with, drafts_token_by_token=part.drafts_token_by_token, seed=seed,
-        asked=asked,
+        scoring=scoring,
     )  # fmt: skip
 
 
@@ -319,7 +319,7 @@ def summarize(
     decodes_with: str = "target",
     drafts_token_by_token: bool = True,
     seed: int = 0,
-    asked: Mapping[str, ScoringSpec] | None = None,
+    scoring: Mapping[str, ScoringSpec] | None = None,
 ) -> dict[str, Metric]:
     """Returns every metric of one method over the records, each paired to AR on the same prompts.
 
@@ -327,7 +327,7 @@ def summarize(
     where the drafter decodes alone: every pass is then a draft pass; "random" where it does so in the queries whose
     record has `decoded_by` the drafter. Speeds and scores are over all queries, `mean_acceptance_length` over those
     with target passes. `drafts_token_by_token`: needed for `speedup_expected`, which assumes a draft pass for each
-    draft token. `asked`: scorer and language by subset; without it the one score of each record is its accuracy.
+    draft token. `scoring`: scorer and language by subset; without it the one score of each record is its accuracy.
 
     Where queries took several routes, each with a drafter of its own, `cost_ratio` and all that is computed from it are
     null.
@@ -340,8 +340,8 @@ def summarize(
     own = [_own(record, method, decodes_with) for record in records]
     baseline = [record["methods"]["ar"] for record in records]
     prompts, expected = Prompts.of(records, seed), Metric()
-    scores = quality(prompts, records, own, baseline, asked or {})
-    if method == "ar":  # beside itself: exact, not measured
+    scores = quality(prompts, records, own, baseline, scoring or {})
+    if method == "ar":  # compared with itself: exact, not measured
         same = {name for name, metric in scores.items() if name.endswith("_difference") and metric.value == 0}
         scores |= dict.fromkeys(same, Metric(value=0.0))
     metrics = {
@@ -354,7 +354,7 @@ def summarize(
     if decodes_with == "random":
         metrics["drafter_share"] = allocated_share(prompts, own)
     if decodes_with != "target":
-        metrics["draft_prefill_seconds"] = Metric()  # part of ttft_seconds, and not measured apart
+        metrics["draft_prefill_seconds"] = Metric()  # part of ttft_seconds, and not measured by itself
     if len({generation.get("route") for generation in own}) > 1:
         metrics["cost_ratio"] = Metric()
     rate, cost = metrics["acceptance_rate"].value, metrics["cost_ratio"].value

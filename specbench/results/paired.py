@@ -120,12 +120,12 @@ def own(row: Row, metric: str) -> Metric:
 
 @dataclass(frozen=True)
 class RowWithRecords:
-    """A row with its records, method and scorers; without records `method` and `asked` are None."""
+    """A row with its records, method and scorers; without records `method` and `scoring` are None."""
 
     row: Row
     records: Sequence[Record] = ()
     method: MethodSpec | RecordedMethod | None = None
-    asked: Mapping[str, ScoringSpec] | None = None
+    scoring: Mapping[str, ScoringSpec] | None = None
 
     def generations(self, records: Sequence[Record]) -> list[Generation]:
         """Returns the method's generations, with every pass under the model that ran it."""
@@ -228,7 +228,7 @@ def _acceptance(pairs: Pairs) -> Metric:
 def _score(pairs: Pairs, name: str) -> Metric:
     """Returns the difference of the scores, as that of a method and its baseline."""
     own, baseline = pairs.generations()
-    found = quality(pairs.prompts, pairs.records[0], own, baseline, pairs.first.asked or {})
+    found = quality(pairs.prompts, pairs.records[0], own, baseline, pairs.first.scoring or {})
     return found.get(f"{name}_difference", Metric())
 
 

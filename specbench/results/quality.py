@@ -1,4 +1,4 @@
-"""Recorded answers → scores with their intervals, beside AR's on the same prompts."""
+"""Recorded answers → scores with their intervals, paired with AR's on the same prompts."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,20 +132,20 @@ class ScoringSpec:
         return self.scorer.names[0] if self.scorer else None
 
 
-def main_metric(asked: Mapping[str, ScoringSpec], metrics: Collection[str] = ()) -> str | None:
+def main_metric(scoring: Mapping[str, ScoringSpec], metrics: Collection[str] = ()) -> str | None:
     """Returns the metric that stands for quality; None without one, or where subsets have different ones. A judge's
     rating, if it is among the `metrics`, stands for tasks without a scorer."""
-    mains = {each.main for each in asked.values() if each.main is not None}
+    mains = {each.main for each in scoring.values() if each.main is not None}
     if not mains and JUDGED in metrics:
         return JUDGED
     return mains.pop() if len(mains) == 1 else None
 
 
-def signatures(asked: Mapping[str, ScoringSpec], records: Sequence[Record]) -> dict[str, str]:
+def signatures(scoring: Mapping[str, ScoringSpec], records: Sequence[Record]) -> dict[str, str]:
     """Returns how each metric was computed; where subsets differ, all the ways. sacrebleu's signature holds the
     number of references, which is that of the records."""
     found: dict[str, dict[str, None]] = {}
-    for subset, each in asked.items():
+    for subset, each in scoring.items():
         references = [record.get("reference") for record in records if record["subset"] == subset]
         counts = {len(reference) if isinstance(reference, list) else 1 for reference in references if reference} or {1}
         num_references = str(*counts) if len(counts) == 1 else "var"
@@ -159,30 +159,30 @@ def quality(
     records: Sequence[Record],
     own: Sequence[Generation],
     baseline: Sequence[Generation],
-    asked: Mapping[str, ScoringSpec],
+    scoring: Mapping[str, ScoringSpec],
 ) -> dict[str, Metric]:
     """Returns each score by its name, with `_ar` and `_difference`: means over the answers that have a value on both
     sides; corpus scores and pass@k are of all answers together. `num_unscored` counts the answers without a score."""
-    subsets = [asked.get(record["subset"], ScoringSpec()) for record in records]
+    subsets = [scoring.get(record["subset"], ScoringSpec()) for record in records]
     sides = [[_scores(g, each) for g, each in zip(side, subsets, strict=True)] for side in (own, baseline)]
-    names = dict.fromkeys(name for each in asked.values() if each.scorer for name in each.scorer.names)
+    names = dict.fromkeys(name for each in scoring.values() if each.scorer for name in each.scorer.names)
     names |= dict.fromkeys(name for side in sides for scores in side for name in scores)
     found: dict[str, Metric] = {}
     for name in names:
         if any(name in g.get("statistics", {}) for g in own):
-            numbers = {subset: [i for i, r in enumerate(records) if r["subset"] == subset] for subset in asked}
+            numbers = {subset: [i for i, r in enumerate(records) if r["subset"] == subset] for subset in scoring}
             parts = [
                 CorpusStatistics.of(
                     name, each.scorer, prompts.cluster[numbers[subset]],
                     [[side[i] for i in numbers[subset]] for side in (own, baseline)],
                 )
-                for subset, each in asked.items() if each.scorer is not None
+                for subset, each in scoring.items() if each.scorer is not None
             ]  # fmt: skip
             three = corpus_metrics([part for part in parts if part is not None], prompts.seed)
             found |= zip((name, f"{name}_ar", f"{name}_difference"), three, strict=True)
         else:
             found |= _means(prompts, name, *(_values(name, records, side, subsets) for side in sides))
-    if any(each.code for each in asked.values()):
+    if any(each.code for each in scoring.values()):
         found |= _means(prompts, LANGUAGE, *(_in_language(side, subsets) for side in (own, baseline)))
     truncated = [
         g["truncated_tokens"] if "truncated_tokens" in g else record.get("truncated_tokens", 0)
@@ -200,28 +200,28 @@ def quality(
     }
 
 
-def _scores(generation: Generation, asked: ScoringSpec) -> Mapping[str, float | None]:
+def _scores(generation: Generation, scoring: ScoringSpec) -> Mapping[str, float | None]:
     """Returns the scores of one answer by metric. A record without `scores` has one score."""
     if "scores" in generation:
         scores: Mapping[str, float | None] = generation["scores"]
         return scores
-    return {} if generation["score"] is None else {asked.main or "accuracy": generation["score"]}
+    return {} if generation["score"] is None else {scoring.main or "accuracy": generation["score"]}
 
 
 def _values(
-    name: str, records: Sequence[Record], scores: Sequence[Mapping[str, float | None]], asked: Sequence[ScoringSpec]
+    name: str, records: Sequence[Record], scores: Sequence[Mapping[str, float | None]], scoring: Sequence[ScoringSpec]
 ) -> Values:
     """Returns the value of each record. A value of all answers to a prompt (pass@k) belongs to the first of them."""
     values: Values = [None] * len(records)
     answers: dict[tuple[object, ...], list[int]] = {}
     for number, record in enumerate(records):
-        if not _is_of_samples(asked[number], name):
+        if not _is_of_samples(scoring[number], name):
             values[number] = scores[number].get(name)
         else:
             key = (record["task"], record["subset"], record["example"], record.get("turn", 0))
             answers.setdefault(key, []).append(number)
     for numbers in answers.values():
-        each = asked[numbers[0]]
+        each = scoring[numbers[0]]
         judged = [value for number in numbers if (value := scores[number].get(each.main or "")) is not None]
         values[numbers[0]] = each.scorer.of_samples(name, judged)  # type: ignore[union-attr]
     return values
@@ -235,26 +235,28 @@ def _programs_ended(own: Sequence[Generation], baseline: Sequence[Generation]) -
     return {"num_programs_ended": Metric(value=num_ended)} if any(end - {None} for end in ends) else {}
 
 
-def _is_of_samples(asked: ScoringSpec, name: str) -> bool:
+def _is_of_samples(scoring: ScoringSpec, name: str) -> bool:
     """Returns whether a metric is one of all answers to a prompt, such as pass@k."""
-    return asked.scorer is not None and name in asked.scorer.names and hasattr(asked.scorer, "of_samples")
+    return scoring.scorer is not None and name in scoring.scorer.names and hasattr(scoring.scorer, "of_samples")
 
 
 def _means(prompts: Prompts, name: str, own: Values, baseline: Values) -> dict[str, Metric]:
     both = [pair if None not in pair else (None, None) for pair in zip(own, baseline, strict=True)]
     bounds = bounds_of(name)
-    apart = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
+    difference_bounds = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
     return {
         name: prompts.mean([a for a, _ in both], bounds),
         f"{name}_ar": prompts.mean([b for _, b in both], bounds),
-        f"{name}_difference": prompts.mean([None if a is None or b is None else a - b for a, b in both], apart),
+        f"{name}_difference": prompts.mean(
+            [None if a is None or b is None else a - b for a, b in both], difference_bounds
+        ),
     }
 
 
-def _in_language(generations: Sequence[Generation], asked: Sequence[ScoringSpec]) -> Values:
+def _in_language(generations: Sequence[Generation], scoring: Sequence[ScoringSpec]) -> Values:
     """1 for an answer in the language of its subset, 0 for any other (also one without words); None where there is none
     that lingua knows."""
     return [
         None if each.code is None else float(language_of(g["text"], each.code) == each.code)
-        for g, each in zip(generations, asked, strict=True)
+        for g, each in zip(generations, scoring, strict=True)
     ]

@@ -1,5 +1,5 @@
-"""Rows → ranked tables: one for each set of conditions under which rows compare. Ranks say what intervals cannot tell
-apart.
+"""Rows → ranked tables, one for each set of conditions under which rows compare. Rows whose intervals do not separate
+them share ranks.
 """
 
 import json
@@ -37,7 +37,7 @@ MOST_PAIRED = 100  # rows of one table that are compared prompt by prompt
 REASON = f"more than {MOST_PAIRED} rows"
 
 
-# Metrics of which less is better, beside seconds and perplexities; the same of the baseline, and the difference to it.
+# Metrics of which less is better, as of seconds and perplexities; the same of the baseline, and the difference to it.
 COSTS = (
     "cost_ratio", "overhead_share", "target_passes_per_token", "divergence_bound", "mean_divergence", "repetition_rate",
     "num_unscored", "num_unjudged", "num_programs_ended", "share_truncated", "share_cut_by_length",

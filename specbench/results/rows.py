@@ -165,8 +165,8 @@ class MeasuredRun:
     def _row(self, task: TaskSpec, subset: str, method: MethodSpec) -> Row:
         parts = [part for part in self.measurement.of_task(task.name) if subset in (ALL, part.subset)]
         records, sampling = self._records(parts), sampling_of(task, parts[0].subset)
-        asked = {part.subset: ScoringSpec.of(task.subset(part.subset)) for part in parts}
-        metrics = metrics_of(records, method, self.identity["seed"], asked)
+        scoring = {part.subset: ScoringSpec.of(task.subset(part.subset)) for part in parts}
+        metrics = metrics_of(records, method, self.identity["seed"], scoring)
         if method.name in self.measurement.other_vocabulary:
             metrics |= {name: Metric() for name in NOT_MULTIPLES}
         row = Row(
@@ -175,8 +175,9 @@ class MeasuredRun:
             subsets={part.subset: part.num_examples for part in parts} if subset == ALL else {},
             sampling=sampling, created=_measured_at(records),
             verdict=self._verdict(method, parts, records, greedy=sampling.temperature == 0),
-            quality=main_metric(asked, metrics),
-            signatures=signatures(asked, records) | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
+            quality=main_metric(scoring, metrics),
+            signatures=signatures(scoring, records)
+            | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
             accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
             metrics=metrics,
         )  # fmt: skip

@@ -72,9 +72,9 @@ class RecordedRun:
     def records(self) -> Mapping[Key, Record]:
         """The records by their key."""
         methods = {name: method.most_draft_tokens for name, method in self.methods.items()}
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
-                held.enter_context(locked(self.path / ".lock", wait=False, shared=True))
+                stack.enter_context(locked(self.path / ".lock", wait=False, shared=True))
             except BlockingIOError as error:
                 raise ConfigError(f"run '{self.path}': another process measures into it: wait for it") from error
             except OSError:

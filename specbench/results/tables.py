@@ -19,7 +19,7 @@ from specbench.results.row import ALL, Row
 from specbench.results.units import number, pair, short, speed, unit_of, with_interval
 
 MARK = "†"
-SAID_APART = "few_prompts"  # the caption of every table has its own line for this warning
+HAS_OWN_LINE = "few_prompts"  # the caption of every table has its own line for this warning
 
 
 def speedup_cell(row: Row) -> str:
@@ -34,7 +34,7 @@ def marked(shown: str, row: Row) -> str:
 
 def marked_warnings(row: Row) -> dict[str, str]:
     """Returns the warnings that the mark stands for: text by code."""
-    return {warning.code: warning.text for warning in row.warnings if warning.code != SAID_APART}
+    return {warning.code: warning.text for warning in row.warnings if warning.code != HAS_OWN_LINE}
 
 
 def warning_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:

@@ -41,7 +41,7 @@ def _part(text: str, start: int) -> str:
 
 @dataclass(frozen=True)
 class RowCheck:
-    """A row beside its run. `mismatches`: empty where they agree. `stated`: the fields that nothing was compared
+    """A row compared with its run. `mismatches`: empty where they agree. `stated`: the fields that nothing was compared
     with."""
 
     mismatches: tuple[FieldDifference, ...]

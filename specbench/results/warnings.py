@@ -95,18 +95,18 @@ def few_prompts(row: Row) -> RowWarning | None:
         return None
     num, speedup = num_timed(row), row.metrics["speedup"]
     prompts = f"{num} prompt{'s' * (num != 1)}"
-    told = (
+    problem = (
         f"the speed-up rests on {prompts} and has no interval"
         if speedup.low is None
         else f"the speed-up's interval rests on {prompts} and may be too narrow"
     )
-    text = f"{told}: measure {SMALL_SAMPLE} or more"
+    text = f"{problem}: measure {SMALL_SAMPLE} or more"
     return RowWarning(code="few_prompts", text=text)
 
 
 def drift(row: Row, num_processes: int) -> RowWarning | None:
     """Warns of a baseline whose speed changed during the run. The effect on the speed-up is unknown: the method ran
-    beside it all the time, and may gain or lose by another load or clock. The baseline itself has no such warning."""
+    at the same time, and may gain or lose by another load or clock. The baseline itself has no such warning."""
     ratio = row.metric("ar_drift")
     if row.metric("speedup").low is None or not has_drifted(ratio):
         return None
@@ -114,7 +114,7 @@ def drift(row: Row, num_processes: int) -> RowWarning | None:
     text = (
         f"the baseline ran at {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] times its first speed in the last "
         f"third of the run{resumed} so load or clock changed: measure again, into another folder, in one go, with "
-        "nothing beside it"
+        "nothing else running"
     )
     return RowWarning(code="ar_drift", text=text)
 

@@ -176,10 +176,8 @@ def check(
     If the file has several rows of a method, the one with the most similar conditions and options is used.
     """
     from specbench.analysis.audit_report import check_place, write_report
-    from specbench.results import check_report as junit_xml
-    from specbench.results import check_report as markdown_text
+    from specbench.results import check_report
     from specbench.results.check import check as compare
-    from specbench.results.check_report import screen
 
     files = {option: found for option, found in
              {"--markdown": path("--markdown", markdown), "--junit": path("--junit", junit)}.items()
@@ -189,10 +187,10 @@ def check(
         check_place(file, option)
     with stderr.status("reading the runs") as status:
         report = compare(baseline, candidate, allowed, split(ignore or ""), status.update)
-    forms = {"--markdown": markdown_text.markdown, "--junit": junit_xml.junit}
+    forms = {"--markdown": check_report.markdown, "--junit": check_report.junit}
     for option, file in files.items():
         write_report(file, forms[option](report), option)
-    for part in screen(report):
+    for part in check_report.screen(report):
         stdout.print(part)
     if report.exit_code:
         raise typer.Exit(report.exit_code)

@@ -76,14 +76,9 @@ def check(
     )
     compared, pending = [], []
     for task, method in dict.fromkeys((row.task_name, row.method_name) for row in second.rows):
-        name = (task, method)
-        own = [pair for pair in pairs if (pair.candidate.task_name, pair.candidate.method_name) == name]
-        reasons = names_by_text(
-            (row.candidate.subset, reason)
-            for row in refused
-            for reason in row.reasons
-            if (row.candidate.task_name, row.candidate.method_name) == name
-        )
+        own = [pair for pair in pairs if pair.candidate.names[::2] == (task, method)]
+        rejected = [row for row in refused if row.candidate.names[::2] == (task, method)]
+        reasons = names_by_text((row.candidate.subset, reason) for row in rejected for reason in row.reasons)
         each = MethodFindings(task, method, problems=[f"{text} (of {', '.join(of)})" for text, of in reasons.items()])
         if own:
             say(f"comparing {each.name}")

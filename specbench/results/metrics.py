@@ -311,16 +311,10 @@ def routes_taken(records: Sequence[Record], method: MethodSpec) -> list[str]:
 
 
 def summarize(
-    records: Sequence[Record],
-    method: str,
-    *,
-    num_draft_tokens: int,
-    verification: dict[str, Any],
-    decodes_with: str = "target",
-    drafts_token_by_token: bool = True,
-    seed: int = 0,
+    records: Sequence[Record], method: str, *, num_draft_tokens: int, verification: dict[str, Any],
+    decodes_with: str = "target", drafts_token_by_token: bool = True, seed: int = 0,
     scoring: Mapping[str, ScoringSpec] | None = None,
-) -> dict[str, Metric]:
+) -> dict[str, Metric]:  # fmt: skip
     """Returns every metric of one method over the records, each paired to AR on the same prompts.
 
     `verification`: the rule with its options, flat: {"rule": "fuzzy", "threshold": 0.3, …}. `decodes_with`: "drafter"

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from specbench.results.bootstrap import Metric
-from specbench.results.warnings import MIN_PROMPTS, ar_drift, drift_of, has_drifted
+from specbench.results.metrics import ar_drift
+from specbench.results.warnings import MIN_PROMPTS, drift_of, has_drifted
 from tools.drift import shares, simulated
 
 RUNS = 400

@@ -15,7 +15,7 @@ from specbench.results.compare import compare, subsets_table
 from specbench.results.comparison_input import read_input
 from specbench.results.leaderboard import load, write
 from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, RowWithRecords, pair_up
-from specbench.results.ranking import Numbered, less_is_better, ranked, show, tables, widening
+from specbench.results.ranking import less_is_better, ranked, show, tables, widening
 from specbench.results.runs import RecordedRun
 from specbench.specs.catalogue import load_method
 from tests.test_fairness import run_into
@@ -59,7 +59,7 @@ def test_the_same_side_twice_is_not_separable_and_scores_are_paired(folder):
 def test_pairs_are_of_the_same_prompts_only(folder):
     first, second = side(folder, "sd"), side(folder, "ngram")
     changed = [{**record, "prompt": "other"} if record["subset"] == "sw" else record for record in second.records]
-    pairs = pair_up(first, RowWithRecords(second.row, changed[1:], second.method, second.asked))
+    pairs = pair_up(first, RowWithRecords(second.row, changed[1:], second.method, second.scoring))
     assert pairs.num_prompts == 4 and {record["subset"] for record in pairs.records[0]} == {"en"}
     assert not pair_up(first, RowWithRecords(second.row)).change("speedup").paired
 
@@ -106,7 +106,7 @@ def test_of_tables_of_equal_methods_few_claim_that_two_are_separable():
     """Without the widening about 45 % of such tables do."""
     rng = np.random.default_rng(0)
     found = [ranked(equal_sides(rng, 8, 30), "speedup") for _ in range(20)]
-    assert all(each.paired and not each.unknown for table in found for each in table)
+    assert all(not each.unpaired and not each.unknown for table in found for each in table)
     assert sum(any(each.text != "1–8" for each in table) for table in found) <= 3
     assert widening(1, 30) == 1 and 1.5 < widening(28, 1000) < widening(28, 30) < widening(28, 10)
 
@@ -120,7 +120,7 @@ def test_the_ar_of_a_table_is_exactly_1_and_a_row_without_interval_is_distinct_n
     assert [(each.text, each.unknown) for each in found] == [("1–2", 1), ("1–3", 2), ("2–3", 1)]
     change = pair_up(unknown, ar).change("speedup")
     assert not change.separable and not change.has_interval and pair_up(sides[1], ar).change("speedup").separable
-    words = text_of(tables([Numbered(str(number), each) for number, each in enumerate([*sides, unknown])]))
+    words = text_of(tables({str(number): each for number, each in enumerate([*sides, unknown])}))
     assert "ratio holds 1, or there is none" in " ".join(words.split())
 
 
@@ -140,9 +140,9 @@ def test_it_is_said_why_rows_are_not_paired(folder):
     assert pair_up(first, second).change("speedup").unpaired is None
     assert pair_up(first, second).change("ttft_seconds").unpaired == NO_FORM
     assert pair_up(first, RowWithRecords(second.row)).change("speedup").unpaired == NO_RECORDS
-    others = RowWithRecords(second.row, changed, second.method, second.asked)
+    others = RowWithRecords(second.row, changed, second.method, second.scoring)
     assert pair_up(first, others).change("speedup").unpaired == OTHER_PROMPTS
-    words = " ".join(text_of(tables([Numbered("0", first), Numbered("1", second)], "speedup_e2e")).split())
+    words = " ".join(text_of(tables({"0": first, "1": second}, "speedup_e2e")).split())
     assert NO_FORM in words and NO_RECORDS not in words
 
 
@@ -177,7 +177,7 @@ def test_ranks_overlap_where_intervals_do():
     assert [(each.row.method[:2], each.text) for each in found] == [
         ("m3", "1"), ("m1", "2"), ("m2", "3–4"), ("m0", "3–4"), ("no", ""),
     ]  # fmt: skip
-    assert not any(each.paired for each in found[:4])
+    assert not any(not each.unpaired for each in found[:4])
     unknown = [RowWithRecords(row(method=f"{n}@1:0", metrics={"ttft_seconds": Metric(value=n)})) for n in (2, 1)]
     assert [(each.row.method, each.text) for each in ranked(unknown, "ttft_seconds")] == [
         ("1@1:0", "1–2"), ("2@1:0", "1–2"),

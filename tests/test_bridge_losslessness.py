@@ -239,7 +239,7 @@ P = (0.5, 0.3, 0.2)  # of a, b, ba
 Q = (0.25, 0.5, 0.125, 0.125)  # of b, the end, a, aa
 # Given no end: tli draws b and a with 2/3 and 1/3, union b, a and aa with 1/2, 1/4 and 1/4; P(end) is 4/7 and 1/2.
 GIVEN_NO_END = {"tli": 1 / 3 + 0.3, "union": 0.25 + 0.3}
-ATTEMPTED = {"tli": 3 / 7 * (1 / 3 + 0.3), "union": 1 / 2 * (0.25 + 0.3)}
+PER_DRAW = {"tli": 3 / 7 * (1 / 3 + 0.3), "union": 1 / 2 * (0.25 + 0.3)}
 
 
 def with_ends(late: bool = False) -> tuple[TextModel, TextModel]:
@@ -270,32 +270,32 @@ def test_the_chance_of_a_draft_token_counts_the_ends_that_are_drafted(method: st
     """Σ min(p, q) of what is judged is given no end. Per position where a token was to be drawn as many are accepted as
     the unconditional number says; the conditional one, the control, is far off."""
     found = one(method, gamma, late, num_tokens=1_000)
-    assert found.attempted is not None and found.positions["overlap"] is not None
-    assert found.attempted == pytest.approx([ATTEMPTED[method]] * len(found.attempted), abs=1e-6)
+    assert found.draw_overlap is not None and found.positions["overlap"] is not None
+    assert found.draw_overlap == pytest.approx([PER_DRAW[method]] * len(found.draw_overlap), abs=1e-6)
     judged = sum(step.num_judged for step in found.steps)
     assert found.positions["overlap"] == pytest.approx([GIVEN_NO_END[method]] * judged, abs=1e-6)
-    num_ends = len(found.attempted) - judged
+    num_ends = len(found.draw_overlap) - judged
     accepted = sum(step.num_accepted for step in found.steps)
-    error = (ATTEMPTED[method] * (1 - ATTEMPTED[method]) / len(found.attempted)) ** 0.5
-    assert num_ends > 150 and accepted / len(found.attempted) == pytest.approx(ATTEMPTED[method], abs=4 * error)
-    assert accepted / len(found.attempted) < GIVEN_NO_END[method] - 6 * error
+    error = (PER_DRAW[method] * (1 - PER_DRAW[method]) / len(found.draw_overlap)) ** 0.5
+    assert num_ends > 150 and accepted / len(found.draw_overlap) == pytest.approx(PER_DRAW[method], abs=4 * error)
+    assert accepted / len(found.draw_overlap) < GIVEN_NO_END[method] - 6 * error
 
 
 @pytest.mark.parametrize(("method", "chance"), [("tli", 1 / 7), ("union", 1 / 8)])
 def test_a_greedy_target_accepts_its_best_token_as_often_as_it_is_drawn(method: str, chance: float) -> None:
     found = one(method, 2, late=False, temperature=0.0, draft_temperature=1.0)
-    assert found.attempted == pytest.approx([chance] * len(found.attempted or []), abs=1e-6)
+    assert found.draw_overlap == pytest.approx([chance] * len(found.draw_overlap or []), abs=1e-6)
 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_greedy_draft_that_ends_at_once_has_no_chance(late: bool) -> None:
     found = one("tli", 2, late, temperature=0.0)
-    assert found.attempted == [0.0] * (len(found.steps) - 1)  # the last token leaves no room for a draft
+    assert found.draw_overlap == [0.0] * (len(found.steps) - 1)  # the last token leaves no room for a draft
     assert found.positions["overlap"] is None and {step.num_judged for step in found.steps} == {0}
 
 
 def test_only_drafts_whose_end_is_not_proposed_have_another_chance() -> None:
-    assert one("slem", 2, late=False).attempted is None
+    assert one("slem", 2, late=False).draw_overlap is None
 
 
 @pytest.mark.parametrize("seed", range(5))

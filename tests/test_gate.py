@@ -21,13 +21,10 @@ from scipy import stats
 from specbench.core.errors import ConfigError
 from specbench.models import timing
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.comparison_input import ComparisonInput
-from specbench.results.execute import execute
-from specbench.results.gate.check import check
-from specbench.results.gate.findings import MethodFindings, output_finding
-from specbench.results.gate.pairing import pair_rows
-from specbench.results.gate.report import junit, markdown
-from specbench.results.gate.speed import (
+from specbench.results.check import check
+from specbench.results.check_findings import MethodFindings, output_finding
+from specbench.results.check_report import junit, markdown
+from specbench.results.check_speed import (
     LENGTH,
     MIN_PROMPTS,
     SPEEDUP,
@@ -39,6 +36,8 @@ from specbench.results.gate.speed import (
     typical,
     widening,
 )
+from specbench.results.comparable import pair_rows
+from specbench.results.execute import execute
 from specbench.results.leaderboard import load, write
 from specbench.results.paired import unpaired_ratio, widened_ratio
 from specbench.results.row import RowSampling
@@ -402,12 +401,11 @@ def test_of_several_rows_of_a_file_the_nearest_is_compared(base):
     row = next(row for row in load(base / "leaderboard.json") if row.method.startswith("sd@"))
     retrained = row.model_copy(update={"drafter_revision": "r1", "created": "2026-01-01"})
     older = row.model_copy(update={"versions": {**row.versions, "torch": "1.0"}, "created": "2026-01-02"})
-    candidate = ComparisonInput("run", Path("run"), (row,))
     for others in ((retrained, older, row), (row, older, retrained)):
-        pairs, *_ = pair_rows(ComparisonInput("file", Path("file"), others), candidate, ["versions"])
+        pairs, *_ = pair_rows(others, [row], ["versions"], by_rows=True)
         assert [pair.baseline for pair in pairs] == [row]
     third = row.model_copy(update={"drafter_revision": "r2", "created": "2026-01-03"})
-    pairs, refused, *_ = pair_rows(ComparisonInput("file", Path("file"), (retrained, older, third)), candidate, [])
+    pairs, refused, *_ = pair_rows((retrained, older, third), [row], [], by_rows=True)
     (reason,) = refused[0].reasons
     assert not pairs and "2026-01-01 and 2026-01-03 (drafter_revision r1 → r2): take one of the two out" in reason
 
@@ -511,7 +509,7 @@ def test_false_alarms_are_few_and_large_falls_are_seen(monkeypatch):
     assert shares(200, MIN_PROMPTS, 0.0, CLOCKS["quiet"], max_regression=0.0)[1] <= 6 / 200
     assert shares(20, 100, 0.2, CLOCKS["quiet"])[1] >= 0.9
     assert shares(20, MIN_PROMPTS - 1, 0.0, CLOCKS["quiet"]) == (0, 0, 1)
-    monkeypatch.setattr("specbench.results.gate.pairing.EXCESS", 0.0)
+    monkeypatch.setattr("specbench.results.check_speed.EXCESS", 0.0)
     assert shares(100, 100, 0.0, CLOCKS["noisy"])[1] > 0.03, "control: a load that AR does not cancel"
 
 

@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from specbench.results.gate.pairing import DRIFTED
-from specbench.results.gate.speed import MIN_PROMPTS
+from specbench.results.check_speed import DRIFTED, MIN_PROMPTS
 from tools.gate import measured
 from tools.gate.__main__ import HEAD, INJECTED, NUM_CHECKS, NUM_REPETITIONS, PAGE, SIMULATED
 from tools.gate.simulated import CLOCKS, FALLS, MAX_REGRESSION, NUM_METHODS, PLACES, SIZES, shares

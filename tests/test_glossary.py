@@ -2,11 +2,11 @@
 
 import pytest
 
-from specbench.results.glossary import MEANINGS, OF_SCORES, SCORES, meaning
 from specbench.results.metrics import summarize
+from specbench.results.units import MEANINGS, OF_SCORES, SCORES, meaning
 from tests.test_metrics import autoregressive, generation, record
 
-ONLY_WHERE_DRAFTS_END = {"acceptance_rate_unconditional"}  # of records with `attempted`
+ONLY_WHERE_DRAFTS_END = {"acceptance_rate_unconditional"}  # of records with `draw_overlap`
 
 
 def test_every_metric_is_explained_and_nothing_else() -> None:

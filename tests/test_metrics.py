@@ -4,8 +4,7 @@ import warnings
 
 import pytest
 
-from specbench.results.acceptance import accepted_tokens_per_step
-from specbench.results.metrics import expected_speedup, metrics_of, summarize
+from specbench.results.metrics import accepted_tokens_per_step, expected_speedup, metrics_of, summarize
 from specbench.specs.catalogue import load_method
 
 FUZZY = {"rule": "fuzzy", "divergence": "js", "threshold": 0.4}
@@ -341,8 +340,8 @@ def test_no_speedup_is_expected_where_a_draft_token_is_no_draft_pass():
 def test_a_rate_that_counts_drafted_ends_is_of_records_that_have_it():
     """Of 3 + 2 positions, at 1 of which the drafter ended the text; records without them leave no trace."""
     steps = [[2, 2, 1, 2], [0, 0, 0, 1]]
-    first = generation(steps, overlap=[0.5, 0.8]) | {"attempted": [0.4, 0.2, 0.1]}
-    second = generation([[2, 2, 2, 3]], overlap=[0.9, 0.7]) | {"attempted": [0.9, 0.6]}
+    first = generation(steps, overlap=[0.5, 0.8]) | {"draw_overlap": [0.4, 0.2, 0.1]}
+    second = generation([[2, 2, 2, 3]], overlap=[0.9, 0.7]) | {"draw_overlap": [0.9, 0.6]}
     both = [record(number, autoregressive(5), own) for number, own in enumerate((first, second))]
     found = summarize(both, "m", num_draft_tokens=2, verification={"rule": "rejection"})
     assert found["acceptance_rate_unconditional"].value == pytest.approx(2.2 / 5)

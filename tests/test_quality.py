@@ -10,11 +10,10 @@ import sacrebleu
 from scipy import stats
 
 from specbench.core.registry import SCORERS
-from specbench.results.glossary import meaning
 from specbench.results.log_ratios import expanded
 from specbench.results.metrics import summarize
 from specbench.results.quality import CorpusStatistics, ScoringSpec, corpus_metrics, main_metric, signatures, stratified
-from specbench.results.units import unit_of
+from specbench.results.units import meaning, unit_of
 from specbench.running.blocks import judged
 from specbench.tasks.scoring.contract import Score
 from tests.test_metrics import autoregressive
@@ -33,7 +32,7 @@ def record(scorer, example, own, ar, reference="", *, subset="en", **more):
 
 
 def summary(records, asked, seed=0):
-    return summarize(records, "m", num_draft_tokens=0, verification={"rule": "rejection"}, asked=asked, seed=seed)
+    return summarize(records, "m", num_draft_tokens=0, verification={"rule": "rejection"}, scoring=asked, seed=seed)
 
 
 SENTENCES = [
@@ -242,7 +241,7 @@ def test_intervals_of_many_small_subsets_are_as_wide_as_each_asks_for():
     assert stratified(np.zeros(3), np.array([5, 5, 5])) == 0.95
     scores = np.random.default_rng(0).normal(30, 10, (10, 5, 2))
     metric = corpus_metrics(
-        [CorpusStatistics(each, np.zeros((5, 2)), lambda sums: sums[0] / 5) for each in scores], seed=0
+        [CorpusStatistics(np.stack([each, np.zeros((5, 2))]), lambda sums: sums[0] / 5) for each in scores], seed=0
     )[0]
     errors = scores[:, :, 0].var(axis=1, ddof=1) / 5  # the squared standard error of each subset's mean
     freedom = errors.sum() ** 2 / (errors**2 / 4).sum()

@@ -144,7 +144,7 @@ def test_sound_counts_pass():
     check_counts(record(SOUND, 7), "sd", 3)
     check_counts(record([], 1), "sd", 0)
     check_counts(record(SOUND, 7, {"overlap": [0.5] * 5, "divergence": None}), "sd", 3)
-    check_counts(record(SOUND, 7, attempted=[0.5] * 6), "sd", 3)  # one of them drew the end of a text
+    check_counts(record(SOUND, 7, draw_overlap=[0.5] * 6), "sd", 3)  # one of them drew the end of a text
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_sound_counts_pass():
         (record([[3, 3, 1, 3]], 4), 3),  # more emitted than accepted and one
         (record([[3, 2, -1, 0]], 1), 3),
         (record(SOUND, 7, {"overlap": [0.5] * 4}), 3),
-        (record(SOUND, 7, attempted=[0.5] * 4), 3),  # fewer than judged
-        (record(SOUND, 7, attempted=[0.5] * 7), 3),  # more than emitted in steps
+        (record(SOUND, 7, draw_overlap=[0.5] * 4), 3),  # fewer than judged
+        (record(SOUND, 7, draw_overlap=[0.5] * 7), 3),  # more than emitted in steps
     ],
 )
 def test_counts_that_contradict_each_other_name_the_record(broken, num_draft_tokens):

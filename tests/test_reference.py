@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS
-from specbench.results.glossary import MEANINGS
+from specbench.results.units import MEANINGS
 from specbench.specs.catalogue import method_names, task_names
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec

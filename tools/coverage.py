@@ -111,7 +111,7 @@ def page(lines: Sequence[str], samples: Sequence[str]) -> str:
     told = "; ".join(f"{kind}: {text}" for kind, text in bootstrap.INTERVALS.method.items())
     return HEAD + "\n".join(
         [
-            f"Method {method_digest()}, {bootstrap.NUM_RESAMPLES} resamples. {told}.",
+            f"Method {method_digest()}, {log_ratios.NUM_RESAMPLES} resamples. {told}.",
             "",
             f"| {' | '.join(columns)} |",
             "|---|" + "--:|" * (len(columns) - 1),

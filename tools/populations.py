@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specbench.analysis.group_statistics import estimate, ratios, variance
 from specbench.results.bootstrap import SHARE, Bounds, Metric, interval, ratio
-from specbench.results.gate.speed import typical
+from specbench.results.check_speed import typical
 from specbench.results.log_ratios import SIGNS
 from specbench.results.paired import unpaired_ratio
 from specbench.results.quality import CorpusStatistics, corpus_metrics
@@ -148,7 +148,7 @@ def _geometric(sums: Sequence[float]) -> float:
 
 
 def _corpus(columns: Array, seed: int) -> Ends:
-    found = corpus_metrics([CorpusStatistics(columns.T, columns.T, _geometric)], seed)[0]
+    found = corpus_metrics([CorpusStatistics(np.stack([columns.T] * 2), _geometric)], seed)[0]
     return found.low, found.high
 
 

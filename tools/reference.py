@@ -20,8 +20,8 @@ from specbench.cli.help.text import shown
 from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
 from specbench.publish.figures import PublishedTable
 from specbench.publish.suite_spec import SuiteSpec
-from specbench.results.glossary import MEANINGS
 from specbench.results.row import Row
+from specbench.results.units import MEANINGS
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.components import Component
 from specbench.specs.method import MethodSpec

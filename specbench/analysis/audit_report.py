@@ -10,17 +10,18 @@ from specbench.core import bounded, files
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.core.table import Column, Table, numbers, words
+from specbench.results.bootstrap import FilePart
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row
 from specbench.results.units import NULL
-from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, NUM_TOKENS, AuditPart, Greedy, Noise
+from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, NUM_TOKENS, Greedy, Noise
 
 VerdictName = Literal[
     "lossless", "greedy equal", "near-tie only", "diverged", "lossy by design", "undecided", "not run"
 ]
 
 
-class TokenDeviation(AuditPart):
+class TokenDeviation(FilePart):
     """The drawn token whose count is farthest from what the target gives it, after a prompt and the tokens drawn."""
 
     prompt: str
@@ -30,7 +31,7 @@ class TokenDeviation(AuditPart):
     num_expected: float
 
 
-class DrawTest(AuditPart):
+class DrawTest(FilePart):
     """The test of a method's draws against the target's exact probabilities; log p in nats per token.
 
     `p_by_token` holds the p-value of the counts of the first, second, … token; null where too few draws share a prefix.
@@ -55,7 +56,7 @@ class DrawTest(AuditPart):
         return self.p_value < FAILS_BELOW
 
 
-class ControlTest(AuditPart):
+class ControlTest(FilePart):
     """A deliberately wrong method in the same test with as many draws: caught, or the draws are too few."""
 
     name: str
@@ -66,7 +67,7 @@ class ControlTest(AuditPart):
         return self.distribution.failed
 
 
-class MethodVerdict(AuditPart):
+class MethodVerdict(FilePart):
     """The verdict on one method. `reason` explains every verdict but "lossless"."""
 
     method: str
@@ -118,7 +119,7 @@ def decide(
     )  # fmt: skip
 
 
-class AuditFindings(AuditPart):
+class AuditFindings(FilePart):
     """The verdicts, and the evidence that all of them share. `prompts` names those of the draws, up to the cut."""
 
     noise: Noise

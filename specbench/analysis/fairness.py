@@ -15,9 +15,9 @@ from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM
 from specbench.models.text_model import shortest_context
-from specbench.results.leaderboard import load, set_fairness
+from specbench.results.leaderboard import load, set_fields
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
-from specbench.results.row import Family, GroupNumbers, Row
+from specbench.results.row import Family, GroupNumbers
 from specbench.results.runs import RecordedRun
 from specbench.specs.languages import known
 
@@ -204,11 +204,7 @@ def check_rows(path: Path) -> None:
 def add_to(path: Path, answer: FairnessAnswer) -> int:
     """Give the matching rows of the file their `fairness`; returns how many there are. Raises ConfigError for none."""
     found: Mapping[str, GroupNumbers | Family] = fairness_rows(answer)
-
-    def of(row: Row) -> GroupNumbers | Family | None:
-        return found.get(row.key)
-
-    num_rows = set_fairness(path, of)
+    num_rows = set_fields(path, ("fairness",), lambda row: (found[row.key],) if row.key in found else None)
     if not num_rows:
         raise ConfigError(f"--leaderboard {path}: got no fairness numbers: {absent(path, answer)}")
     return num_rows

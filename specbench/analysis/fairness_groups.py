@@ -20,8 +20,8 @@ from specbench.analysis.fairness_drafters import (
 from specbench.analysis.fairness_numbers import bound_chain, check_bounds, check_fitness, tokens_per_pass
 from specbench.analysis.group_statistics import Array, estimate, max_over_min, ratios, spearman, variance
 from specbench.analysis.representation import Representation
-from specbench.results.acceptance import timed_tokens
 from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
+from specbench.results.metrics import timed_tokens
 from specbench.results.row import Correlations, Family, ForcedNumbers, GroupNumbers, GroupSpread, MeasuredNumbers
 from specbench.results.units import PERCENT
 from specbench.running.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.core.errors import ConfigError
-from specbench.results.bootstrap import Metric
-from specbench.results.row import Chain, Family, Frozen, GroupNumbers
+from specbench.results.bootstrap import FilePart, Metric
+from specbench.results.row import Chain, Family, GroupNumbers
 
 TOLERANCE = 1e-9  # sums of float64 numbers
 
@@ -68,7 +68,7 @@ def check_fitness(where: str, acceptance: float, target_misfit: float, draft_mis
         )
 
 
-class DrafterReport(Frozen):
+class DrafterReport(FilePart):
     """One drafter. `draft_length`: in the words of a run's caption, None where none measured it; `cost_ratio`: c over
     all groups of its run; `problem`: why nothing is teacher-forced."""
 
@@ -87,7 +87,7 @@ class DrafterReport(Frozen):
     family: Family
 
 
-class NumberChange(Frozen):
+class NumberChange(FilePart):
     """A number before and after; `difference`: paired, after − before; `percent`: of the number before. All four are of
     the same resamples."""
 
@@ -97,7 +97,7 @@ class NumberChange(Frozen):
     percent: Metric
 
 
-class DrafterComparison(Frozen):
+class DrafterComparison(FilePart):
     """Two drafters on the same prompts. `groups`: by group, `family`: over all; the changes by the number's name.
     `excluded_before`, `excluded_after`: by group, as in `Forced`."""
 
@@ -109,7 +109,7 @@ class DrafterComparison(Frozen):
     family: dict[str, NumberChange]
 
 
-class FairnessReport(Frozen):
+class FairnessReport(FilePart):
     """Everything that `specbench fairness` says. `num_left_out`: records that not all runs hold."""
 
     target: str

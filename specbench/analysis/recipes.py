@@ -20,7 +20,7 @@ from specbench.core.table import RULE, Table, numbers
 from specbench.results import plots
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.plots import Panel, save_picture
-from specbench.results.quality import corpus_of
+from specbench.results.quality import CorpusStatistics
 from specbench.results.row import Row
 from specbench.results.units import NULL, bounds_of, number, score, unit_of, with_interval
 from specbench.running.checked import check_samples
@@ -48,10 +48,10 @@ def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, sc
     bounds = (min(least, 0.0), most)  # an acceptance rate of 0 makes any score 0
     acceptance = by_prompt(cluster, rates, [float(n > 0) for n in judged])
     if any(quality in generation.get("statistics", {}) for generation in own):
-        part = corpus_of(quality, scorer, cluster, own, own)
-        if part is None or len(part.own) != len(acceptance):
+        part = CorpusStatistics.of(quality, scorer, cluster, [own])
+        if part is None or part.num_prompts != len(acceptance):
             return Metric()
-        both = np.hstack([acceptance, part.own])
+        both = np.hstack([acceptance, part.sums[0]])
         return estimate(
             [both], lambda sums: rate(sums[0]) * [part.score(row) for row in sums[0][:, 2:].tolist()], seed,
             *bounds,

@@ -21,7 +21,7 @@ from specbench.results.environment import check_takes, environment
 from specbench.results.execute import measure_into
 from specbench.results.metrics import metrics_of
 from specbench.results.plots import check_plot
-from specbench.results.quality import ScoringSpec, main_metric, scoring_by_subset
+from specbench.results.quality import ScoringSpec, main_metric
 from specbench.results.row import Row
 from specbench.running import run_folder as naming
 from specbench.running.calibration import Loaded, without_calibration
@@ -54,11 +54,15 @@ class TrialRun:
     @property
     def quality(self) -> str | None:
         """Returns the main score of all subsets; None where they have none in common."""
-        return main_metric(scoring_by_subset(self.cells))
+        return main_metric(self._scoring)
+
+    @property
+    def _scoring(self) -> dict[str, ScoringSpec]:
+        return {cell.subset: ScoringSpec.of(cell.task) for cell in self.cells}
 
     def metrics(self, name: str) -> dict[str, Metric]:
         """Returns every metric of one method over all subsets."""
-        return metrics_of(self.records, self.method(name), self.seed, scoring_by_subset(self.cells))
+        return metrics_of(self.records, self.method(name), self.seed, self._scoring)
 
 
 @dataclass(frozen=True)

@@ -195,9 +195,9 @@ def _of_method(method: MethodSpec, models: ModelPair, reference: SampledPosition
 def _judged(proposal: Proposal, target_probs: torch.Tensor) -> float:
     """Returns the probability that the first draft token is accepted, given p as [vocab]."""
     if proposal.probs is not None:
-        attempted = proposal.probs.attempted(target_probs[:0], Distributions(target_probs.log()[None], SAMPLING))
-        if attempted is not None:
-            return float(attempted[0])
+        draw_overlap = proposal.probs.draw_overlap(target_probs[:0], Distributions(target_probs.log()[None], SAMPLING))
+        if draw_overlap is not None:
+            return float(draw_overlap[0])
     if proposal.probs is None or not proposal.token_ids:
         return 0.0
     drafted = proposal.on(target_probs.device)

@@ -134,10 +134,10 @@ def compare(
     """Compare two runs, methods or rows: configuration differences, then paired changes of the metrics."""
     from specbench.results.compare import compare as compared
     from specbench.results.compare import tables
-    from specbench.results.comparison_input import chosen, read_input
+    from specbench.results.comparison_input import read_input, select_rows
 
     tasks, subsets = split(task or ""), split(subset or "")
-    inputs = [chosen(read_input(text, filter_ or []), tasks, subsets) for text in (first, second)]
+    inputs = [select_rows(read_input(text, filter_ or []), tasks, subsets) for text in (first, second)]
     with stderr.status("reading the records"):
         found = compared(*inputs)
     if as_json:
@@ -176,10 +176,8 @@ def check(
     If the file has several rows of a method, the one with the most similar conditions and options is used.
     """
     from specbench.analysis.audit_report import check_place, write_report
-    from specbench.results.gate import report as junit_xml
-    from specbench.results.gate import report as markdown_text
-    from specbench.results.gate.check import check as compare
-    from specbench.results.gate.report import screen
+    from specbench.results import check_report
+    from specbench.results.check import check as compare
 
     files = {option: found for option, found in
              {"--markdown": path("--markdown", markdown), "--junit": path("--junit", junit)}.items()
@@ -189,10 +187,10 @@ def check(
         check_place(file, option)
     with stderr.status("reading the runs") as status:
         report = compare(baseline, candidate, allowed, split(ignore or ""), status.update)
-    forms = {"--markdown": markdown_text.markdown, "--junit": junit_xml.junit}
+    forms = {"--markdown": check_report.markdown, "--junit": check_report.junit}
     for option, file in files.items():
         write_report(file, forms[option](report), option)
-    for part in screen(report):
+    for part in check_report.screen(report):
         stdout.print(part)
     if report.exit_code:
         raise typer.Exit(report.exit_code)

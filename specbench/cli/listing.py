@@ -45,7 +45,7 @@ def parts_table() -> Table:
 
 def metrics_table() -> Table:
     """Returns a table of the metrics of a row."""
-    from specbench.results.glossary import MEANINGS  # imports scipy, which the other tables do not need
+    from specbench.results.units import MEANINGS  # imports scipy, which the other tables do not need
 
     table = _table("metrics of a leaderboard row", "name", "unit", "meaning")
     for name, (unit, meaning) in MEANINGS.items():

@@ -36,7 +36,7 @@ class Generation:
     retokenize text and of the search for stop strings.
 
     `positions` holds p(x), q(x), Σ min(p, q) and the rule's divergence for each judged draft token; None where
-    undefined. `attempted` joins `Verification.attempted` of all steps; None where no step has it.
+    undefined. `draw_overlap` joins `Verification.draw_overlap` of all steps; None where no step has it.
 
     `external` is set only by external decoders. Their prefill times may be unknown (None), their steps and passes are
     empty, and their decode time is not broken down.
@@ -54,7 +54,7 @@ class Generation:
     rule_seconds: float | None = None
     tokenizer_seconds: float | None = None
     external: ExternalCounts | None = None
-    attempted: list[float] | None = None
+    draw_overlap: list[float] | None = None
 
 
 @torch.inference_mode()
@@ -114,7 +114,7 @@ def decode(
         finish=state.finish,
         steps=state.steps,
         positions={name: judged_column(name, verifications, state.steps) for name in POSITION_COLUMNS},
-        attempted=attempted_column(verifications, state.steps),
+        draw_overlap=draw_overlap_column(verifications, state.steps),
         target_passes=target.passes.read(),
         draft_passes=drafted,
         ttft_seconds=first_token_seconds - start_seconds,
@@ -157,15 +157,15 @@ def judged_column(name: str, verifications: list[Verification], steps: list[Step
     return values or None
 
 
-def attempted_column(verifications: list[Verification], steps: list[Step]) -> list[float] | None:
-    """Returns `Verification.attempted` for the positions of all emitted tokens at which the drafter drew a token.
+def draw_overlap_column(verifications: list[Verification], steps: list[Step]) -> list[float] | None:
+    """Returns `Verification.draw_overlap` for the positions of all emitted tokens at which the drafter drew a token.
 
     None if a step with judged tokens has no such column, or if no step has one.
     """
     values: list[float] = []
     for verification, step in zip(verifications, steps, strict=True):
-        if verification.attempted is not None:
-            values += listed(verification.attempted)[: step.num_emitted]
+        if verification.draw_overlap is not None:
+            values += listed(verification.draw_overlap)[: step.num_emitted]
         elif step.num_judged:
             return None
     return values or None

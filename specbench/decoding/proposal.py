@@ -118,9 +118,9 @@ class Verification:
 
     `nodes` are the accepted draft tokens by index, along a path from the root; None for the first `num_accepted`.
 
-    `attempted` holds, for each position at which the drafter drew a token, the probability that a draft token is drawn
-    and accepted. Only drafts that withhold their end token have it; it has one more entry than the other columns if the
-    drafter drew that token.
+    `draw_overlap` holds, for each position at which the drafter drew a token, the probability that a draft token is
+    drawn and accepted. Only drafts that withhold their end token have it; it has one more entry than the other columns
+    if the drafter drew that token.
     """
 
     num_accepted: int
@@ -129,7 +129,7 @@ class Verification:
     draft_prob: Column = None
     overlap: Column = None
     divergence: Column = None
-    attempted: Column = None
+    draw_overlap: Column = None
     nodes: tuple[int, ...] | None = None
 
     @property

@@ -56,7 +56,7 @@ class DraftProbs:
         """Draws one token from norm(max(p − q_i, 0)), given p as [vocab]."""
         raise NotImplementedError
 
-    def attempted(self, overlap: torch.Tensor, target: "Distributions") -> torch.Tensor | None:
+    def draw_overlap(self, overlap: torch.Tensor, target: "Distributions") -> torch.Tensor | None:
         """Returns the probability that a draft token is drawn and accepted, per position at which the drafter drew.
 
         [num_drafted] → [num_drafted] or [num_drafted + 1]; None unless `withholds_end`.

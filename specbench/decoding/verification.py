@@ -63,8 +63,8 @@ class Rejection(VerificationRule):
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         if proposal.num_drafted == 0:
-            attempted = _attempted(proposal, [], target) if proposal.ended else None
-            return Verification(0, target.draw(0, generator), attempted=attempted)
+            draw_overlap = _draw_overlap(proposal, [], target) if proposal.ended else None
+            return Verification(0, target.draw(0, generator), draw_overlap=draw_overlap)
         if target.sampling.greedy:
             return _greedy_rejection(proposal, target)
         assert proposal.probs is not None
@@ -76,21 +76,21 @@ class Rejection(VerificationRule):
         place, are_all = proposal.accepted_prefix(uniform * draft_prob < target_prob)
         num_accepted, next_token = _next_token(proposal, target, place, are_all, generator)
         overlap = proposal.probs.overlap(judged_probs)
-        attempted = _attempted(proposal, overlap, target)
-        return Verification(num_accepted, next_token, target_prob, draft_prob, overlap, attempted=attempted)
+        draw_overlap = _draw_overlap(proposal, overlap, target)
+        return Verification(num_accepted, next_token, target_prob, draft_prob, overlap, draw_overlap=draw_overlap)
 
 
 rejection = Rejection()
 
 
-def _attempted(proposal: Proposal, overlap: Column, target: Distributions) -> Column:
-    """Returns `Verification.attempted`, given the column `overlap`; None unless the draft withholds its end token."""
+def _draw_overlap(proposal: Proposal, overlap: Column, target: Distributions) -> Column:
+    """Returns `Verification.draw_overlap`, given `overlap`; None unless the draft withholds its end token."""
     draft = proposal.probs
     if draft is None:
         return None
     column = overlap if isinstance(overlap, torch.Tensor) else target.logits.new_zeros(0, dtype=torch.float32)
     if not (target.sampling.greedy and draft.is_one_hot):
-        return draft.attempted(column, target)
+        return draft.draw_overlap(column, target)
     if not draft.withholds_end:
         return None
     return [
@@ -129,14 +129,16 @@ def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verification
     if draft is None:  # greedy verification does not need the drafter's probabilities
         return Verification(num_accepted, best[num_accepted], target_prob)
     if draft.is_one_hot:
-        attempted = _attempted(proposal, target_prob, target)
+        draw_overlap = _draw_overlap(proposal, target_prob, target)
         certain = [1.0] * len(matches)
-        return Verification(num_accepted, best[num_accepted], target_prob, certain, target_prob, attempted=attempted)
+        return Verification(
+            num_accepted, best[num_accepted], target_prob, certain, target_prob, draw_overlap=draw_overlap
+        )
     token_ids = proposal.on(target.logits.device)
     overlap = draft.token_probs(target.best[: len(token_ids)])
-    attempted = _attempted(proposal, overlap, target)
+    draw_overlap = _draw_overlap(proposal, overlap, target)
     draft_prob = draft.token_probs(token_ids)
-    return Verification(num_accepted, best[num_accepted], target_prob, draft_prob, overlap, attempted=attempted)
+    return Verification(num_accepted, best[num_accepted], target_prob, draft_prob, overlap, draw_overlap=draw_overlap)
 
 
 @rule("exact_match", lossless=True, requires=frozenset(), verifies_trees=True)

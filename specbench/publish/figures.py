@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from specbench.core.errors import ConfigError
-from specbench.results.glossary import meaning
+from specbench.results.units import meaning
 from specbench.specs.components import Name, Spec, Text
 
 WITH_SPREAD = re.compile(r"(-?\d+(?:\.\d+)?)±(\d+(?:\.\d+)?)")

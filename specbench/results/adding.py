@@ -8,11 +8,12 @@ from pathlib import Path
 
 from specbench.core.errors import ConfigError
 from specbench.results.comparable import Sourced, check_together
-from specbench.results.leaderboard import load, merge
-from specbench.results.quality import JUDGED
+from specbench.results.leaderboard import edited, load, merged
 from specbench.results.row import Row
 from specbench.results.runs import ROWS, finished_run, place_of
+from specbench.results.units import number
 from specbench.results.validation import OF_AUDITS
+from specbench.tasks.judge import JUDGED
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ def add_runs(runs: Sequence[Path], file: Path) -> Added:
     return put(
         file,
         [
-            (f"{path / ROWS}: rows.{number}", _with_place(_moved(row, path / ROWS, file), path, file))
-            for path in runs for number, row in enumerate(finished_run(path).rows)
+            (f"{path / ROWS}: rows.{place}", _with_place(_moved(row, path / ROWS, file), path, file))
+            for path in runs for place, row in enumerate(finished_run(path).rows)
         ],
     )  # fmt: skip
 
@@ -53,53 +54,45 @@ def merge_files(files: Sequence[Path], to: Path) -> Added:
 
     Raises ConfigError where two files have other results of one configuration, and where rows do not go together.
     """
-    rows = [
-        (f"{file}: rows.{number}", _moved(row, file, to)) for file in files for number, row in enumerate(load(file))
-    ]
+    rows = [(f"{file}: rows.{place}", _moved(row, file, to)) for file in files for place, row in enumerate(load(file))]
     seen: dict[str, Sourced] = {}
     for where, row in rows:
         first_where, first = seen.setdefault(row.key, (where, row))
         if is_same(row, first):
             seen[row.key] = first_where, with_added(first, row, f"{where} and {first_where}")
         else:
-            raise ConfigError(
-                f"{where} and {first_where} are two results of one configuration ({row.place}): created {row.created} "
-                f"and {first.created}, speed-up {_speedup(row)} and {_speedup(first)}: take one of the two out"
-            )
+            problem = f"{where} and {first_where} are two results of one configuration ({row.place}):"
+            raise _two_results(problem, row, first)
     return put(to, list(seen.values()), replace=False)
 
 
 def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
     """Put rows into a file that may be there. `replace`: whether they take the place of other results of the same
     configuration; else these are refused."""
-    counts = Added(0, 0, 0, 0)
-    chosen: list[Row] = []
-
-    def check(there: Sequence[Row]) -> None:
-        nonlocal counts
-        check_together([*((f"{file}: rows.{number}", row) for number, row in enumerate(there)), *rows])
-        by_key = {row.key: row for row in there}
-        judged = [row for row in (*there, *(row for _, row in rows)) if JUDGED in row.signatures]
-        known = {row.key for _, row in rows if row.key in by_key and is_same(row, by_key[row.key])}
-        known |= {row.key for _, row in rows if any(is_unjudged(row, other) for other in judged)}
-        replaced = {row.key for _, row in rows if row.key in by_key} - known
+    with edited(file) as present:
+        check_together([*((f"{file}: rows.{place}", row) for place, row in enumerate(present)), *rows])
+        before, added = {row.key: row for row in present}, [row for _, row in rows]
+        judged = [row for row in (*present, *added) if JUDGED in row.signatures]
+        known = {row.key for row in added if row.key in before and is_same(row, before[row.key])}
+        known |= {row.key for row in added if any(is_unjudged(row, other) for other in judged)}
+        replaced = {row.key for row in added if row.key in before} - known
+        chosen = [row for row in added if row.key not in known]
         for where, row in rows:
-            old = by_key.get(row.key, row) if row.key in known else row
-            completed = with_added(old, row, where if replace else f"{where} and {file}", refuse=not replace)
-            chosen.extend([completed] if completed != old else [])
-        if replaced and not replace:
-            where, row = next((where, row) for where, row in rows if row.key in replaced)
-            old = by_key[row.key]
-            raise ConfigError(
-                f"{where} ({row.place}): {file} has another result of this configuration: created {row.created} and "
-                f"{old.created}, speed-up {_speedup(row)} and {_speedup(old)}: take one of the two out"
-            )
-        chosen.extend(row for _, row in rows if row.key not in known)
-        new = len({row.key for _, row in rows} - by_key.keys() - known)
-        counts = Added(new, len(replaced), len(known), len(by_key) + new)
+            old = before.get(row.key)
+            if old is not None and row.key in known:
+                chosen.insert(0, with_added(old, row, where if replace else f"{where} and {file}", refuse=not replace))
+            elif old is not None and not replace:
+                raise _two_results(f"{where} ({row.place}): {file} has another result of this configuration:", row, old)
+        present[:] = merged(present, chosen)
+    num_new = len({row.key for row in added} - before.keys() - known)
+    return Added(num_new, len(replaced), len(known), len(before) + num_new)
 
-    merge(file, chosen, check)
-    return counts
+
+def _two_results(problem: str, row: Row, other: Row) -> ConfigError:
+    speedups = " and ".join(number(each.metric("speedup"), 4) for each in (row, other))
+    return ConfigError(
+        f"{problem} created {row.created} and {other.created}, speed-up {speedups}: take one of the two out"
+    )
 
 
 def is_same(row: Row, other: Row) -> bool:
@@ -112,7 +105,7 @@ def is_unjudged(row: Row, judged: Row) -> bool:
     """Returns whether a row is the same result as `judged`, without the judge's ratings."""
     if JUDGED in row.signatures or row.key != judged.model_copy(update={"signatures": {}}).key:
         return False
-    return all(judged.metrics.get(name) == row.metrics.get(name) for name in ("tpot_seconds", "new_tokens", "speedup"))
+    return all(judged.metric(name) == row.metric(name) for name in ("tpot_seconds", "new_tokens", "speedup"))
 
 
 def _with_place(row: Row, folder: Path, file: Path) -> Row:
@@ -135,11 +128,6 @@ def relative(folder: Path, file: Path) -> str:
         return Path(os.path.relpath(folder.resolve(), file.resolve().parent)).as_posix()
     except ValueError:
         return folder.resolve().as_posix()
-
-
-def _speedup(row: Row) -> str:
-    metric = row.metrics.get("speedup")
-    return "–" if metric is None or metric.value is None else f"{metric.value:.4f}"
 
 
 def with_added(row: Row, other: Row, where: str, refuse: bool = True) -> Row:

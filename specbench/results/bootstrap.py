@@ -27,17 +27,11 @@ from specbench.results.log_ratios import (
     TAILS,
     Array,
     are_equal,
-    expanded,
     normal,
     percentiles,
     ratio_of,
     studentized,
 )
-
-__all__ = [
-    "CONFIDENCE", "INTERVALS", "MIN_PROMPTS", "NUM_RESAMPLES", "SHARE", "SMALL_SAMPLE", "Bounds", "Intervals",
-    "Metric", "Prompts", "expanded", "interval", "ratio",
-]  # fmt: skip
 
 Column = NDArray[np.float64]
 Bounds = tuple[float, float]
@@ -48,10 +42,14 @@ MIN_PROMPTS = (
 SMALL_SAMPLE = 30  # captions warn of intervals of fewer prompts
 
 
-class Metric(BaseModel):
-    """A value with its 95 % interval; null where the value or the interval does not exist."""
+class FilePart(BaseModel):
+    """Base of what a file of results holds: it is not changed, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Metric(FilePart):
+    """A value with its 95 % interval; null where the value or the interval does not exist."""
 
     value: FiniteFloat | None = None
     low: FiniteFloat | None = None
@@ -64,11 +62,9 @@ class Metric(BaseModel):
         return self
 
 
-class Intervals(BaseModel):
+class Intervals(FilePart):
     """How the intervals of a row were computed: the method for each kind of number, the level and the number of
     resamples."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     method: dict[str, str]
     level: FiniteFloat

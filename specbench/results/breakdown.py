@@ -1,10 +1,9 @@
 """The time of each method per emitted token, by part; and why a method that accepts more may be slower."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import permutations
 
 from specbench.core.table import Table, numbers, words
-from specbench.results.bootstrap import Metric
 from specbench.results.captions import prescribed
 from specbench.results.metrics import expected_speedup
 from specbench.results.row import Row
@@ -33,12 +32,12 @@ def breakdown_table(rows: Sequence[Row]) -> Table:
 def per_token(row: Row) -> dict[str, float | None]:
     """Returns milliseconds per emitted token by part; None for a part that the records do not hold. "all" is 1000 ÷
     tok/s."""
-    speed = value_of(row, "tokens_per_second")
-    spent = [value_of(row, name) for name in ("draft_seconds", "verify_seconds", "overhead_seconds")]
+    speed = row.value("tokens_per_second")
+    spent = [row.value(name) for name in ("draft_seconds", "verify_seconds", "overhead_seconds")]
     whole = None if not speed else MILLISECONDS / speed
     if whole is None or None in spent or not (total := sum(filter(None, spent))):
         return {"all": whole, **dict.fromkeys(PARTS)}
-    parts = {part: value_of(row, name) for part, name in PARTS.items()}
+    parts = {part: row.value(name) for part, name in PARTS.items()}
     scale = whole / total
     return {"all": whole, **{part: None if seconds is None else scale * seconds for part, seconds in parts.items()}}
 
@@ -52,82 +51,64 @@ def why(rows: Sequence[Row]) -> str | None:
     neither is slower.
     """
     needed = ("acceptance_rate", "speedup", "draft_seconds")
-    known = [row for row in rows if all(value_of(row, name) is not None for name in needed) and prescribed(row) is None]
-    beaten = [
-        (slow, fast)
-        for slow in known
-        for fast in known
-        if _comparable(slow, fast) and _accepts_more(slow, fast) and _is_slower(slow, fast)
-    ]
+    known = [row for row in rows if all(row.value(name) is not None for name in needed) and prescribed(row) is None]
+    beaten = [pair for pair in permutations(known, 2) if _accepts_more_and_is_slower(*pair)]
     if beaten:
-        slow, fast = max(
-            beaten, key=lambda pair: (number_of(pair[0], "acceptance_rate"), number_of(pair[1], "speedup"))
-        )
+        slow, fast = max(beaten, key=lambda pair: (_number(pair[0], "acceptance_rate"), _number(pair[1], "speedup")))
         return _compared(slow, fast, token_pass(rows))
-    slower = [row for row in known if (_high(row) or number_of(row, "speedup")) < 1]
-    return _explained(min(slower, key=lambda row: number_of(row, "speedup")), token_pass(rows)) if slower else None
+    slower = [row for row in known if (row.metric("speedup").high or _number(row, "speedup")) < 1]
+    return _explained(min(slower, key=lambda row: _number(row, "speedup")), token_pass(rows)) if slower else None
 
 
-def _accepts_more(row: Row, other: Row) -> bool:
-    return number_of(row, "acceptance_rate") > number_of(other, "acceptance_rate") + SAME
-
-
-def _comparable(row: Row, other: Row) -> bool:
-    """Returns whether their α and their seconds compare: the bridge and the engine are the same."""
-    return (_bridge(row), row.engine) == (_bridge(other), other.engine)
-
-
-def _bridge(row: Row) -> Any:
-    return row.options.get("bridge", "shared")
-
-
-def _high(row: Row) -> float | None:
-    return row.metrics["speedup"].high
-
-
-def _is_slower(row: Row, other: Row) -> bool:
-    high, low = _high(row), other.metrics["speedup"].low
+def _accepts_more_and_is_slower(row: Row, other: Row) -> bool:
+    """Returns whether this holds for a row. α and seconds compare where the bridge and the engine are the same."""
+    bridges = (each.options.get("bridge", "shared") for each in (row, other))
+    if len({str(bridge) for bridge in bridges}) > 1 or row.engine != other.engine:
+        return False
+    if _number(row, "acceptance_rate") <= _number(other, "acceptance_rate") + SAME:
+        return False
+    high, low = row.metric("speedup").high, other.metric("speedup").low
     if high is not None and low is not None:
         return high < low
-    return number_of(row, "speedup") < (1 - SAME) * number_of(other, "speedup")
+    return _number(row, "speedup") < (1 - SAME) * _number(other, "speedup")
 
 
 def _compared(slow: Row, fast: Row, plain: float | None) -> str:
-    mine, other = per_token(slow), per_token(fast)
-    more = {part: (mine[part] or 0.0) - (other[part] or 0.0) for part in PARTS}
+    spent, spent_fast = per_token(slow), per_token(fast)
+    more = {part: (spent[part] or 0.0) - (spent_fast[part] or 0.0) for part in PARTS}
     part = max(more, key=lambda name: more[name])
-    beside = _explaining_numbers(part, fast, plain)
-    numbers = [
-        f"{sign} = {value}" if beside.get(sign, value) == value else f"{sign} = {value}, not {beside[sign]}"
-        for sign, value in _explaining_numbers(part, slow, plain).items()
-    ]
-    told = f"{slow.method_name} takes {more[part]:.1f} ms more per token for {part}{_in_brackets(numbers)}"
-    return f"{_summary(slow)}, {_summary(fast)}: {told}"
+    numbers = _in_brackets(*(_explaining_numbers(part, row, plain) for row in (slow, fast)))
+    reason = f"{slow.method_name} takes {more[part]:.1f} ms more per token for {part}{numbers}"
+    return f"{_summary(slow)}, {_summary(fast)}: {reason}"
 
 
 def _explained(row: Row, plain: float | None) -> str:
     spent = per_token(row)
     part = max(PARTS, key=lambda name: spent[name] or 0.0)
     share = (spent[part] or 0.0) / (spent["all"] or 1.0)
-    numbers = [f"{sign} = {value}" for sign, value in _explaining_numbers(part, row, plain).items()]
-    return f"{_summary(row)}: {part} takes {share:.0%} of its time{_in_brackets(numbers)}"
+    return f"{_summary(row)}: {part} takes {share:.0%} of its time{_in_brackets(_explaining_numbers(part, row, plain))}"
 
 
 def _explaining_numbers(part: str, row: Row, plain: float | None) -> dict[str, str]:
     """Returns the numbers that explain a part: of drafting the draft cost, of verifying τ and the verification cost."""
     numbers = {
-        "draft": {"c": value_of(row, "cost_ratio")},
-        "verify": {"τ": value_of(row, "mean_acceptance_length"), "v": verification_cost(row, plain)},
+        "draft": {"c": row.value("cost_ratio")},
+        "verify": {"τ": row.value("mean_acceptance_length"), "v": verification_cost(row, plain)},
     }.get(part, {})
     return {sign: f"{value:.2f}" for sign, value in numbers.items() if value is not None}
 
 
-def _in_brackets(numbers: Sequence[str]) -> str:
-    return f" ({'; '.join(numbers)})" if numbers else ""
+def _in_brackets(numbers: Mapping[str, str], other: Mapping[str, str] = {}) -> str:
+    """Returns the numbers, each with that of another method where it differs."""
+    texts = [
+        f"{sign} = {value}" + (f", not {other[sign]}" if other.get(sign, value) != value else "")
+        for sign, value in numbers.items()
+    ]
+    return f" ({'; '.join(texts)})" if texts else ""
 
 
 def _summary(row: Row) -> str:
-    return f"{row.method_name} has α {number_of(row, 'acceptance_rate'):.2f} and {number_of(row, 'speedup'):.2f}×"
+    return f"{row.method_name} has α {_number(row, 'acceptance_rate'):.2f} and {_number(row, 'speedup'):.2f}×"
 
 
 def _cells(row: Row, plain: float | None) -> list[str]:
@@ -136,11 +117,11 @@ def _cells(row: Row, plain: float | None) -> list[str]:
     share = NULL if draft is None or not whole else f"{draft / whole:.0%}"
     return [
         row.method_name,
-        *(NULL if spent[part] is None else f"{spent[part]:.2f}" for part in ("all", *PARTS)),
+        *(number(spent[part], 2) for part in ("all", *PARTS)),
         share,
-        number(row.metrics.get("acceptance_rate"), 3),
-        number(row.metrics.get("cost_ratio"), 3),
-        NULL if (cost := verification_cost(row, plain)) is None else f"{cost:.2f}",
+        number(row.metric("acceptance_rate"), 3),
+        number(row.metric("cost_ratio"), 3),
+        number(verification_cost(row, plain), 2),
     ]
 
 
@@ -163,13 +144,13 @@ EXPENSIVE = 1.25  # passes of the baseline: a larger verification cost is report
 def token_pass(rows: Sequence[Row]) -> float | None:
     """Returns the mean seconds of a pass of the baseline; None where the baseline is not among the rows."""
     plain = next((row for row in rows if row.method_name == "ar" and row.accepted_tokens_per_step), None)
-    return None if plain is None else number_of(plain, "verify_seconds") / sum(plain.accepted_tokens_per_step or ())
+    return None if plain is None else _number(plain, "verify_seconds") / sum(plain.accepted_tokens_per_step or ())
 
 
 def verification_cost(row: Row, plain: float | None) -> float | None:
     """Returns the verification cost v: the mean verifying pass in mean passes of the baseline, which take `plain`
     seconds. None where the steps of a method are unknown."""
-    whole, num_passes = value_of(row, "verify_seconds"), sum(row.accepted_tokens_per_step or ())
+    whole, num_passes = row.value("verify_seconds"), sum(row.accepted_tokens_per_step or ())
     return whole / num_passes / plain if whole and num_passes and plain else None
 
 
@@ -177,29 +158,29 @@ def expensive_verification(rows: Sequence[Row]) -> str | None:
     """Returns a line with the expected speed-ups at the measured verification costs, where these are well above the
     one pass that the formula assumes; else None."""
     plain = token_pass(rows)
-    told = [
+    expected = [
         f"{row.method_name} {_expected(row, cost):.2f}"
         for row in rows
-        if (cost := verification_cost(row, plain))
-        and cost >= EXPENSIVE
-        and value_of(row, "speedup_expected") is not None
+        if (cost := verification_cost(row, plain)) and cost >= EXPENSIVE and row.value("speedup_expected") is not None
     ]
-    if not told:
+    if not expected:
         return None
-    return f"the expected speed-up assumes that a verifying pass costs one pass of ar; with v it is {', '.join(told)}"
+    return (
+        f"the expected speed-up assumes that a verifying pass costs one pass of ar; with v it is {', '.join(expected)}"
+    )
 
 
 def _expected(row: Row, cost: float) -> float:
-    rate, cost_ratio = number_of(row, "acceptance_rate"), number_of(row, "cost_ratio")
+    rate, cost_ratio = _number(row, "acceptance_rate"), _number(row, "cost_ratio")
     return expected_speedup(rate, row.num_draft_tokens, cost_ratio, cost)
 
 
 def skewed_cost(row: Row, plain: float | None) -> str | None:
     """Returns a line where the mean draft cost is well above the median draft cost c; else None. The mean is a lower
     bound: it counts every step as if it had drafted all its tokens. For drafts as text it is unknown."""
-    cost, whole = value_of(row, "cost_ratio"), value_of(row, "draft_seconds")
+    cost, whole = row.value("cost_ratio"), row.value("draft_seconds")
     num_passes = row.num_draft_tokens * sum(row.accepted_tokens_per_step or ())
-    if not (cost and whole and num_passes and plain) or value_of(row, "speedup_expected") is None:
+    if not (cost and whole and num_passes and plain) or row.value("speedup_expected") is None:
         return None
     mean = whole / num_passes / plain
     if mean < SKEWED * cost or row.num_draft_tokens * (mean - cost) < NEGLIGIBLE:
@@ -210,9 +191,5 @@ def skewed_cost(row: Row, plain: float | None) -> str | None:
     )
 
 
-def value_of(row: Row, name: str) -> float | None:
-    return row.metrics.get(name, Metric()).value
-
-
-def number_of(row: Row, name: str) -> float:
-    return value_of(row, name) or 0.0
+def _number(row: Row, name: str) -> float:
+    return row.value(name) or 0.0

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from specbench.results.bootstrap import SMALL_SAMPLE, Metric
-from specbench.results.quality import JUDGED
-from specbench.results.row import Evidence, Row
-from specbench.results.units import pair, unit_of
+from specbench.results.bootstrap import SMALL_SAMPLE
+from specbench.results.row import ALL, Evidence, Row
+from specbench.results.units import names_by_text, pair, unit_of
 from specbench.running.records import Record
+from specbench.tasks.judge import JUDGED
 
 SYNTHETIC = "synthetic"  # the drafter whose acceptance rate is an option
 
@@ -15,19 +16,21 @@ SYNTHETIC = "synthetic"  # the drafter whose acceptance rate is an option
 def drafter_of(row: Row) -> str:
     """Returns the drafter with its revision, and whether it is the method's own draft model or replaces it."""
     if "routes" in row.options:
-        chosen = (
-            "by the language of the task" if row.options["language"] == "given" else "by the language of the prompt"
-        )
-        return f"{chosen}: {row.drafter}{_own(row)}"
+        source = "task" if row.options["language"] == "given" else "prompt"
+        return f"by the language of the {source}: {row.drafter}{_own(row)}"
     return f"{model_name(row.drafter, row.drafter_revision)}{_own(row)}" if row.drafter else drafter_kind(row)
 
 
 def _own(row: Row) -> str:
-    parts = [part.get("drafter") or {} for part in row.options.get("routes", {"": row.options}).values()]
-    replaced = [drafter["replaces"] for drafter in parts if "replaces" in drafter]
+    replaced = [drafter["replaces"] for drafter in _drafters(row) if "replaces" in drafter]
     if replaced:
         return f" in the place of the method's own {', '.join(replaced)}"
-    return ", the method's own" if any(drafter.get("checkpoint") for drafter in parts) else ""
+    return ", the method's own" if any(drafter.get("checkpoint") for drafter in _drafters(row)) else ""
+
+
+def _drafters(row: Row) -> list[dict[str, Any]]:
+    """Returns the options of the drafter, or of that of each route."""
+    return [part.get("drafter") or {} for part in row.options.get("routes", {"": row.options}).values()]
 
 
 def draft_length(row: Row) -> str:
@@ -64,8 +67,7 @@ def model_name(name: str, revision: str | None) -> str:
 def prescribed(row: Row) -> str | None:
     """Returns why a row is not ranked: its acceptance rate is an option of a drafter that knows the target's tokens.
     None for all other rows."""
-    parts = row.options.get("routes", {"": row.options}).values()
-    rates = [part["drafter"]["acceptance"] for part in parts if (part.get("drafter") or {}).get("type") == SYNTHETIC]
+    rates = [drafter["acceptance"] for drafter in _drafters(row) if drafter.get("type") == SYNTHETIC]
     if not rates:
         return None
     return f"its α is prescribed ({', '.join(f'{rate:g}' for rate in rates)}), not a drafter's"
@@ -84,7 +86,8 @@ SOURCES = {
 def caption(rows: Sequence[Row]) -> list[str]:
     """Returns a line for each condition, then for each reason to doubt the numbers."""
     row = rows[0]
-    places = [each.data_location for each in rows if len(rows) == 1 or each.subset != "all"]
+    location, *others = dict.fromkeys(each.data_location for each in rows if len(rows) == 1 or each.subset != ALL)
+    locations = f"{location} and {len(others)} more" if others else location
     lossless = {
         "yes": "lossless", "no": "lossy: the output is not the target's own",
         "claimed": "claimed lossless, not verified here", "not claimed": "not claimed to be lossless",
@@ -96,9 +99,9 @@ def caption(rows: Sequence[Row]) -> list[str]:
         *([f"not ranked: {reason}"] if (reason := prescribed(row)) else []),
         f"{_by_subset(rows, sampling_of)}; {computed_on(row)}",
         f"verdict: {_by_subset(rows[-1:] if rows[-1].subset == 'all' else rows, verdict_of)}",
-        f"data: {row.data_source} ({_locations(places)})",
+        f"data: {row.data_source} ({locations})",
     ]
-    cut = [r.subset for r in rows if _value(r, "share_cut_by_length") > MANY_CUT]
+    cut = [r.subset for r in rows if (r.value("share_cut_by_length") or 0.0) > MANY_CUT]
     if cut:
         sentences.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")
     reason = next(filter(None, map(no_forecast, rows)), None)
@@ -114,13 +117,12 @@ def caption(rows: Sequence[Row]) -> list[str]:
 def rests_on_few(row: Row) -> bool:
     """Returns whether the speed-up has fewer than SMALL_SAMPLE prompts, so that its interval may be too narrow or
     absent. The speed-up of the baseline over itself is exact."""
-    speedup = row.metrics.get("speedup")
-    return speedup is not None and speedup.value is not None and num_timed(row) < SMALL_SAMPLE and not is_baseline(row)
+    return row.value("speedup") is not None and num_timed(row) < SMALL_SAMPLE and not is_baseline(row)
 
 
 def no_forecast(row: Row) -> str | None:
     """Returns why a row with a known acceptance rate has no expected speed-up; else None."""
-    rate, cost, expected = (row.metrics.get(name, Metric()).value for name in FORECAST)
+    rate, cost, expected = map(row.value, FORECAST)
     if rate is None or expected is not None or is_baseline(row):
         return None
     if cost is None:
@@ -139,7 +141,8 @@ def verdict_word(row: Row) -> str:
 
 def num_timed(row: Row) -> int:
     """Returns how many prompts the speed-up rests on."""
-    return int(_value(row, "num_prompts_timed", row.n))
+    num_prompts = row.value("num_prompts_timed")
+    return row.n if num_prompts is None else int(num_prompts)
 
 
 def verdict_of(row: Row) -> str:
@@ -176,20 +179,9 @@ def _code(row: Row) -> list[str]:
     decoder = row.options.get("decoder")
     if decoder is None:
         return []
-    ttft = row.metrics.get("ttft_seconds")
-    silent = ttft is None or ttft.value is None
+    silent = row.value("ttft_seconds") is None
     clock = "; it reports no first token, so its tok/s include the prompt" if silent else ""
     return [f"external decoder {decoder['entry']} ({str(decoder['revision']).removeprefix('local-')}){clock}"]
-
-
-def _value(row: Row, name: str, default: float = 0.0) -> float:
-    metric = row.metrics.get(name)
-    return default if metric is None or metric.value is None else metric.value
-
-
-def _locations(locations: Sequence[str]) -> str:
-    first, *others = dict.fromkeys(locations)
-    return f"{first} and {len(others)} more" if others else first
 
 
 def _options(row: Row) -> str:
@@ -202,12 +194,8 @@ def _options(row: Row) -> str:
 
 def _by_subset(rows: Sequence[Row], text_of: Callable[[Row], str]) -> str:
     """Returns the text of the rows; of several texts each with its subsets."""
-    subsets: dict[str, list[str]] = {}
-    for row in rows:
-        subsets.setdefault(text_of(row), []).append(row.subset)
-    if len(subsets) == 1:
-        return next(iter(subsets))
-    return "; ".join(f"{text} in {', '.join(names)}" for text, names in subsets.items())
+    texts = [text_of(row) for row in rows]
+    return texts[0] if len(set(texts)) == 1 else _with_subsets(rows, texts)
 
 
 def computed_on(row: Row) -> str:
@@ -228,7 +216,7 @@ def sampling_of(row: Row) -> str:
     return ", ".join(parts)
 
 
-IN_LANGUAGE = 0.9  # a smaller share of answers in the asked language is reported for any task
+IN_LANGUAGE = 0.9  # a smaller share of answers in the language of the subset is reported for any task
 
 
 def heading(rows: Sequence[Row]) -> str:
@@ -248,28 +236,27 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """Returns a line for each note on the scores of one task and one method."""
     lines = []
     if len({row.quality for row in rows if row.quality is not None}) > 1:
-        lines.append(f"score: {_listed(rows, [row.quality and unit_of(row.quality).label for row in rows])}")
-    parts = [row for row in rows if row.subset != "all"] or rows
+        lines.append(f"score: {_with_subsets(rows, [row.quality and unit_of(row.quality).label for row in rows])}")
+    parts = [row for row in rows if row.subset != ALL] or rows
     for name in dict.fromkeys(name for row in parts for name in row.signatures):
         texts = [row.signatures.get(name) for row in parts]
-        lines.append(f"{unit_of(name).label}: {_listed(parts, texts) if len({*texts}) > 1 else texts[0]}")
+        lines.append(f"{unit_of(name).label}: {_with_subsets(parts, texts) if len({*texts}) > 1 else texts[0]}")
     for name in (JUDGED, "language_share", "repetition_rate"):
         shown = [pair(row.metrics, name) if _is_reported(row, name) else None for row in rows]
         if any(shown):
-            lines.append(f"{unit_of(name).label}, ar → method: {_listed(rows, shown)}")
+            lines.append(f"{unit_of(name).label}, ar → method: {_with_subsets(rows, shown)}")
     unidentified = ["cannot be identified" if _has_unknown_language(row) else None for row in parts]
     if any(unidentified):
-        lines.append(f"language of the answers: {_listed(parts, unidentified)}")
+        lines.append(f"language of the answers: {_with_subsets(parts, unidentified)}")
     for name, meaning in COUNTS_OF_ANSWERS.items():
-        counts = [_value(row, name) for row in rows]
-        if any(counts):
-            texts = [f"{count:.0f} answers" if count else None for count in counts]
-            lines.append(f"{meaning}: {_listed(rows, texts)}")
-    truncated = [_value(row, "share_truncated") for row in rows]
-    if any(truncated):
-        shares = [f"{share:.0%}" if share else None for share in truncated]
-        lines.append(f"prompts shortened in the middle to fit the context: {_listed(rows, shares)}")
-    return lines
+        lines += _nonzero(rows, name, meaning, "{:.0f} answers")
+    return [*lines, *_nonzero(rows, "share_truncated", "prompts shortened in the middle to fit the context", "{:.0%}")]
+
+
+def _nonzero(rows: Sequence[Row], name: str, meaning: str, form: str) -> list[str]:
+    """Returns a line with the values of a metric that are not 0."""
+    texts = [form.format(value) if (value := row.value(name)) else None for row in rows]
+    return [f"{meaning}: {_with_subsets(rows, texts)}"] if any(texts) else []
 
 
 def why_unscored(records: Sequence[Record]) -> str | None:
@@ -286,23 +273,20 @@ def why_unscored(records: Sequence[Record]) -> str | None:
 
 def _is_reported(row: Row, name: str) -> bool:
     """Returns whether a caption reports a metric: of texts without a reference always; of others the language share
-    where it is low, and ratings of a judge beside their own score."""
+    where it is low, and ratings of a judge in addition to their own score."""
     if name == JUDGED:
-        return row.quality != JUDGED and any(_value(row, each) for each in (name, f"{name}_ar"))
-    low = name == "language_share" and min(_value(row, name, 1.0), _value(row, f"{name}_ar", 1.0)) < IN_LANGUAGE
+        return row.quality != JUDGED and any(map(row.value, (name, f"{name}_ar")))
+    shares = [value for value in map(row.value, (name, f"{name}_ar")) if value is not None]
+    low = name == "language_share" and min(shares, default=1.0) < IN_LANGUAGE
     return name in row.metrics and (row.quality == "loop_free" or low)
 
 
 def _has_unknown_language(row: Row) -> bool:
     """Returns whether the language of the answers cannot be identified, though a subset asks for one."""
-    metric = row.metrics.get("language_share")
-    return row.quality == "loop_free" and row.subset != "all" and (metric is None or metric.value is None)
+    return row.quality == "loop_free" and row.subset != ALL and row.value("language_share") is None
 
 
-def _listed(rows: Sequence[Row], texts: Sequence[str | None]) -> str:
+def _with_subsets(rows: Sequence[Row], texts: Sequence[str | None]) -> str:
     """Returns each text with its subsets."""
-    subsets: dict[str, list[str]] = {}
-    for row, text in zip(rows, texts, strict=True):
-        if text is not None:
-            subsets.setdefault(text, []).append(row.subset)
+    subsets = names_by_text((row.subset, text) for row, text in zip(rows, texts, strict=True))
     return "; ".join(f"{text} in {', '.join(names)}" for text, names in subsets.items())

@@ -1,5 +1,6 @@
-"""Two runs, methods or rows beside each other: what differs in configuration and in numbers."""
+"""Compares two runs, methods or rows: what differs in configuration and in numbers."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,15 +9,14 @@ from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import FEW, rests_on_few
-from specbench.results.comparable import FieldDifference, conditions_that_differ
-from specbench.results.comparison_input import ComparisonInput, leaves
+from specbench.results.comparable import FieldDifference, conditions_that_differ, differences, leaves
+from specbench.results.comparison_input import ComparisonInput
 from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
-from specbench.results.row import RESULT_FIELDS, Row
+from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import marked, warning_lines
 from specbench.results.units import NULL, interval, number, unit_of
 
-ABSENT = "–"
 OUTCOMES = RESULT_FIELDS - {"command"}  # what is no part of a configuration
 
 
@@ -75,31 +75,28 @@ class Comparison:
 def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     """Compare the rows of the tasks and subsets that both have. Raises ConfigError where there are none, and where both
     are the same row."""
-    runs, mine, other = RecordedRuns(), first.by_group(), second.by_group()
-    places = [place for place in mine if place in other]
+    runs, own, others = RecordedRuns(), first.by_group(), second.by_group()
+    places = [place for place in own if place in others]
     if not places:
-        told = [", ".join(f"{task} {subset}" for task, subset in list(side)[:4]) for side in (mine, other)]
+        names = [", ".join(f"{task} {subset}" for task, subset in list(side)[:4]) for side in (own, others)]
         raise ConfigError(
-            f"{first.text} and {second.text} have no task and subset in common: the one has {told[0]}, "
-            f"the other {told[1]}"
+            f"{first.text} and {second.text} have no task and subset in common: the one has {names[0]}, "
+            f"the other {names[1]}"
         )
-    if all((mine[place].key, mine[place].created) == (other[place].key, other[place].created) for place in places):
+    if all((own[place].key, own[place].created) == (others[place].key, others[place].created) for place in places):
         raise ConfigError(f"{first.text} and {second.text} are the same rows: name two runs, or two methods of one")
     found = []
     for place in places:
-        pairs = pair_up(runs.with_records(mine[place], first.file), runs.with_records(other[place], second.file))
-        found.append(ComparedSubset(*place, mine[place], other[place], pairs.num_prompts, changes(pairs)))
-    hindrances = unique(each for place in places for each in conditions_that_differ(mine[place], other[place]))
-    known = {each.field for each in hindrances}
-    rest = unique(each for place in places for each in configuration(mine[place], other[place]))
+        pairs = pair_up(runs.with_records(own[place], first.file), runs.with_records(others[place], second.file))
+        found.append(ComparedSubset(*place, own[place], others[place], pairs.num_prompts, changes(pairs)))
+    # each field once: rows of several subsets mostly differ in the same fields
+    hindrances = {d.field: d for place in places for d in conditions_that_differ(own[place], others[place])}
+    every = {d.field: d for place in places for d in configuration(own[place], others[place])}
     return Comparison(
-        first.text,
-        second.text,
-        tuple(hindrances),
-        tuple(each for each in rest if each.field not in known),
-        tuple(found),
-        tuple(runs.unread()),
-    )
+        first.text, second.text, hindrances=tuple(hindrances.values()),
+        differing=tuple(each for name, each in every.items() if name not in hindrances),
+        compared=tuple(found), unread=tuple(runs.unread()),
+    )  # fmt: skip
 
 
 def changes(pairs: Pairs) -> tuple[MetricChange, ...]:
@@ -112,21 +109,11 @@ def changes(pairs: Pairs) -> tuple[MetricChange, ...]:
 
 def configuration(first: Row, second: Row) -> list[FieldDifference]:
     """Returns every field that differs, without the fields of the outcome."""
-    mine, other = (
+    own, others = (
         {name: value for name, value in leaves(row).items() if name.partition(".")[0] not in OUTCOMES}
         for row in (first, second)
     )
-    names = dict.fromkeys([*mine, *other])
-    return [
-        FieldDifference(name, mine.get(name, ABSENT), other.get(name, ABSENT))
-        for name in names
-        if mine.get(name, ABSENT) != other.get(name, ABSENT)
-    ]
-
-
-def unique(found: Any) -> list[FieldDifference]:
-    """Returns each field once: rows of several subsets mostly differ in the same fields."""
-    return list({each.field: each for each in found}.values())
+    return differences(own, others)
 
 
 LABELS = {
@@ -140,17 +127,14 @@ HINDERED = "what must match does not: a change below is that of the conditions a
 def tables(comparison: Comparison) -> list[Table]:
     """Returns a table of the configuration, a table of metrics for every task, and a table of subsets where there
     are several."""
-    wholes = [each for each in comparison.compared if each.subset == "all" or _alone(each, comparison.compared)]
+    num_subsets = Counter(each.task for each in comparison.compared)
+    wholes = [each for each in comparison.compared if each.subset == ALL or num_subsets[each.task] == 1]
     parts = [each for each in comparison.compared if each not in wholes]
     return [
         configuration_table(comparison),
         *(changes_table(each) for each in wholes),
         *([subsets_table(parts)] if parts else []),
     ]
-
-
-def _alone(each: ComparedSubset, compared: Sequence[ComparedSubset]) -> bool:
-    return not any(other.task == each.task and other.subset != each.subset for other in compared)
 
 
 def configuration_table(comparison: Comparison) -> Table:
@@ -172,16 +156,15 @@ def changes_table(each: ComparedSubset) -> Table:
     """A line for each metric of a task and subset."""
     figures = numbers("first", "second", "change", "95 % interval")
     caption = [*_caption(each), *warning_lines([each.first, each.second], ["first", "second"])]
-    rows = [_change_cells(each, change) for change in each.changes]
+    rows = []
+    for change in each.changes:
+        unit = unit_of(change.metric)
+        label, digits, factor = *LABELS.get(change.metric, (unit.label, unit.digits)), unit.factor
+        values = [number(change.first, digits, factor), number(change.second, digits, factor)]
+        if change.metric == "speedup":
+            values = [marked(value, row) for value, row in zip(values, (each.first, each.second), strict=True)]
+        rows.append((label, *values, *_change(change, factor), _remark(change)))
     return Table(f"{each.task} · {each.subset}", (*words("metric", folds=False), *figures, *words("")), rows, caption)
-
-
-def _change_cells(each: ComparedSubset, change: MetricChange) -> tuple[str, ...]:
-    label, digits, factor = _unit(change.metric)
-    values = [number(change.first, digits, factor), number(change.second, digits, factor)]
-    if change.metric == "speedup":
-        values = [marked(value, row) for value, row in zip(values, (each.first, each.second), strict=True)]
-    return label, *values, *_change(change, factor), _remark(change)
 
 
 def subsets_table(parts: Sequence[ComparedSubset]) -> Table:
@@ -217,15 +200,8 @@ def _change(change: MetricChange, factor: float) -> tuple[str, str]:
 def _remark(change: MetricChange) -> str:
     if change.change.low is None:
         return "no interval"
-    words = "" if change.separable else "not separable"
-    return words if change.paired else f"{words}, not paired".removeprefix(", ")
-
-
-def _unit(metric: str) -> tuple[str, int, float]:
-    if metric in LABELS:
-        return *LABELS[metric], 1.0
-    unit = unit_of(metric)
-    return unit.label, unit.digits, unit.factor
+    remarks = {"not separable": not change.separable, "not paired": not change.paired}
+    return ", ".join(remark for remark, holds in remarks.items() if holds)
 
 
 def _caption(each: ComparedSubset) -> list[str]:

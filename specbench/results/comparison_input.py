@@ -1,20 +1,19 @@
 """The inputs of `specbench compare` and `specbench check`: a run, a method of it, or rows of a leaderboard file."""
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from specbench.core.errors import ConfigError, nearest
+from specbench.results.comparable import BASELINE, leaves
 from specbench.results.leaderboard import load
-from specbench.results.row import Row
+from specbench.results.row import ALL, Row
 from specbench.results.runs import ROWS, RecordedRun, finished_run, split_detail
 from specbench.results.units import short
+from specbench.running.records import records_of
 
 VERSIONED = ("task", "method")  # also by their bare names
-LEFT_OUT = ("metrics", "format")
 
 
 def filtered(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
@@ -22,7 +21,7 @@ def filtered(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
 
     Raises ConfigError for an unknown key, and for a value that no row has.
     """
-    chosen = list(rows)
+    kept = list(rows)
     for text in filters:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
@@ -30,34 +29,18 @@ def filtered(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
         known = dict.fromkeys(name for row in rows for name in leaves(row))
         if key not in known:
             raise ConfigError(f"--filter {text}: no row has '{key}': {nearest(key, known)}")
-        found = [row for row in chosen if value in names_of(row, key)]
+        found = [row for row in kept if value in names_of(row, key)]
         if not found:
-            values = dict.fromkeys(str(leaves(row)[key]) for row in chosen if key in leaves(row))
+            values = dict.fromkeys(str(leaves(row)[key]) for row in kept if key in leaves(row))
             raise ConfigError(f"--filter {text}: no row has this value: {nearest(value, values)}")
-        chosen = found
-    return chosen
+        kept = found
+    return kept
 
 
 def names_of(row: Row, key: str) -> tuple[str, ...]:
     """Returns the values of a field that a filter may name: of tasks and methods also the name, and name@version."""
     value = str(leaves(row).get(key))
     return (value, short(value), short(value).partition("@")[0]) if key in VERSIONED else (value,)
-
-
-def leaves(row: Row) -> dict[str, Any]:
-    """Returns every field but the metrics, dotted where it has parts; null and true as JSON writes them."""
-    return _leaves(row.model_dump(mode="json", exclude=set(LEFT_OUT)), "")
-
-
-def _leaves(value: Any, prefix: str) -> dict[str, Any]:
-    if isinstance(value, Mapping) and value:
-        found: dict[str, Any] = {}
-        for key, part in value.items():
-            found |= _leaves(part, f"{prefix}.{key}" if prefix else str(key))
-        return found
-    if value is None or isinstance(value, bool):
-        return {prefix: json.dumps(value)}
-    return {prefix: value}
 
 
 def of_subsets(rows: Sequence[Row], subsets: Sequence[str]) -> list[Row]:
@@ -113,6 +96,37 @@ def read_path(text: str, path: Path) -> ComparisonInput:
     return ComparisonInput(text, path / ROWS, tuple(run.rows), run)
 
 
+def read_baseline(text: str) -> ComparisonInput:
+    """Returns the rows of a run or a leaderboard file, as PATH or PATH:METHOD. Raises ConfigError for anything else."""
+    path, method = split_detail(text)
+    if not path.exists():
+        raise ConfigError(f"--baseline {text}: no such folder or file: give the folder of a run, or a leaderboard file")
+    return _of_method(read_path(text, path), method)
+
+
+def read_candidate(text: str) -> ComparisonInput:
+    """Returns the rows of a run, as RUN or RUN:METHOD. Raises ConfigError for anything else."""
+    path, method = split_detail(text)
+    if not path.is_dir():
+        problem = "is a file" if path.exists() else "no such folder"
+        raise ConfigError(f"--candidate {text}: {problem}: give the folder of a run, as `specbench run` prints it")
+    return _of_method(read_path(text, path), method)
+
+
+def _of_method(found: ComparisonInput, method: str | None) -> ComparisonInput:
+    """Returns the rows of a method and of the baseline. Raises ConfigError where a run's folder has other records than
+    its rows say."""
+    for row in found.run.rows_of(BASELINE) if found.run is not None else ():
+        records = records_of(found.run.records, row.task_name, row.examples, row.repeats) if found.run else []
+        num_found = len({record["example"] for record in records})
+        if row.subset != ALL and num_found != row.n:
+            raise ConfigError(
+                f"{found.text}: {row.task_name}/{row.subset} has a row of n = {row.n} and records of {num_found}: "
+                "repeat its command, which measures what is missing"
+            )
+    return found if method is None else found.of_methods(method, BASELINE)
+
+
 def read_input(text: str, filters: Sequence[str] = ()) -> ComparisonInput:
     """Returns the rows of one method, one for each task and subset, that PATH, PATH:METHOD or FILE:NUMBER names.
 
@@ -140,7 +154,7 @@ def _numbered(found: ComparisonInput, number: int) -> Row:
 
 
 def _only_method(found: ComparisonInput) -> str:
-    """Returns the one method beside the baseline. Raises ConfigError where there are several."""
+    """Returns the only method other than the baseline. Raises ConfigError where there are several."""
     others = [name for name in found.methods if name != "ar"] or found.methods
     if len(others) > 1:
         raise ConfigError(f"{found.text}: has rows of {', '.join(others)}: choose one, as {found.text}:{others[0]}")
@@ -158,7 +172,7 @@ def _check_one_each(found: ComparisonInput) -> None:
             )
 
 
-def chosen(found: ComparisonInput, tasks: Sequence[str], subsets: Sequence[str]) -> ComparisonInput:
+def select_rows(found: ComparisonInput, tasks: Sequence[str], subsets: Sequence[str]) -> ComparisonInput:
     """Returns the rows of these tasks and subsets; all where none is named. Raises ConfigError for an unknown one."""
     for option, names, known in (
         ("--task", tasks, {row.task_name for row in found.rows}),

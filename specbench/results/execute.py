@@ -1,4 +1,4 @@
-"""One `specbench run`: what was asked for → specs, data, models, records, rows."""
+"""One `specbench run`: a request → specs, data, models, records, rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,11 +16,9 @@ from specbench.results.captions import why_unscored
 from specbench.results.environment import check_takes, environment
 from specbench.results.greedy import ties_of_records
 from specbench.results.leaderboard import check_writable, write
-from specbench.results.measurement import MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.results.plots import check_plot, draw
-from specbench.results.quality import ScoringSpec
 from specbench.results.row import Row
-from specbench.results.rows import MeasuredRun
+from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.running import runner
 from specbench.running.blocks import blocks, what_blocks_are
 from specbench.running.calibration import without_calibration
@@ -35,7 +33,6 @@ from specbench.running.request import Request
 from specbench.running.run_folder import RunFolder, default_folder, write_specs
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
-from specbench.specs.task import TaskSpec
 from specbench.tasks.judge.judgements import with_recorded
 from specbench.tasks.judge.judging import Judging
 
@@ -93,11 +90,11 @@ def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequenc
     for cell in cells:
         if cell.task.generation.temperature != 0:
             continue
-        chosen = [r for r in records if (r["task"], r["subset"]) == (cell.task.name, cell.subset)]
-        ids = prompts(cell, models, chosen, spec.chat)
+        own = [r for r in records if (r["task"], r["subset"]) == (cell.task.name, cell.subset)]
+        ids = prompts(cell, models, own, spec.chat)
         for method in spec.methods:
-            alike = with_the_same_history(chosen, method.name)
-            found = ties_of_records(alike, method, models.target, ids)
+            same_prompts = with_the_same_history(own, method.name)
+            found = ties_of_records(same_prompts, method, models.target, ids)
             if found is not None:
                 num_different, num_near_ties, tolerance = found
                 yield Ties(task=cell.task.name, subset=cell.subset, method=method.name, num_different=num_different,
@@ -196,9 +193,7 @@ def measure_into(
 
         def rows_of(records: Sequence[Record], judge: str | None) -> list[Row]:
             known = {record_key(record): record for record in records}
-            return MeasuredRun(
-                folder.identity, spec.tasks, spec.methods, measurement, known, judge, scoring_of_cells(cells)
-            ).rows()
+            return MeasuredRun(folder.identity, spec.tasks, spec.methods, measurement, known, judge).rows()
 
         records, judge = with_recorded(measured, cells, folder.path, console)
         rows = rows_of(records, judge)
@@ -210,12 +205,6 @@ def measure_into(
             rows = rows_of(records, judging.settings.signature)
             write(folder.leaderboard, rows)
     return records, rows
-
-
-def scoring_of_cells(cells: Sequence[Cell]) -> Callable[[TaskSpec, str], ScoringSpec]:
-    """Returns a function that gives the scorer and language of a task's subset, with the scorers that exist already."""
-    found = {(cell.task.name, cell.subset): ScoringSpec(cell.scorer, cell.task.language) for cell in cells}
-    return lambda task, subset: found[task.name, subset]
 
 
 def measure(

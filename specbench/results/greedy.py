@@ -32,19 +32,23 @@ def compare(
 ) -> Greedy:
     """Returns how greedy outputs differ from AR's answers: one output per answer, made while `num_judged` draft
     tokens were judged. Only those that differ are scored again."""
-    found = [
-        difference(target, answer, output, tolerance, decode_text)
-        for answer, output in zip(answers, outputs, strict=True)
-    ]
-    differences = [each for each in found if each is not None]
-    serious = [each for each in differences if not each.near_tie]
+    found = differences(target, answers, outputs, tolerance, decode_text)
+    serious = [each for each in found if not each.near_tie]
     return Greedy(
-        num_prompts=len(answers), num_equal=len(answers) - len(differences),
-        num_near_ties=len(differences) - len(serious),
-        num_judged=num_judged,
-        median_position=median(each.position for each in differences) if differences else None,
-        example=next(iter([*serious, *differences]), None),
+        num_prompts=len(answers), num_equal=len(answers) - len(found), num_near_ties=len(found) - len(serious),
+        num_judged=num_judged, median_position=median(each.position for each in found) if found else None,
+        example=next(iter([*serious, *found]), None),
     )  # fmt: skip
+
+
+def differences(
+    target: ScoringModel, answers: Sequence[BaselineAnswer], outputs: Sequence[list[int]], tolerance: float,
+    decode_text: DecodeText = str,
+) -> list[TokenDifference]:  # fmt: skip
+    """Returns the first difference of each output that is not the answer."""
+    pairs = zip(answers, outputs, strict=True)
+    found = [difference(target, answer, output, tolerance, decode_text) for answer, output in pairs]
+    return [each for each in found if each is not None]
 
 
 def difference(
@@ -57,9 +61,9 @@ def difference(
         return None
     tokens = [ids[position] if position < len(ids) else None for ids in (answer.token_ids, output)]
     gap = None
-    chosen = [token for token in tokens if token is not None]
-    if len(chosen) == 2:
-        gap = logit_gap(target, [*answer.prompt_ids, *answer.token_ids[:position]], chosen)
+    ids = [token for token in tokens if token is not None]
+    if len(ids) == 2:
+        gap = logit_gap(target, [*answer.prompt_ids, *answer.token_ids[:position]], ids)
     ar_token, method_token = (None if token is None else decode_text([token]) for token in tokens)
     return TokenDifference(
         prompt=answer.name, position=position, ar_token=ar_token, method_token=method_token, gap=gap,
@@ -93,8 +97,8 @@ def measure_noise(target: ScoringModel, answers: Sequence[BaselineAnswer], max_q
     for answer in answers:
         alone = forced(target, answer, repeat(1))
         others = [forced(target, answer, cycle(range(2, max(2, max_query_length) + 1))), whole(target, answer)]
-        chosen = torch.tensor(answer.token_ids, device=alone.device)
-        num_changed += any(bool((rows.argmax(-1) != chosen).any()) for rows in others)
+        ids = torch.tensor(answer.token_ids, device=alone.device)
+        num_changed += any(bool((rows.argmax(-1) != ids).any()) for rows in others)
         num_positions += len(answer.token_ids)
         step = torch.finfo(alone.dtype).eps * float(alone.abs().max())
         smallest_step = max(smallest_step, step)
@@ -161,8 +165,14 @@ def ties_of_records(
         for record in found
     ]
     outputs = [record["methods"][method.name]["token_ids"] for record in found]
-    measured = [
+    tolerance = near_tie_tolerance(target, answers, method.most_draft_tokens + 1)
+    near_ties = [each.near_tie for each in differences(target, answers, outputs, tolerance)]
+    return len(found), sum(near_ties), tolerance
+
+
+def near_tie_tolerance(target: ScoringModel, answers: Sequence[BaselineAnswer], max_query_length: int) -> float:
+    """Returns the tolerance in logits, measured along the beginnings of the first answers."""
+    beginnings = [
         BaselineAnswer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]
     ]
-    noise = measure_noise(target, measured, method.most_draft_tokens + 1)
-    return len(found), compare(target, answers, outputs, noise.tolerance, str).num_near_ties, noise.tolerance
+    return measure_noise(target, beginnings, max_query_length).tolerance

@@ -1,8 +1,8 @@
 """The leaderboard file: reads, checks and writes its rows."""
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_place, locked, write_atomically
-from specbench.results.row import DIGEST, FORMAT, Evidence, Family, GroupNumbers, Row, digest_of, sealed
+from specbench.results.row import DIGEST, FORMAT, Evidence, Row, digest_of, sealed
 
 
 def load(path: Path | str) -> list[Row]:
@@ -104,63 +104,55 @@ def not_written(path: Path, error: OSError) -> ConfigError:
     )
 
 
-def merge(
-    path: Path | str, rows: Sequence[Row], check: Callable[[Sequence[Row]], None] = lambda rows: None
-) -> list[Row]:
-    """Put rows into the file: a row with the same key is replaced, and one without a judge by the same with one; all
-    others are kept. Returns all rows. `check` is asked with the rows that the file holds before anything is written,
-    and may raise."""
+@contextmanager
+def edited(path: Path | str, *, may_be_absent: bool = True) -> Iterator[list[Row]]:
+    """Yields the rows of a file for changes, and writes them when the block ends without an error. No other process
+    changes the file meanwhile."""
     path = Path(path).resolve()
-    with ExitStack() as held:
-        try:  # the lock is a file beside it: the file itself is replaced, so a lock on it would guard nothing
-            held.enter_context(locked(path.with_name(f".{path.name}.lock"), wait=True))
+    with ExitStack() as stack:
+        try:  # the lock is another file: the file itself is replaced, so a lock on it would guard nothing
+            stack.enter_context(locked(path.with_name(f".{path.name}.lock"), wait=True))
         except OSError as error:
             raise not_written(path, error) from error
-        merged = {row.key: row for row in load(path)} if path.exists() else {}
-        check(list(merged.values()))
-        for row in rows:
-            unjudged = row.model_copy(update={"signatures": {}}).key
-            if unjudged != row.key:
-                merged.pop(unjudged, None)
-            merged[row.key] = row
-        write(path, list(merged.values()))
-    return list(merged.values())
+        rows = [] if may_be_absent and not path.exists() else load(path)
+        yield rows
+        write(path, rows)
+
+
+def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
+    """Put rows into the file, as `merged` does. Returns all rows."""
+    with edited(path) as known:
+        known[:] = merged(known, rows)
+    return known
+
+
+def merged(known: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows together: a row with the same key is replaced, and one without a judge by the same with one; all
+    others are kept."""
+    found = {row.key: row for row in known}
+    for row in rows:
+        unjudged = row.model_copy(update={"signatures": {}}).key
+        if unjudged != row.key:
+            found.pop(unjudged, None)
+        found[row.key] = row
+    return list(found.values())
 
 
 def set_verdicts(path: Path | str, verdict_of: Callable[[Row], tuple[str, Evidence] | None]) -> int:
-    """Change the verdict and evidence of the rows for which `verdict_of` returns them; returns how many. A later run
-    of the same configuration replaces the row with its verdict."""
-    names = ("verdict", "evidence")
-
-    def changed(row: Row) -> dict[str, Any] | None:
-        found = verdict_of(row)
-        return dict(zip(names, found, strict=True)) if found else None
-
-    return _update(path, changed)
+    """Change the verdict and evidence of the rows for which `verdict_of` returns them; returns how many."""
+    return set_fields(path, ("verdict", "evidence"), verdict_of)
 
 
-def set_fairness(path: Path | str, fairness_of: Callable[[Row], GroupNumbers | Family | None]) -> int:
-    """Set the `fairness` of the rows for which `fairness_of` returns it; returns how many. A later run of the same
-    configuration replaces the row."""
-
-    def changed(row: Row) -> dict[str, Any] | None:
-        found = fairness_of(row)
-        return None if found is None else {"fairness": found}
-
-    return _update(path, changed)
-
-
-def _update(path: Path | str, changed: Callable[[Row], dict[str, Any] | None]) -> int:
-    """Change fields of the rows for which `changed` gives some; returns how many."""
-    path = Path(path).resolve()
-    with ExitStack() as held:
-        try:
-            held.enter_context(locked(path.with_name(f".{path.name}.lock"), wait=True))
-        except OSError as error:
-            raise not_written(path, error) from error
-        rows = [(row, changed(row)) for row in load(path)]
-        write(path, [row.model_copy(update=fields) if fields else row for row, fields in rows])
-    return sum(fields is not None for _, fields in rows)
+def set_fields(path: Path | str, names: Sequence[str], values_of: Callable[[Row], tuple[Any, ...] | None]) -> int:
+    """Change fields of the rows for which `values_of` returns their values; returns how many. A later run of the same
+    configuration replaces the row with them."""
+    with edited(path, may_be_absent=False) as rows:
+        found = [(row, values_of(row)) for row in rows]
+        rows[:] = [
+            row if values is None else row.model_copy(update=dict(zip(names, values, strict=True)))
+            for row, values in found
+        ]
+    return sum(values is not None for _, values in found)
 
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -10,22 +10,8 @@ log-normal with sigma 1:
                                       30         82.7   84.5         93.7
                                      100         88.6   88.8         94.5
                                      250         90.9   90.4         95.2
-    speed-up that rises with length    5         77.4   76.1         92.5
-                                      10         84.6   82.4         92.9
-                                      16         87.5   85.4         96.7
-                                      30         89.6   88.0         95.8
-                                     100         92.2   90.9         95.8
-                                     250         93.9   92.6         95.9
-    acceptance rate, pooled            5         79.5   77.8         90.7
-                                      10         86.3   84.0         91.0
-                                      16         87.9   85.5         97.0
-                                      30         90.5   88.3         97.1
-                                     100         92.9   91.1         96.5
-    accuracy, 0.9                      5         39.5   39.5         99.3
-                                      10         64.5   64.5         98.9
-                                      16         79.2   79.1         98.3
-                                      30         94.6   94.4         97.3
-                                     100         95.7   96.6         93.7
+
+Those of speed-ups that rise with length, of acceptance rates and of accuracies hold it in 90.7 to 99.3 %.
 
 The price is width. The median width of speed-ups' intervals is at n = 5 and 16 about twice that of the percentiles', at
 n = 100 1.3 times; the 95th percentile at n = 16 four times (3.3 and 0.8, for a speed-up of 2), at n = 100 over twice.
@@ -182,8 +168,8 @@ def standard_error(columns: Array) -> float:
 
 def are_equal(columns: Array) -> bool:
     """Returns whether no prompt has an influence on the ratio of the sums: in [2, num_prompts] every prompt has the
-    same ratio; in [4 or 8, num_prompts] every prompt's shares of the sums cancel, as for one method beside itself.
-    To first order no resample can then have another ratio."""
+    same ratio; in [4 or 8, num_prompts] every prompt's shares of the sums cancel, as for one method and itself. To
+    first order no resample can then have another ratio."""
     sums = columns.sum(axis=1)
     ratio = sums[0] / sums[1]
     if len(columns) == 2:

@@ -4,24 +4,175 @@ Intervals (see `results.bootstrap`) are over prompts, each with its repeats and 
 medians have none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from specbench.results.acceptance import (
-    acceptance,
-    accepted_tokens_per_step,
-    allocated_share,
-    new_tokens,
-    timed_tokens,
-    with_own_passes,
-)
-from specbench.results.bootstrap import SHARE, Metric, Prompts
+import numpy as np
+
+from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
 from specbench.results.quality import ScoringSpec, quality
-from specbench.results.warnings import ar_drift
-from specbench.running.records import Generation, Record, check_counts, name_of
+from specbench.results.warnings import drift_of
+from specbench.running.records import (
+    ACCEPTED,
+    DRAFTED,
+    EMITTED,
+    JUDGED,
+    Generation,
+    Record,
+    check_counts,
+    name_of,
+    step_sum,
+)
 from specbench.running.run_folder import RecordedMethod
 from specbench.specs.method import MethodSpec
+
+
+def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
+    """Returns the generation with each pass under the model that ran it. The decode loop calls every pass of a model
+    that decodes alone the target's. `decodes_with`: of the method; with "random" the record says which model decoded
+    (`decoded_by`).
+
+    Raises ValueError for a record without `decoded_by`.
+    """
+    decoder = generation.get("decoded_by") if decodes_with == "random" else decodes_with
+    if decoder is None:
+        raise ValueError("has no decoded_by: which model decoded this query")
+    if decoder == "target":
+        return generation
+    passes = {"target": [], "draft": generation["passes"]["target"]}
+    return {**generation, "passes": passes, "decoded_by": decoder}
+
+
+def is_drafted_alone(generation: Generation) -> bool:
+    """Returns whether the drafter decoded without the target. `generation`: from `with_own_passes`."""
+    return generation.get("decoded_by") == "drafter"
+
+
+def new_tokens(generation: Generation) -> int:
+    return len(generation["token_ids"])
+
+
+def timed_tokens(generation: Generation) -> int:
+    """Returns the tokens that decode_seconds covers: all but those that exist when its clock starts. That is one
+    token, unless an external decoder reported several first tokens, or none."""
+    return new_tokens(generation) - int(generation.get("external", {}).get("num_first_tokens", 1))
+
+
+def target_passes(generation: Generation) -> int | None:
+    """Returns the number of target passes, the prefill included; None for an external decoder that does not report
+    it."""
+    if "external" in generation:
+        num_passes: int | None = generation["external"]["num_target_passes"]
+        return num_passes
+    return 0 if is_drafted_alone(generation) else len(generation["steps"]) + 1
+
+
+def tokens_of_passes(generation: Generation) -> tuple[int, int]:
+    """Returns the emitted tokens and the target passes that emitted them; (0, 0) where the passes are unknown.
+
+    Where the steps are known, a prefill that emits a token by itself is left out, and so is its token.
+    """
+    num_passes, num_steps = target_passes(generation), len(generation["steps"])
+    if not num_passes:
+        return 0, 0
+    if "external" in generation and (num_steps == 0 or num_passes == num_steps):
+        return new_tokens(generation), num_passes
+    return step_sum(generation, EMITTED), num_steps
+
+
+Sides = Sequence[Sequence[Generation]]  # of each side its generations, in the same order of prompts
+Columns = list[list[float]]  # two of each side, of all generations
+
+
+def speed_columns(sides: Sides) -> Columns:
+    """Returns tokens and seconds of each side. A generation of one token has no speed: it is left out on every side,
+    so that all sides are of the same answers."""
+    timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
+    return [
+        [float(value(g) * keep) for g, keep in zip(generations, timed, strict=True)]
+        for generations in sides for value in (timed_tokens, lambda g: g["decode_seconds"])
+    ]  # fmt: skip
+
+
+def length_columns(sides: Sides) -> Columns:
+    """Returns emitted tokens and target passes of each side. A generation without a pass has no tokens per pass: it
+    is left out on every side."""
+    counts = [list(map(tokens_of_passes, generations)) for generations in sides]
+    known = [min(passes for _, passes in each) > 0 for each in zip(*counts, strict=True)]
+    return [
+        [float(each[part] * keep) for each, keep in zip(side, known, strict=True)] for side in counts for part in (0, 1)
+    ]
+
+
+def acceptance_rates(own: Sequence[Generation]) -> list[float | None]:
+    """Returns accepted ÷ judged tokens of each generation; None where none was judged."""
+    return [step_sum(g, ACCEPTED) / judged if (judged := step_sum(g, JUDGED)) else None for g in own]
+
+
+def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[str, Any]) -> dict[str, Metric]:
+    """Returns the metrics of acceptance and of target passes. A query that the drafter decoded alone has no target
+    pass: it counts in `target_passes_per_token`, and has no acceptance length."""
+    drafted, judged, accepted = ([step_sum(g, column) for g in own] for column in (DRAFTED, JUDGED, ACCEPTED))
+    num_steps = [len(g["steps"]) for g in own]
+    passes = [target_passes(g) for g in own]
+    num_new = [new_tokens(g) for g in own]
+    any_judged = sum(judged) > 0  # where nothing is judged (ar, draft-only) there is no acceptance to speak of
+    threshold = verification.get("threshold") if verification.get("rule") == "fuzzy" else None
+
+    def over_values(lists: Sequence[Sequence[float]], bounds: Bounds | None = None) -> Metric:
+        return prompts.ratio([sum(values) for values in lists], [len(values) for values in lists], bounds=bounds)
+
+    def per_position(key: str, bounds: Bounds | None = None) -> Metric:
+        columns = [g["positions"].get(key) or [] for g in own]
+        return over_values([[value for value in column if value is not None] for column in columns], bounds)
+
+    return {
+        "acceptance_rate": prompts.mean(acceptance_rates(own), SHARE),
+        "acceptance_rate_pooled": prompts.ratio(accepted, judged, bounds=SHARE),
+        "acceptance_rate_expected": per_position("overlap", SHARE),
+        # of drafters that do not propose the end of a text; of all others it equals acceptance_rate_expected
+        **(
+            {"acceptance_rate_unconditional": over_values([g.get("draw_overlap") or [] for g in own], SHARE)}
+            if any("draw_overlap" in g for g in own)
+            else {}
+        ),
+        "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)], SHARE),
+        "mean_acceptance_length": prompts.ratio(*length_columns([own])),
+        "accepted_length": prompts.ratio(accepted, num_steps) if any_judged else Metric(),
+        "drafter_share": prompts.ratio(accepted, num_new, bounds=SHARE) if any_judged else Metric(),
+        # the prefill is the target pass that gives the first token
+        "target_passes_per_token": prompts.ratio(
+            [n or 0 for n in passes], [t * (n is not None) for t, n in zip(num_new, passes, strict=True)]
+        ),
+        # new_tokens · drafter_share · T of each example, as published: arXiv:2502.20704; its own caveats apply
+        "divergence_bound": Metric() if threshold is None else prompts.mean([a * threshold for a in accepted]),
+        "mean_divergence": per_position("divergence"),
+    }
+
+
+def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -> tuple[int, ...] | None:
+    """Returns a histogram: element k is the number of target passes after the prefill in which k draft tokens were
+    accepted, k from 0 to `num_draft_tokens`.
+
+    Returns None for an external decoder, and where no answer has a target pass. Queries that the drafter decoded alone
+    are left out.
+    """
+    verified = [g for g in own if not is_drafted_alone(g)]
+    if not verified or any("external" in g for g in verified):
+        return None
+    counts = Counter(step[ACCEPTED] for g in verified for step in g["steps"])
+    return tuple(counts[length] for length in range(num_draft_tokens + 1))
+
+
+def allocated_share(prompts: Prompts, own: Sequence[Generation]) -> Metric:
+    """Returns `drafter_share` of random allocation: the new tokens of the queries that the drafter decoded ÷ all new
+    tokens."""
+    num_new = [new_tokens(g) for g in own]
+    alone = [n * is_drafted_alone(g) for n, g in zip(num_new, own, strict=True)]
+    return prompts.ratio(alone, num_new, bounds=SHARE)
+
 
 PER_PASS = (
     "draft_prefill_seconds", "draft_seconds", "verify_seconds", "overhead_seconds", "overhead_share", "cost_ratio",
@@ -32,27 +183,20 @@ def speeds(
     prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation], *, is_baseline: bool
 ) -> dict[str, Metric]:
     """Returns tokens, tokens per second, and speed-ups over the baseline on the same prompts."""
-    # The clock starts at the first token, so that token is not counted. A pair with a generation of one token has no
-    # speed and is left out on both sides: speedup is then the ratio of the two speeds shown beside it.
-    timed = [min(timed_tokens(a), timed_tokens(b)) > 0 for a, b in zip(own, baseline, strict=True)]
-
-    def per_second(generations: Sequence[Generation]) -> tuple[list[float], list[float]]:
-        kept = list(zip(generations, timed, strict=True))
-        return ([timed_tokens(g) * keep for g, keep in kept], [g["decode_seconds"] * keep for g, keep in kept])
-
-    def end_to_end(generations: Sequence[Generation]) -> tuple[list[float], list[float]]:
-        seconds = [(g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in generations]
-        return [new_tokens(g) for g in generations], seconds
-
-    own_speed, baseline_speed = per_second(own), per_second(baseline)
-    same = Metric(value=1.0)  # AR beside itself: exact, not measured
+    # speedup is the ratio of the two speeds that are shown with it, of the same answers
+    columns = speed_columns([own, baseline])
+    end_to_end = [
+        [float(value(g)) for g in side] for side in (own, baseline)
+        for value in (new_tokens, lambda g: (g["ttft_seconds"] or 0.0) + g["decode_seconds"])
+    ]  # fmt: skip
+    same = Metric(value=1.0)  # AR compared with itself: exact, not measured
     return {
-        "num_prompts_timed": Metric(value=len(set(prompts.cluster[timed].tolist()))),
+        "num_prompts_timed": Metric(value=len(set(prompts.cluster[np.array(columns[0]) > 0].tolist()))),
         "new_tokens": Metric(value=sum(new_tokens(g) for g in own)),
-        "tokens_per_second": prompts.ratio(*own_speed),
-        "tokens_per_second_ar": prompts.ratio(*baseline_speed),
-        "speedup": same if is_baseline else prompts.ratio(*own_speed, *baseline_speed),
-        "speedup_e2e": same if is_baseline else prompts.ratio(*end_to_end(own), *end_to_end(baseline)),
+        "tokens_per_second": prompts.ratio(*columns[:2]),
+        "tokens_per_second_ar": prompts.ratio(*columns[2:]),
+        "speedup": same if is_baseline else prompts.ratio(*columns),
+        "speedup_e2e": same if is_baseline else prompts.ratio(*end_to_end),
     }
 
 
@@ -61,34 +205,49 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
     draft_passes = [seconds for g in own for _, seconds in g["passes"]["draft"]]
     token_passes = [seconds for g in baseline for length, seconds in g["passes"]["target"] if length == 1]
     draft_pass, token_pass = _median(draft_passes), _median(token_passes)
-    found = {
-        "ttft_seconds": Metric(value=_known_median([g["ttft_seconds"] for g in own])),
-        "draft_prefill_seconds": Metric(value=_known_median([g["draft_prefill_seconds"] for g in own])),
-        "tpot_seconds": Metric(
-            value=_median([g["decode_seconds"] / timed_tokens(g) for g in own if timed_tokens(g) > 0])
-        ),
-        "draft_seconds": Metric(value=sum(draft_passes)),
-        "verify_seconds": Metric(value=sum(seconds for g in own for _, seconds in g["passes"]["target"])),
-        "overhead_seconds": Metric(value=sum(_overhead(g) for g in own)),
-        **_parts_of_overhead(own),
-        "overhead_share": _overhead_share(prompts, own),
-        "overhead_share_ar": _overhead_share(prompts, baseline),
+    overheads = [[_overhead(g) for g in side] for side in (own, baseline)]
+    shares = [
+        prompts.ratio(seconds, [g["decode_seconds"] for g in side], bounds=SHARE)
+        for seconds, side in zip(overheads, (own, baseline), strict=True)
+    ]
+    parts = {name: [g.get(name) for g in own] for name in ("rule_seconds", "tokenizer_seconds")}
+    sums = {name: None if None in column else sum(filter(None, column)) for name, column in parts.items()}
+    other = None if None in sums.values() else sum(overheads[0]) - sum(filter(None, sums.values()))
+    values = {
+        "ttft_seconds": _median(g["ttft_seconds"] for g in own),
+        "draft_prefill_seconds": _median(g["draft_prefill_seconds"] for g in own),
+        "tpot_seconds": _median(g["decode_seconds"] / timed_tokens(g) for g in own if timed_tokens(g) > 0),
+        "draft_seconds": sum(draft_passes),
+        "verify_seconds": sum(seconds for g in own for _, seconds in g["passes"]["target"]),
+        "overhead_seconds": sum(overheads[0]),
+        **sums,  # unknown where an answer does not record them
+        "other_seconds": other,
+    }  # fmt: skip
+    found = {name: Metric(value=value) for name, value in values.items()} | {
+        "overhead_share": shares[0], "overhead_share_ar": shares[1],
         "cost_ratio": Metric(value=draft_pass / token_pass if draft_pass is not None and token_pass else None),
-    }
+    }  # fmt: skip
     if any("external" in generation for generation in own):
         found |= {name: Metric() for name in PER_PASS}
     return found
 
 
-def _parts_of_overhead(own: Sequence[Generation]) -> dict[str, Metric]:
-    """Returns the parts of the overhead; None where an answer does not record them."""
-    told: dict[str, list[float | None]] = {
-        name: [g.get(name) for g in own] for name in ("rule_seconds", "tokenizer_seconds")
-    }
-    sums = {name: sum(filter(None, values)) if None not in values else None for name, values in told.items()}
-    known = [value for value in sums.values() if value is not None]
-    other = sum(_overhead(g) for g in own) - sum(known) if len(known) == len(sums) else None
-    return {name: Metric(value=value) for name, value in (sums | {"other_seconds": other}).items()}
+def ar_drift(records: Sequence[Record]) -> Metric:
+    """Returns how AR's speed changed during the run (`drift_of`), over the answers with a timed token; null where a
+    record has no `measured_at`."""
+    if any(record.get("measured_at") is None for record in records):
+        return Metric()
+    ordered = sorted(records, key=lambda record: float(record["measured_at"]))
+    timed = [record for record in ordered if timed_tokens(record["methods"]["ar"]) > 0]
+    numbers: dict[tuple[str, int], int] = {}
+    prompts = np.array([numbers.setdefault((r["subset"], r["example"]), len(numbers)) for r in timed], dtype=np.int64)
+    baseline = [record["methods"]["ar"] for record in timed]
+    return drift_of(
+        np.array([g["decode_seconds"] for g in baseline], dtype=np.float64),
+        np.array([timed_tokens(g) for g in baseline], dtype=np.float64),
+        np.array([record["prompt_tokens"] for record in timed], dtype=np.float64),
+        prompts,
+    )
 
 
 def expected_speedup(
@@ -104,39 +263,28 @@ def expected_speedup(
     return tokens_per_step / (num_draft_tokens * cost_ratio + verification_cost)
 
 
-def _overhead_share(prompts: Prompts, generations: Sequence[Generation]) -> Metric:
-    return prompts.ratio(
-        [_overhead(g) for g in generations], [g["decode_seconds"] for g in generations], bounds=SHARE
-    )  # fmt: skip
-
-
 def _overhead(generation: Generation) -> float:
     passes = generation["passes"]["target"] + generation["passes"]["draft"]
     return float(generation["decode_seconds"] - sum(seconds for _, seconds in passes))
 
 
-def _known_median(values: Sequence[float | None]) -> float | None:
-    return _median([value for value in values if value is not None])
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
-
-
-__all__ = ["Metric", "expected_speedup", "metrics_of", "summarize"]
+def _median(values: Iterable[float | None]) -> float | None:
+    """Returns the median of the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def metrics_of(
-    records: Sequence[Record], method: MethodSpec, seed: int = 0, asked: Mapping[str, ScoringSpec] | None = None
+    records: Sequence[Record], method: MethodSpec, seed: int = 0, scoring: Mapping[str, ScoringSpec] | None = None
 ) -> dict[str, Metric]:
-    """Returns every metric of a method over the records, by its specification. `asked`: scorer and language by
+    """Returns every metric of a method over the records, by its specification. `scoring`: scorer and language by
     subset."""
     taken = routes_taken(records, method)
     part = method.route(taken[0]) if len(taken) == 1 else method
     return summarize(
         records, method.name, num_draft_tokens=part.most_draft_tokens, verification=method.verification.model_dump(),
         decodes_with=method.decodes_with, drafts_token_by_token=part.drafts_token_by_token, seed=seed,
-        asked=asked,
+        scoring=scoring,
     )  # fmt: skip
 
 
@@ -163,23 +311,17 @@ def routes_taken(records: Sequence[Record], method: MethodSpec) -> list[str]:
 
 
 def summarize(
-    records: Sequence[Record],
-    method: str,
-    *,
-    num_draft_tokens: int,
-    verification: dict[str, Any],
-    decodes_with: str = "target",
-    drafts_token_by_token: bool = True,
-    seed: int = 0,
-    asked: Mapping[str, ScoringSpec] | None = None,
-) -> dict[str, Metric]:
+    records: Sequence[Record], method: str, *, num_draft_tokens: int, verification: dict[str, Any],
+    decodes_with: str = "target", drafts_token_by_token: bool = True, seed: int = 0,
+    scoring: Mapping[str, ScoringSpec] | None = None,
+) -> dict[str, Metric]:  # fmt: skip
     """Returns every metric of one method over the records, each paired to AR on the same prompts.
 
     `verification`: the rule with its options, flat: {"rule": "fuzzy", "threshold": 0.3, …}. `decodes_with`: "drafter"
     where the drafter decodes alone: every pass is then a draft pass; "random" where it does so in the queries whose
     record has `decoded_by` the drafter. Speeds and scores are over all queries, `mean_acceptance_length` over those
     with target passes. `drafts_token_by_token`: needed for `speedup_expected`, which assumes a draft pass for each
-    draft token. `asked`: scorer and language by subset; without it the one score of each record is its accuracy.
+    draft token. `scoring`: scorer and language by subset; without it the one score of each record is its accuracy.
 
     Where queries took several routes, each with a drafter of its own, `cost_ratio` and all that is computed from it are
     null.
@@ -192,8 +334,8 @@ def summarize(
     own = [_own(record, method, decodes_with) for record in records]
     baseline = [record["methods"]["ar"] for record in records]
     prompts, expected = Prompts.of(records, seed), Metric()
-    scores = quality(prompts, records, own, baseline, asked or {})
-    if method == "ar":  # beside itself: exact, not measured
+    scores = quality(prompts, records, own, baseline, scoring or {})
+    if method == "ar":  # compared with itself: exact, not measured
         same = {name for name, metric in scores.items() if name.endswith("_difference") and metric.value == 0}
         scores |= dict.fromkeys(same, Metric(value=0.0))
     metrics = {
@@ -206,7 +348,7 @@ def summarize(
     if decodes_with == "random":
         metrics["drafter_share"] = allocated_share(prompts, own)
     if decodes_with != "target":
-        metrics["draft_prefill_seconds"] = Metric()  # part of ttft_seconds, and not measured apart
+        metrics["draft_prefill_seconds"] = Metric()  # part of ttft_seconds, and not measured by itself
     if len({generation.get("route") for generation in own}) > 1:
         metrics["cost_ratio"] = Metric()
     rate, cost = metrics["acceptance_rate"].value, metrics["cost_ratio"].value

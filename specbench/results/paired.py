@@ -10,11 +10,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from specbench.results.acceptance import timed_tokens, tokens_of_passes, with_own_passes
+import numpy as np
+
 from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.metrics import Columns, acceptance_rates, length_columns, speed_columns, with_own_passes
 from specbench.results.quality import ScoringSpec, quality
 from specbench.results.row import Row
-from specbench.running.records import ACCEPTED, JUDGED, Generation, Key, Record, record_key, step_sum
+from specbench.running.records import Generation, Key, Record, record_key
 from specbench.running.run_folder import RecordedMethod
 from specbench.specs.method import MethodSpec
 
@@ -54,16 +56,10 @@ def unpaired_ratio(baseline: Metric, candidate: Metric) -> Metric:
         return Metric(value=ratio)
     before_low, before_high, low, high = (math.log(end) for end in ends if end is not None)
     before, now = math.log(baseline.value), math.log(candidate.value)
-    return _with_ends(ratio, -math.hypot(now - low, before_high - before), math.hypot(high - now, before - before_low))
-
-
-def _with_ends(ratio: float, below: float, above: float) -> Metric:
-    """Returns a ratio with ends at these distances on the log scale; without ends where they overflow."""
-    try:
-        low, high = ratio * math.exp(below), ratio * math.exp(above)
-    except OverflowError:
-        return Metric(value=ratio)
-    return Metric(value=ratio, low=low, high=high) if math.isfinite(high) else Metric(value=ratio)
+    with np.errstate(over="ignore"):
+        least = ratio * np.exp(-math.hypot(now - low, before_high - before))
+        most = ratio * np.exp(math.hypot(high - now, before - before_low))
+    return Metric(value=ratio, low=least, high=most) if np.isfinite(most) else Metric(value=ratio)
 
 
 def widened_ratio(ratio: Metric, by: float) -> Metric:
@@ -72,31 +68,6 @@ def widened_ratio(ratio: Metric, by: float) -> Metric:
         return ratio
     low, high = (ratio.value * (end / ratio.value) ** by for end in (ratio.low, ratio.high))
     return Metric(value=ratio.value, low=low, high=high)
-
-
-Sides = Sequence[Sequence[Generation]]  # of each side its generations, in the same order of prompts
-Columns = list[list[float]]  # two of each side, of all generations
-
-
-def speed_columns(sides: Sides) -> Columns:
-    """Returns tokens and seconds of each side. A generation of one token has no speed: it is left out on every side,
-    so that all sides are of the same answers."""
-    timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
-    return [
-        [float(value(g) * keep) for g, keep in zip(generations, timed, strict=True)]
-        for generations in sides
-        for value in (timed_tokens, lambda g: g["decode_seconds"])
-    ]
-
-
-def length_columns(sides: Sides) -> Columns:
-    """Returns emitted tokens and target passes of each side. A generation without a pass has no tokens per pass: it
-    is left out on every side."""
-    counts = [list(map(tokens_of_passes, generations)) for generations in sides]
-    known = [min(passes for _, passes in each) > 0 for each in zip(*counts, strict=True)]
-    return [
-        [float(each[part] * keep) for each, keep in zip(side, known, strict=True)] for side in counts for part in (0, 1)
-    ]
 
 
 Kind = Literal["ratio", "difference"]
@@ -142,19 +113,19 @@ class MetricChange:
 
 def own(row: Row, metric: str) -> Metric:
     """Returns a row's metric. AR's speed-up over itself is exact: its interval is the value."""
-    found = row.metrics.get(metric, Metric())
+    found = row.metric(metric)
     exact = metric in OVER_AR and row.method_name == "ar" and found.value == 1
     return Metric(value=1.0, low=1.0, high=1.0) if exact else found
 
 
 @dataclass(frozen=True)
 class RowWithRecords:
-    """A row with its records, method and scorers; without records `method` and `asked` are None."""
+    """A row with its records, method and scorers; without records `method` and `scoring` are None."""
 
     row: Row
     records: Sequence[Record] = ()
     method: MethodSpec | RecordedMethod | None = None
-    asked: Mapping[str, ScoringSpec] | None = None
+    scoring: Mapping[str, ScoringSpec] | None = None
 
     def generations(self, records: Sequence[Record]) -> list[Generation]:
         """Returns the method's generations, with every pass under the model that ran it."""
@@ -219,8 +190,8 @@ class Pairs:
         return self.second.generations(self.records[1]), self.first.generations(self.records[0])
 
     def speed_columns(self, with_ar: bool = True, with_own: bool = True) -> Columns:
-        """Returns tokens and seconds of the method and of AR, of the second side and then of the first; 0 for answers
-        of one token on any side."""
+        """Returns tokens and seconds of the method and of AR, of the second side and then of the first
+        (`metrics.speed_columns`)."""
         baseline = ([record["methods"]["ar"] for record in records] for records in reversed(self.records))
         sides = [
             generations for own, ar in zip(self.generations(), baseline, strict=True)
@@ -248,39 +219,23 @@ def pair_up(first: RowWithRecords, second: RowWithRecords) -> Pairs:
     return Pairs(first, second, ([mine for mine, _ in both], [other for _, other in both]))
 
 
-def _speeds(pairs: Pairs, with_ar: bool, with_own: bool) -> Metric:
-    """Returns a ratio of speeds, over the generations of more than one token on all sides."""
-    return pairs.prompts.ratio(*pairs.speed_columns(with_ar, with_own))
-
-
-def _lengths(pairs: Pairs) -> Metric:
-    """Returns τ ÷ τ, over the generations that have target passes on both sides."""
-    return pairs.prompts.ratio(*length_columns(pairs.generations()))
-
-
 def _acceptance(pairs: Pairs) -> Metric:
     """Returns α − α, over the generations that have judged tokens on both sides."""
-    second, first = (list(map(_rate, own)) for own in pairs.generations())
-    both = [None if a is None or b is None else a - b for a, b in zip(second, first, strict=True)]
-    return pairs.prompts.mean(both, (-1.0, 1.0))
-
-
-def _rate(generation: Generation) -> float | None:
-    judged = step_sum(generation, JUDGED)
-    return step_sum(generation, ACCEPTED) / judged if judged else None
+    both = zip(*map(acceptance_rates, pairs.generations()), strict=True)
+    return pairs.prompts.mean([None if a is None or b is None else a - b for a, b in both], (-1.0, 1.0))
 
 
 def _score(pairs: Pairs, name: str) -> Metric:
     """Returns the difference of the scores, as that of a method and its baseline."""
     own, baseline = pairs.generations()
-    found = quality(pairs.prompts, pairs.records[0], own, baseline, pairs.first.asked or {})
+    found = quality(pairs.prompts, pairs.records[0], own, baseline, pairs.first.scoring or {})
     return found.get(f"{name}_difference", Metric())
 
 
 _PAIRED: dict[str, Callable[[Pairs], Metric]] = {
-    "speedup": lambda pairs: _speeds(pairs, with_ar=True, with_own=True),
-    "tokens_per_second": lambda pairs: _speeds(pairs, with_ar=False, with_own=True),
-    "tokens_per_second_ar": lambda pairs: _speeds(pairs, with_ar=True, with_own=False),
-    "mean_acceptance_length": _lengths,
+    "speedup": lambda pairs: pairs.prompts.ratio(*pairs.speed_columns()),
+    "tokens_per_second": lambda pairs: pairs.prompts.ratio(*pairs.speed_columns(with_ar=False)),
+    "tokens_per_second_ar": lambda pairs: pairs.prompts.ratio(*pairs.speed_columns(with_own=False)),
+    "mean_acceptance_length": lambda pairs: pairs.prompts.ratio(*length_columns(pairs.generations())),
     "acceptance_rate": _acceptance,
 }

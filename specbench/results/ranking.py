@@ -1,5 +1,5 @@
-"""Rows → ranked tables: one for each set of conditions under which rows compare. Ranks say what intervals cannot tell
-apart.
+"""Rows → ranked tables, one for each set of conditions under which rows compare. Rows whose intervals do not separate
+them share ranks.
 """
 
 import json
@@ -23,48 +23,21 @@ from specbench.results.captions import (
     sampling_of,
     verdict_word,
 )
-from specbench.results.comparable import conditions
-from specbench.results.comparison_input import filtered, leaves, of_subsets
-from specbench.results.glossary import MEANINGS
+from specbench.results.comparable import conditions, leaves
+from specbench.results.comparison_input import filtered, of_subsets
 from specbench.results.leaderboard import load
 from specbench.results.log_ratios import TAILS, Array
 from specbench.results.paired import KINDS, MetricChange, RowWithRecords, own, pair_up
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import acceptance_cells, speed_cells, warning_lines
-from specbench.results.units import number, short
+from specbench.results.units import MEANINGS, number, short
 
 MOST_PAIRED = 100  # rows of one table that are compared prompt by prompt
 REASON = f"more than {MOST_PAIRED} rows"
 
 
-def separable(sides: Sequence[RowWithRecords], metric: str, by: float) -> tuple[Array, Array, Array]:
-    """Returns for each row, in the order of their values, how many rows before it and behind it are separable from
-    it, and for how many that is unknown. The interval of a ratio or difference is that of `paired` without records
-    (MOVER), widened by `by`."""
-    found = [own(side.row, metric) for side in sides]
-    value, low, high = (_column(found, name, KINDS.get(metric) == "ratio") for name in ("value", "low", "high"))
-    down, up = by * (value - low), by * (high - value)
-    counts = []
-    with np.errstate(invalid="ignore"):
-        for place in range(len(found)):
-            change = value - value[place]
-            least, most = change - np.hypot(down, up[place]), change + np.hypot(up, down[place])
-            apart, unknown = (least > 0) | (most < 0), np.isnan(least) | np.isnan(most)
-            unknown[place] = False
-            counts.append((apart[:place].sum(), apart[place + 1 :].sum(), unknown.sum()))
-    before, behind, unknown_ = np.array(counts).T
-    return before, behind, unknown_
-
-
-def _column(metrics: Sequence[Metric], name: str, is_ratio: bool) -> Array:
-    """Returns one part of the metrics, on the log scale for ratios; NaN where it does not exist."""
-    column = np.array([np.nan if (end := getattr(metric, name)) is None else end for metric in metrics], dtype=float)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(column > 0, np.log(column), np.nan) if is_ratio else column
-
-
-# Metrics of which less is better, beside seconds and perplexities; the same of the baseline, and the difference to it.
+# Metrics of which less is better, as of seconds and perplexities; the same of the baseline, and the difference to it.
 COSTS = (
     "cost_ratio", "overhead_share", "target_passes_per_token", "divergence_bound", "mean_divergence", "repetition_rate",
     "num_unscored", "num_unjudged", "num_programs_ended", "share_truncated", "share_cut_by_length",
@@ -82,10 +55,6 @@ class Ranked:
     worst: int | None
     unpaired: frozenset[str] = frozenset()
     unknown: int = 0
-
-    @property
-    def paired(self) -> bool:
-        return not self.unpaired
 
     @property
     def row(self) -> Row:
@@ -115,21 +84,16 @@ def ranked(sides: Sequence[RowWithRecords], metric: str) -> list[Ranked]:
     """
     sign = 1 if less_is_better(metric) else -1
     drafters = [side for side in sides if prescribed(side.row) is None]
-    present = [(value, side) for side in drafters if (value := _value(side, metric)) is not None]
+    present = [(value, side) for side in drafters if (value := side.row.value(metric)) is not None]
     valued = [side for _, side in sorted(present, key=lambda each: sign * each[0])]
-    rest = [
-        *(Ranked(side, None, None) for side in drafters if _value(side, metric) is None),
-        *(Ranked(side, None, None) for side in sides if prescribed(side.row) is not None),
-    ]
+    without = [side for side in drafters if side.row.value(metric) is None]
+    rest = [Ranked(side, None, None) for side in (*without, *(side for side in sides if prescribed(side.row)))]
     if len(valued) > MOST_PAIRED:
         return [*_interval_ranking(valued, metric), *rest]
     pairs = [(i, j) for i in range(len(valued)) for j in range(i + 1, len(valued))]
     by = widening(len(pairs), min((each.row.n for each in valued), default=0))
     changes = {(i, j): pair_up(valued[i], valued[j]).change(metric).widened(by) for i, j in pairs}
-    return [
-        *(_ranked(place, side, changes, len(valued)) for place, side in enumerate(valued)),
-        *rest,
-    ]
+    return [*(_ranked(place, side, changes, len(valued)) for place, side in enumerate(valued)), *rest]
 
 
 def widening(num_pairs: int, num_prompts: int) -> float:
@@ -151,17 +115,29 @@ def _ranked(place: int, side: RowWithRecords, changes: dict[tuple[int, int], Met
 
 
 def _interval_ranking(valued: Sequence[RowWithRecords], metric: str) -> list[Ranked]:
-    total = len(valued)
+    """Returns the ranks from the rows' own intervals. The interval of a ratio or difference is that of `paired` without
+    records (MOVER)."""
+    total, found = len(valued), [own(side.row, metric) for side in valued]
+    value, low, high = (_column(found, name, KINDS.get(metric) == "ratio") for name in ("value", "low", "high"))
     by = widening(total * (total - 1) // 2, min(side.row.n for side in valued))
-    counts = zip(*separable(valued, metric, by), strict=True)
-    return [
-        Ranked(side, int(before) + 1, total - int(behind), frozenset({REASON}), int(unknown))
-        for side, (before, behind, unknown) in zip(valued, counts, strict=True)
-    ]
+    down, up = by * (value - low), by * (high - value)
+    order = []
+    with np.errstate(invalid="ignore"):
+        for place, side in enumerate(valued):
+            change = value - value[place]
+            least, most = change - np.hypot(down, up[place]), change + np.hypot(up, down[place])
+            apart, unknown = (least > 0) | (most < 0), np.isnan(least) | np.isnan(most)
+            unknown[place] = False
+            best, worst = 1 + int(apart[:place].sum()), total - int(apart[place + 1 :].sum())
+            order.append(Ranked(side, best, worst, frozenset({REASON}), int(unknown.sum())))
+    return order
 
 
-def _value(side: RowWithRecords, metric: str) -> float | None:
-    return side.row.metrics.get(metric, Metric()).value
+def _column(metrics: Sequence[Metric], name: str, is_ratio: bool) -> Array:
+    """Returns one part of the metrics, on the log scale for ratios; NaN where it does not exist."""
+    column = np.array([np.nan if (end := getattr(metric, name)) is None else end for metric in metrics], dtype=float)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(column > 0, np.log(column), np.nan) if is_ratio else column
 
 
 def grouped(sides: Sequence[RowWithRecords], metric: str) -> dict[str, list[RowWithRecords]]:
@@ -187,25 +163,11 @@ PLACES = {"acceptance_rate": 4, "mean_acceptance_length": 5, "tokens_per_second"
 QUALITY = 8
 
 
-@dataclass(frozen=True)
-class Numbered:
-    """A row with its records, and its name in the table: the file's number and the row's number in it."""
-
-    name: str
-    side: RowWithRecords
-
-
-def check_metric(rows: Sequence[Row], metric: str) -> None:
-    """Raise ConfigError for a metric that no row has."""
-    known = dict.fromkeys(name for row in rows for name in row.metrics)
-    if metric not in known:
-        raise ConfigError(f"--sort {metric}: no row has this metric: {nearest(metric, known)}")
-
-
-def tables(rows: Sequence[Numbered], metric: str = SPEEDUP) -> list[Table]:
-    """Returns a table for each set of conditions, in the order of the files, the best row of `metric` first."""
-    names = {id(each.side): each.name for each in rows}
-    return [_table(group, names, metric) for group in grouped([each.side for each in rows], metric).values()]
+def tables(rows: Mapping[str, RowWithRecords], metric: str = SPEEDUP) -> list[Table]:
+    """Returns a table for each set of conditions, in the order of the files, the best row of `metric` first. `rows`: by
+    their names in the table, which are the file's number and the row's number in it."""
+    names = {id(side): name for name, side in rows.items()}
+    return [_table(group, names, metric) for group in grouped(list(rows.values()), metric).values()]
 
 
 def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: str) -> Table:
@@ -219,21 +181,18 @@ def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: st
         *(numbers(metric.replace("_", "\n"), folds=True) if extra else ()), *words("verdict"),
     )  # fmt: skip
     settings = distinct_names(rows)
-    cells = [(each.text, names[id(each.side)], settings[each.row.key], *_cells(each.row, extra)) for each in order]
+    cells = [
+        (
+            each.text, names[id(each.side)], settings[each.row.key], str(each.row.num_draft_tokens),
+            *acceptance_cells(each.row), *speed_cells(each.row),
+            *([number(each.row.metric(extra), 4)] if extra else []), verdict_word(each.row),
+        )
+        for each in order
+    ]  # fmt: skip
     separable = len(order) > 1 and (order[0].best, order[0].worst) == (1, 1)
     place = PLACES.get(metric, QUALITY + (extra is not None))
     best = (0, place) if separable else None
     return Table(f"{short(rows[0].task)} · {rows[0].subset}", columns, cells, caption, best)
-
-
-def _cells(row: Row, extra: str | None) -> list[str]:
-    return [
-        str(row.num_draft_tokens),
-        *acceptance_cells(row),
-        *speed_cells(row),
-        *([number(row.metrics.get(extra), 4)] if extra else []),
-        verdict_word(row),
-    ]
 
 
 def distinct_names(rows: Sequence[Row]) -> dict[str, str]:
@@ -242,9 +201,9 @@ def distinct_names(rows: Sequence[Row]) -> dict[str, str]:
     for row in rows:
         named.setdefault(short(row.method), []).append(row)
     return {
-        row.key: " ".join([method.partition("@")[0], *told])
+        row.key: " ".join([method.partition("@")[0], *settings])
         for method, same in named.items()
-        for row, told in zip(same, _settings(same), strict=True)
+        for row, settings in zip(same, _settings(same), strict=True)
     }
 
 
@@ -285,19 +244,19 @@ def unranked(rows: Sequence[Row]) -> list[str]:
 
 def _ranking_line(order: Sequence[Ranked], metric: str) -> str:
     what = "ratio holds 1" if KINDS.get(metric) == "ratio" else "difference holds 0"
-    told = f"ranked by {metric}" + (f" ({MEANINGS[metric][0]})" if metric in MEANINGS else "")
+    text = f"ranked by {metric}" + (f" ({MEANINGS[metric][0]})" if metric in MEANINGS else "")
     if len(order) < 2:
-        return told
+        return text
     num_valued = sum(each.best is not None for each in order)
     if sum(each.unknown for each in order) == num_valued * (num_valued - 1):
-        return f"{told}; it has no intervals here, so nothing is separable"
+        return f"{text}; it has no intervals here, so nothing is separable"
     if any(each.best != each.worst for each in order):
-        told += f"; a rank like 2–3 is not separable from its neighbours: the interval of their {what}"
-        told += ", or there is none" if any(each.unknown for each in order) else ""
-    told += "; the intervals of all pairs of rows are widened together (Bonferroni, 5 % for the table)"
+        text += f"; a rank like 2–3 is not separable from its neighbours: the interval of their {what}"
+        text += ", or there is none" if any(each.unknown for each in order) else ""
+    text += "; the intervals of all pairs of rows are widened together (Bonferroni, 5 % for the table)"
     if reasons := sorted({reason for each in order for reason in each.unpaired}):
-        told += f"; not all are paired ({', '.join(reasons)}): such rows are separable less often"
-    return told
+        text += f"; not all are paired ({', '.join(reasons)}): such rows are separable less often"
+    return text
 
 
 def show(
@@ -321,10 +280,11 @@ def show(
             f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --to FILE`"
         )
     chosen = of_subsets(filtered(rows, filters), subsets)
-    check_metric(chosen, metric)
+    known = dict.fromkeys(name for row in chosen for name in row.metrics)
+    if metric not in known:
+        raise ConfigError(f"--sort {metric}: no row has this metric: {nearest(metric, known)}")
     runs, keys = RecordedRuns(), {(row.key, row.created) for row in chosen}
-    shown = [Numbered(name, runs.with_records(row, file))
-             for key, (row, file, name) in places.items() if key in keys]  # fmt: skip
+    shown = {name: runs.with_records(row, file) for key, (row, file, name) in places.items() if key in keys}
     legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if len(files) > 1 else []
     comment = "% " if format_ == "latex" else ""
     return [*map(FORMATS[format_], tables(shown, metric)), *(f"{comment}{line}" for line in [*legend, *runs.unread()])]

@@ -9,7 +9,7 @@ from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
-from specbench.results.greedy import NUM_NOISE_ANSWERS, NUM_NOISE_TOKENS, difference, measure_noise
+from specbench.results.greedy import differences, near_tie_tolerance
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.results.verdict import BaselineAnswer, TokenDifference
@@ -60,8 +60,8 @@ def tasks_of(rows: Sequence[Row]) -> dict[str, TaskSpec]:
     for row in rows:
         name = row.task_name
         if name not in found:
-            asked = (option_of(row.command, "--task") or "").split(",")
-            special = [each for each in asked if each.endswith((".yaml", ".yml")) or each.startswith("lm_eval:")]
+            named = (option_of(row.command, "--task") or "").split(",")
+            special = [each for each in named if each.endswith((".yaml", ".yml")) or each.startswith("lm_eval:")]
             known = {task.name: task for each in special for task in load_tasks(each)}
             found[name] = known[name] if name in known else load_task(name)
     return found
@@ -156,27 +156,19 @@ class Target:
         target = self.loader.load(row.target, row.target_revision)
         records = self._with_history([self.run.records[key] for key in keys], row, method)
         budgets = {name for record in records for name in record.get("budgets", {})} - {target.name}
-        place = (row.task_name, row.subset)
-        chosen = [record_key(record) for record in records]
+        place, kept = (row.task_name, row.subset), [record_key(record) for record in records]
         others = [self.loader.load(name) for name in budgets]
-        prompts = prompts_of(self.run, {place: row}, {place: chosen}, target, others)
+        prompts = prompts_of(self.run, {place: row}, {place: kept}, target, others)
         answers = [
             BaselineAnswer(
                 str(self.run.records[key]["id"]), list(prompts[key].prompt_ids), _ids(self.run.records, key, method)
             )
-            for key in chosen
+            for key in kept
         ]
         if not answers:
             return []
-        measured = [
-            BaselineAnswer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]
-        ]
-        tolerance = measure_noise(target, measured, max_query_length).tolerance
-        found = [
-            difference(target, answer, _ids(candidate, key, method), tolerance, str)
-            for key, answer in zip(chosen, answers, strict=True)
-        ]
-        return [each for each in found if each is not None]
+        tolerance = near_tie_tolerance(target, answers, max_query_length)
+        return differences(target, answers, [_ids(candidate, key, method) for key in kept], tolerance)
 
     def _with_history(self, records: Sequence[Record], row: Row, method: str) -> list[Record]:
         """Returns the records whose prompt is AR's too: in later turns a method has read its own answers."""

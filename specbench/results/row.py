@@ -6,17 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, field_validator, model_validator
+from pydantic import Field, FiniteFloat, NonNegativeInt, field_validator, model_validator
 
-from specbench.results.bootstrap import INTERVALS, Intervals, Metric
+from specbench.results.bootstrap import INTERVALS, FilePart, Intervals, Metric
 from specbench.specs.components import RowEngine
 
 
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Chain(Frozen):
+class Chain(FilePart):
     """The links of theorem 1, each at least the next: E[F(α(s))] ≥ F(α_T) ≥ F(max(0, 1 − √(KL_T/2))) ≥ the same with
     D_T, all in emitted tokens per target pass, or all divided by 1 + γc."""
 
@@ -30,7 +26,7 @@ class Chain(Frozen):
         return Chain(**{name: value / cost for name, value in self.model_dump().items()})
 
 
-class MeasuredNumbers(Frozen):
+class MeasuredNumbers(FilePart):
     """Numbers of a run: of processed distributions, on the positions that were drafted."""
 
     acceptance_rate: Metric
@@ -40,7 +36,7 @@ class MeasuredNumbers(Frozen):
     adjusted_acceptance: Metric | None = None  # α·BLEU, 0 … 100 (figure 7)
 
 
-class ForcedNumbers(Frozen):
+class ForcedNumbers(FilePart):
     """Teacher-forced numbers: raw distributions of both models, on the positions of the reference texts."""
 
     num_positions: int
@@ -56,7 +52,7 @@ class ForcedNumbers(Frozen):
     speedup: Chain | None = None  # tokens_per_pass ÷ (1 + γc)
 
 
-class GroupNumbers(Frozen):
+class GroupNumbers(FilePart):
     """One group: a subset of a task, for most a language."""
 
     task: str
@@ -69,7 +65,7 @@ class GroupNumbers(Frozen):
     representation_share: float | None = None
 
 
-class GroupSpread(Frozen):
+class GroupSpread(FilePart):
     """The inequality of a number over the groups."""
 
     variance: Metric
@@ -78,7 +74,7 @@ class GroupSpread(Frozen):
     best: str
 
 
-class Correlations(Frozen):
+class Correlations(FilePart):
     """Spearman's ρ over groups; `…_over_prompts` over single prompts, as figure 2a. The intervals are over prompts: of
     `representation_…` they take the shares as they are, and leave out that another sample of the drafter's texts would
     give others."""
@@ -90,7 +86,7 @@ class Correlations(Frozen):
     fitness_and_acceptance_over_prompts: float | None = None
 
 
-class Family(Frozen):
+class Family(FilePart):
     """All groups of a drafter together. `unfairness`: 𝒰 in nats², `lowest`: the group of D_min."""
 
     groups: tuple[str, ...]
@@ -121,27 +117,11 @@ def sealed(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, DIGEST: digest_of(row)}
 
 
-# "graphs target", "compiled target": the target's passes are recorded or compiled, and those of a drafter cannot be.
-
 Place = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # of a file or folder; no control characters
 
 ALL = "all"  # the subset of a row over all subsets of its task
-# The sources of a row's fields. COMPUTED: the records and specs in its run's folder. NOTED: run.json and
-# measurements.json. STATED: added later, or only in the file, so that nothing in the folder confirms them.
-COMPUTED = frozenset(
-    {
-        "format", "task", "subset", "language", "method", "num_draft_tokens", "options", "sampling", "n", "subsets",
-        "repeats", "created", "lossless", "verdict", "quality", "signatures", "intervals", "warnings",
-        "accepted_tokens_per_step", "metrics",
-    }
-)  # fmt: skip
-NOTED = frozenset(
-    {
-        "target", "target_revision", "drafter", "drafter_revision", "dtype", "device", "attention", "engine",
-        "versions", "commit", "command", "request", "data_source", "data_location", "data_revision", "chat", "seed",
-        "shots",
-    }
-)  # fmt: skip
+# Fields that are added later, or that only the file has: nothing in the run's folder confirms them. All others are
+# recomputed from the folder.
 STATED = frozenset({"evidence", "fairness", "run"})
 # All other fields identify the result.
 RESULT_FIELDS = frozenset(
@@ -152,13 +132,7 @@ RESULT_FIELDS = frozenset(
 )  # fmt: skip
 
 
-class RowPart(BaseModel):
-    """A part of a row."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class RowSampling(RowPart):
+class RowSampling(FilePart):
     """The parameters that turn both models' logits into probabilities; temperature 0 is greedy."""
 
     temperature: FiniteFloat
@@ -166,7 +140,7 @@ class RowSampling(RowPart):
     top_p: FiniteFloat | None = None
 
 
-class Evidence(RowPart):
+class Evidence(FilePart):
     """The evidence of an audit: prompts of greedy outputs, draws of up to five tokens and their p-value."""
 
     task: str
@@ -184,7 +158,7 @@ class Evidence(RowPart):
         return self
 
 
-class RowShots(RowPart):
+class RowShots(FilePart):
     """The worked examples before each prompt, and the check that none of them is measured.
 
     `num`: before each prompt; where it is 0 all other fields are null. `digest`: of the text before the prompts, 12 hex
@@ -200,14 +174,14 @@ class RowShots(RowPart):
     num_checked: int | None = Field(default=None, ge=0)
 
 
-class RowWarning(RowPart):
+class RowWarning(FilePart):
     """A reason to doubt the speed-up. `text`: one sentence with the figure and what to do."""
 
     code: Literal["wide_interval", "few_prompts", "ar_drift", "trained_on_test"]
     text: str
 
 
-class Row(RowPart):
+class Row(FilePart):
     """One method on one subset (or on "all"), paired to AR in the same process. Times in seconds, rates in tokens/s."""
 
     format: Literal[1] = FORMAT
@@ -225,7 +199,7 @@ class Row(RowPart):
     dtype: str
     device: str
     attention: str
-    engine: RowEngine = "eager"
+    engine: RowEngine = "eager"  # "… target": only the target's passes are recorded or compiled
     versions: dict[str, str | None]
     commit: str | None
     command: str
@@ -275,6 +249,19 @@ class Row(RowPart):
         return self.method.partition(":")[0].partition("@")[0]
 
     @property
+    def names(self) -> tuple[str, str, str]:
+        """The names of task, subset and method."""
+        return self.task_name, self.subset, self.method_name
+
+    def metric(self, name: str | None) -> Metric:
+        """Returns a metric; without a value where the row has none of this name."""
+        return self.metrics.get(name or "", Metric())
+
+    def value(self, name: str) -> float | None:
+        """Returns the value of a metric; None where the row has none."""
+        return self.metric(name).value
+
+    @property
     def examples(self) -> dict[str, int]:
         """The number of examples by subset: the first ones that the run measured."""
         return self.subsets or {self.subset: self.n}
@@ -288,9 +275,9 @@ class Row(RowPart):
     def key(self) -> str:
         """The identity of the result: every field but the metrics, the date and the command line; and the judge, and
         the worked examples before the prompts."""
-        told = {"judge": self.signatures.get("judge_score"), "shots": self.shots.digest}
-        also = {name: value for name, value in told.items() if value is not None}
-        return json.dumps(self.model_dump(mode="json", exclude=set(RESULT_FIELDS)) | also, sort_keys=True)
+        own = {"judge": self.signatures.get("judge_score"), "shots": self.shots.digest}
+        fields = self.model_dump(mode="json", exclude=set(RESULT_FIELDS))
+        return json.dumps(fields | {name: value for name, value in own.items() if value is not None}, sort_keys=True)
 
 
 def writable(value: Any) -> Any:

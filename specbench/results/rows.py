@@ -1,20 +1,26 @@
 """A run's folder → leaderboard rows: one per subset and method, and one over all subsets of a task.
 
 The rows are a function of the folder alone, so that `specbench run` and `specbench leaderboard validate --records` make
-the same ones.
+the same ones: run.json holds the conditions, specs.json the specs, records.jsonl the answers, and measurements.json the
+facts of each command.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
+
+from specbench.core import bounded
 from specbench.core.errors import ConfigError, nearest
-from specbench.results.bootstrap import Metric
-from specbench.results.measurement import FILE, REMEDY, MeasuredSubset, Measurement
+from specbench.core.files import write_atomically
+from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
-from specbench.results.quality import JUDGED, ScoringSpec, main_metric, signatures
+from specbench.results.quality import ScoringSpec, main_metric, signatures
 from specbench.results.row import ALL, Row, RowSampling, RowShots
 from specbench.results.verdict import declaration, different, verdict_of_records
 from specbench.results.warnings import warnings_of
@@ -22,23 +28,102 @@ from specbench.running.records import Key, Record, records_of, with_the_same_his
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import named, own_drafter
 from specbench.specs.task import TaskSpec
-from specbench.tasks.scoring.contract import make_scorer
+from specbench.tasks.judge import JUDGED
+from specbench.tasks.prompts import FewshotInfo
+
+MEASUREMENTS_FILE = "measurements.json"
+MEASUREMENTS_REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
+
+
+class MeasuredSubset(FilePart):
+    """The number of examples of a subset that were measured, and the sources of its data and worked examples."""
+
+    task: str
+    subset: str
+    num_examples: NonNegativeInt
+    source: Literal["hub", "local", "sample"]
+    location: str
+    revision: str | None
+    worked: FewshotInfo
+
+
+class Ties(FilePart):
+    """How many greedy answers of a method are not AR's, and at how many of these the target is undecided: both
+    logits are within `tolerance` of the highest (`specbench.results.greedy`)."""
+
+    task: str
+    subset: str
+    method: str
+    num_different: PositiveInt
+    num_near_ties: NonNegativeInt
+    tolerance: FiniteFloat
+
+
+class Measurement(FilePart):
+    """What one command measured. `request`: its settings. `chat`: whether prompts went through the chat template.
+
+    `other_vocabulary`: the methods whose drafter decodes alone in tokens that are not the target's. `trained_on`: by
+    method the digests of the measured prompts that its drafter was trained on.
+    """
+
+    command: str
+    request: dict[str, Any] = Field(default_factory=dict)
+    repeats: PositiveInt
+    chat: bool
+    subsets: tuple[MeasuredSubset, ...]
+    other_vocabulary: tuple[str, ...] = ()
+    trained_on: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    ties: tuple[Ties, ...] = ()
+
+    def of_task(self, task: str) -> list[MeasuredSubset]:
+        """Returns the subsets of a task in the order in which they were measured."""
+        return [part for part in self.subsets if part.task == task]
+
+
+class _File(FilePart):
+    measurements: tuple[Measurement, ...]
+
+
+def read_measurements(folder: Path) -> tuple[Measurement, ...]:
+    """Returns what the commands measured, the first one first. Raises ConfigError for an absent or broken file."""
+    path = folder / MEASUREMENTS_FILE
+    try:
+        return _File.model_validate(bounded.read_json(path, MEASUREMENTS_REMEDY)).measurements
+    except ValidationError as error:
+        problem: Any = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise ConfigError(
+            f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}: {MEASUREMENTS_REMEDY}"
+        ) from error
+
+
+def add_measurement(folder: Path, measurement: Measurement) -> None:
+    """Put a measurement behind those of earlier commands; one that is there already stays where it is.
+
+    Raises ConfigError where the disk refuses. A broken file is replaced.
+    """
+    path = folder / MEASUREMENTS_FILE
+    try:
+        known: Sequence[Measurement] = read_measurements(folder)
+    except ConfigError:
+        known = ()
+    if measurement in known:
+        return
+    content = _File(measurements=(*known, measurement)).model_dump(mode="json")
+    try:
+        write_atomically(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot write it ({error.strerror or error})") from error
+
 
 NOT_MULTIPLES = ("speedup", "speedup_e2e", "speedup_expected")  # of tokens that are not the target's
-
-
-def scoring_of_subset(task: TaskSpec, subset: str) -> ScoringSpec:
-    """Returns what the answers of a subset are judged by."""
-    spec = task.subset(subset)
-    return ScoringSpec(make_scorer(spec), spec.language)
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
     """The parts that the rows of one command are made of; all of them are in the run's folder.
 
-    `identity`: run.json. `judge`: the signature of the judge whose ratings the records have. `asked`: returns the
-    scoring of a task's subset.
+    `identity`: run.json. `judge`: the signature of the judge whose ratings the records have.
     """
 
     identity: Mapping[str, Any]
@@ -47,7 +132,6 @@ class MeasuredRun:
     measurement: Measurement
     records: Mapping[Key, Record]
     judge: str | None = None
-    asked: Callable[[TaskSpec, str], ScoringSpec] = scoring_of_subset
 
     def rows(self) -> list[Row]:
         """Returns every row, methods in the order given, subsets in the task's order, the row over all last.
@@ -80,52 +164,52 @@ class MeasuredRun:
 
     def _row(self, task: TaskSpec, subset: str, method: MethodSpec) -> Row:
         parts = [part for part in self.measurement.of_task(task.name) if subset in (ALL, part.subset)]
-        first, records = parts[0], self._records(parts)
-        asked = {part.subset: self.asked(task, part.subset) for part in parts}
-        metrics = metrics_of(records, method, self.identity["seed"], asked) | self._without_multiples(method)
-        taken = routes_taken(records, method)
-        routes = [method.route(name) for name in taken] or [method]
-        conditions, target = self.identity["environment"], self.identity["target"]
-        drafter = self.identity["drafters"].get(method.name, {"name": None, "revision": None})
-        sampling = sampling_of(task, first.subset)
+        records, sampling = self._records(parts), sampling_of(task, parts[0].subset)
+        scoring = {part.subset: ScoringSpec.of(task.subset(part.subset)) for part in parts}
+        metrics = metrics_of(records, method, self.identity["seed"], scoring)
+        if method.name in self.measurement.other_vocabulary:
+            metrics |= {name: Metric() for name in NOT_MULTIPLES}
         row = Row(
-            task=named(task),
-            subset=subset,
-            language=None if subset == ALL else task.subset(subset).language,
-            method=named(method),
-            num_draft_tokens=max(route.num_draft_tokens for route in routes),
-            options=self._options(method) | ({"taken": taken} if taken else {}),
-            target=target["name"],
-            target_revision=target["revision"],
-            drafter=drafter["name"],
-            drafter_revision=drafter["revision"],
-            sampling=sampling,
-            dtype=conditions["dtype"],
-            device=conditions["device"],
-            attention=conditions["attention"],
-            engine=self.identity.get("engines", {}).get(method.name, conditions["engine"]),
-            versions=conditions["versions"],
-            commit=conditions["commit"],
-            command=self.measurement.command,
-            request=self.measurement.request,
-            data_source=first.source,
-            data_location=", ".join(dict.fromkeys(part.location for part in parts)),
-            data_revision=revision_of({part.subset: part.revision for part in parts}),
-            chat=self.measurement.chat,
-            seed=self.identity["seed"],
-            n=sum(part.num_examples for part in parts),
+            **self._conditions(method), **_data(parts), **self._method(method, records),
+            task=named(task), subset=subset, language=None if subset == ALL else task.subset(subset).language,
             subsets={part.subset: part.num_examples for part in parts} if subset == ALL else {},
-            repeats=self.measurement.repeats,
-            created=_measured_at(records),
-            lossless=method.lossless,
+            sampling=sampling, created=_measured_at(records),
             verdict=self._verdict(method, parts, records, greedy=sampling.temperature == 0),
-            quality=main_metric(asked, metrics),
-            signatures=signatures(asked, records) | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
-            shots=shots_of(parts),
+            quality=main_metric(scoring, metrics),
+            signatures=signatures(scoring, records)
+            | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
             accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
             metrics=metrics,
-        )
+        )  # fmt: skip
         return row.model_copy(update={"warnings": warnings_of(row, records, self._num_trained_on(method, records))})
+
+    def _conditions(self, method: MethodSpec) -> dict[str, Any]:
+        """Returns the models, the machine and the command, as fields of a row."""
+        conditions, target = self.identity["environment"], self.identity["target"]
+        drafter = self.identity["drafters"].get(method.name, {"name": None, "revision": None})
+        return {
+            "target": target["name"], "target_revision": target["revision"],
+            "drafter": drafter["name"], "drafter_revision": drafter["revision"],
+            "engine": self.identity.get("engines", {}).get(method.name, conditions["engine"]),
+            **{name: conditions[name] for name in ("dtype", "device", "attention", "versions", "commit")},
+            **{name: getattr(self.measurement, name) for name in ("command", "request", "chat", "repeats")},
+            "seed": self.identity["seed"],
+        }  # fmt: skip
+
+    def _method(self, method: MethodSpec, records: Sequence[Record]) -> dict[str, Any]:
+        """Returns the method and its parts, or the external code with the digest that identifies it, as fields of a
+        row."""
+        taken = routes_taken(records, method)
+        routes = [method.route(name) for name in taken] or [method]
+        if method.decoder is not None:
+            options = {"decoder": {**method.decoder.model_dump(), "revision": self.identity["code"][method.name]}}
+        else:
+            options = method_options(method, self.identity["target"]["name"])
+        return {
+            "method": named(method), "lossless": method.lossless,
+            "num_draft_tokens": max(route.num_draft_tokens for route in routes),
+            "options": options | ({"taken": taken} if taken else {}),
+        }  # fmt: skip
 
     def _records(self, parts: Sequence[MeasuredSubset]) -> list[Record]:
         examples, repeats = {part.subset: part.num_examples for part in parts}, self.measurement.repeats
@@ -137,16 +221,6 @@ class MeasuredRun:
                 f"command measured {sum(examples.values()) * repeats}: repeat the command: {self.measurement.command}"
             )
         return found
-
-    def _without_multiples(self, method: MethodSpec) -> dict[str, Metric]:
-        is_other = method.name in self.measurement.other_vocabulary
-        return {name: Metric() for name in NOT_MULTIPLES} if is_other else {}
-
-    def _options(self, method: MethodSpec) -> dict[str, Any]:
-        """Returns the parts of a method, or the external code with the digest that identifies it."""
-        if method.decoder is not None:
-            return {"decoder": {**method.decoder.model_dump(), "revision": self.identity["code"][method.name]}}
-        return method_options(method, self.identity["target"]["name"])
 
     def _verdict(
         self, method: MethodSpec, parts: Sequence[MeasuredSubset], records: Sequence[Record], *, greedy: bool
@@ -160,8 +234,8 @@ class MeasuredRun:
         num_different = len(different(with_the_same_history(records, method.name), method.name)) if greedy else 0
         if declaration(method) is not False and num_noted != num_different:
             raise ConfigError(
-                f"{FILE}: ties: {num_noted} answers of {method.name} in {task} are not AR's, but the records hold "
-                f"{num_different}: {REMEDY}"
+                f"{MEASUREMENTS_FILE}: ties: {num_noted} answers of {method.name} in {task} are not AR's, but the "
+                f"records hold {num_different}: {MEASUREMENTS_REMEDY}"
             )
         return verdict_of_records(
             method, greedy=greedy, num_records=len(records), num_different=num_different,
@@ -178,6 +252,17 @@ def sampling_of(task: TaskSpec, subset: str) -> RowSampling:
     """Returns how the tokens of a subset are drawn."""
     generation = task.subset(subset).generation
     return RowSampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p)
+
+
+def _data(parts: Sequence[MeasuredSubset]) -> dict[str, Any]:
+    """Returns the data of subsets, as fields of a row."""
+    return {
+        "data_source": parts[0].source,
+        "data_location": ", ".join(dict.fromkeys(part.location for part in parts)),
+        "data_revision": revision_of({part.subset: part.revision for part in parts}),
+        "n": sum(part.num_examples for part in parts),
+        "shots": shots_of(parts),
+    }
 
 
 def method_options(method: MethodSpec, target: str) -> dict[str, Any]:

@@ -11,16 +11,16 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
 from specbench.results.leaderboard import load
-from specbench.results.measurement import Measurement, read_measurements
 from specbench.results.paired import RowWithRecords
-from specbench.results.quality import JUDGED, ScoringSpec
+from specbench.results.quality import ScoringSpec
 from specbench.results.row import ALL, Row
-from specbench.results.rows import MeasuredRun, scoring_of_subset
+from specbench.results.rows import MeasuredRun, Measurement, read_measurements
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
 from specbench.running.run_folder import RecordedMethod, SpecsFile, read_methods, read_specs
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import named
 from specbench.specs.task import TaskSpec
+from specbench.tasks.judge import JUDGED
 from specbench.tasks.judge.judgements import ratings, with_judgements
 
 ROWS = "leaderboard.json"
@@ -44,7 +44,6 @@ class RecordedRun:
     """
 
     path: Path
-    _scorers: dict[tuple[str, str], ScoringSpec] = field(default_factory=dict, repr=False, compare=False)
     _judged: dict[str, Mapping[Key, Record]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -73,9 +72,9 @@ class RecordedRun:
     def records(self) -> Mapping[Key, Record]:
         """The records by their key."""
         methods = {name: method.most_draft_tokens for name, method in self.methods.items()}
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
-                held.enter_context(locked(self.path / ".lock", wait=False, shared=True))
+                stack.enter_context(locked(self.path / ".lock", wait=False, shared=True))
             except BlockingIOError as error:
                 raise ConfigError(f"run '{self.path}': another process measures into it: wait for it") from error
             except OSError:
@@ -94,9 +93,7 @@ class RecordedRun:
         task, method = self.task_of(row), self.method_of(row)
         measurement = max(reversed(self.measurements), key=lambda each: self._likeness(each, row))
         judge = row.signatures.get(JUDGED)
-        run = MeasuredRun(
-            self.identity, self.specs.tasks, self.specs.methods, measurement, self._rated(judge), judge, self._asked
-        )
+        run = MeasuredRun(self.identity, self.specs.tasks, self.specs.methods, measurement, self._rated(judge), judge)
         try:
             return run.row(task, row.subset, method)
         except ConfigError as error:
@@ -105,7 +102,7 @@ class RecordedRun:
     def with_records(self, row: Row) -> RowWithRecords:
         """Returns a row with its records and their scorers."""
         method, task, records = self.method_of(row), self.task_of(row), self.records_of_row(row)
-        return RowWithRecords(row, records, method, {subset: self._asked(task, subset) for subset in row.examples})
+        return RowWithRecords(row, records, method, {name: ScoringSpec.of(task.subset(name)) for name in row.examples})
 
     def task_of(self, row: Row) -> TaskSpec:
         return self._spec(row.task, self.specs.tasks, "task")
@@ -129,11 +126,6 @@ class RecordedRun:
         parts = {part.subset: part.num_examples for part in measurement.of_task(row.task_name)}
         own = parts if row.subset == ALL else {name: num for name, num in parts.items() if name == row.subset}
         return (own == row.examples) * 2 + (measurement.repeats == row.repeats) + (measurement.command == row.command)
-
-    def _asked(self, task: TaskSpec, subset: str) -> ScoringSpec:
-        if (task.name, subset) not in self._scorers:
-            self._scorers[task.name, subset] = scoring_of_subset(task, subset)
-        return self._scorers[task.name, subset]
 
     def _rated(self, judge: str | None) -> Mapping[Key, Record]:
         """Returns the records with the ratings of a judge."""

@@ -19,12 +19,12 @@ from specbench.results.row import ALL, Row
 from specbench.results.units import number, pair, short, speed, unit_of, with_interval
 
 MARK = "†"
-SAID_APART = "few_prompts"  # the caption of every table has its own line for this warning
+HAS_OWN_LINE = "few_prompts"  # the caption of every table has its own line for this warning
 
 
 def speedup_cell(row: Row) -> str:
     """Returns the speed-up with its interval, and a mark where a line below the table gives a warning."""
-    return marked(with_interval(row.metrics.get("speedup")), row)
+    return marked(with_interval(row.metric("speedup")), row)
 
 
 def marked(shown: str, row: Row) -> str:
@@ -34,7 +34,7 @@ def marked(shown: str, row: Row) -> str:
 
 def marked_warnings(row: Row) -> dict[str, str]:
     """Returns the warnings that the mark stands for: text by code."""
-    return {warning.code: warning.text for warning in row.warnings if warning.code != SAID_APART}
+    return {warning.code: warning.text for warning in row.warnings if warning.code != HAS_OWN_LINE}
 
 
 def warning_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
@@ -55,17 +55,17 @@ def _line(texts: Sequence[tuple[str, str]]) -> str:
 def score_cell(row: Row) -> str:
     """Returns the main score in its unit."""
     unit = unit_of(row.quality)
-    return number(row.metrics.get(row.quality or ""), unit.digits, unit.factor)
+    return number(row.metric(row.quality), unit.digits, unit.factor)
 
 
 def acceptance_cells(row: Row) -> list[str]:
     """Returns α and τ."""
-    return [number(row.metrics.get("acceptance_rate"), 3), number(row.metrics.get("mean_acceptance_length"), 2)]
+    return [number(row.metric("acceptance_rate"), 3), number(row.metric("mean_acceptance_length"), 2)]
 
 
 def speed_cells(row: Row) -> list[str]:
     """Returns tok/s, the speed-up with its interval, and the main score."""
-    return [speed(row.metrics.get("tokens_per_second")), speedup_cell(row), score_cell(row)]
+    return [speed(row.metric("tokens_per_second")), speedup_cell(row), score_cell(row)]
 
 
 def run_table(rows: Sequence[Row]) -> Table:
@@ -90,16 +90,15 @@ def run_table(rows: Sequence[Row]) -> Table:
 
 
 def _run_cells(row: Row) -> list[str]:
-    metrics = row.metrics
     return [
         row.subset,
         str(row.n),
         *acceptance_cells(row),
-        speed(metrics.get("tokens_per_second_ar")),
-        speed(metrics.get("tokens_per_second")),
+        speed(row.metric("tokens_per_second_ar")),
+        speed(row.metric("tokens_per_second")),
         speedup_cell(row),
-        number(metrics.get("speedup_expected"), 2),
-        pair(metrics, row.quality),
+        number(row.metric("speedup_expected"), 2),
+        pair(row.metrics, row.quality),
     ]
 
 
@@ -128,7 +127,7 @@ def _comparison_cells(row: Row) -> list[str]:
         "by language" if "routes" in row.options else _short_drafter(row),
         str(row.num_draft_tokens),
         *acceptance_cells(row),
-        number(row.metrics.get("cost_ratio"), 3),
+        number(row.metric("cost_ratio"), 3),
         *speed_cells(row),
     ]
 

@@ -1,7 +1,7 @@
-"""The text of a figure: its value, unit and interval."""
+"""The unit, the meaning and the printed form of every metric."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from specbench.results.bootstrap import SHARE, Bounds, Metric
@@ -14,11 +14,10 @@ def short(versioned: str) -> str:
     return versioned.partition(":")[0]
 
 
-def number(metric: Metric | None, digits: int, factor: float = 1, sign: str = "") -> str:
+def number(metric: Metric | float | None, digits: int, factor: float = 1, sign: str = "") -> str:
     """Returns a value as a table shows it: times `factor`, with `digits` decimals. `sign`: "+" shows the plus too."""
-    if metric is None or metric.value is None:
-        return NULL
-    return f"{factor * metric.value:{sign}z.{digits}f}"
+    value = metric.value if isinstance(metric, Metric) else metric
+    return NULL if value is None else f"{factor * value:{sign}z.{digits}f}"
 
 
 def speed(metric: Metric | None) -> str:
@@ -98,3 +97,155 @@ def pair(metrics: Mapping[str, Metric], name: str | None) -> str:
     unit = unit_of(name)
     both = [number(metrics.get(key), unit.digits, unit.factor) for key in (f"{name}_ar", f"{name}")]
     return NULL if both == [NULL, NULL] else " → ".join(both)
+
+
+def names_by_text(pairs: Iterable[tuple[str, str | None]]) -> dict[str, list[str]]:
+    """Returns each text once, with the names of what it is about. `pairs`: name and text, None where it has none."""
+    names: dict[str, dict[str, None]] = {}
+    for name, text in pairs:
+        if text is not None:
+            names.setdefault(text, {})[name] = None
+    return {text: list(own) for text, own in names.items()}
+
+
+MEAN = "mean over answers (each turn of a conversation is one)"
+
+MEANINGS: dict[str, tuple[str, str]] = {
+    "new_tokens": ("tokens", "emitted tokens of all answers, after the cut at the end token, stop string or limit"),
+    "tokens_per_second": (
+        "tokens/s",
+        "Σ (new tokens − 1) ÷ Σ decode seconds; the clock starts at the first token, and an answer counts only where "
+        "both the method's and the baseline's have more than that one",
+    ),
+    "tokens_per_second_ar": ("tokens/s", "the same for the baseline, over the same answers"),
+    "speedup": (
+        "ratio",
+        "tokens_per_second ÷ tokens_per_second_ar; null where a drafter decodes alone in tokens of its own vocabulary",
+    ),
+    "ar_drift": (
+        "ratio",
+        "the baseline's tokens/s in the last third of the run ÷ in the first third, at equal context and answer "
+        "lengths (least squares); null where a third has fewer than 10 prompts",
+    ),
+    "num_prompts_timed": (
+        "prompts",
+        "prompts with an answer that counts in tokens_per_second; speedup is computed from them",
+    ),
+    "speedup_e2e": (
+        "ratio",
+        "the speed-up with prefill, of Σ new tokens ÷ Σ (time to first token + decode seconds)",
+    ),
+    "speedup_expected": (
+        "ratio",
+        "f(α, γ, c) = (1 − α^(γ+1)) / ((1 − α)(γc + 1)), arXiv:2211.17192 theorem 3.8; null where a judged token is "
+        "not one draft pass (slem, slrs, pld and external decoders), or c is null",
+    ),
+    "ttft_seconds": ("s, median", "from the prompt's tokens to the first emitted token, both prefills included"),
+    "draft_prefill_seconds": ("s, median", "the drafter's prefill, which is part of ttft_seconds"),
+    "tpot_seconds": ("s, median", "decode seconds ÷ (new tokens − 1)"),
+    "draft_seconds": ("s, total", "forward passes of the drafter while decoding"),
+    "verify_seconds": ("s, total", "forward passes of the target while decoding"),
+    "overhead_seconds": ("s, total", "decode seconds outside of forward passes: rules, sampling, tokenizer, Python"),
+    "rule_seconds": (
+        "s, total",
+        "part of overhead_seconds: verification rules and sampling, on the device; null in records without it",
+    ),
+    "tokenizer_seconds": (
+        "s, total",
+        "part of overhead_seconds: bridges that tokenize texts again, and the search for stop strings; null as above",
+    ),
+    "other_seconds": ("s, total", "the rest of overhead_seconds: Python, caches, transfers"),
+    "overhead_share": ("share", "overhead ÷ decode seconds"),
+    "overhead_share_ar": ("share", "the same for the baseline"),
+    "cost_ratio": (
+        "ratio",
+        "c: median draft pass ÷ median target pass over one token (the baseline's); null for several routes",
+    ),
+    "acceptance_rate": ("share", f"α: accepted ÷ judged draft tokens, {MEAN}"),
+    "acceptance_rate_pooled": ("share", "the same over all tokens at once"),
+    "acceptance_rate_expected": (
+        "share",
+        "mean per judged token of Σ min(p, q) for the rejection rule, of p(x) for exact match and for drafts without a "
+        "distribution, of the probability of random-accept; null for fuzzy rules and where ψ is not known in full "
+        "(slrs); for union and tli given that the drafter did not draw the end of a text, which is not judged",
+    ),
+    "acceptance_rate_unconditional": (
+        "share",
+        "only union and tli: (1 − P(end)) · Σ min(p, q given no end), mean over positions where a draft token was to "
+        "be drawn: the probability that one is drawn and accepted",
+    ),
+    "draft_efficiency": ("share", f"accepted ÷ drafted tokens, {MEAN}"),
+    "mean_acceptance_length": (
+        "tokens",
+        "τ: emitted tokens per target pass after prefill, bonus token included; over prompts with such passes",
+    ),
+    "accepted_length": ("tokens", "accepted tokens per target pass after prefill, bonus token not included"),
+    "drafter_share": (
+        "share",
+        "accepted ÷ new tokens; for random-allocation: new tokens of the drafter's prompts ÷ new tokens",
+    ),
+    "target_passes_per_token": ("ratio", "target passes, prefill included, ÷ new tokens"),
+    "divergence_bound": ("nats", "accepted tokens × threshold, mean over answers, as published in arXiv:2502.20704"),
+    "mean_divergence": ("nats", "the fuzzy rule's divergence, mean per judged token (tv has no unit)"),
+    "num_unscored": (
+        "answers",
+        "answers without a score, which are in no mean: no reference, or it could not be judged",
+    ),
+    "share_truncated": ("share", "prompts that were too long for the models' context and lost their middle"),
+    "share_cut_by_length": ("share", "answers that ended at max_new_tokens"),
+    "share_cut_by_context": ("share", "answers that ended at the models' context"),
+}
+
+SCORES: dict[str, tuple[str, str]] = {
+    "accuracy": ("share", "right answers, by their number or their letter"),
+    "exact_match": ("share", "answers that equal a reference after SQuAD's normalisation"),
+    "contained": ("share", "answers that hold one of the reference texts"),
+    "share_contained": ("share", "reference texts that the answer holds, mean over answers"),
+    "f1": ("share", "harmonic mean of precision and recall of words, for the best reference; as in SCROLLS"),
+    "rougeL": ("share", "ROUGE-L F-measure by rouge-score: the longest common subsequence of words; mean over answers"),
+    "rouge1": ("share", "ROUGE-1 F-measure: words"),
+    "rouge2": ("share", "ROUGE-2 F-measure: pairs of words"),
+    "bleu": (
+        "0 … 100",
+        "corpus BLEU by sacrebleu, with its signature in the row; for several subsets the mean of theirs",
+    ),
+    "chrf": ("0 … 100", "corpus chrF++ by sacrebleu (6-grams of characters, 2-grams of words); as bleu"),
+    "pass@k": (
+        "share",
+        "1 − C(n − c, k) / C(n, k), mean over prompts: n answers (repeats), c of which pass; arXiv:2107.03374",
+    ),
+    "num_programs_ended": (
+        "answers",
+        "programs of the method or of AR that the limit on time or output ended, which counts as wrong",
+    ),
+    "judge_score": ("1 … 10", "a judge model's rating"),
+    "num_unjudged": ("answers", "answers without a rating of the method's or of AR's text, which are in no mean"),
+    "loop_free": ("share", "answers that are not empty and do not end in a loop"),
+    "repetition_rate": (
+        "share",
+        "words in 4-grams that the answer had before (characters in 8-grams for languages without spaces)",
+    ),
+    "language_share": (
+        "share",
+        "answers in the language of the subset, identified by lingua; null for letters and short answers",
+    ),
+}
+OF_SCORES: dict[str, tuple[str, str]] = {
+    "…_ar": (
+        "as the score",
+        "of every score above: the same for the baseline, over the answers for which both have one",
+    ),
+    "…_difference": ("as the score", "of every score above: method − baseline, paired by example"),
+}
+MEANINGS |= SCORES | OF_SCORES
+
+
+def meaning(name: str) -> tuple[str, str] | None:
+    """Returns the unit and the meaning of a metric of a row, or None for a score of a plug-in."""
+    for suffix in ("_ar", "_difference"):
+        score = name.removesuffix(suffix)
+        if score != name and name not in MEANINGS:
+            found = meaning(score)
+            return None if found is None else (found[0], f"{score}: {OF_SCORES['…' + suffix][1].partition(': ')[2]}")
+    metric = name.partition(",")[0]  # lm-eval's names: METRIC,FILTER
+    return SCORES["pass@k"] if PASS_AT.fullmatch(metric) else MEANINGS.get(metric)

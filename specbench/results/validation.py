@@ -2,13 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.results.comparable import check_together
+from specbench.results.comparable import FieldDifference, check_together, differences, flattened
 from specbench.results.leaderboard import load
 from specbench.results.row import STATED, Evidence, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, place_of
@@ -17,7 +17,6 @@ from specbench.results.verdict import FAILS_BELOW
 ROUNDING = 1e-12  # relative: sums of another machine's processor
 OF_AUDITS = ("lossless", "undecided")  # verdicts that records cannot give
 CLEAN = ("lossless", "greedy equal")
-ABSENT = "absent"
 SHOWN = 80  # characters of a value in a message
 OF_REPORT = "verdict (equal to its audit's report)"
 
@@ -26,19 +25,12 @@ OF_REPORT = "verdict (equal to its audit's report)"
 ReportReader = Callable[[Path, Row], tuple[str, Evidence] | None]
 
 
-@dataclass(frozen=True)
-class Mismatch:
-    """A field of a row with its value and the value that the run gives. `field` is dotted where it has parts."""
-
-    field: str
-    in_row: Any
-    in_run: Any
-
-    def __str__(self) -> str:
-        in_row, in_run = repr(self.in_row), repr(self.in_run)
-        same = next((at for at, (mine, other) in enumerate(zip(in_row, in_run, strict=False)) if mine != other), 0)
-        start = max(0, same - 20) if max(len(in_row), len(in_run)) > SHOWN else 0
-        return f"{self.field} = {_part(in_row, start)}, but its run gives {_part(in_run, start)}"
+def mismatch_text(found: FieldDifference) -> str:
+    """Returns a field of a row with its value and the value that the run gives."""
+    in_row, in_run = repr(found.first), repr(found.second)
+    same = next((at for at, (mine, other) in enumerate(zip(in_row, in_run, strict=False)) if mine != other), 0)
+    start = max(0, same - 20) if max(len(in_row), len(in_run)) > SHOWN else 0
+    return f"{found.field} = {_part(in_row, start)}, but its run gives {_part(in_run, start)}"
 
 
 def _part(text: str, start: int) -> str:
@@ -49,10 +41,10 @@ def _part(text: str, start: int) -> str:
 
 @dataclass(frozen=True)
 class RowCheck:
-    """A row beside its run. `mismatches`: empty where they agree. `stated`: the fields that nothing was compared
+    """A row compared with its run. `mismatches`: empty where they agree. `stated`: the fields that nothing was compared
     with."""
 
-    mismatches: tuple[Mismatch, ...]
+    mismatches: tuple[FieldDifference, ...]
     stated: tuple[str, ...]
 
 
@@ -60,35 +52,19 @@ def compare_with_run(row: Row, run: RecordedRun, file: Path, verdict_in: ReportR
     """Compare a row of a file with its run. `verdict_in`: reads an audit's report; without it an audit's verdict
     is only stated. Raises ConfigError where the row cannot be recomputed."""
     own = run.row_like(row)
-    found, stated = list(_differing(row, own)), ["fairness"] if row.fairness is not None else []
+    values, own_values = (flattened(each.model_dump(mode="json", exclude=set(STATED))) for each in (row, own))
+    found, stated = differences(values, own_values, "absent", _same), ["fairness"] if row.fairness is not None else []
     if row.evidence is not None:
         found = [each for each in found if each.field != "verdict"]
-        expected, report = audited(row, own), _report_of(row.evidence, file)
+        expected, report = audited(row, own), row.evidence.report and file.parent / row.evidence.report
         if expected != row.verdict:
-            found.append(Mismatch("verdict", row.verdict, expected))
-        elif report is None or verdict_in is None:
+            found.append(FieldDifference("verdict", row.verdict, expected))
+        elif not report or not report.is_file() or verdict_in is None:
             stated = ["verdict", "evidence", *stated]
         else:
             found += _of_report(row, own, report, verdict_in)
             stated = [OF_REPORT, *stated]
     return RowCheck(tuple(found), tuple(stated))
-
-
-def _differing(row: Row, own: Row) -> Iterator[Mismatch]:
-    said, found = (dict(_leaves(each.model_dump(mode="json", exclude=set(STATED)), "")) for each in (row, own))
-    for name in dict.fromkeys([*found, *said]):
-        mine, other = said.get(name, ABSENT), found.get(name, ABSENT)
-        if not _same(mine, other):
-            yield Mismatch(name, mine, other)
-
-
-def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yields every value that is no mapping, under its dotted name; an empty mapping itself."""
-    if not isinstance(value, Mapping) or not value:
-        yield name, value
-        return
-    for key, part in value.items():
-        yield from _leaves(part, f"{name}.{key}" if name else str(key))
 
 
 def _same(mine: Any, other: Any) -> bool:
@@ -113,20 +89,15 @@ def _proves(evidence: Evidence) -> bool:
     return bool(evidence.num_prompts and evidence.num_draws and passed)
 
 
-def _report_of(evidence: Evidence, file: Path) -> Path | None:
-    path = None if evidence.report is None else file.parent / evidence.report
-    return path if path is not None and path.is_file() else None
-
-
-def _of_report(row: Row, own: Row, path: Path, verdict_in: ReportReader) -> list[Mismatch]:
+def _of_report(row: Row, own: Row, path: Path, verdict_in: ReportReader) -> list[FieldDifference]:
     """Returns the fields that the audit's report contradicts."""
-    said = verdict_in(path, own)
-    if said is None:
+    reported = verdict_in(path, own)
+    if reported is None:
         raise ConfigError(f"evidence.report = {path}: has no verdict on this row: name the report of its audit")
-    verdict, evidence = said
-    evidence = evidence.model_copy(update={"report": row.evidence and row.evidence.report})
-    pairs = (("verdict", row.verdict, verdict), ("evidence", row.evidence, evidence))
-    return [Mismatch(name, mine, other) for name, mine, other in pairs if mine != other]
+    evidence = reported[1].model_copy(update={"report": row.evidence and row.evidence.report})
+    return differences(
+        {"verdict": row.verdict, "evidence": row.evidence}, {"verdict": reported[0], "evidence": evidence}
+    )
 
 
 NAMED = 3  # fields of a row in a message
@@ -147,9 +118,9 @@ class Validity:
         rows = f"{self.num_rows} rows"
         if not self.num_recomputed:
             return f"{rows}: their digests are right; nothing was recomputed"
-        told = f"{rows}, all recomputed from the folders of their runs"
         fields = ", ".join(f"{name} of {num} {'row' if num == 1 else 'rows'}" for name, num in self.stated.items())
-        return told + (f"; stated, not recomputed: {fields}" if fields else "")
+        stated = f"; stated, not recomputed: {fields}" if fields else ""
+        return f"{rows}, all recomputed from the folders of their runs{stated}"
 
 
 def validate(
@@ -184,7 +155,7 @@ def _problem(found: RowCheck) -> str | None:
     if not wrong:
         return None
     more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
-    return f"{'; '.join(map(str, wrong[:NAMED]))}{more}: the row is not that of its run: add its run again"
+    return f"{'; '.join(map(mismatch_text, wrong[:NAMED]))}{more}: the row is not that of its run: add its run again"
 
 
 def _run_of(row: Row, file: Path, runs: RecordedRuns, folders: Sequence[Path]) -> RecordedRun:
@@ -195,5 +166,5 @@ def _run_of(row: Row, file: Path, runs: RecordedRuns, folders: Sequence[Path]) -
     for folder in folders:
         if any(known.key == row.key for known in runs.at(folder).rows):
             return runs.at(folder)
-    told = f"its run is not at {place}" if place is not None else "it does not name the folder of its run"
-    raise ConfigError(f"{told}: name the folder with --run")
+    problem = f"its run is not at {place}" if place is not None else "it does not name the folder of its run"
+    raise ConfigError(f"{problem}: name the folder with --run")

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from specbench.results.bootstrap import FilePart
 from specbench.specs.method import MethodSpec
 
 RecordVerdict = Literal["greedy equal", "near-tie only", "diverged", "lossy by design", "not audited"]
@@ -14,13 +13,7 @@ NUM_TOKENS = 5  # of a drawn answer: one from the prefill, three draft tokens an
 FAILS_BELOW = FALSE_ALARM / 2  # its p-value is an approximation: this leaves room
 
 
-class AuditPart(BaseModel):
-    """Base of the parts of an audit's report."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class TokenDifference(AuditPart):
+class TokenDifference(FilePart):
     """The first token at which a method's greedy output is not AR's.
 
     `position`: counts new tokens from 0. A token is None where the output had ended. `gap`: how far the lower of the
@@ -35,7 +28,7 @@ class TokenDifference(AuditPart):
     near_tie: bool
 
 
-class Greedy(AuditPart):
+class Greedy(FilePart):
     """A method's greedy outputs against AR's. `example` is the first difference that is no near-tie, else the first.
 
     `num_judged` counts the draft tokens that the target judged on the way; null for a decoder that does not count.
@@ -53,7 +46,7 @@ class Greedy(AuditPart):
         return self.num_prompts - self.num_equal - self.num_near_ties
 
 
-class Noise(AuditPart):
+class Noise(FilePart):
     """The degree to which the target's own logits depend on the number of tokens that one pass scores.
 
     `num_changed`: prompts at which AR, computed with other query lengths, picks another token. `max_gap_change`: the

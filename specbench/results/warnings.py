@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from specbench.results.acceptance import timed_tokens
 from specbench.results.bootstrap import SMALL_SAMPLE, Metric
 from specbench.results.captions import num_timed, rests_on_few
 from specbench.results.log_ratios import TAILS, Array
@@ -17,28 +16,10 @@ MIN_PROMPTS = SMALL_SAMPLE // 3  # in each third: of fewer, one slow prompt is a
 TOLERATED = 1.05  # as an interleaved baseline drifts, so does the method: less moves no speed-up that anyone would tell
 
 
-def ar_drift(records: Sequence[Record]) -> Metric:
-    """Returns the ratio of AR's speed in the last third of the run to that in the first third, with its interval.
-    Null where a record has no `measured_at`, and where a third has fewer than MIN_PROMPTS prompts with a timed
-    token."""
-    if any(record.get("measured_at") is None for record in records):
-        return Metric()
-    ordered = sorted(records, key=lambda record: float(record["measured_at"]))
-    timed = [record for record in ordered if timed_tokens(record["methods"]["ar"]) > 0]
-    numbers: dict[tuple[str, int], int] = {}
-    prompts = np.array([numbers.setdefault((r["subset"], r["example"]), len(numbers)) for r in timed], dtype=np.int64)
-    baseline = [record["methods"]["ar"] for record in timed]
-    return drift_of(
-        np.array([g["decode_seconds"] for g in baseline], dtype=np.float64),
-        np.array([timed_tokens(g) for g in baseline], dtype=np.float64),
-        np.array([record["prompt_tokens"] for record in timed], dtype=np.float64),
-        prompts,
-    )
-
-
 def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.ndarray) -> Metric:
-    """Returns that ratio. All arrays [num_answers], in the order in which they were measured; prompts: numbers from
-    0."""
+    """Returns the ratio of AR's speed in the last third of the run to that in the first third, with its interval; null
+    where a third has fewer than MIN_PROMPTS prompts. All arrays [num_answers], in the order in which they were
+    measured; prompts: numbers from 0."""
     size = len(seconds) // 3
     thirds = (prompts[:size], prompts[len(seconds) - size :])
     num_prompts = sum(len(set(third.tolist())) for third in thirds)
@@ -96,7 +77,7 @@ def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) ->
 def wide_interval(row: Row) -> RowWarning | None:
     """Warns of a speed-up whose interval ends are more than WIDE apart. Widths on the log scale fall with the root
     of the number of prompts, so that (width ÷ wanted width)² times as many are needed."""
-    speedup = row.metrics.get("speedup", Metric())
+    speedup = row.metric("speedup")
     if not speedup.low or not speedup.high or speedup.low < 0 or speedup.high / speedup.low <= WIDE:
         return None
     ratio, prompts = speedup.high / speedup.low, num_timed(row)
@@ -114,26 +95,26 @@ def few_prompts(row: Row) -> RowWarning | None:
         return None
     num, speedup = num_timed(row), row.metrics["speedup"]
     prompts = f"{num} prompt{'s' * (num != 1)}"
-    told = (
+    problem = (
         f"the speed-up rests on {prompts} and has no interval"
         if speedup.low is None
         else f"the speed-up's interval rests on {prompts} and may be too narrow"
     )
-    text = f"{told}: measure {SMALL_SAMPLE} or more"
+    text = f"{problem}: measure {SMALL_SAMPLE} or more"
     return RowWarning(code="few_prompts", text=text)
 
 
 def drift(row: Row, num_processes: int) -> RowWarning | None:
     """Warns of a baseline whose speed changed during the run. The effect on the speed-up is unknown: the method ran
-    beside it all the time, and may gain or lose by another load or clock. The baseline itself has no such warning."""
-    ratio = row.metrics.get("ar_drift", Metric())
-    if row.metrics.get("speedup", Metric()).low is None or not has_drifted(ratio):
+    at the same time, and may gain or lose by another load or clock. The baseline itself has no such warning."""
+    ratio = row.metric("ar_drift")
+    if row.metric("speedup").low is None or not has_drifted(ratio):
         return None
     resumed = f", {num_processes} processes one after the other," if num_processes > 1 else ""
     text = (
         f"the baseline ran at {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] times its first speed in the last "
         f"third of the run{resumed} so load or clock changed: measure again, into another folder, in one go, with "
-        "nothing beside it"
+        "nothing else running"
     )
     return RowWarning(code="ar_drift", text=text)
 

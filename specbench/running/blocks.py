@@ -96,7 +96,7 @@ def recorded(generation: Generation) -> dict[str, Any]:
         "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps],
         **({"tree_nodes": sizes} if (sizes := tree_sizes(generation.steps)) else {}),
         "positions": generation.positions,
-        **({"attempted": generation.attempted} if generation.attempted is not None else {}),
+        **({"draw_overlap": generation.draw_overlap} if generation.draw_overlap is not None else {}),
         "passes": {"target": generation.target_passes, "draft": generation.draft_passes},
         "ttft_seconds": generation.ttft_seconds,
         "draft_prefill_seconds": generation.draft_prefill_seconds,

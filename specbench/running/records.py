@@ -6,7 +6,7 @@ token_ids, text, finish     the answer, and why it ended: eos, stop, length or c
 steps                       [drafted, judged, accepted, emitted] per target pass; the first token belongs to no step
 tree_nodes                  draft trees only: draft tokens per step; the counts of `steps` are then levels of the tree
 positions                   per judged draft token p(x), q(x), Σ min(p, q), the rule's divergence; null where undefined
-attempted                   union and tli only: (1 − P(end)) · Σ min(p, q given no end), per position at which the
+draw_overlap                union and tli only: (1 − P(end)) · Σ min(p, q given no end), per position at which the
                             drafter drew a token, including positions at which it drew the end of the text
 passes                      of target and draft: [query length, seconds]; c: median draft pass ÷ AR's of one token
 ttft_seconds, draft_prefill_seconds
@@ -219,7 +219,7 @@ class GenerationShape(Strict):
     steps: list[Step]
     tree_nodes: list[Count] | None = None
     positions: dict[str, Values]
-    attempted: list[Finite] | None = None  # only for drafts that do not propose the end token
+    draw_overlap: list[Finite] | None = None  # only for drafts that do not propose the end token
     passes: Passes
     ttft_seconds: Seconds | None
     draft_prefill_seconds: Seconds | None
@@ -301,15 +301,13 @@ def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
     depths = [step[DRAFTED] for step in generation["steps"]]
     if sizes is not None and (len(sizes) != len(depths) or any(map(operator.lt, sizes, depths))):
         problems.append(f"trees of {sizes} draft tokens for steps with {depths} levels")
+    num_judged, num_emitted = step_sum(generation, JUDGED), step_sum(generation, EMITTED)
     for key, values in generation["positions"].items():
-        if values is not None and len(values) != step_sum(generation, JUDGED):
-            problems.append(f"{len(values)} {key} values for {step_sum(generation, JUDGED)} judged tokens")
-    attempted = generation.get("attempted")
-    if attempted is not None and not step_sum(generation, JUDGED) <= len(attempted) <= step_sum(generation, EMITTED):
-        problems.append(
-            f"{len(attempted)} attempted values for {step_sum(generation, JUDGED)} judged and "
-            f"{step_sum(generation, EMITTED)} emitted tokens"
-        )
+        if values is not None and len(values) != num_judged:
+            problems.append(f"{len(values)} {key} values for {num_judged} judged tokens")
+    draws = generation.get("draw_overlap")
+    if draws is not None and not num_judged <= len(draws) <= num_emitted:
+        problems.append(f"{len(draws)} draw_overlap values for {num_judged} judged and {num_emitted} emitted tokens")
     if problems:
         raise ValueError(f"record of {name}: {method}: {'; '.join(problems)}")
 

@@ -18,11 +18,11 @@ from specbench.decoding import loop, verification
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.models import timing
 from specbench.models.loading import model_source
+from specbench.results.check import check
+from specbench.results.check_findings import CheckReport
+from specbench.results.check_speed import SPEEDUP
+from specbench.results.comparable import BASELINE
 from specbench.results.execute import execute
-from specbench.results.gate.check import check
-from specbench.results.gate.findings import CheckReport
-from specbench.results.gate.pairing import BASELINE
-from specbench.results.gate.speed import SPEEDUP
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.results.bootstrap import Prompts
-from specbench.results.gate.findings import CheckReport, MethodFindings
-from specbench.results.gate.pairing import SpeedControl
-from specbench.results.gate.speed import Pending, judge_all, ratio_of_speeds, ratios_of_speedups
+from specbench.results.check_findings import CheckReport, MethodFindings
+from specbench.results.check_speed import Pending, SpeedControl, judge_all, ratio_of_speeds, ratios_of_speedups
 
 Array = NDArray[np.float64]
 SIZES = (16, 30, 100)

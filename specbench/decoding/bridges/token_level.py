@@ -111,7 +111,7 @@ class CarriedProbs(DenseProbs):
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
         return torch.minimum(self.probs, target_probs).sum(dim=-1)
 
-    def attempted(self, overlap: torch.Tensor, target: Distributions) -> torch.Tensor:
+    def draw_overlap(self, overlap: torch.Tensor, target: Distributions) -> torch.Tensor:
         """Returns (1 − P(end)) · Σ min(p, q given no end), the probability that a draft token is drawn and accepted.
 
         One value per row of `draft`: [num_rows] → [num_drawn].

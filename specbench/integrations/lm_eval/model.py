@@ -18,10 +18,9 @@ from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.text_model import TextModel
-from specbench.results.acceptance import acceptance, with_own_passes
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.execute import has_other_vocabulary
-from specbench.results.metrics import speeds
+from specbench.results.metrics import acceptance, speeds, with_own_passes
 from specbench.results.rows import NOT_MULTIPLES
 from specbench.running.blocks import recorded, warm_up
 from specbench.running.compose import compose, sampling_of, unique

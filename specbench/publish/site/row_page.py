@@ -12,10 +12,9 @@ from specbench.publish.site.entries import IndexCell, IndexLine, SiteRow, signed
 from specbench.results.bootstrap import Metric
 from specbench.results.breakdown import per_token
 from specbench.results.captions import is_baseline, lossless_word, sampling_of, verdict_of
-from specbench.results.comparison_input import leaves
-from specbench.results.glossary import meaning
+from specbench.results.comparable import leaves
 from specbench.results.row import RESULT_FIELDS, STATED, Row
-from specbench.results.units import NULL, number, unit_of
+from specbench.results.units import NULL, meaning, number, unit_of
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Models": ("target", "target_revision", "drafter", "drafter_revision", "dtype", "attention", "engine", "chat"),

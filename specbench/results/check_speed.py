@@ -13,20 +13,23 @@ percent allow for other work on the machine. Fewer than MIN_PROMPTS prompts have
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from specbench.results.bootstrap import Metric, Prompts, ratio
-from specbench.results.gate.findings import Finding, MethodFindings
-from specbench.results.gate.pairing import REMEDY, SpeedControl
+from specbench.results.check_findings import Finding, MethodFindings
+from specbench.results.comparable import BASELINE
 from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS
-from specbench.results.paired import Pairs, length_columns, widened_ratio
+from specbench.results.metrics import length_columns
+from specbench.results.paired import Pairs, widened_ratio
+from specbench.results.units import interval, number, with_interval
 
 MAX_PROMPTS = 2000  # there are two million pairs of so many, and a ratio of sums is sharp enough
 Array = NDArray[np.float64]
+Columns = Sequence[Sequence[float]] | Array
 
 
 def typical(columns: Array, by: float = 1.0) -> Metric:
@@ -97,11 +100,11 @@ def speedups(pairs: Pairs) -> dict[str, MeasuredRatio]:
 
     Records with a generation of one token on any side have no speed.
     """
-    columns = np.array(pairs.speed_columns())
-    return ratios_of_speedups(pairs.prompts, columns) if columns.any() else {}
+    columns = pairs.speed_columns()
+    return ratios_of_speedups(pairs.prompts, columns) if any(map(any, columns)) else {}
 
 
-def ratios_of_speedups(prompts: Prompts, kept: Array) -> dict[str, MeasuredRatio]:
+def ratios_of_speedups(prompts: Prompts, kept: Columns) -> dict[str, MeasuredRatio]:
     """Returns the ratios of the speed-ups of all prompts together and of a typical one. kept [8, num_records]:
     tokens and seconds of the method and of AR in the candidate, then in the baseline."""
     now, before = (prompts.ratio(*half).model_copy(update={"low": None, "high": None}) for half in (kept[:4], kept[4:]))
@@ -113,20 +116,14 @@ def ratios_of_speedups(prompts: Prompts, kept: Array) -> dict[str, MeasuredRatio
     return found
 
 
-def per_prompt(prompts: Prompts, columns: Array) -> Array:
+def per_prompt(prompts: Prompts, columns: Columns) -> Array:
     """Returns the sums over prompts: [num_columns, num_records] → [num_columns, num_prompts]."""
     return np.array([np.bincount(prompts.cluster, weights=column) for column in columns])
 
 
-def speed_of_baseline(pairs: Pairs) -> Metric:
-    """Returns the candidate's tokens/s of AR ÷ the baseline's: of a typical prompt where that has an interval, else of
-    all prompts."""
-    return ratio_of_speeds(pairs.prompts, np.array(pairs.speed_columns(with_own=False)))
-
-
-def ratio_of_speeds(prompts: Prompts, columns: Array) -> Metric:
-    """Returns the ratio of two speeds. columns [4, num_records]: tokens and seconds in the candidate, then in the
-    baseline."""
+def ratio_of_speeds(prompts: Prompts, columns: Columns) -> Metric:
+    """Returns the candidate's tokens/s ÷ the baseline's: of a typical prompt where that has an interval, else of all
+    prompts. columns [4, num_records]: tokens and seconds in the candidate, then in the baseline."""
     found = typical(per_prompt(prompts, columns))
     return prompts.ratio(*columns) if found.high is None else found
 
@@ -147,29 +144,46 @@ def widening(num_intervals: int) -> float:
     return max(1.0, float(normal / special.ndtri(TAILS[1])))
 
 
-def judged(
-    what: str,
-    subset: str,
-    values: tuple[Metric, Metric],
-    ratio: Metric,
-    max_regression: float,
-    paired: bool,
-    load: float = 1.0,
-) -> Finding:
-    """Returns the finding on a ratio with the interval that decides. `load`: the factor by which it may have fallen
-    with AR's speed, so that only a larger fall would be seen."""
-    regressed = ratio.high is not None and ratio.high < 1 - max_regression
-    baseline, candidate = ("–" if metric.value is None else f"{metric.value:.3f}" for metric in values)
-    return Finding(what, subset, baseline, candidate, regressed, _detail(ratio, max_regression, paired, load), ratio)
+SAME = 1.02  # of a ratio without an interval: two runs are hardly ever nearer
+DRIFTED = 1.25  # under so much more or less load a speed-up is another one
+EXCESS = 0.5  # of AR's change, on the scale of the logs
+REMEDY = "measure both on the same machine, one after the other, with nothing else running"
 
 
-def _detail(ratio: Metric, max_regression: float, paired: bool, load: float) -> str:
-    """Returns the ratio, its interval, and the fall that such an interval would show."""
-    if ratio.value is None or ratio.high is None:
-        return "no interval"
-    told = f"ratio {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]{'' if paired else ', not paired'}"
-    seen = 1 - (1 - max_regression) * ratio.value / ratio.high / load
-    return f"{told}; a fall of {100 * seen:.1f} % would be seen"
+@dataclass
+class SpeedControl:
+    """AR's speed on both sides, which shows a change of load or clock.
+
+    `other_device`: the devices may differ, so that AR's speed shows nothing. `drifted`: by task why speed-ups are not
+    compared. `loads`: by task the factor by which a speed-up may have fallen with AR's speed.
+    """
+
+    other_device: bool
+    notes: list[str] = field(default_factory=list)
+    drifted: dict[str, str] = field(default_factory=dict)
+    loads: dict[str, float] = field(default_factory=dict)
+
+    def add(self, task: str, ratio: Metric) -> None:
+        """Add a task. `ratio`: AR's tokens/s in the candidate ÷ in the baseline."""
+        if ratio.value is None:
+            self.notes.append(f"{task}: {BASELINE} has no speed")
+            return
+        low, high = ratio.low or ratio.value, ratio.high or ratio.value
+        speed = f"{ratio.value:.3f} times its speed in the baseline {interval(ratio, 3)}".rstrip()
+        if not self.other_device:
+            self.loads[task] = max(1.0, 1 / low) ** EXCESS
+            if max(ratio.value, 1 / ratio.value) > DRIFTED:
+                self.drifted[task] = f"{BASELINE} itself ran at {speed}, so that speed-ups do not compare: {REMEDY}"
+                return
+        same = low <= 1 <= high if ratio.low is not None else 1 / SAME < ratio.value < SAME
+        if same:
+            self.notes.append(f"{task}: {BASELINE} itself ran at {speed}: no difference")
+            return
+        by = f"{100 * abs(1 - ratio.value):.1f} % {'slower' if ratio.value < 1 else 'faster'}"
+        self.notes.append(
+            f"{task}: {BASELINE} itself is {by} ({speed}): another load or clock, or a change of what {BASELINE} and "
+            "the methods share, such as the loop, which no speed-up shows"
+        )
 
 
 @dataclass(frozen=True)
@@ -197,15 +211,20 @@ class Pending:
             self.of.problems.append(f"{place}: {num_prompts} prompts are too few: measure {MIN_PROMPTS} or more")
             return
         ratio = self.measured.ratio(by)
-        if ratio.high is not None:
+        if ratio.high is not None and ratio.value is not None:
             load = 1.0 if self.what == LENGTH else load
-            found = judged(self.what, self.subset, self.measured.values, ratio, max_regression, paired, load)
-            if found.regressed and ratio.high * load >= 1 - max_regression:
+            regressed = ratio.high < 1 - max_regression
+            seen = 1 - (1 - max_regression) * ratio.value / ratio.high / load
+            detail = f"ratio {with_interval(ratio, 3)}{'' if paired else ', not paired'}"
+            detail += f"; a fall of {100 * seen:.1f} % would be seen"
+            before, now = (number(each, 3) for each in self.measured.values)
+            found = Finding(self.what, self.subset, before, now, regressed, detail, ratio)
+            if regressed and ratio.high * load >= 1 - max_regression:
                 self.of.problems.append(f"{found}: no more than other work on the machine may take: {REMEDY}")
             else:
                 self.of.findings.append(found)
         elif self.what == TYPICAL:
-            self.of.not_compared.append(f"{place}: {num_prompts} prompts are too few beside so many comparisons")
+            self.of.not_compared.append(f"{place}: {num_prompts} prompts are too few for so many comparisons")
         else:
             self.of.problems.append(f"{place}: its ratio has no interval")
 

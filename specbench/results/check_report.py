@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from specbench.core.table import Table, escaped_markdown, markdown_table, numbers, words
-from specbench.results.gate.counts import LENGTH, PASSES, RATE
-from specbench.results.gate.findings import OUTPUTS, CheckReport, MethodFindings
-from specbench.results.gate.speed import FALSE_ALARMS, SPEEDUP
-from specbench.results.units import NULL, with_interval
+from specbench.results.check_findings import LENGTH, OUTPUTS, PASSES, RATE, CheckReport, MethodFindings
+from specbench.results.check_speed import FALSE_ALARMS, SPEEDUP
+from specbench.results.units import NULL, names_by_text, with_interval
 
 HEADERS = (
     "method", "outputs\nequal", "τ", "α", "target passes\nper token", "speed-up", "ratio of them\n[interval]", "result",
@@ -22,7 +21,7 @@ def headline(report: CheckReport) -> str:
     if report.verdict == "regressed":
         return f"regressed: {num_regressions} of {num_findings} comparisons"
     if report.verdict == "cannot compare":
-        return "cannot compare: the two were not measured alike"
+        return "cannot compare: the reasons are listed below"
     if report.verdict == "identical":
         return "identical: both sides hold the same rows and the same records"
     return f"fine: {num_findings} comparisons, nothing is worse"
@@ -55,10 +54,7 @@ def sections(report: CheckReport) -> list[tuple[str, list[str]]]:
 
 def grouped(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Returns each text once, with its methods."""
-    methods: dict[str, list[str]] = {}
-    for method, text in pairs:
-        methods.setdefault(text, []).append(method)
-    return [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in methods.items()]
+    return [f"{', '.join(names)}: {text}" for text, names in names_by_text(pairs).items()]
 
 
 def shortened(lines: Sequence[str]) -> list[str]:

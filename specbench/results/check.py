@@ -1,0 +1,292 @@
+"""`specbench check`: a baseline and a candidate → what has become worse, and what could not be compared.
+
+Counts have no noise: the same outputs must not take more passes than before. Ratios have noise, and are judged together
+(`gate.speed`).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+from specbench.core.errors import ConfigError
+from specbench.core.records import record_key
+from specbench.results.bootstrap import Metric
+from specbench.results.captions import num_timed
+from specbench.results.check_findings import (
+    IN_ROWS,
+    OUTPUTS,
+    CheckReport,
+    MethodFindings,
+    RecordsOfSubset,
+    change_cells,
+    changes_with_equal_tokens,
+    compare_counts,
+    counts_of,
+    counts_of_row,
+    output_finding,
+    verdict_finding,
+)
+from specbench.results.check_findings import LENGTH as ROW_LENGTH
+from specbench.results.check_speed import (
+    LENGTH,
+    SPEEDUP,
+    Pending,
+    SpeedControl,
+    joined,
+    judge_all,
+    lengths,
+    ratio_of_speeds,
+    speedups,
+)
+from specbench.results.comparable import BASELINE, RowPair, check_ignored, pair_rows
+from specbench.results.comparison_input import ComparisonInput, read_baseline, read_candidate
+from specbench.results.paired import Pairs, RowWithRecords, joined_pairs, unpaired_ratio
+from specbench.results.row import ALL, Row
+from specbench.results.runs import RecordedRun
+from specbench.results.tables import marked_warnings
+from specbench.results.units import names_by_text
+from specbench.results.verdict import TokenDifference
+from specbench.running.records import records_of
+
+if TYPE_CHECKING:
+    from specbench.results.recorded_prompts import Target
+
+Say = Callable[[str], None]
+
+
+def check(
+    baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = lambda text: None
+) -> CheckReport:
+    """Returns the comparison of both sides. `max_regression`: 0.03 lets a speed-up fall by 3 %. `ignore`: conditions
+    that may differ (`comparable.IGNORABLE`). `say`: is called with the progress.
+
+    Raises ConfigError for bad input.
+    """
+    check_ignored(ignore)
+    say("reading the runs")
+    first, second = read_baseline(baseline), read_candidate(candidate)
+    if first.run and second.run and (first.rows, first.run.records) == (second.rows, second.run.records):
+        return CheckReport(baseline, candidate, max_regression, 0, 1.0, (), (), (), identical=True)
+    pairs, refused, new, missing = pair_rows(first.rows, second.rows, ignore, by_rows=first.run is None)
+    control = SpeedControl(other_device="device" in ignore)
+    compare = (
+        ByRecords(first.run, second.run, control, say).compare
+        if first.run and second.run
+        else partial(compare_rows, control)
+    )
+    compared, pending = [], []
+    for task, method in dict.fromkeys((row.task_name, row.method_name) for row in second.rows):
+        own = [pair for pair in pairs if pair.candidate.names[::2] == (task, method)]
+        rejected = [row for row in refused if row.candidate.names[::2] == (task, method)]
+        reasons = names_by_text((row.candidate.subset, reason) for row in rejected for reason in row.reasons)
+        each = MethodFindings(task, method, problems=[f"{text} (of {', '.join(of)})" for text, of in reasons.items()])
+        if own:
+            say(f"comparing {each.name}")
+            each.notes += [*_changes(own), *_noise(own), *_warnings(own)]
+            pending += compare(each, own)
+        if own or each.problems:
+            compared.append(each)
+    num_tolerant, factor = judge_all(pending, control, max_regression, paired=first.run is not None)
+    problems, notes = _unpaired_rows(first, second, new if compared else None, missing)
+    return CheckReport(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
+                       (*control.notes, *notes))  # fmt: skip
+
+
+def _changes(pairs: Sequence[RowPair]) -> list[str]:
+    return [f"changed: {change}" for change in dict.fromkeys(change for pair in pairs for change in pair.changes())]
+
+
+def _noise(pairs: Sequence[RowPair]) -> list[str]:
+    names = dict.fromkeys(name for pair in pairs for name in pair.rounding())
+    if not names:
+        return []
+    return [
+        f"{', '.join(names)} not the same, whose rounding may change drafts: of the counts only τ is compared, "
+        "with its interval"
+    ]
+
+
+def _warnings(pairs: Sequence[RowPair]) -> list[str]:
+    """Returns the warnings of the rows over all subsets, on either side."""
+    whole = [pair for pair in pairs if pair.subset == ALL] or pairs
+    sides = [side for pair in whole for side in (("baseline", pair.baseline), ("candidate", pair.candidate))]
+    return [f"{name} {row.subset}: {text}" for name, row in sides for text in marked_warnings(row).values()]
+
+
+def _unpaired_rows(
+    baseline: ComparisonInput, candidate: ComparisonInput, new: Sequence[Row] | None, missing: Sequence[Row]
+) -> tuple[list[str], list[str]]:
+    """Returns problems and notes on rows that only one side has. `new`: None where nothing is compared.
+
+    A row of a baseline run that the candidate lacks is a problem: without it the gate would pass anything.
+    """
+    problems, notes = [], []
+    if new is None:
+        own_names, baseline_names = (_names(side.rows) or "no rows" for side in (candidate, baseline))
+        problems.append(f"the two have nothing in common: the candidate has {own_names}, the baseline {baseline_names}")
+    if new:
+        notes.append(f"new, so not compared: {_names(new)}")
+    if missing and baseline.run is not None:
+        lacking = f"the candidate has no {_names(missing)}"
+        problems.append(f"{lacking}: measure it, or name RUN:METHOD in --baseline")
+    elif missing:
+        notes.append(f"{len(missing)} rows of {baseline.text} are of what the candidate did not measure")
+    return problems, notes
+
+
+def _names(rows: Iterable[Row], most: int = 3) -> str:
+    """Returns task and method with their subsets."""
+    found = names_by_text((row.subset, f"{row.task_name} {row.method_name}") for row in rows)
+    parts = {name: [subset for subset in subsets if subset != ALL] or subsets for name, subsets in found.items()}
+    more = {name: f" and {len(subsets) - most} more" * (len(subsets) > most) for name, subsets in parts.items()}
+    return ", ".join(f"{name} ({', '.join(subsets[:most])}{more[name]})" for name, subsets in parts.items())
+
+
+class ByRecords:
+    """Compares the records of two runs, prompt by prompt."""
+
+    def __init__(self, baseline: RecordedRun, candidate: RecordedRun, control: SpeedControl, say: Say) -> None:
+        self.runs, self.control, self.say = (baseline, candidate), control, say
+
+    @cached_property
+    def target(self) -> "Target":
+        """The baseline's target. It needs torch, so it is loaded only where outputs differ."""
+        from specbench.results.recorded_prompts import Target
+
+        return Target(self.runs[0])
+
+    def compare(self, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[Pending]:
+        """Put findings into `compared`; returns the ratios that wait for their verdict."""
+        parts = [part for pair in pairs if pair.subset != ALL for part in self._part(compared, pair)]
+        for part in parts:
+            self._compare_part(compared, part)
+        if not parts:
+            return []
+        now, before = map(counts_of, joined_pairs([part.equal_records() for part in parts]).generations())
+        num_equal, num_records = sum(len(part.equal) for part in parts), sum(part.num_records for part in parts)
+        compared.cells |= change_cells(before, now) | {OUTPUTS: f"{num_equal} of {num_records}"}
+        if compared.method == BASELINE:
+            records = joined_pairs([part.records for part in parts])
+            self.control.add(compared.task, ratio_of_speeds(records.prompts, records.speed_columns(with_own=False)))
+            return []
+        is_whole = len(parts) > 1 and any(pair.subset == ALL for pair in pairs)
+        groups = {ALL: parts} if is_whole else {part.rows.subset: [part] for part in parts}
+        return [pending for subset, group in groups.items() for pending in _ratios(compared, subset, group)]
+
+    def _part(self, compared: MethodFindings, pair: RowPair) -> list[RecordsOfSubset]:
+        """Returns the pair with its records; nothing, and a problem, where the two sides have read other prompts."""
+        sides = [_with_records(run, row) for run, row in zip(self.runs, (pair.baseline, pair.candidate), strict=True)]
+        before, now = ({record_key(record): record for record in side.records} for side in sides)
+        if before.keys() != now.keys():
+            compared.problems.append(f"{pair.subset}: the two sides have measured other examples")
+            return []
+        for name in ("prompt", "prompt_tokens"):
+            # later turns have an answer before them, which may be another one
+            other = [key for key in before if key[4] == 0 and before[key].get(name) != now[key].get(name)]
+            if other:
+                first = before[other[0]]
+                compared.problems.append(
+                    f"{pair.subset}: {name} of {len(other)} of {len(before)} records is not the same; example "
+                    f"{first['id']}: {first.get(name)} in the baseline, {now[other[0]].get(name)} in the candidate"
+                )
+                return []
+        return [RecordsOfSubset.of(pair, Pairs(sides[0], sides[1], (list(before.values()), [now[k] for k in before])))]
+
+    def _compare_part(self, compared: MethodFindings, part: RecordsOfSubset) -> None:
+        """Put the findings on the outputs of a subset and on their counts into `compared`."""
+        equal, subset, num_different = part.equal_records(), part.rows.subset, len(part.different)
+        compared.findings += [*verdict_finding(part.rows), *changes_with_equal_tokens(subset, equal)]
+        found = None
+        if part.is_exact:
+            try:
+                found = self._differences(compared, part) if num_different else []
+            except ConfigError as error:
+                compared.problems.append(
+                    f"{subset}: {num_different} of {part.num_records} outputs are not the baseline's, "
+                    f"and it is unknown whether these are near-ties: {error}"
+                )
+                return
+        compared.findings.append(output_finding(subset, len(part.equal), num_different, found))
+        if not part.rows.rounding():
+            detail = f"of {len(part.equal)} equal outputs" if len(part.equal) < part.num_records else ""
+            now, before = map(counts_of, equal.generations())
+            compared.findings += compare_counts(subset, before, now, detail)
+
+    def _differences(self, compared: MethodFindings, part: RecordsOfSubset) -> list[TokenDifference]:
+        """Returns the first difference of each output that is not the baseline's, scored by the target."""
+        self.say(f"asking the target about {len(part.different)} outputs of {compared.name} {part.rows.subset}")
+        row = part.rows.baseline
+        candidate = {record_key(record): record for record in part.records.records[1]}
+        return self.target.differences(row, part.different, candidate, compared.method, row.num_draft_tokens + 1)
+
+
+def _with_records(run: RecordedRun, row: Row) -> RowWithRecords:
+    """Returns a row with the records that its run has of it."""
+    method = run.methods.get(row.method_name) or run.method_of(row)
+    return RowWithRecords(row, records_of(run.records, row.task_name, row.examples, row.repeats), method)
+
+
+def _ratios(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[Pending]:
+    """Returns the ratios of the speed-ups, and of τ where outputs or their rounding may differ."""
+    records, row = joined_pairs([part.records for part in parts]), parts[0].rows.candidate
+    had = any(part.rows.baseline.value("speedup") is not None for part in parts)
+    has = any(part.rows.candidate.value("speedup") is not None for part in parts)
+    found = []
+    if not (had and has):
+        where = compared.problems if had else compared.not_compared
+        where.append(f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * had}")
+    else:
+        measured = speedups(records)
+        found += [Pending(compared, what, subset, each) for what, each in measured.items()]
+        if not measured:
+            compared.problems.append(f"{SPEEDUP} of {subset}: no answers of more than one token on both sides")
+    others = any(part.different for part in parts) and not parts[0].is_exact
+    if (others or any(part.rows.rounding() for part in parts)) and row.num_draft_tokens > 0:
+        compared.not_compared.append(f"α and passes of all outputs of {subset}: {LENGTH}, stands for them")
+        found.append(Pending(compared, LENGTH, subset, lengths(records)))
+    return found
+
+
+NOT_HELD = "outputs and draft passes, and prompts in pairs: a leaderboard file does not hold them"
+NOT_DRAWN_AGAIN = "counts are those of draws: compared with their intervals"
+
+
+def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[Pending]:
+    """Compare rows with the rows of a leaderboard file, which has no records.
+
+    Puts findings into `compared`; returns the ratios that wait for their verdict.
+    """
+    whole = [pair for pair in pairs if pair.subset == ALL]
+    parts = [pair for pair in pairs if pair.subset != ALL] or whole
+    shown = (whole or parts)[0]
+    if compared.method == BASELINE:
+        speeds = (row.metric("tokens_per_second") for row in (shown.baseline, shown.candidate))
+        control.add(compared.task, Metric(value=unpaired_ratio(*speeds).value))
+        return []
+    compared.not_compared.append(NOT_HELD)
+    greedy = all(pair.candidate.sampling.temperature == 0 for pair in parts)
+    strict = greedy and not any(pair.rounding() for pair in parts)
+    for pair in parts:
+        compared.findings += verdict_finding(pair)
+        if strict:
+            before, now = map(counts_of_row, (pair.baseline, pair.candidate))
+            compared.findings += compare_counts(pair.subset, before, now)
+    compared.cells |= change_cells(*map(counts_of_row, (shown.baseline, shown.candidate)))
+    if not greedy:
+        compared.notes.append(NOT_DRAWN_AGAIN)
+    names = {SPEEDUP: "speedup"} if strict else {SPEEDUP: "speedup", ROW_LENGTH: IN_ROWS[ROW_LENGTH]}
+    return [
+        pending for pair in whole or parts for what, name in names.items()
+        for pending in _ratio_of_rows(compared, what, name, pair)
+    ]  # fmt: skip
+
+
+def _ratio_of_rows(compared: MethodFindings, what: str, metric: str, pair: RowPair) -> list[Pending]:
+    """Returns the ratio of a metric of two rows, with the interval that their own intervals give (`Pairs.change`)."""
+    change = Pairs(RowWithRecords(pair.baseline), RowWithRecords(pair.candidate), ((), ())).change(metric)
+    if change.first.value is None or change.second.value is None:
+        where = compared.not_compared if change.first.value is None else compared.problems
+        where.append(f"{what} of {pair.subset}: {compared.method} has none")
+        return []
+    num_prompts = min(num_timed(row) if what == SPEEDUP else row.n for row in (pair.baseline, pair.candidate))
+    return [Pending(compared, what, pair.subset, joined((change.first, change.second), change.change, num_prompts))]

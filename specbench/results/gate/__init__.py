@@ -1,1 +1,0 @@
-"""`specbench check`: whether a run is worse than a run or a leaderboard file."""

@@ -48,7 +48,7 @@ def fairness(
 
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
-    from specbench.analysis.fairness import FairnessRequest, check_request, fairness_answer
+    from specbench.analysis.fairness import FairnessRequest, add_fairness, check_request, check_rows, fairness_report
 
     request = FairnessRequest(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
@@ -62,32 +62,27 @@ def fairness(
 
         check_plot(picture)
     if board is not None:
-        from specbench.analysis.fairness import check_rows
-
         check_rows(board)
     with stderr.status("reading the runs") as status:
-        found = fairness_answer(request, status.update)
-    show(found, as_json)
+        report = fairness_report(request, status.update)
+    show(report, as_json)
     if picture is not None:
         from specbench.analysis.fairness_tables import draw_fairness
 
-        draw_fairness(found.report, picture)
+        draw_fairness(report, picture)
         stderr.print(f"picture: {picture}", soft_wrap=True)
     if board is not None:
-        from specbench.analysis.fairness import absent, add_to
-
-        told = [f"{add_to(board, found)} rows got fairness numbers", absent(board, found)]
-        stderr.print(f"{board}: {'; '.join(filter(None, told))}", soft_wrap=True)
+        stderr.print(f"{board}: {add_fairness(board, report)}", soft_wrap=True)
 
 
-def show(found: Any, as_json: bool) -> None:
+def show(report: Any, as_json: bool) -> None:
     """Prints the report on stdout."""
     from specbench.analysis.fairness_tables import tables
 
     if as_json:
-        stdout.out(found.report.model_dump_json(indent=2))
+        stdout.out(report.model_dump_json(indent=2))
         return
-    for table in tables(found.report):
+    for table in tables(report):
         stdout.print(table)
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from specbench.analysis import tune as tuner
 from specbench.analysis.tune import Tuner, lossless, named
 from specbench.analysis.tune import tune as tune_with
-from specbench.analysis.tuning_runs import choose_slice, described
+from specbench.analysis.tuned_methods import calibration_of, choose_slice
 from specbench.cli.run import run
 from specbench.cli.tune import tune
 from specbench.core.errors import ConfigError
@@ -200,14 +200,14 @@ def test_what_was_tuned_on_is_left_out() -> None:
     """Also where the rows have another order; other tasks and methods that were never tuned change nothing."""
     data = loaded(40, 20)
     chosen = choose_slice(data, "0.25", seed=0)
-    tuned: Any = SimpleNamespace(calibration=described(chosen))
+    tuned: Any = SimpleNamespace(calibration=calibration_of(chosen))
     turned = [(task, subset, replace(each, examples=each.examples[::-1])) for task, subset, each in data]
     left = without_calibration(turned, [load_method("sd"), tuned])
     used = {prompt_digest(example, turn=0) for _, _, each in chosen for example in each.examples}
     kept = {prompt_digest(example, turn=0) for _, _, each in left for example in each.examples}
     assert len(used) == 15 and len(kept) == 45 and not used & kept
     assert without_calibration(data, [load_method("sd")]) == data
-    other: Any = SimpleNamespace(calibration=described(chosen).model_copy(update={"task": "gsm8k"}))
+    other: Any = SimpleNamespace(calibration=calibration_of(chosen).model_copy(update={"task": "gsm8k"}))
     assert without_calibration(data, [other]) == data
     with pytest.raises(ConfigError, match=r"all 10 examples of mgsm/en are of the slice"):
         without_calibration(chosen, [tuned])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from specbench.analysis.group_statistics import estimate, spearman
+from specbench.analysis.group_statistics import Array, adjusted, spearman
 from specbench.analysis.representation import LanguageShare, Representation, representation
-from specbench.analysis.sweep import with_value
-from specbench.analysis.trials import TrialRun, Trials, TuningReport, check_files, keep_rows, open_trials, trial_spec
+from specbench.analysis.trials import (
+    TrialRun,
+    Trials,
+    TuningReport,
+    check_files,
+    dumped,
+    finish,
+    open_trials,
+    trial_spec,
+    with_value,
+)
 from specbench.analysis.tuning_tables import KEPT, conditions, title
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.table import RULE, Table, numbers
+from specbench.core.table import Table, in_sections, numbers
 from specbench.results import plots
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.plots import Panel, save_picture
@@ -34,8 +44,6 @@ from specbench.specs.overrides import with_overrides
 from specbench.specs.run import RunSpec
 from specbench.tasks.scoring.contract import Scorer
 
-Array = NDArray[np.float64]
-
 
 def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, scorer: Scorer, seed: int) -> Metric:
     """α · quality of a method in one subset, in the unit of the quality, with a 95 % interval over prompts, drawn with
@@ -51,27 +59,19 @@ def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, sc
         part = corpus_of(quality, scorer, cluster, own, own)
         if part is None or len(part.own) != len(acceptance):
             return Metric()
-        both = np.hstack([acceptance, part.own])
-        return estimate(
-            [both], lambda sums: rate(sums[0]) * [part.score(row) for row in sums[0][:, 2:].tolist()], seed,
-            *bounds,
-        )  # fmt: skip
+        return adjusted(
+            acceptance, part.own, lambda sums: np.array([part.score(row) for row in sums.tolist()]), seed, bounds
+        )
     scores = [generation.get("scores", {}).get(quality) for generation in own]
     if not scores or None in scores:
         return Metric()
-    both = np.hstack([acceptance, by_prompt(cluster, scores, [1.0] * len(scores))])
-    return estimate([both], lambda sums: rate(sums[0]) * sums[0][:, 2] / sums[0][:, 3], seed, *bounds)
+    statistics = by_prompt(cluster, scores, [1.0] * len(scores))
+    return adjusted(acceptance, statistics, lambda sums: np.asarray(sums[:, 0] / sums[:, 1]), seed, bounds)
 
 
 def by_prompt(cluster: NDArray[np.int64], *columns: Sequence[float]) -> Array:
-    """Sums over the records of each prompt: [num_prompts, num_columns]."""
+    """Returns the sums over the records of each prompt: [num_prompts, num_columns]."""
     return np.stack([np.bincount(cluster, weights=np.asarray(column)) for column in columns], axis=1)
-
-
-def rate(sums: Array) -> Array:
-    """Mean acceptance rate of sums over prompts [num_resamples, 2 or more]: [num_resamples]."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(sums[:, 0] / sums[:, 1])
 
 
 TEMPERATURES = (0.0, 0.5, 1.0, 1.5, 2.0)
@@ -89,12 +89,10 @@ class TemperaturePoint:
     adjusted: Metric
 
     def as_json(self) -> dict[str, Any]:
-        metrics = {name: self.row.metrics[name].model_dump() for name in ("acceptance_rate", "speedup")}
-        if self.quality:
-            metrics[self.quality] = self.row.metrics[self.quality].model_dump()
+        names = ["acceptance_rate", "speedup", *([self.quality] if self.quality else [])]
         return {
             "temperature": self.temperature, "subset": self.row.subset, "language": self.row.language,
-            "folder": str(self.run.folder), "quality": self.quality, "metrics": metrics,
+            "folder": str(self.run.folder), "quality": self.quality, "metrics": dumped(self.row.metrics, names),
             "adjusted_acceptance": self.adjusted.model_dump(),
         }  # fmt: skip
 
@@ -160,23 +158,19 @@ def temperature_point(temperature: float, run: TrialRun, row: Row, method: str) 
 
 def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Table:
     """Returns a table with a line for each temperature and subset."""
-    rows: list[Sequence[str]] = []
-    for place, each in enumerate(points):
-        if place and points[place - 1].temperature != each.temperature:
-            rows.append(RULE)
-        quality = each.row.metrics.get(each.quality or "")
-        rows.append([
-            f"{each.temperature:g}", each.row.subset, with_interval(each.row.metrics["acceptance_rate"], 3),
-            score(quality, each.quality), score(each.adjusted, each.quality),
-            with_interval(each.row.metrics["speedup"], 2),
-        ])  # fmt: skip
+    rows = [
+        (f"{each.temperature:g}", each.row.subset, with_interval(metrics["acceptance_rate"], 3),
+         score(metrics.get(each.quality or ""), each.quality), score(each.adjusted, each.quality),
+         with_interval(metrics["speedup"], 2))
+        for each in points for metrics in [each.row.metrics]
+    ]  # fmt: skip
     unit = unit_of(next((point.quality for point in points if point.quality), None))
     columns = numbers("tempe-\nrature", "subset", "α\n95 % interval", f"{unit.label}\n95 % interval",
                       f"α · {unit.label}\n95 % interval", "speed-up\n95 % interval", folds=True)  # fmt: skip
     caption = [
         f"α·quality is over the prompts of one subset and the answers of the method to them. {conditions(trials)}"
     ]
-    return Table(title(trials, "target and drafter at one temperature"), columns, rows, caption)
+    return Table(title(trials, "target and drafter at one temperature"), columns, in_sections(rows), caption)
 
 
 def draw_temperatures(points: Sequence[TemperaturePoint], path: Path) -> None:
@@ -231,7 +225,7 @@ class LanguageOrder:
             "drafter": self.texts.model,
             "languages": [
                 {"subset": row.subset, "language": row.language, "share": share and share.model_dump(),
-                 "metrics": {name: row.metrics[name].model_dump() for name in SHOWN}}
+                 "metrics": dumped(row.metrics, SHOWN)}
                 for row, share in self.rows
             ],
             "spearman": {name: self.correlation(name) for name in ("acceptance_rate", "speedup")},
@@ -299,11 +293,6 @@ def order_table(trials: Trials, order: LanguageOrder) -> Table:
     return Table(title(trials, "languages as the drafter knows them"), columns, rows, caption)
 
 
-def draw_order(order: LanguageOrder, path: Path) -> None:
-    """Speed-up with its interval and α, the best represented language first."""
-    plots.draw([[row for row, _ in order.rows]], path)
-
-
 def run_recipe(
     request: Request, recipe: str, path: str | None, values: str | None, samples: int | None, console: Console
 ) -> TuningReport:
@@ -326,11 +315,9 @@ def run_joint_temperature(request: Request, values: str | None, samples: int | N
         at_temperature(spec, temperature)
     trials = open_trials(spec, request, console, "joint-temperature")
     points = measure_temperatures(trials, temperatures)
-    keep_rows(request, [point.run for point in points])
-    if request.plot is not None:
-        draw_temperatures(points, request.plot)
-    data = {"points": [point.as_json() for point in points]}
-    return TuningReport(data, [temperature_table(trials, points)], trials.folder)
+    data, runs = {"points": [point.as_json() for point in points]}, [point.run for point in points]
+    tables = [temperature_table(trials, points)]
+    return finish(request, trials, runs, data, tables, partial(draw_temperatures, points))
 
 
 def run_language_order(request: Request, values: str | None, samples: int | None, console: Console) -> TuningReport:
@@ -343,10 +330,8 @@ def run_language_order(request: Request, values: str | None, samples: int | None
     check_languages(spec)
     trials = open_trials(spec, request, console, "language-order")
     order = measure_order(trials, NUM_TEXTS if samples is None else samples)
-    keep_rows(request, [order.run])
-    if request.plot is not None:
-        draw_order(order, request.plot)
-    return TuningReport(order.as_json(), [order_table(trials, order)], trials.folder)
+    draw = partial(plots.draw, [[row for row, _ in order.rows]])  # the best represented language first
+    return finish(request, trials, [order.run], order.as_json(), [order_table(trials, order)], draw)
 
 
 RECIPES: dict[str, Callable[[Request, str | None, int | None, Console], TuningReport]] = {

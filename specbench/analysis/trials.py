@@ -1,6 +1,8 @@
 """Several runs on the same examples and the same loaded models, each in a folder of its own under one parent."""
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,9 +34,34 @@ from specbench.running.plan import Cell, load_data, make_cells, present
 from specbench.running.records import Record
 from specbench.running.request import Request
 from specbench.running.run_folder import RunFolder
+from specbench.specs import components as dotted
+from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.tasks.scoring.contract import make_scorer
+
+THRESHOLD, LENGTH = "verification.threshold", "num_draft_tokens"
+SHOWN_METRICS = (
+    "acceptance_rate", "mean_acceptance_length", "drafter_share", "tokens_per_second_ar", "tokens_per_second",
+    "speedup",
+)  # fmt: skip
+
+
+def with_value(method: MethodSpec, path: str, value: Any, place: str = "") -> MethodSpec:
+    """Returns the method with another value at a dotted path. Raises ConfigError: `place`, and what is wrong."""
+    data = dotted.put(method.model_dump(exclude={"sweep"}), path, value)
+    return build(MethodSpec, data, prefix=f"{place}: " if place else "")
+
+
+def fuzzy_at(method: MethodSpec, threshold: float, num_draft_tokens: int, name: str | None = None) -> MethodSpec:
+    """Returns a fuzzy method at another threshold and draft length."""
+    changed = with_value(with_value(method, THRESHOLD, threshold), LENGTH, num_draft_tokens)
+    return changed.model_copy(update={"name": name}) if name else changed
+
+
+def shown(value: Any) -> str:
+    """Returns a value as a table or a name shows it."""
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
 @dataclass(frozen=True)
@@ -59,6 +86,40 @@ class TrialRun:
     def metrics(self, name: str) -> dict[str, Metric]:
         """Returns every metric of one method over all subsets."""
         return metrics_of(self.records, self.method(name), self.seed, scoring_by_subset(self.cells))
+
+    def shown_metrics(self, name: str) -> dict[str, Any]:
+        """Returns the metrics of one method that JSON reports show: speeds, acceptance, and the main score."""
+        metrics, quality = self.metrics(name), self.quality
+        return dumped(metrics, [*SHOWN_METRICS, *([f"{quality}_ar", quality] if quality else [])])
+
+
+def dumped(metrics: Mapping[str, Metric], names: Iterable[str]) -> dict[str, Any]:
+    """Returns the named metrics with their intervals, for JSON."""
+    return {name: metrics[name].model_dump() for name in names}
+
+
+@dataclass(frozen=True)
+class SweptValue:
+    """One value of one path; all other keys are as in the method's file. `name` names its folder too."""
+
+    path: str
+    value: Any
+    method: MethodSpec
+
+    @property
+    def name(self) -> str:
+        return re.sub(r"[^\w.=+-]+", "_", f"{self.path}={shown(self.value)}")
+
+
+@dataclass(frozen=True)
+class MeasuredValue(SweptValue):
+    """A value that was run."""
+
+    run: TrialRun
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        return self.run.metrics(self.method.name)
 
 
 @dataclass(frozen=True)
@@ -194,8 +255,15 @@ def check_files(request: Request) -> None:
         check_takes(request.leaderboard, options.device)
 
 
-def keep_rows(request: Request, runs: Sequence[TrialRun]) -> None:
-    """Add measured rows to the leaderboard; estimates are never added."""
+def finish(
+    request: Request, trials: Trials, runs: Sequence[TrialRun], data: dict[str, Any], tables: Sequence[Table],
+    draw: Callable[[Path], None],
+) -> TuningReport:  # fmt: skip
+    """Adds the rows of the runs to the leaderboard (estimates are never added) and draws the picture, if the request
+    names them. Returns the output of the command."""
     if request.leaderboard is not None:
         for run in runs:
             add_rows(request.leaderboard, run.rows, run.folder)
+    if request.plot is not None:
+        draw(request.plot)
+    return TuningReport(data, tables, trials.folder)

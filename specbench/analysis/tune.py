@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from specbench.analysis.sweep import LENGTH, at, recorded_run, with_value
-from specbench.analysis.trials import TrialRun, Trials
+from specbench.analysis.sweep import recorded_run
+from specbench.analysis.trials import LENGTH, TrialRun, Trials, fuzzy_at, with_value
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.decoding.verification import MAX_JS
@@ -164,7 +164,7 @@ class Tuner:
     def measure(self, thresholds: Sequence[float], length: int) -> dict[float, MetricsByName]:
         """Measure the fuzzy method at several thresholds, in one interleaved run."""
         names = {threshold: f"threshold-{threshold:g}" for threshold in thresholds}
-        methods = [at(self.trials.base, threshold, length, name) for threshold, name in names.items()]
+        methods = [fuzzy_at(self.trials.base, threshold, length, name) for threshold, name in names.items()]
         folder = f"length-{length}-thresholds-" + "-".join(f"{threshold:g}" for threshold in thresholds)
         run = self.trials.run(folder, methods)
         return {threshold: run.metrics(name) for threshold, name in names.items()}
@@ -209,7 +209,7 @@ class Tuner:
         faster."""
         while (metrics["draft_efficiency"].value or 0.0) >= NEARLY_ALL and length < max(self.lengths):
             following = min(other for other in self.lengths if other > length)
-            pair = {n: at(self.trials.base, threshold, n, f"length-{n}") for n in (length, following)}
+            pair = {n: fuzzy_at(self.trials.base, threshold, n, f"length-{n}") for n in (length, following)}
             run = self.trials.run(f"threshold-{threshold:g}-lengths-{length}-{following}", list(pair.values()))
             now, then = (run.metrics(method.name) for method in pair.values())
             better = _speed(then) > _speed(now) and (then[self.quality].value or 0.0) >= allowed - 1e-9
@@ -222,7 +222,7 @@ class Tuner:
             if not better:
                 break
             length, metrics = following, then
-        return TunedPreset(label, at(self.trials.base, threshold, length), metrics)
+        return TunedPreset(label, fuzzy_at(self.trials.base, threshold, length), metrics)
 
 
 def is_fuzzy(method: MethodSpec) -> bool:

@@ -4,14 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis.estimates import EstimateCheck
-from specbench.analysis.sweep import LENGTH, MeasuredValue, OnePassSweep, shown
-from specbench.analysis.trials import Trials
-from specbench.analysis.tune import TunedPreset
-from specbench.core.table import RULE, Table, numbers, words
+from specbench.analysis.estimates import EstimateCheck, OnePassSweep
+from specbench.analysis.trials import LENGTH, MeasuredValue, Trials, shown
+from specbench.core.table import Table, in_sections, numbers, words
 from specbench.results.bootstrap import Metric
 from specbench.results.plots import Panel, reach, save_picture
-from specbench.results.units import NULL, number, pair, unit_of, with_interval
+from specbench.results.units import number, pair, unit_of, with_interval
 
 KEPT = "; the runs are kept"
 
@@ -38,36 +36,28 @@ def _drafters(trials: Trials) -> str:
 def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
     """Returns a table with a line for each value that was run."""
     quality = values[0].run.quality
-    rows: list[Sequence[str]] = []
-    for place, value in enumerate(values):
-        if place and values[place - 1].swept.path != value.swept.path:
-            rows.append(RULE)
-        metrics = value.metrics
-        rows.append([
-            value.swept.path, shown(value.swept.value), number(metrics["acceptance_rate"], 3),
-            number(metrics["mean_acceptance_length"], 2), number(metrics["tokens_per_second_ar"], 1),
-            number(metrics["tokens_per_second"], 1), with_interval(metrics["speedup"], 2), pair(metrics, quality),
-        ])  # fmt: skip
+    rows = [
+        (value.path, shown(value.value), number(metrics["acceptance_rate"], 3),
+         number(metrics["mean_acceptance_length"], 2), number(metrics["tokens_per_second_ar"], 1),
+         number(metrics["tokens_per_second"], 1), with_interval(metrics["speedup"], 2), pair(metrics, quality))
+        for value in values for metrics in [value.metrics]
+    ]  # fmt: skip
     columns = words("key") + numbers(
-        "value", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", _heading(quality, "method"), folds=True
+        "value", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", heading(quality, "method"), folds=True
     )
     caption = ["One key at a time; the others are those of the method's file.", conditions(trials)]
-    return Table(title(trials, "every value measured"), columns, rows, caption)
+    return Table(title(trials, "every value measured"), columns, in_sections(rows), caption)
 
 
 def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
     """Returns a table with a line for each setting that was replayed; none of them was run."""
-    rows: list[Sequence[str]] = []
-    for place, estimate in enumerate(sweep.estimates):
-        if place and sweep.estimates[place - 1].threshold != estimate.threshold:
-            rows.append(RULE)
-        metrics = estimate.metrics
-        rows.append([
-            shown(estimate.threshold), str(estimate.num_draft_tokens), number(metrics["acceptance_rate"], 3),
-            number(metrics["mean_acceptance_length"], 2), number(metrics["drafter_share"], 1, 100),
-            number(metrics["tokens_per_second"], 1), number(metrics["speedup"], 2),
-            f"{100 * estimate.num_exact / max(1, estimate.num_steps):.0f}",
-        ])  # fmt: skip
+    rows = [
+        (shown(estimate.threshold), str(estimate.num_draft_tokens), number(metrics["acceptance_rate"], 3),
+         number(metrics["mean_acceptance_length"], 2), number(metrics["drafter_share"], 1, 100),
+         number(metrics["tokens_per_second"], 1), number(metrics["speedup"], 2),
+         f"{100 * estimate.num_exact / max(1, estimate.num_steps):.0f}")
+        for estimate in sweep.estimates for metrics in [estimate.metrics]
+    ]  # fmt: skip
     columns = numbers("threshold", "draft\ntokens", "≈ α", "≈ τ", "≈ share of\ndrafter %", "≈ tok/s", "≈ speed-up",
                       "exact\nsteps %", folds=True)  # fmt: skip
     threshold = shown(sweep.recorded_at.verification.options["threshold"])
@@ -78,7 +68,7 @@ def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
         "run. The next table shows the error against real runs.",
         conditions(trials),
     ]
-    return Table(title(trials, "one run, all thresholds"), columns, rows, caption)
+    return Table(title(trials, "one run, all thresholds"), columns, in_sections(rows), caption)
 
 
 def checks_table(checks: Sequence[EstimateCheck]) -> Table:
@@ -86,7 +76,7 @@ def checks_table(checks: Sequence[EstimateCheck]) -> Table:
     quality = checks[0].run.quality if checks else None
     rows = [_check_cells(check, quality) for check in checks]
     columns = numbers("thres-\nhold", "draft\ntokens", "τ\n≈ → run", "error of\nτ %", "≈ speed-\nup",
-                      "speed-up, run\n95 % interval", "error of\nspeed-up %", _heading(quality, "run"),
+                      "speed-up, run\n95 % interval", "error of\nspeed-up %", heading(quality, "run"),
                       folds=True)  # fmt: skip
     num_exact = sum(check.estimate.num_exact for check in checks)
     num_confirmed = sum(check.num_confirmed for check in checks)
@@ -112,27 +102,9 @@ def _check_cells(check: EstimateCheck, quality: str | None) -> list[str]:
     ]  # fmt: skip
 
 
-def presets_table(trials: Trials, presets: Sequence[TunedPreset], files: Sequence[Path]) -> Table:
-    """Returns a table of the presets with their measurement on the calibration slice."""
-    rows = []
-    for preset, file in zip(presets, files, strict=True):
-        metrics, threshold = preset.metrics, preset.method.verification.options.get("threshold")
-        rows.append([
-            file.name, NULL if threshold is None else shown(threshold), str(preset.method.num_draft_tokens),
-            number(metrics["draft_efficiency"], 1, 100), number(metrics["tokens_per_second"], 1),
-            with_interval(metrics["speedup"], 2), pair(metrics, trials.quality),
-        ])  # fmt: skip
-    columns = words("file") + numbers("threshold", "draft\ntokens", "accepted %", "tok/s", "speed-up\n95 % interval",
-                                      _heading(trials.quality, "method"), folds=True)  # fmt: skip
-    caption = [
-        "Measured on the calibration slice, on which the choice was made: evaluate on other examples. "
-        + conditions(trials)
-    ]
-    return Table(title(trials, "tuned"), columns, rows, caption)
-
-
-def _heading(quality: str | None, to: str) -> str:
-    return f"{unit_of(quality).label}\nar → {to}"
+def heading(quality: str | None, method: str) -> str:
+    """Returns the heading of a column with the scores of AR and of a method."""
+    return f"{unit_of(quality).label}\nar → {method}"
 
 
 def draw_estimates(sweep: OnePassSweep, path: Path) -> None:
@@ -161,16 +133,16 @@ def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
     """Draw a panel for each key: speed-up with its interval, and the score, at every value that was run."""
 
     def panel_of(key: str) -> Panel:
-        chosen = [value for value in values if value.swept.path == key]
+        of_key = [value for value in values if value.path == key]
 
         def panel(axes: Any) -> None:
-            _points(axes, range(len(chosen)), [value.metrics for value in chosen], chosen[0].run.quality)
-            axes.set_xticks(range(len(chosen)), [shown(value.swept.value) for value in chosen])
+            _points(axes, range(len(of_key)), [value.metrics for value in of_key], of_key[0].run.quality)
+            axes.set_xticks(range(len(of_key)), [shown(value.value) for value in of_key])
             axes.set_xlabel("draft tokens" if key == LENGTH else key)
 
         return panel
 
-    panels = [[panel_of(key)] for key in dict.fromkeys(value.swept.path for value in values)]
+    panels = [[panel_of(key)] for key in dict.fromkeys(value.path for value in values)]
     save_picture(panels, path, size=(9, 4 * len(panels)), kept=KEPT)
 
 

@@ -38,7 +38,7 @@ from tests import tokenizers_made_here as made
 
 
 def side(tokenizer: PreTrainedTokenizerFast, name: str = "here") -> NamedTokenizer:
-    return NamedTokenizer(name=name, tokenizer=tokenizer, vocabulary=Vocabulary(tokenizer))
+    return NamedTokenizer(name, tokenizer)
 
 
 def report_on(target: PreTrainedTokenizerFast, drafter: PreTrainedTokenizerFast) -> VocabReport:
@@ -307,12 +307,16 @@ class DrawnOnly(DraftProbs):
 
 def test_single_drafts_give_the_formulas_of_the_paper_on_average() -> None:
     target_probs, psi = torch.tensor([0.5, 0.1, 0.3, 0.1]), torch.tensor([0.2, 0.4, 0.3, 0.1])
-    judged = [(accepted._judged(Proposal([t], DrawnOnly(psi)), target_probs), float(psi[t])) for t in range(4)]
-    certain = [(accepted._judged(Proposal([t], PointMass([t])), target_probs), float(psi[t])) for t in range(4)]
+    judged = [
+        (accepted.acceptance_probability(Proposal([t], DrawnOnly(psi)), target_probs), float(psi[t])) for t in range(4)
+    ]
+    certain = [
+        (accepted.acceptance_probability(Proposal([t], PointMass([t])), target_probs), float(psi[t])) for t in range(4)
+    ]
     assert sum(value * share for value, share in judged) == pytest.approx(float(torch.minimum(target_probs, psi).sum()))
     assert sum(value * share for value, share in certain) == pytest.approx(float((target_probs * psi).sum()))
-    assert accepted._judged(Proposal(), target_probs) == 0.0
-    assert accepted._judged(Proposal([OUT_OF_VOCABULARY], DrawnOnly(psi)), target_probs) == 0.0
+    assert accepted.acceptance_probability(Proposal(), target_probs) == 0.0
+    assert accepted.acceptance_probability(Proposal([OUT_OF_VOCABULARY], DrawnOnly(psi)), target_probs) == 0.0
 
 
 def test_a_method_that_cannot_run_says_so_and_the_others_go_on(few_tokens: None) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from pydantic import BaseModel
 
-from specbench.analysis.vocab_overlap import Injectivity, TextOverlap
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.generation_state import StopRules
@@ -17,12 +16,10 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.running.compose import compose
 from specbench.running.prompts import uses_chat
-from specbench.specs.catalogue import load_method, method_names
+from specbench.specs.catalogue import load_method
 from specbench.specs.method import MethodSpec
 
 FitVerdict = Literal["fits", "costly", "weak", "no gain", "cannot run"]
-LARGE_OVERLAP = 0.75  # of the target's tokens in texts; below it a method is held back by the vocabularies alone
-MANY_PASSES = 16  # for ψ of one token: what the paper calls large (figure 1)
 
 
 class MethodFit(BaseModel):
@@ -32,82 +29,6 @@ class MethodFit(BaseModel):
     runs: bool
     verdict: FitVerdict
     reason: str
-
-
-class PairFigures(BaseModel):
-    """The figures behind the verdicts. passes_in_texts: the mean draft passes that ψ takes at least, over the target's
-    tokens as often as they appear in the texts; writable_in_texts: the share of these that drafter tokens can be joined
-    to."""
-
-    same_vocabulary: bool
-    text_overlap: TextOverlap
-    passes_in_texts: float
-    writable_in_texts: float
-    target: Injectivity
-    drafter: Injectivity
-
-
-def fits(figures: PairFigures) -> list[MethodFit]:
-    """Returns the verdicts on the paper's methods, in its order. They leave open whether the drafter is accurate, which
-    takes the models (`expected_acceptance`)."""
-    judged = {"sd": _sd, "union": _union, "slem": _slem, "slrs": _slrs, "tli": _tli}
-    known = set(method_names())
-    found = []
-    for name in (name for name in judged if name in known):
-        runs = figures.same_vocabulary or not load_method(name).same_vocabulary
-        verdict, reason = judged[name](figures)
-        found.append(MethodFit(method=name, runs=runs, verdict=verdict if runs else "cannot run", reason=reason))
-    return found
-
-
-def _sd(figures: PairFigures) -> tuple[FitVerdict, str]:
-    if figures.same_vocabulary:
-        return "fits", "both have the same vocabulary"
-    return "cannot run", "it compares probabilities of the same token ids, and the vocabularies differ"
-
-
-def _union(figures: PairFigures) -> tuple[FitVerdict, str]:
-    return "no gain", "never accepts more than tli (Theorem 4.1)"
-
-
-def _slem(figures: PairFigures) -> tuple[FitVerdict, str]:
-    if figures.same_vocabulary:
-        return "no gain", "sd runs this pair, and exact match accepts less (Theorem 3.1)"
-    if changing := _changing(figures):
-        return "weak", f"{changing}: the drafter reads and writes other texts"
-    return "fits", "texts come back from the tokens of both; the vocabularies may differ in any way"
-
-
-def _changing(figures: PairFigures) -> str:
-    """Returns how many texts do not come back from each side's tokens; empty where all do."""
-    return "; ".join(
-        f"{found.num_changed_by_bridges} of {found.num_texts} texts do not come back from the {side}'s tokens"
-        for side, found in (("target", figures.target), ("drafter", figures.drafter))
-        if found.num_changed_by_bridges
-    )
-
-
-def _slrs(figures: PairFigures) -> tuple[FitVerdict, str]:
-    if figures.same_vocabulary:
-        return "no gain", "sd runs this pair, and takes no sum over texts"
-    weak = [f"{changing}: the drafter reads and writes other texts"] if (changing := _changing(figures)) else []
-    if figures.writable_in_texts < LARGE_OVERLAP:
-        share = f"{figures.writable_in_texts:.1%} of the target's tokens in the texts"
-        weak.insert(0, f"the drafter can write {share}: only those can be accepted")
-    if weak:
-        return "weak", "; ".join(weak)
-    passes = f"ψ of a token takes {figures.passes_in_texts:.1f} draft passes or more, on average over the texts"
-    if figures.passes_in_texts > MANY_PASSES:
-        return "costly", f"{passes}: the drafter's tokens are too long"
-    return "fits", f"{passes}: the drafter's tokens are short"
-
-
-def _tli(figures: PairFigures) -> tuple[FitVerdict, str]:
-    if figures.same_vocabulary:
-        return "no gain", "the intersection is the vocabulary itself: it is sd"
-    share = figures.text_overlap.share_of_target
-    verdict: FitVerdict = "fits" if share >= LARGE_OVERLAP else "weak"
-    return verdict, f"the drafter has {share:.1%} of the target's tokens in the texts: only those can be accepted"
 
 
 NUM_PROMPTS = 20
@@ -164,14 +85,16 @@ def expected_acceptance(
         try:
             if not fit.runs:
                 raise ConfigError("undefined for different vocabularies")
-            found.append(_of_method(load_method(fit.method), models, reference, seed))
+            found.append(acceptance_of_method(load_method(fit.method), models, reference, seed))
         except ConfigError as error:
             found.append(MethodAcceptance(method=fit.method, value=Metric(), problem=str(error)))
     return found
 
 
 @torch.inference_mode()
-def _of_method(method: MethodSpec, models: ModelPair, reference: SampledPositions, seed: int) -> MethodAcceptance:
+def acceptance_of_method(
+    method: MethodSpec, models: ModelPair, reference: SampledPositions, seed: int
+) -> MethodAcceptance:
     decoder = compose(method, models, SAMPLING)
     assert isinstance(decoder, DraftingDecoder)
     drafter = decoder.drafter
@@ -186,13 +109,13 @@ def _of_method(method: MethodSpec, models: ModelPair, reference: SampledPosition
             ids = prompt_ids + reference.continued[number][:place]
             proposal = drafter.propose(ids, num_draft_tokens, generator)
             num_drafted += bool(proposal.token_ids)
-            values.append(_judged(proposal, target_probs))
+            values.append(acceptance_probability(proposal, target_probs))
             cluster.append(number)
     interval = Prompts(np.array(cluster, dtype=np.int64), seed).mean(values, SHARE)
     return MethodAcceptance(method=method.name, value=interval, num_positions=len(values), num_drafted=num_drafted)
 
 
-def _judged(proposal: Proposal, target_probs: torch.Tensor) -> float:
+def acceptance_probability(proposal: Proposal, target_probs: torch.Tensor) -> float:
     """Returns the probability that the first draft token is accepted, given p as [vocab]."""
     if proposal.probs is not None:
         attempted = proposal.probs.attempted(target_probs[:0], Distributions(target_probs.log()[None], SAMPLING))

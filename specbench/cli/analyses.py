@@ -93,7 +93,7 @@ def languages(
     prompt: arguments.SamplePrompt = "",
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of a text, at most.")] = 64,
     temperature: Annotated[float, typer.Option(help="Temperature of the sampling, above 0.")] = 1.0,
-    also: Annotated[
+    extra_languages: Annotated[
         str | None, typer.Option(help="Codes of languages besides the common ones, separated by commas.")
     ] = None,
     seed: arguments.Seed = 0,
@@ -112,9 +112,11 @@ def languages(
     for option, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
         if not 0 < value < float("inf"):
             raise ConfigError(f"{option} {value:g}: must be above 0")
-    for code in split(also or ""):
+    extra = split(extra_languages or "")
+    for code in extra:
         if known(code) is None:
-            raise ConfigError(f"--also {code}: no language that lingua can identify: give ISO 639 codes like la,eo")
+            problem = "no language that lingua can identify: give ISO 639 codes like la,eo"
+            raise ConfigError(f"--extra-languages {code}: {problem}")
     from specbench.analysis.representation import representation, representation_table
     from specbench.models.loading import load_model
 
@@ -122,7 +124,7 @@ def languages(
         model = load_model(drafter, revision=drafter_revision, dtype=dtype, device=device)
         found = representation(
             model, samples, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
-            prompt=prompt, languages=split(also or ""),
+            prompt=prompt, languages=extra,
         )  # fmt: skip
     if as_json:
         stdout.out(found.model_dump_json(indent=2))
@@ -213,19 +215,18 @@ def vocab(
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
-    from specbench.analysis.vocab import VocabOptions, parts, vocab_report
+    from specbench.analysis.vocab import report_parts, vocab_report
 
-    asked = VocabOptions(
-        target=target, drafter=drafter, target_revision=target_revision, drafter_revision=drafter_revision, task=task,
-        subsets=split(subset) if subset is not None else None, limit=limit, data=data, acceptance=acceptance,
-        seed=seed, dtype=dtype, device=device,
-    )  # fmt: skip
     with stderr.status(f"comparing the vocabularies of {target} and {drafter}"):
-        report = vocab_report(asked, stderr)
+        report = vocab_report(
+            target, drafter, target_revision=target_revision, drafter_revision=drafter_revision, task=task,
+            subsets=split(subset) if subset is not None else None, limit=limit, data=data, acceptance=acceptance,
+            seed=seed, dtype=dtype, device=device, console=stderr,
+        )  # fmt: skip
     if as_json:
         stdout.out(report.model_dump_json(indent=2))
         return
-    for part in parts(report):
+    for part in report_parts(report):
         stdout.print(part)
 
 

@@ -5,15 +5,14 @@ from dataclasses import dataclass, replace
 
 from specbench.analysis.audit_distribution import (
     AcceptEverything,
+    AnyDecoder,
     Cut,
-    Generates,
     MethodDraws,
-    PromptPrefix,
-    TokenDistribution,
+    Outlier,
     choose_prompts,
     draw_many,
     exact_rows,
-    judge,
+    judge_draws,
 )
 from specbench.analysis.audit_report import (
     AuditFindings,
@@ -22,7 +21,6 @@ from specbench.analysis.audit_report import (
     MethodVerdict,
     TokenDeviation,
     VerdictName,
-    decide,
 )
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder, stream_seed
@@ -50,8 +48,8 @@ class AuditedMethod:
     name: str
     declared_lossless: bool | None
     num_draft_tokens: int
-    greedy: Generates | None
-    drawing: Generates | None
+    greedy: AnyDecoder | None
+    drawing: AnyDecoder | None
     note: str | None = None
 
     def refuse(self, part: str, error: ConfigError) -> None:
@@ -76,42 +74,39 @@ class AuditConditions:
     target: ScoringModel
     decode_text: DecodeText
     drafter: ScoringModel | None
-    control: tuple[str, Generates]
+    control: tuple[str, AnyDecoder]
     sampling: Sampling
     num_draws: int
     seed: int
 
 
 def audit_methods(
-    subjects: Sequence[AuditedMethod], prompts: Sequence[AuditPrompt], bench: AuditConditions, say: Progress
+    subjects: Sequence[AuditedMethod], prompts: Sequence[AuditPrompt], conditions: AuditConditions, progress: Progress
 ) -> AuditFindings:
     """Audit methods, the first of which is AR. A method that raises ConfigError on the way is "not run", with the
     reason."""
     ar = subjects[0]
     assert ar.greedy is not None
-    say("ar: noise floor")
+    progress("ar: noise floor")
     answers = [
         BaselineAnswer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids) for each in prompts
     ]
-    noise = measure_noise(bench.target, answers, max(subject.num_draft_tokens for subject in subjects) + 1)
+    noise = measure_noise(conditions.target, answers, max(subject.num_draft_tokens for subject in subjects) + 1)
     greedy = {}
     for subject in subjects:
-        say(f"{subject.name}: greedy")
-        greedy[subject.name] = compare_greedy(subject, prompts, answers, noise, bench)
+        progress(f"{subject.name}: greedy")
+        greedy[subject.name] = compare_greedy(subject, prompts, answers, noise, conditions)
     cuts: list[Cut] = []
     judged: dict[str, DrawTest] = {}
-    if bench.num_draws:
-        say("prompts of the draws")
-        cuts = choose_prompts(bench.target, bench.drafter, answers, bench.sampling, NUM_DRAW_PROMPTS, NUM_TOKENS)
-        judged = judge_draws(subjects, cuts, prompts[0].stop, noise, bench, say)
-    control = ControlTest(name=bench.control[0], distribution=judged[CONTROL]) if judged else None
-    verdicts = [
-        decide(subject.name, subject.declared_lossless, greedy[subject.name], judged.get(subject.name),
-               reasons_for_doubt(subject, greedy[subject.name], control, judged), subject.note,
-               greedy_only=subject.drawing is None)
-        for subject in subjects
-    ]  # fmt: skip
-    return AuditFindings(noise=noise, prompts=[named(cut, bench) for cut in cuts], control=control, verdicts=verdicts)
+    if conditions.num_draws:
+        progress("prompts of the draws")
+        models = (conditions.target, conditions.drafter)
+        cuts = choose_prompts(*models, answers, conditions.sampling, NUM_DRAW_PROMPTS, NUM_TOKENS)
+        judged = tests_of_draws(subjects, cuts, prompts[0].stop, noise, conditions, progress)
+    control = ControlTest(name=conditions.control[0], distribution=judged[CONTROL]) if judged else None
+    verdicts = [decide(subject, greedy[subject.name], judged, control) for subject in subjects]
+    prompt_names = [named(cut, conditions) for cut in cuts]
+    return AuditFindings(noise=noise, prompts=prompt_names, control=control, verdicts=verdicts)
 
 
 def compare_greedy(
@@ -119,7 +114,7 @@ def compare_greedy(
     prompts: Sequence[AuditPrompt],
     answers: Sequence[BaselineAnswer],
     noise: Noise,
-    bench: AuditConditions,
+    conditions: AuditConditions,
 ) -> Greedy | None:
     """Returns the greedy evidence of one method; None where it could not be run."""
     if subject.greedy is None:
@@ -132,73 +127,98 @@ def compare_greedy(
     counts = all(generation.external is None for generation in made)
     num_judged = sum(step.num_judged for generation in made for step in generation.steps) if counts else None
     outputs = [generation.token_ids for generation in made]
-    return compare(bench.target, answers, outputs, noise.tolerance, bench.decode_text, num_judged)
+    return compare(conditions.target, answers, outputs, noise.tolerance, conditions.decode_text, num_judged)
 
 
-def judge_draws(
+def tests_of_draws(
     subjects: Sequence[AuditedMethod],
     cuts: Sequence[Cut],
     stop: StopRules,
     noise: Noise,
-    bench: AuditConditions,
-    say: Progress,
+    conditions: AuditConditions,
+    progress: Progress,
 ) -> dict[str, DrawTest]:
     """Returns the distribution test of every method that draws, and of the control, over one table of exact
     probabilities."""
     draws: dict[str, MethodDraws] = {}
     for subject in subjects:
         if subject.drawing is not None:
-            say(f"{subject.name}: {bench.num_draws} draws")
+            progress(f"{subject.name}: {conditions.num_draws} draws")
             try:
-                draws[subject.name] = draw(subject.name, subject.drawing, cuts, stop, bench)
+                draws[subject.name] = draw(subject.name, subject.drawing, cuts, stop, conditions)
             except ConfigError as error:
                 subject.refuse("draws", error)
-    say(f"control: {bench.num_draws} draws")
-    draws[CONTROL] = draw(CONTROL, bench.control[1], cuts, stop, bench)
-    say("exact probabilities")
+    progress(f"control: {conditions.num_draws} draws")
+    draws[CONTROL] = draw(CONTROL, conditions.control[1], cuts, stop, conditions)
+    progress("exact probabilities")
     prompt_ids = [cut.ids for cut in cuts]
     sequences = [each.sequences for each in draws.values()]
-    rows = exact_rows(bench.target, prompt_ids, sequences, bench.sampling, bench.num_draws)
-    allowance = 4 * noise.mean_square_change / bench.sampling.temperature**2  # twice the amplitude that was measured
-    return {name: tested_draws(each, rows, cuts, allowance, bench) for name, each in draws.items()}
+    rows = exact_rows(conditions.target, prompt_ids, sequences, conditions.sampling, conditions.num_draws)
+    # Twice the amplitude that was measured.
+    allowance = 4 * noise.mean_square_change / conditions.sampling.temperature**2
+    tests = {}
+    for name, each in draws.items():
+        statistics, outlier = judge_draws(each.sequences, rows, allowance)
+        example = None if outlier is None else deviation(outlier, cuts, conditions)
+        tests[name] = DrawTest(num_draws=conditions.num_draws, example=example, **dict(statistics), **each.counts())
+    return tests
 
 
-def draw(name: str, decoder: Generates, cuts: Sequence[Cut], stop: StopRules, bench: AuditConditions) -> MethodDraws:
-    return draw_many(
-        decoder, [cut.ids for cut in cuts], stop, bench.num_draws,
-        lambda prompt, number: stream_seed(bench.seed, "audit", name, prompt, number),
+def deviation(outlier: Outlier, cuts: Sequence[Cut], conditions: AuditConditions) -> TokenDeviation:
+    prompt, drawn = outlier.key
+    return TokenDeviation(
+        prompt=named(cuts[prompt], conditions), drawn=conditions.decode_text(drawn),
+        token=conditions.decode_text([outlier.token]), num_observed=outlier.num_observed,
+        num_expected=outlier.num_expected,
     )  # fmt: skip
 
 
-def tested_draws(
-    draws: MethodDraws,
-    rows: dict[PromptPrefix, TokenDistribution],
-    cuts: Sequence[Cut],
-    allowance: float,
-    bench: AuditConditions,
-) -> DrawTest:
-    result = judge(draws.sequences, rows, allowance)
-    example = None
-    if (outlier := result.outlier) is not None:
-        prompt, drawn = outlier.key
-        example = TokenDeviation(
-            prompt=named(cuts[prompt], bench), drawn=bench.decode_text(drawn),
-            token=bench.decode_text([outlier.token]), num_observed=outlier.num_observed,
-            num_expected=outlier.num_expected,
-        )  # fmt: skip
-    return DrawTest(
-        num_draws=bench.num_draws, num_tokens=result.num_tokens, p_value=result.p_value,
-        p_by_token=result.p_by_token, mean_log_p=result.mean_log_p, expected_log_p=result.expected_log_p,
-        standard_error=result.standard_error, num_drafted=draws.num_drafted, num_accepted=draws.num_accepted,
-        num_recovered=draws.num_recovered, num_bonus=draws.num_bonus, example=example,
+def draw(
+    name: str, decoder: AnyDecoder, cuts: Sequence[Cut], stop: StopRules, conditions: AuditConditions
+) -> MethodDraws:
+    return draw_many(
+        decoder, [cut.ids for cut in cuts], stop, conditions.num_draws,
+        lambda prompt, number: stream_seed(conditions.seed, "audit", name, prompt, number),
+    )  # fmt: skip
+
+
+def decide(
+    subject: AuditedMethod, greedy: Greedy | None, judged: Mapping[str, DrawTest], control: ControlTest | None
+) -> MethodVerdict:
+    """Returns the verdict on a method from its evidence."""
+    draws, reasons = judged.get(subject.name), []
+    name: VerdictName = "lossless"
+    if subject.declared_lossless is False:
+        name = "lossy by design"
+    elif greedy is not None and greedy.num_diverged:
+        name = "diverged"
+        reasons.append("its greedy output is not AR's")
+    elif greedy is not None and greedy.num_near_ties:
+        name = "near-tie only"
+    if name != "lossy by design" and draws is not None and draws.failed:
+        name = "diverged"
+        reasons.append("its draws do not follow the target's probabilities")
+    doubts = reasons_for_doubt(subject, greedy, control, judged)
+    if name in ("lossless", "near-tie only") and doubts:
+        name = "undecided"
+        reasons += doubts
+    if name == "lossless" and greedy is not None and subject.drawing is None:
+        name = "greedy equal"
+    if name == "lossless" and (greedy is None or draws is None):  # one half of the evidence is no proof
+        name = "undecided"
+        reasons.append("its greedy output was not compared" if greedy is None else "nothing was drawn")
+    if greedy is None and draws is None:
+        name = "not run"
+    return MethodVerdict(
+        method=subject.name, verdict=name, declared_lossless=subject.declared_lossless,
+        reason="; ".join(filter(None, [*reasons, subject.note])) or None, greedy=greedy, distribution=draws,
     )  # fmt: skip
 
 
 def reasons_for_doubt(
     subject: AuditedMethod, greedy: Greedy | None, control: ControlTest | None, judged: Mapping[str, DrawTest]
-) -> str | None:
-    """Returns why a part of the evidence that passes proves nothing; None where both parts prove something, or were not
-    tried."""
+) -> list[str]:
+    """Returns why parts of the evidence that pass prove nothing."""
     found = []
     if subject.num_draft_tokens and greedy is not None and greedy.num_judged == 0:
         found.append("none of its draft tokens was judged in greedy decoding")
@@ -209,12 +229,12 @@ def reasons_for_doubt(
             found.append("AR itself fails the test, so passing it proves nothing")
         elif subject.num_draft_tokens and draws.num_drafted == 0:
             found.append("it drafted nothing in the draws")
-    return "; ".join(found) or None
+    return found
 
 
-def named(cut: Cut, bench: AuditConditions) -> str:
+def named(cut: Cut, conditions: AuditConditions) -> str:
     """Returns the name of the prompt of a cut, and the end of its text."""
-    return f"{cut.name}: …{bench.decode_text(cut.ids)[-40:]}"
+    return f"{cut.name}: …{conditions.decode_text(cut.ids)[-40:]}"
 
 
 GREEDY = Sampling(0.0)
@@ -229,7 +249,7 @@ def audited_methods(
     `strict`."""
     subjects, others = [], []
     for method in methods:
-        if method.decodes_with == "drafter" and not speaks_as(models.drafters[method.name], models.target):
+        if method.decodes_with == "drafter" and not has_tokens_of(models.drafters[method.name], models.target):
             reason = "its tokens are the drafter's, which are not the target's: nothing to compare"
             others.append(without_evidence("lossy by design", method, reason))
             continue
@@ -283,26 +303,27 @@ def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: Models) -> tu
     for method in parts(methods):
         drafter = models.drafters.get(method.name)
         drafts = method.num_draft_tokens > 0 and method.same_vocabulary
-        if drafter is not None and drafts and speaks_as(drafter, models.target):
+        if drafter is not None and drafts and has_tokens_of(drafter, models.target):
             return method, drafter
     return None
 
 
-def speaks_as(drafter: CausalLM, target: CausalLM) -> bool:
+def has_tokens_of(drafter: CausalLM, target: CausalLM) -> bool:
     """Returns whether two models give the same ids to the same tokens."""
     return drafter.vocabulary == target.vocabulary and drafter.vocab_size == target.vocab_size
 
 
-def make_control(methods: Sequence[MethodSpec], models: Models, sampling: Sampling) -> tuple[str, Generates]:
-    """Returns a wrong method: drafts that are never rejected, or, without drafts in the target's tokens, AR at a higher
-    temperature."""
-    autoregressive = compose(methods[0], models.pair(methods[0]), sampling)
+def make_control(
+    baseline: MethodSpec, drafting: tuple[MethodSpec, CausalLM] | None, models: Models, sampling: Sampling
+) -> tuple[str, AnyDecoder]:
+    """Returns a wrong method: drafts that are never rejected, or, without drafts in the target's tokens (`drafting`,
+    from `same_vocabulary_drafter`), AR at a higher temperature."""
+    autoregressive = compose(baseline, models.pair(baseline), sampling)
     assert isinstance(autoregressive, DraftingDecoder)
-    found = same_vocabulary_drafter(methods, models)
-    if found is None:
+    if drafting is None:
         hotter = replace(sampling, temperature=HOTTER * sampling.temperature)
         return f"AR at {HOTTER} times the temperature", replace(autoregressive, sampling=hotter)
-    method, drafter = found
+    method, drafter = drafting
     wrong = replace(
         autoregressive, method=method, drafter=ModelDrafter(drafter, sampling), rule=AcceptEverything()
     )  # fmt: skip

@@ -3,13 +3,10 @@
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, FiniteFloat
 
-from specbench.core.errors import ConfigError
-from specbench.core.files import check_place, write_atomically
 from specbench.results.bootstrap import Metric
 from specbench.results.log_ratios import Array
 from specbench.results.row import RowWarning
@@ -193,23 +190,3 @@ class LimitReport(BaseModel):
     @property
     def costs(self) -> Costs[float]:
         return Costs(self.cost_ratio.value, {length: cost.value for length, cost in self.verification_cost.items()})
-
-
-def check_output(option: str, path: Path) -> None:
-    """Raises ConfigError where the file of an option could not be written; called before anything is measured."""
-    try:
-        check_place(path)
-    except OSError as error:
-        raise _refused(option, path, error) from error
-
-
-def write(path: Path, report: LimitReport) -> None:
-    """Replace the file of --output by the report, in one step. Raises ConfigError where it cannot be written."""
-    try:
-        write_atomically(path, report.model_dump_json(indent=2) + "\n")
-    except OSError as error:
-        raise _refused("--output", path, error) from error
-
-
-def _refused(option: str, path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{option} {path}: cannot be written ({error.strerror or error}): name another file")

@@ -1,5 +1,6 @@
 """`specbench audit`, `fairness`, `languages`, `limit` and `vocab`."""
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -161,8 +162,8 @@ def limit(
     operations of a pass ÷ the rate of matrix products.
     """
     from specbench.analysis.limit import LimitOptions, limits
-    from specbench.analysis.limit_report import check_output, write
     from specbench.analysis.limit_tables import draw_limit, tables
+    from specbench.core.files import check_output, write_output
     from specbench.core.resources import EMBEDDED
     from specbench.core.threads import set_threads
     from specbench.results.plots import check_plot
@@ -188,7 +189,7 @@ def limit(
             stdout.print(table)
     told = stderr if as_json else stdout  # with --json stdout has only the JSON
     if file is not None:
-        write(file, report)
+        write_output("--output", file, report.model_dump_json(indent=2) + "\n")
         told.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)
     if picture is not None:
         draw_limit(report, picture)
@@ -249,7 +250,8 @@ def audit(
 ) -> None:
     """Test whether methods are lossless on a model pair; exit code 1 if one that is declared lossless is not."""
     from specbench.analysis.audit import run_audit
-    from specbench.analysis.audit_report import audit_table, check_place, paragraphs, write_report
+    from specbench.analysis.audit_report import audit_table, paragraphs
+    from specbench.core.files import check_output, write_output
     from specbench.results.adding import relative
     from specbench.results.leaderboard import check_writable, load, set_verdicts
     from specbench.running.request import Request
@@ -260,7 +262,7 @@ def audit(
     request = Request(tasks, split(method), options, command_line())
     file = path("--output", output)
     if file is not None:
-        check_place(file)
+        check_output("--output", file)
     board = path("--leaderboard", leaderboard)
     if board is not None:  # an unusable file is reported before the audit starts
         load(board)
@@ -269,7 +271,7 @@ def audit(
         report = run_audit(request, draws, temperature, say, stderr)
     text = report.model_dump_json(indent=2)
     if file is not None:
-        write_report(file, text)
+        write_output("--output", file, text + "\n")
     if as_json:
         stdout.out(text)
     else:
@@ -278,7 +280,9 @@ def audit(
             stdout.print(paragraph)
     if board is not None:
         kept = None if file is None else relative(file, board)
-        stderr.print(f"{board}: {set_verdicts(board, report.with_place(kept))} rows got a verdict", soft_wrap=True)
+        stderr.print(
+            f"{board}: {set_verdicts(board, partial(report.verdict_of, place=kept))} rows got a verdict", soft_wrap=True
+        )
         if kept is None:
             stderr.print("the evidence names no report, so that validate says 'stated': give --output to keep one")
     if not report.as_declared:

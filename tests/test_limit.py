@@ -171,12 +171,12 @@ def test_a_figure_with_too_wide_an_interval_is_undecided_and_a_warning_says_so()
     report = known_report(9)
     assert report.verdict == (
         "AR runs at 0.71 [0.71, 0.71] of the bandwidth bound (of copies), drafting runs at 0.50 [0.50, 0.50] of its "
-        "arithmetic bound; what verifying 6 tokens costs is undecided (rounds differ too much: 0.54 to 2.16), a draft "
+        "arithmetic bound; the cost of verifying 6 tokens is undecided (rounds differ too much: 0.54 to 2.16), a draft "
         "pass costs 0.30 [0.30, 0.30]."
     )
     [warning] = json.loads(report.model_dump_json())["warnings"]
     assert warning["code"] == "wide_interval"
-    assert warning["text"].startswith("the interval of what verifying 6 tokens costs is wide, 0.54 to 2.16 (× 4.00): ")
+    assert warning["text"].startswith("the interval of the cost of verifying 6 tokens is wide, 0.54 to 2.16 (× 4.00): ")
     assert f"warning: {warning['text']}" in " ".join(printed(report).split())
     assert known_report(4).warnings == [] and "wide" not in printed(known_report(4))
 
@@ -300,9 +300,11 @@ def test_ratios_are_of_the_same_round() -> None:
 def test_everything_is_measured_in_every_round() -> None:
     models = [tiny.causal_lm(seed=seed) for seed in range(2)]
     points = Points(16, (8, 32), (1, 2, 6))
-    rounds: list[None] = []
-    found = measure(*models, gauges(), points, repeats=2, seed=0, progress=lambda: rounds.append(None))
-    assert len(rounds) == 3  # one to warm up
+    rounds: list[str] = []
+    found = measure(*models, gauges(), points, repeats=2, seed=0, progress=rounds.append)
+    assert rounds == [
+        f"behind 16 tokens: {done}" for done in ("warmed up", "round 1 of 2 is done", "round 2 of 2 is done")
+    ]
     for timings in (found.target, found.drafter):
         counts = {point: len(values) for point, values in timings.passes.items()}
         assert counts == dict.fromkeys([(1, 8), (1, 16), (2, 16), (6, 16), (1, 32)], 2)

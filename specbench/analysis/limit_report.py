@@ -10,6 +10,7 @@ from pydantic import BaseModel, FiniteFloat
 from specbench.results.bootstrap import Metric
 from specbench.results.log_ratios import Array
 from specbench.results.row import RowWarning
+from specbench.results.units import with_interval
 
 RATES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 Number = TypeVar("Number", float, Array)
@@ -66,15 +67,9 @@ class Ratio(Metric):
         return 2 if self.value >= 0.1 else 3
 
     @property
-    def rounded(self) -> str:
-        return f"{self.value:.{self.digits}f}"
-
-    @property
     def text(self) -> str:
         """Returns the figure, with its interval where it has one."""
-        if self.low is None or self.high is None:
-            return self.rounded
-        return f"{self.rounded} [{self.low:.{self.digits}f}, {self.high:.{self.digits}f}]"
+        return with_interval(self, self.digits)
 
     @property
     def span(self) -> str:

@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specbench.analysis.limit import MIN_ROUNDS
 from specbench.analysis.limit_report import LimitReport, ModelConditions, ModelLimit, PassPoint, Quartiles, Ratio
 from specbench.core.table import Table, numbers, words
+from specbench.results.bootstrap import MIN_PROMPTS
 from specbench.results.captions import model_name
 from specbench.results.plots import reach, save_picture
 from specbench.results.units import NULL
@@ -97,7 +97,7 @@ def conditions(report: LimitReport) -> list[str]:
     versions = [f"{name} {known['versions'].get(name)}" for name in ("torch", "transformers", "specbench")]
     if commit := known["commit"]:
         versions.append(f"commit {commit[:COMMIT_DIGITS]}{' with changes' if '-dirty-' in commit else ''}")
-    intervals = "95 % of resampled rounds" if report.repeats >= MIN_ROUNDS else f"none below {MIN_ROUNDS} rounds"
+    intervals = "95 % of resampled rounds" if report.repeats >= MIN_PROMPTS else f"none below {MIN_PROMPTS} rounds"
     return [
         f"target {_model_conditions(report.target.model)}",
         f"drafter {_model_conditions(report.drafter.model)}",

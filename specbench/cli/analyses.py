@@ -161,7 +161,7 @@ def limit(
 
     operations of a pass ÷ the rate of matrix products.
     """
-    from specbench.analysis.limit import LimitOptions, limits
+    from specbench.analysis.limit import LimitOptions, measure_pair
     from specbench.analysis.limit_tables import draw_limit, tables
     from specbench.core.files import check_output, write_output
     from specbench.core.resources import EMBEDDED
@@ -175,25 +175,25 @@ def limit(
         check_output("--plot", picture)
     if file is not None:
         check_output("--output", file)
-    asked = build(LimitOptions, {
+    options = build(LimitOptions, {
         "target": target, "drafter": drafter, "target_revision": target_revision, "drafter_revision": drafter_revision,
         "context": context, "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "engine": engine,
     })  # fmt: skip
     set_threads(threads, target.startswith(EMBEDDED))
     with saying("measuring") as say:
-        report = limits(asked, say)
+        report = measure_pair(options, say)
     if as_json:
         stdout.out(report.model_dump_json(indent=2))
     else:
         for table in tables(report):
             stdout.print(table)
-    told = stderr if as_json else stdout  # with --json stdout has only the JSON
+    console = stderr if as_json else stdout  # with --json stdout has only the JSON
     if file is not None:
         write_output("--output", file, report.model_dump_json(indent=2) + "\n")
-        told.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)
     if picture is not None:
         draw_limit(report, picture)
-        told.print(f"picture: {picture}", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"picture: {picture}", soft_wrap=True, markup=False, highlight=False)
 
 
 def vocab(

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from specbench.analysis.group_statistics import Array, adjusted, spearman
 from specbench.analysis.representation import LanguageShare, Representation, representation
+from specbench.analysis.sweep import KEPT, conditions, title
 from specbench.analysis.trials import (
     TrialRun,
     Trials,
@@ -23,7 +24,6 @@ from specbench.analysis.trials import (
     trial_spec,
     with_value,
 )
-from specbench.analysis.tuning_tables import KEPT, conditions, title
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, numbers

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from specbench.analysis.estimates import OnePassSweep, Recording, SettingEstimate, check_of
+from specbench.analysis.estimates import EstimateCheck, OnePassSweep, Recording, SettingEstimate, check_of
 from specbench.analysis.trials import (
     LENGTH,
     THRESHOLD,
@@ -23,9 +24,12 @@ from specbench.analysis.trials import (
     trial_spec,
     with_value,
 )
-from specbench.analysis.tuning_tables import checks_table, draw_estimates, draw_values, estimates_table, values_table
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.table import Table, in_sections, numbers, words
+from specbench.results.bootstrap import Metric
+from specbench.results.plots import Panel, reach, save_picture
+from specbench.results.units import number, pair, unit_of, with_interval
 from specbench.running.request import Request
 from specbench.specs import components as dotted
 from specbench.specs import yaml_files
@@ -158,3 +162,158 @@ def spread(values: Sequence[float], count: int) -> list[float]:
     if count == 1:
         return [values[len(values) // 2]]
     return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
+
+
+KEPT = "; the runs are kept"
+
+
+def title(trials: Trials, subject: str) -> str:
+    """Returns the title of a table: task and method, then its subject."""
+    return f"{trials.spec.tasks[0].name} · {trials.base.name}: {subject}"
+
+
+def conditions(trials: Trials) -> str:
+    """Returns the models and the prompts of the runs, as captions name them."""
+    subsets = ", ".join(subset for _, subset, _ in trials.loaded)
+    num_prompts = sum(len(data.examples) for _, _, data in trials.loaded)
+    return f"target {trials.models.target.name}, drafter {_drafters(trials)}; {num_prompts} prompts of {subsets}"
+
+
+def _drafters(trials: Trials) -> str:
+    """Returns the drafter of the method, or that of each of its routes."""
+    names = {part.name: part.drafter.type for part in trials.base.parts}
+    names |= {name: model.name for name, model in trials.models.drafters.items() if name in names}
+    return ", ".join(f"{name.partition('/')[2]} {drafter}".strip() for name, drafter in names.items())
+
+
+def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
+    """Returns a table with a line for each value that was run."""
+    quality = values[0].run.quality
+    rows = [
+        (value.path, shown(value.value), number(metrics["acceptance_rate"], 3),
+         number(metrics["mean_acceptance_length"], 2), number(metrics["tokens_per_second_ar"], 1),
+         number(metrics["tokens_per_second"], 1), with_interval(metrics["speedup"], 2), pair(metrics, quality))
+        for value in values for metrics in [value.metrics]
+    ]  # fmt: skip
+    columns = words("key") + numbers(
+        "value", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", heading(quality, "method"), folds=True
+    )
+    caption = ["One key at a time; the others are those of the method's file.", conditions(trials)]
+    return Table(title(trials, "every value measured"), columns, in_sections(rows), caption)
+
+
+def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
+    """Returns a table with a line for each setting that was replayed; none of them was run."""
+    rows = [
+        (shown(estimate.threshold), str(estimate.num_draft_tokens), number(metrics["acceptance_rate"], 3),
+         number(metrics["mean_acceptance_length"], 2), number(metrics["drafter_share"], 1, 100),
+         number(metrics["tokens_per_second"], 1), number(metrics["speedup"], 2),
+         f"{100 * estimate.num_exact / max(1, estimate.num_steps):.0f}")
+        for estimate in sweep.estimates for metrics in [estimate.metrics]
+    ]  # fmt: skip
+    columns = numbers("threshold", "draft\ntokens", "≈ α", "≈ τ", "≈ share of\ndrafter %", "≈ tok/s", "≈ speed-up",
+                      "exact\nsteps %", folds=True)  # fmt: skip
+    threshold = shown(sweep.recorded_at.verification.options["threshold"])
+    caption = [
+        f"≈ estimated, not measured: from one recorded run at threshold {threshold} with "
+        f"{sweep.recorded_at.num_draft_tokens} draft tokens. The last column gives the share of steps whose counts are "
+        "exact (up to the first other token); later counts are estimated. Seconds are modelled from the passes of that "
+        "run. The next table shows the error against real runs.",
+        conditions(trials),
+    ]
+    return Table(title(trials, "one run, all thresholds"), columns, in_sections(rows), caption)
+
+
+def checks_table(checks: Sequence[EstimateCheck]) -> Table:
+    """Returns a table of estimates and real runs at the same settings."""
+    quality = checks[0].run.quality if checks else None
+    rows = [_check_cells(check, quality) for check in checks]
+    columns = numbers("thres-\nhold", "draft\ntokens", "τ\n≈ → run", "error of\nτ %", "≈ speed-\nup",
+                      "speed-up, run\n95 % interval", "error of\nspeed-up %", heading(quality, "run"),
+                      folds=True)  # fmt: skip
+    num_exact = sum(check.estimate.num_exact for check in checks)
+    num_confirmed = sum(check.num_confirmed for check in checks)
+    agreement = f"{num_confirmed} of {num_exact} exact steps were the same in the real runs"
+    if num_confirmed < num_exact:
+        agreement += ": rounding, or a model whose output depends on the length of its passes"
+    has_interval = any(error.low is not None for check in checks for error in check.errors.values())
+    interval = ", with 95 % interval over prompts" if has_interval else ""
+    caption = [
+        f"error: ≈ / run − 1{interval}. {agreement}. Speed-ups are over the AR of the same run; quality is measured "
+        "only."
+    ]
+    return Table("the estimates against real runs", columns, rows, caption)
+
+
+def _check_cells(check: EstimateCheck, quality: str | None) -> list[str]:
+    estimated, metrics = check.estimate.metrics, check.metrics
+    lengths = (number(each["mean_acceptance_length"], 2) for each in (estimated, metrics))
+    return [
+        shown(check.estimate.threshold), str(check.estimate.num_draft_tokens), " → ".join(lengths),
+        with_interval(check.errors["mean_acceptance_length"], 0, 100), number(estimated["speedup"], 2),
+        with_interval(metrics["speedup"], 2), with_interval(check.errors["speedup"], 0, 100), pair(metrics, quality),
+    ]  # fmt: skip
+
+
+def heading(quality: str | None, method: str) -> str:
+    """Returns the heading of a column with the scores of AR and of a method."""
+    return f"{unit_of(quality).label}\nar → {method}"
+
+
+def draw_estimates(sweep: OnePassSweep, path: Path) -> None:
+    """Draw speed-up over threshold: estimates as a line for each draft length, real runs as points with their score.
+
+    plots.check_plot checks the name of the file.
+    """
+
+    def panel(axes: Any) -> None:
+        for length in sorted({estimate.num_draft_tokens for estimate in sweep.estimates}):
+            line = [estimate for estimate in sweep.estimates if estimate.num_draft_tokens == length]
+            heights = [estimate.metrics["speedup"].value for estimate in line]
+            axes.plot([each.threshold for each in line], heights, "--", marker=".", label=f"≈ {length} draft tokens")
+        places = [check.estimate.threshold for check in sweep.checks]
+        _points(axes, places, [check.metrics for check in sweep.checks], sweep.run.quality)
+        for place, check in zip(places, sweep.checks, strict=True):
+            point = (place, check.metrics["speedup"].value or 0.0)
+            axes.annotate(f"{check.estimate.num_draft_tokens}", point, xytext=(5, 5), fontsize=8,
+                          textcoords="offset points")  # fmt: skip
+        axes.set_xlabel("threshold   (≈ estimated from one run; points: real runs, with their draft length)")
+
+    save_picture([[panel]], path, size=(9, 4), kept=KEPT)
+
+
+def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
+    """Draw a panel for each key: speed-up with its interval, and the score, at every value that was run."""
+
+    def panel_of(key: str) -> Panel:
+        of_key = [value for value in values if value.path == key]
+
+        def panel(axes: Any) -> None:
+            _points(axes, range(len(of_key)), [value.metrics for value in of_key], of_key[0].run.quality)
+            axes.set_xticks(range(len(of_key)), [shown(value.value) for value in of_key])
+            axes.set_xlabel("draft tokens" if key == LENGTH else key)
+
+        return panel
+
+    panels = [[panel_of(key)] for key in dict.fromkeys(value.path for value in values)]
+    save_picture(panels, path, size=(9, 4 * len(panels)), kept=KEPT)
+
+
+def _points(
+    axes: Any, places: Sequence[float], metrics: Sequence[Mapping[str, Metric]], quality: str | None
+) -> None:  # fmt: skip
+    """Draw measured speed-ups with their intervals and, where there is one, the score on a second axis."""
+    speedups = [each["speedup"] for each in metrics]
+    axes.errorbar(places, [speedup.value or 0.0 for speedup in speedups], yerr=reach(speedups), fmt="o", color="black",
+                  capsize=3, label="measured speed-up, 95 %")  # fmt: skip
+    axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axes.set_ylabel("speed-up over AR")
+    unit = unit_of(quality)
+    values = [each[quality].value if quality else None for each in metrics]
+    scored = [(place, unit.factor * value) for place, value in zip(places, values, strict=True) if value is not None]
+    if scored:
+        right = axes.twinx()
+        right.plot(*zip(*scored, strict=True), "s", color="#b5493a", label=f"measured {unit.label}")
+        right.set_ylim(0, max(1.02 * unit.factor * unit.most, *(1.02 * value for _, value in scored)))
+        right.set_ylabel(unit.label, color="#b5493a")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)

@@ -15,9 +15,9 @@ import yaml
 from rich.console import Console
 
 from specbench import __version__
+from specbench.analysis.sweep import conditions, heading, title
 from specbench.analysis.trials import Trials, TuningReport, dumped, open_trials, shown, trial_spec
 from specbench.analysis.tune import TunedPreset, Tuner, check_quality, checked_lengths, is_fuzzy, tune
-from specbench.analysis.tuning_tables import conditions, heading, title
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_place, write_atomically

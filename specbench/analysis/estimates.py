@@ -11,7 +11,9 @@ from specbench.analysis.replay import KEY, RecordedGeneration, ReplayedStep, Rep
 from specbench.analysis.trials import TrialRun, dumped
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder
-from specbench.results.bootstrap import SHARE, Metric, Prompts
+from specbench.results.acceptance import acceptance
+from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.metrics import speeds
 from specbench.running.plan import Cell
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, record_key, step_sum
 from specbench.specs.method import MethodSpec
@@ -77,6 +79,10 @@ def _between(points: Mapping[int, float], at: int) -> float:
 
 
 INCLUSIVE = "js_reference"  # accepts at the threshold too, as its code does
+ESTIMATED_METRICS = (
+    "acceptance_rate", "draft_efficiency", "mean_acceptance_length", "accepted_length", "drafter_share",
+    "tokens_per_second", "speedup",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,12 +96,13 @@ class SettingEstimate:
     num_exact: int
     metrics: Mapping[str, Metric]
     replays: Sequence[Sequence[ReplayedStep]]  # by record
+    generations: Sequence[Generation]  # of these steps, as records have them
 
     def as_json(self) -> dict[str, Any]:
         return {
             "threshold": self.threshold, "num_draft_tokens": self.num_draft_tokens, "estimate": True,
             "num_steps": self.num_steps, "num_exact_steps": self.num_exact,
-            "metrics": dumped(self.metrics, self.metrics),
+            "metrics": dumped(self.metrics, ESTIMATED_METRICS),
         }  # fmt: skip
 
 
@@ -130,26 +137,10 @@ class Recording:
         replays = [replay(generation, setting) for generation in self.generations]
         baseline = [record["methods"]["ar"] for record in self.records]
         prompts = Prompts.of(list(self.records), self.seed)
-        drafted, judged, accepted, emitted = (
-            [total(each, f"num_{count}") for each in replays] for count in ("drafted", "judged", "accepted", "emitted")
-        )
-        num_steps, seconds = [len(each) for each in replays], [self.seconds(each) for each in replays]
-        speeds = [step_sum(g, EMITTED) for g in baseline], [g["decode_seconds"] for g in baseline]
-        metrics = {
-            "acceptance_rate": prompts.mean(
-                [a / j if j else None for a, j in zip(accepted, judged, strict=True)], SHARE
-            ),
-            "draft_efficiency": prompts.mean(
-                [a / d if d else None for a, d in zip(accepted, drafted, strict=True)], SHARE
-            ),
-            "mean_acceptance_length": prompts.ratio(emitted, num_steps),
-            "accepted_length": prompts.ratio(accepted, num_steps),
-            "drafter_share": prompts.ratio(accepted, [e + 1 for e in emitted], bounds=SHARE),
-            "tokens_per_second": prompts.ratio(emitted, seconds),
-            "speedup": prompts.ratio(emitted, seconds, *speeds),
-        }
-        num_exact = sum(step.exact for each in replays for step in each)
-        return SettingEstimate(threshold, num_draft_tokens, sum(num_steps), num_exact, metrics, replays)
+        own = [as_generation(steps, self.seconds(steps)) for steps in replays]
+        metrics = {**acceptance(prompts, own, {}), **speeds(prompts, own, baseline, is_baseline=False)}
+        num_steps, num_exact = sum(map(len, replays)), sum(step.exact for steps in replays for step in steps)
+        return SettingEstimate(threshold, num_draft_tokens, num_steps, num_exact, metrics, replays, own)
 
     def seconds(self, steps: Sequence[ReplayedStep]) -> float:
         """Returns the modelled seconds of a replayed generation, without its first token."""
@@ -171,8 +162,12 @@ def recorded(record: Record, method: MethodSpec, cell: Cell) -> RecordedGenerati
     )  # fmt: skip
 
 
-def total(steps: Sequence[ReplayedStep], count: str) -> int:
-    return sum(int(getattr(step, count)) for step in steps)
+def as_generation(steps: Sequence[ReplayedStep], seconds: float) -> Generation:
+    """Returns replayed steps as a record has a generation: its counts and its modelled seconds."""
+    counts = [[step.num_drafted, step.num_judged, step.num_accepted, step.num_emitted] for step in steps]
+    num_tokens = 1 + sum(step.num_emitted for step in steps)  # one is from the prefill
+    return {"steps": counts, "token_ids": range(num_tokens), "positions": {}, "ttft_seconds": None,
+            "decode_seconds": seconds}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -206,18 +201,18 @@ def check_of(recording: Recording, estimate: SettingEstimate, run: TrialRun, met
     Each speed-up is over the AR of its own run, so that a busier machine in one of them is no error of the estimate.
     """
     by_key = {record_key(record): record["methods"][method] for record in run.records}
-    replays, real = estimate.replays, [by_key[record_key(record)] for record in recording.records]
+    replayed, real = estimate.generations, [by_key[record_key(record)] for record in recording.records]
     # Seconds per AR token while recording ÷ those of the real run; it has no interval of its own.
     busier = _ar_seconds(recording.records) / _ar_seconds(run.records)
     prompts = Prompts.of(list(recording.records), recording.seed)
-    replayed, emitted = [total(steps, "num_emitted") for steps in replays], [step_sum(g, EMITTED) for g in real]
-    num_steps = [len(steps) for steps in replays], [len(g["steps"]) for g in real]
-    seconds = [recording.seconds(steps) / busier for steps in replays], [g["decode_seconds"] for g in real]
+    emitted, real_emitted = ([step_sum(g, EMITTED) for g in each] for each in (replayed, real))
+    num_steps, real_num_steps = ([len(g["steps"]) for g in each] for each in (replayed, real))
+    seconds, real_seconds = [g["decode_seconds"] / busier for g in replayed], [g["decode_seconds"] for g in real]
     errors = {
-        "mean_acceptance_length": _minus_one(prompts.ratio(replayed, num_steps[0], emitted, num_steps[1])),
-        "speedup": _minus_one(prompts.ratio(replayed, seconds[0], emitted, seconds[1])),
+        "mean_acceptance_length": _minus_one(prompts.ratio(emitted, num_steps, real_emitted, real_num_steps)),
+        "speedup": _minus_one(prompts.ratio(emitted, seconds, real_emitted, real_seconds)),
     }
-    num_confirmed = sum(agreeing(steps, generation) for steps, generation in zip(replays, real, strict=True))
+    num_confirmed = sum(agreeing(steps, g) for steps, g in zip(estimate.replays, real, strict=True))
     return EstimateCheck(estimate, run, method, errors, num_confirmed)
 
 

@@ -34,7 +34,6 @@ from specbench.results.row import Family, GroupNumbers
 from specbench.results.runs import RecordedRun
 from specbench.specs.languages import known
 
-REPRESENTATION_TOKENS = 64
 RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
 Progress = Callable[[str], None]
 
@@ -156,9 +155,8 @@ def represented(
     for name, model in models.items():
         progress(f"sampling {request.samples} texts from {model.name}")
         found[name] = representation(
-            model, request.samples, max_new_tokens=REPRESENTATION_TOKENS, temperature=1.0, seed=request.seed,
-            prompt=request.prompt, languages=languages,
-        )  # fmt: skip
+            model, request.samples, seed=request.seed, prompt=request.prompt, languages=languages
+        )
     return found
 
 

@@ -25,14 +25,13 @@ from specbench.analysis.fairness_drafters import (
     Numbers,
 )
 from specbench.analysis.group_statistics import Array, adjusted, estimate, max_over_min, ratios, spearman, variance
-from specbench.analysis.representation import Representation
+from specbench.analysis.representation import Representation, share_of
 from specbench.core.errors import ConfigError
 from specbench.results.acceptance import timed_tokens
 from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
 from specbench.results.row import Chain, Correlations, Family, ForcedNumbers, GroupNumbers, GroupSpread, MeasuredNumbers
 from specbench.results.units import PERCENT
 from specbench.running.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum
-from specbench.specs.languages import known
 from specbench.tasks.scoring.contract import Scorer
 from specbench.training.passes import unfairness
 
@@ -212,12 +211,9 @@ def forced_numbers_of(where: str, group: GroupSums, seed: int) -> ForcedNumbers 
 def with_rank(group: GroupNumbers, texts: Representation | None) -> GroupNumbers:
     """Returns the group with the rank of its language among the languages that the drafter writes on an empty
     prompt."""
-    code = known(group.language) if group.language else None
-    if texts is None or code is None:
-        return group
-    share = next((each for each in texts.languages if each.language == code), None)
-    rank = share.rank if share else len(texts.languages) + 1
-    return group.model_copy(update={"representation_rank": rank, "representation_share": share.share if share else 0.0})
+    found = share_of(texts.languages, group.language) if texts else None
+    ranked = {"representation_rank": found.rank, "representation_share": found.share} if found else {}
+    return group.model_copy(update=ranked)
 
 
 Values = Callable[[Sequence[Array]], Array]  # the sums of m groups → the value of each [..., m]

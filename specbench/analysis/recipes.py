@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from specbench.analysis.group_statistics import Array, adjusted, spearman
-from specbench.analysis.representation import LanguageShare, Representation, representation
+from specbench.analysis.representation import LanguageShare, Representation, representation, share_of
 from specbench.analysis.sweep import KEPT, conditions, title
 from specbench.analysis.trials import (
     TrialRun,
@@ -39,7 +39,6 @@ from specbench.running.request import Request
 from specbench.specs import components as dotted
 from specbench.specs import yaml_files
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
-from specbench.specs.languages import known
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import RunSpec
 from specbench.tasks.scoring.contract import Scorer
@@ -98,7 +97,7 @@ class TemperaturePoint:
 
 
 def checked_temperatures(values: str | None) -> list[float]:
-    """The temperatures of --values, or those of the recipe. Raises ConfigError for what is no temperature."""
+    """Returns the temperatures of --values, or those of the recipe. Raises ConfigError for what is no temperature."""
     given = list(TEMPERATURES) if values is None else yaml_files.parse(f"[{values}]", f"--values {values}")
     for value in given:
         number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -113,7 +112,7 @@ def checked_temperatures(values: str | None) -> list[float]:
 
 
 def joint(spec: RunSpec) -> RunSpec:
-    """The run with drafters that follow its temperature, whatever the method's file gives them."""
+    """Returns the run with drafters that follow its temperature, whatever the method's file gives them."""
     ar, method = spec.methods
     for path in dotted.leaves(method.model_dump(exclude={"sweep"})):
         if path.endswith("drafter.temperature"):
@@ -122,7 +121,7 @@ def joint(spec: RunSpec) -> RunSpec:
 
 
 def at_temperature(spec: RunSpec, temperature: float) -> RunSpec:
-    """The run at a temperature. Raises ConfigError where the task cannot be run at it."""
+    """Returns the run at a temperature. Raises ConfigError where the task cannot be run at it."""
     tasks, _ = with_overrides(spec.tasks, [], [f"generation.temperature={temperature:g}"])
     made = spec.model_copy(update={"tasks": tuple(tasks)})
     check_samples(made)
@@ -145,15 +144,13 @@ def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[
 
 
 def temperature_point(temperature: float, run: TrialRun, row: Row, method: str) -> TemperaturePoint:
-    """One row of a run with its quality-adjusted α."""
-    quality = "bleu" if "bleu" in row.metrics else row.quality
+    """Returns one row of a run with its quality-adjusted α."""
+    quality, of_quality = "bleu" if "bleu" in row.metrics else row.quality, Metric()
     scorer = next((cell.scorer for cell in run.cells if cell.subset == row.subset), None)
-    if quality is None or scorer is None:
-        return TemperaturePoint(temperature, run, row, quality, Metric())
-    records = [record for record in run.records if record["subset"] == row.subset]
-    return TemperaturePoint(
-        temperature, run, row, quality, adjusted_acceptance(records, method, quality, scorer, run.seed)
-    )
+    if quality is not None and scorer is not None:
+        records = [record for record in run.records if record["subset"] == row.subset]
+        of_quality = adjusted_acceptance(records, method, quality, scorer, run.seed)
+    return TemperaturePoint(temperature, run, row, quality, of_quality)
 
 
 def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Table:
@@ -196,7 +193,7 @@ def draw_temperatures(points: Sequence[TemperaturePoint], path: Path) -> None:
     save_picture(panels, path, size=(9, 8), kept=KEPT)
 
 
-NUM_TEXTS, MAX_NEW_TOKENS = 1000, 64
+NUM_TEXTS = 1000
 SHOWN = ("acceptance_rate", "mean_acceptance_length", "speedup", "speedup_expected", "cost_ratio")
 
 
@@ -210,7 +207,7 @@ class LanguageOrder:
     rows: Sequence[tuple[Row, LanguageShare | None]]
 
     def correlation(self, metric: str) -> float | None:
-        """Spearman's ρ between the share of a language and a metric of it; None for too few, or all the same."""
+        """Returns Spearman's ρ between the share of a language and a metric of it; None for too few, or equal ones."""
         pairs = [
             (share.share, value) for row, share in self.rows
             if share is not None and (value := row.metrics[metric].value) is not None
@@ -233,7 +230,7 @@ class LanguageOrder:
 
 
 def check_languages(spec: RunSpec) -> None:
-    """Raise ConfigError for a method that no texts can be sampled from, or a task without several languages."""
+    """Raises ConfigError for a method that no texts can be sampled from, or a task without several languages."""
     method = spec.methods[1]
     if method.routes is not None or not method.needs_drafter:
         raise ConfigError(
@@ -254,23 +251,15 @@ def measure_order(trials: Trials, num_texts: int) -> LanguageOrder:
     rows = [row for row in run.rows if row.method.startswith(f"{trials.base.name}@") and row.subset != "all"]
     drafter = trials.models.drafters[trials.base.name]
     say(trials.console, f"sampling {num_texts} texts from {drafter.name}")
-    texts = representation(
-        drafter, num_texts, max_new_tokens=MAX_NEW_TOKENS, temperature=1.0, seed=trials.spec.seed,
-        languages=[row.language for row in rows if row.language],
-    )  # fmt: skip
+    languages = [row.language for row in rows if row.language]
+    texts = representation(drafter, num_texts, seed=trials.spec.seed, languages=languages)
     return LanguageOrder(run, texts, ordered(rows, texts.languages))
 
 
 def ordered(rows: Sequence[Row], shares: Sequence[LanguageShare]) -> list[tuple[Row, LanguageShare | None]]:
-    """Rows by the rank of their language; one that is in none of the texts is behind those that are, with share 0."""
-    by_code = {share.language: share for share in shares}
-    last = len(shares) + 1
-    found = []
-    for row in rows:
-        code = known(row.language) if row.language else None
-        absent = LanguageShare(rank=last, language=code, num_texts=0, share=0.0, low=0.0, high=0.0) if code else None
-        found.append((row, by_code.get(code, absent) if code else None))
-    return sorted(found, key=lambda pair: last + 1 if pair[1] is None else pair[1].rank)
+    """Returns rows by the rank of their language, with its share of the texts."""
+    found = [(row, share_of(shares, row.language)) for row in rows]
+    return sorted(found, key=lambda pair: np.inf if pair[1] is None else pair[1].rank)
 
 
 def order_table(trials: Trials, order: LanguageOrder) -> Table:
@@ -296,7 +285,7 @@ def order_table(trials: Trials, order: LanguageOrder) -> Table:
 def run_recipe(
     request: Request, recipe: str, path: str | None, values: str | None, samples: int | None, console: Console
 ) -> TuningReport:
-    """Run what is not recorded yet. Raises ConfigError for bad input, before anything is measured."""
+    """Runs what is not recorded yet. Raises ConfigError for bad input, before anything is measured."""
     if recipe not in RECIPES:
         raise ConfigError(f"--recipe {recipe}: unknown recipe '{recipe}': {nearest(recipe, RECIPES)}")
     if path is not None:

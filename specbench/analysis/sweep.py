@@ -108,9 +108,9 @@ def measured_sweep(trials: Trials, settings: Sequence[SweptValue]) -> list[Measu
     """Measure every value with AR, each in its own folder; equal methods are measured once."""
     runs: dict[str, TrialRun] = {}
     measured = []
-    for number, each in enumerate(settings, start=1):
+    for place, each in enumerate(settings, start=1):
         meaning = each.method.model_dump_json()
-        say(trials.console, f"[{number}/{len(settings)}] {each.path} = {shown(each.value)}")
+        say(trials.console, f"[{place}/{len(settings)}] {each.path} = {shown(each.value)}")
         if meaning not in runs:
             runs[meaning] = trials.run(each.name, [each.method])
         measured.append(MeasuredValue(each.path, each.value, each.method, runs[meaning]))

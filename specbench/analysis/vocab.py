@@ -235,27 +235,28 @@ MANY_LENGTHS = 20
 
 def report_parts(report: VocabReport) -> Iterator[Table | str]:
     """Yields the tables, and the lines below them."""
+    texts, lengths = report.text_overlap, report.decompositions.by_length
     yield f"T: {report.target}\nD: {report.drafter}\n"
     yield sizes_table(report)
-    yield text_shares(report)
+    yield (
+        f"texts: {report.texts}; of the tokens as they appear there, the drafter has {texts.share_of_target:.1%} of "
+        f"the target's and\nthe target {texts.share_of_drafter:.1%} of the drafter's\n"
+    )
     yield injectivity_table(report)
-    yield from changed_texts(report)
+    for side, found in report.sides.items():
+        if found.first is not None:
+            yield f"{side}: {found.first.text!r} comes back as {found.first.comes_back!r}\n"
     yield decompositions_table(report.decompositions)
-    yield lengths_table(report.decompositions.by_length[:MANY_LENGTHS])
-    yield from longer_tokens(report.decompositions.by_length[MANY_LENGTHS:])
+    yield lengths_table(lengths[:MANY_LENGTHS])
+    if longer := lengths[MANY_LENGTHS:]:
+        yield (
+            f"and {sum(of.num_tokens for of in longer):,} tokens of {longer[0].length} to {longer[-1].length} bytes, "
+            f"with up to {_count(max(of.max for of in longer))} decompositions (--json lists them)\n"
+        )
     if report.acceptance is not None:
         yield acceptance_table(report.acceptance)
         yield from (f"{of.method}: not computed: {of.problem}\n" for of in report.acceptance if of.problem)
     yield methods_table(report)
-
-
-def text_shares(report: VocabReport) -> str:
-    """Returns the shares of the tokens in texts that the other vocabulary has."""
-    texts = report.text_overlap
-    return (
-        f"texts: {report.texts}; of the tokens as they appear there, the drafter has {texts.share_of_target:.1%} of "
-        f"the target's and\nthe target {texts.share_of_drafter:.1%} of the drafter's\n"
-    )
 
 
 def sizes_table(report: VocabReport) -> Table:
@@ -281,13 +282,6 @@ def injectivity_table(report: VocabReport) -> Table:
     ]  # fmt: skip
     columns = words("") + numbers("texts", "changed", "by bridges", "injective", folds=True)
     return Table("texts that come back from their tokens", columns, rows)
-
-
-def changed_texts(report: VocabReport) -> Iterator[str]:
-    """Yields the first text that changes on each side."""
-    for side, found in report.sides.items():
-        if found.first is not None:
-            yield f"{side}: {found.first.text!r} comes back as {found.first.comes_back!r}\n"
 
 
 def decompositions_table(found: Decompositions) -> Table:
@@ -317,15 +311,6 @@ def lengths_table(found: Sequence[LengthSummary]) -> Table:
     ]  # fmt: skip
     columns = words("bytes") + numbers("tokens", "median", "max", folds=True) + words("log of median")
     return Table("decompositions by the length of the token", columns, rows)
-
-
-def longer_tokens(found: Sequence[LengthSummary]) -> Iterator[str]:
-    """Yields a line about the lengths that the table leaves out, if any."""
-    if found:
-        yield (
-            f"and {sum(of.num_tokens for of in found):,} tokens of {found[0].length} to {found[-1].length} bytes, with "
-            f"up to {_count(max(of.max for of in found))} decompositions (--json lists them)\n"
-        )
 
 
 def acceptance_table(found: Sequence[MethodAcceptance]) -> Table:

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from specbench.analysis.limit import LimitOptions, RoundDraws, limits_of, model_limit, verdict, wide_intervals
-from specbench.analysis.limit_report import Costs, LimitReport, ModelConditions, Ratio, best
+from specbench.analysis.limit_report import Costs, LimitReport, ModelConditions, Ratio, best, tables
 from specbench.analysis.limit_rounds import (
     COMPILED_LENGTHS,
     NUM_DRAFT_TOKENS,
@@ -26,7 +26,6 @@ from specbench.analysis.limit_rounds import (
     time_passes,
     time_steps,
 )
-from specbench.analysis.limit_tables import tables
 from specbench.analysis.limit_work import LEAST_BYTES, AttentionLayer, Gauge, Rates, Work, work_of
 from specbench.core.errors import ConfigError
 from specbench.models.timing import Clock, PassLog

@@ -162,7 +162,7 @@ def limit(
     operations of a pass ÷ the rate of matrix products.
     """
     from specbench.analysis.limit import LimitOptions, measure_pair
-    from specbench.analysis.limit_tables import draw_limit, tables
+    from specbench.analysis.limit_report import draw_limit, tables
     from specbench.core.files import check_output, write_output
     from specbench.core.resources import EMBEDDED
     from specbench.core.threads import set_threads

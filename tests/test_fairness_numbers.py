@@ -270,7 +270,7 @@ def test_what_is_not_known_of_every_group_is_left_out():
 def test_a_change_of_drafter_by_hand():
     sides = (toy_family([1.0, 2.0, 4.0], cost_ratio=0.25),
              toy_family([1.0, 2.0, 2.0], rates=(0.9, 0.8, 0.8), cost_ratio=0.25))  # fmt: skip
-    found = compare_drafters(("before", "after"), sides, seed=0)
+    found = compare_drafters(("before", "after"), *sides, seed=0)
     change = found.family["unfairness"]
     assert (change.before.value, change.after.value) == (pytest.approx(10 / 3), pytest.approx(2 / 3))
     assert change.difference.value == pytest.approx(-8 / 3) and change.percent.value == pytest.approx(-80)
@@ -288,7 +288,7 @@ def test_the_intervals_of_a_change_stay_where_the_numbers_can_be():
         for found in groups.values():
             for over, under in ((c.RATES, c.RATED), (ACCEPTANCE, c.POSITIONS)):
                 found.sums[:, over], found.sums[:, under] = rates * weights, weights
-    found = compare_drafters(("low", "high"), (low, high), seed=0)
+    found = compare_drafters(("low", "high"), low, high, seed=0)
     for name in ("acceptance_rate", "forced_acceptance_rate"):
         change = found.groups["en"][name]
         assert change.before.low == 0 < change.before.value and change.after.high == 1 > change.after.value

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from specbench.analysis.audit_distribution import (
     AcceptEverything,
@@ -140,18 +141,19 @@ def tests_of_draws(
 ) -> dict[str, DrawTest]:
     """Returns the distribution test of every method that draws, and of the control, over one table of exact
     probabilities."""
-    draws: dict[str, MethodDraws] = {}
-    for subject in subjects:
-        if subject.drawing is not None:
-            progress(f"{subject.name}: {conditions.num_draws} draws")
-            try:
-                draws[subject.name] = draw(subject.name, subject.drawing, cuts, stop, conditions)
-            except ConfigError as error:
-                subject.refuse("draws", error)
-    progress(f"control: {conditions.num_draws} draws")
-    draws[CONTROL] = draw(CONTROL, conditions.control[1], cuts, stop, conditions)
-    progress("exact probabilities")
+    drawing = {subject.name: (subject, subject.drawing) for subject in subjects if subject.drawing is not None}
     prompt_ids = [cut.ids for cut in cuts]
+    draws: dict[str, MethodDraws] = {}
+    for name, (subject, decoder) in {**drawing, CONTROL: (None, conditions.control[1])}.items():
+        progress(f"{name or 'control'}: {conditions.num_draws} draws")
+        seed_of = partial(stream_seed, conditions.seed, "audit", name)
+        try:
+            draws[name] = draw_many(decoder, prompt_ids, stop, conditions.num_draws, seed_of)
+        except ConfigError as error:
+            if subject is None:
+                raise
+            subject.refuse("draws", error)
+    progress("exact probabilities")
     sequences = [each.sequences for each in draws.values()]
     rows = exact_rows(conditions.target, prompt_ids, sequences, conditions.sampling, conditions.num_draws)
     # Twice the amplitude that was measured.
@@ -170,15 +172,6 @@ def deviation(outlier: Outlier, cuts: Sequence[Cut], conditions: AuditConditions
         prompt=named(cuts[prompt], conditions), drawn=conditions.decode_text(drawn),
         token=conditions.decode_text([outlier.token]), num_observed=outlier.num_observed,
         num_expected=outlier.num_expected,
-    )  # fmt: skip
-
-
-def draw(
-    name: str, decoder: AnyDecoder, cuts: Sequence[Cut], stop: StopRules, conditions: AuditConditions
-) -> MethodDraws:
-    return draw_many(
-        decoder, [cut.ids for cut in cuts], stop, conditions.num_draws,
-        lambda prompt, number: stream_seed(conditions.seed, "audit", name, prompt, number),
     )  # fmt: skip
 
 

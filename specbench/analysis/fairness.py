@@ -1,14 +1,13 @@
 """One `specbench fairness`: runs, models and texts → the report, and its numbers in leaderboard rows."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.analysis.fairness_drafters import DrafterEntry, ModelForecaster, forced_numbers, make_entries
 from specbench.analysis.fairness_groups import GroupSums
 from specbench.analysis.fairness_report import (
-    DrafterComparison,
     FairnessReport,
     compare_drafters,
     drafter_report,
@@ -108,6 +107,12 @@ def fairness_report(request: FairnessRequest, progress: Progress = lambda line: 
     sums = sums_of_entries(request, common, entries, target, progress)
     texts = represented(request, common, entries, progress)
     tasks = tasks_of(list(common.groups.values()))
+    comparison = None
+    if pair:
+        places = [(entry.run.path, entry.method) if entry.run else None for entry in entries]
+        before, after = (places.index(each) for each in pair)
+        names = (entries[before].label, entries[after].label)
+        comparison = compare_drafters(names, sums[before], sums[after], request.seed)
     return FairnessReport(
         target=row.target,
         target_revision=row.target_revision,
@@ -121,7 +126,7 @@ def fairness_report(request: FairnessRequest, progress: Progress = lambda line: 
             drafter_report(entry, own, common, tasks, texts.get(id(entry.model)), request.seed)
             for entry, own in zip(entries, sums, strict=True)
         ),
-        comparison=comparison_of(pair, entries, sums, request.seed) if pair else None,
+        comparison=comparison,
     )
 
 
@@ -158,17 +163,6 @@ def represented(
             model, request.samples, seed=request.seed, prompt=request.prompt, languages=languages
         )
     return found
-
-
-def comparison_of(
-    pair: Sequence[RunMethod], entries: Sequence[DrafterEntry], sums: Sequence[Mapping[str, GroupSums]], seed: int
-) -> DrafterComparison:
-    """Returns the changes from the drafter of --before to that of --after."""
-    places = {
-        (entry.run.path, entry.method): place for place, entry in enumerate(entries) if entry.run and entry.method
-    }
-    before, after = (places[each] for each in pair)
-    return compare_drafters((entries[before].label, entries[after].label), (sums[before], sums[after]), seed)
 
 
 def fairness_of_rows(report: FairnessReport) -> dict[str, GroupNumbers | Family]:

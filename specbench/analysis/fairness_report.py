@@ -122,14 +122,12 @@ def route_speeds(
     by_route: dict[str, list[Record]] = defaultdict(list)
     for record in (records[key] for keys in common.keys.values() for key in keys):
         by_route[entry.route(record)].append(record)
-    return {
-        route: (entry.num_draft_tokens(route), _cost_ratio(found, entry.method)) for route, found in by_route.items()
-    }
-
-
-def _cost_ratio(records: Sequence[Record], method: str) -> float | None:
-    own, baseline = ([record["methods"][name] for record in records] for name in (method, "ar"))
-    return times(Prompts.of(records, 0), own, baseline)["cost_ratio"].value
+    speeds = {}
+    for route, found in by_route.items():
+        own, baseline = ([record["methods"][name] for record in found] for name in (entry.method, "ar"))
+        cost_ratio = times(Prompts.of(found, 0), own, baseline)["cost_ratio"].value
+        speeds[route] = (entry.num_draft_tokens(route), cost_ratio)
+    return speeds
 
 
 def drafter_report(
@@ -167,29 +165,31 @@ def drafter_report(
     )
 
 
-Sides = tuple[Mapping[str, GroupSums], Mapping[str, GroupSums]]
+Pairs = Sequence[tuple[GroupSums, GroupSums]]  # a group of two drafters, of the same prompts in the same order
 OfNumbers = Callable[[Array], Array]  # a number of m groups [..., m] → one value [...]
 
 
-def compare_drafters(labels: tuple[str, str], sides: Sides, seed: int) -> DrafterComparison:
-    """Returns the changes from the first drafter to the second. `sides`: their groups, of the same prompts in the same
-    order. A prompt is drawn for both drafters at once."""
-    of_groups = {name: _changes_of_group((sides[0][name], sides[1][name]), seed) for name in sides[0]}
+def compare_drafters(
+    labels: tuple[str, str], before: Mapping[str, GroupSums], after: Mapping[str, GroupSums], seed: int
+) -> DrafterComparison:
+    """Returns the changes from the first drafter to the second, of the same groups. A prompt is drawn for both drafters
+    at once."""
+    pairs = {label: [(group, after[label])] for label, group in before.items()}
     return DrafterComparison(
-        before=labels[0], after=labels[1], groups=of_groups,
-        excluded_before=excluded_masses(sides[0]), excluded_after=excluded_masses(sides[1]),
-        family=_changes_of_family([(sides[0][name], sides[1][name]) for name in sides[0]], seed),
+        before=labels[0], after=labels[1], excluded_before=excluded_masses(before),
+        excluded_after=excluded_masses(after),
+        groups={
+            label: _without_unknown(
+                {name: change(pair, mean, values, bounds_of(name), seed)
+                 for name, values in _compared_values(pair).items()}
+            )
+            for label, pair in pairs.items()
+        },
+        family=_changes_of_family([pair for [pair] in pairs.values()], seed),
     )  # fmt: skip
 
 
-def _changes_of_group(pair: tuple[GroupSums, GroupSums], seed: int) -> dict[str, NumberChange]:
-    found = {
-        name: change([pair], mean, values, bounds_of(name), seed) for name, values in _compared_values([pair]).items()
-    }
-    return _without_unknown(found)
-
-
-def _changes_of_family(pairs: Sequence[tuple[GroupSums, GroupSums]], seed: int) -> dict[str, NumberChange]:
+def _changes_of_family(pairs: Pairs, seed: int) -> dict[str, NumberChange]:
     """Returns the change of 𝒰, and of the mean, variance and max/min of every rate and speed-up."""
     found = {"unfairness": change(pairs, unfairness, (divergence, divergence), (0.0, np.inf), seed)}
     for name, values in _compared_values(pairs).items():
@@ -201,7 +201,7 @@ def _changes_of_family(pairs: Sequence[tuple[GroupSums, GroupSums]], seed: int) 
     return _without_unknown(found)
 
 
-def _compared_values(pairs: Sequence[tuple[GroupSums, GroupSums]]) -> dict[str, tuple[Values, Values]]:
+def _compared_values(pairs: Pairs) -> dict[str, tuple[Values, Values]]:
     """Returns the numbers of the groups of both drafters, by name, that both have."""
     before, after = (values_by_name(step_costs(groups)) for groups in zip(*pairs, strict=True))
     known = {name: (values, after[name]) for name, values in before.items() if name in after}
@@ -217,7 +217,7 @@ def mean(values: Array) -> Array:
 
 
 def change(
-    pairs: Sequence[tuple[GroupSums, GroupSums]], function: OfNumbers, values: tuple[Values, Values], bounds: Bounds,
+    pairs: Pairs, function: OfNumbers, values: tuple[Values, Values], bounds: Bounds,
     seed: int,
 ) -> NumberChange:  # fmt: skip
     """Returns the change of a function of the numbers of the groups of both drafters; `bounds`: the least, not below 0,

@@ -187,16 +187,14 @@ def spread(values: Sequence[float]) -> Quartiles:
 def best_length(costs: Costs[Array], rate: float, draws: RoundDraws) -> BestLength:
     """Returns the best draft lengths by the medians of all rounds, with intervals of the speed-ups at these lengths."""
     free = Costs(costs.cost_ratio, dict.fromkeys(costs.verifying, np.ones_like(costs.cost_ratio)))
-    length, free_length = (best(as_measured(each), rate) for each in (costs, free))
+    # By the first draw, which has all rounds as they were.
+    measured = Costs(float(costs.cost_ratio[0]), {n: float(cost[0]) for n, cost in costs.verifying.items()})
+    length = best(measured, rate)
+    free_length = best(Costs(measured.cost_ratio, dict.fromkeys(measured.verifying, 1.0)), rate)
     return BestLength(
         acceptance_rate=rate, num_draft_tokens=length, speedup=draws.ratio(costs.speedup(rate, length)),
         free_num_draft_tokens=free_length, free_speedup=draws.ratio(free.speedup(rate, free_length)),
     )  # fmt: skip
-
-
-def as_measured(costs: Costs[Array]) -> Costs[float]:
-    """Returns the costs of the first draw, which has all rounds."""
-    return Costs(float(costs.cost_ratio[0]), {length: float(cost[0]) for length, cost in costs.verifying.items()})
 
 
 Progress = Callable[[str], None]

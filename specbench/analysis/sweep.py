@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.analysis.estimates import EstimateCheck, OnePassSweep, Recording, SettingEstimate, check_of
+from specbench.analysis.estimates import EstimateCheck, OnePassSweep, Recording, check_of
 from specbench.analysis.trials import (
     LENGTH,
     THRESHOLD,
@@ -142,17 +142,14 @@ def one_pass(
     estimates = [recording.estimate(threshold, length) for threshold in thresholds for length in lengths]
     checks = []
     for threshold in checked:
-        best = max((each for each in estimates if each.threshold == threshold), key=_speed)
+        of_threshold = [each for each in estimates if each.threshold == threshold]
+        best = max(of_threshold, key=lambda each: each.metrics["tokens_per_second"].value or 0.0)
         method = fuzzy_at(trials.base, threshold, best.num_draft_tokens)
         setting = f"threshold {threshold:g} with {best.num_draft_tokens} draft tokens"
         say(trials.console, f"checking the estimate for {setting}")
         real = trials.run(_folder_name(threshold, best.num_draft_tokens), [method])
         checks.append(check_of(recording, best, real, method.name))
     return OnePassSweep(run.method(trials.base.name), run, estimates, checks)
-
-
-def _speed(estimate: SettingEstimate) -> float:
-    return estimate.metrics["tokens_per_second"].value or 0.0
 
 
 def spread(values: Sequence[float], count: int) -> list[float]:

@@ -171,7 +171,16 @@ class Trials:
         identity = run_identity(spec, cells, models, self.conditions)
         folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": keep} if keep else {})})
         if keep is not None:
-            cells, folder.records = keep_evidence(cells, keep, folder)
+            cells = [
+                replace(cell, decoders=tuple(keeping(d) if d.method.name == keep else d for d in cell.decoders))
+                for cell in cells
+            ]
+            rules = {
+                (cell.task.name, cell.subset): decoder.rule
+                for cell in cells for decoder in cell.decoders
+                if isinstance(decoder, DraftingDecoder) and isinstance(decoder.rule, KeepingRule)
+            }  # fmt: skip
+            folder.records = EvidenceFile(folder.records.path, rules, keep)
         records, rows = measure_into(folder, spec, cells, models, self.command, self.console)
         return TrialRun(folder.path, spec.methods, cells, records, rows, spec.seed)
 
@@ -189,20 +198,6 @@ class Trials:
             elif part.needs_drafter:
                 found |= load_drafters(self.spec, [part], self.models.target)
         return found
-
-
-def keep_evidence(cells: Sequence[Cell], method: str, folder: RunFolder) -> tuple[list[Cell], EvidenceFile]:
-    """Returns the cells in which one method's rule keeps its evidence, and the file that writes it into the records."""
-    kept = [
-        replace(cell, decoders=tuple(keeping(d) if d.method.name == method else d for d in cell.decoders))
-        for cell in cells
-    ]
-    rules = {
-        (cell.task.name, cell.subset): d.rule
-        for cell in kept for d in cell.decoders
-        if isinstance(d, DraftingDecoder) and isinstance(d.rule, KeepingRule)
-    }  # fmt: skip
-    return kept, EvidenceFile(folder.records.path, rules, method)
 
 
 def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:

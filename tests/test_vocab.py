@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
-from specbench.analysis import vocab_acceptance as accepted
+from specbench.analysis import vocab_figures as accepted
 from specbench.analysis.vocab import NamedTokenizer, VocabReport, make_report, task_prompts
-from specbench.analysis.vocab_acceptance import MethodFit
-from specbench.analysis.vocab_overlap import (
+from specbench.analysis.vocab_figures import (
+    MethodFit,
     count,
     decompositions,
     injectivity,

@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -297,7 +297,7 @@ class MethodDraws:
     sequences: list[list[Tokens]]
     steps: list[Step] = field(default_factory=list)
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, Any]:
         """Returns the kinds of tokens in all draws; empty for a decoder without steps. A step that the end of the text
         cut has neither a recovered nor a bonus token."""
         if not self.steps:

@@ -20,7 +20,7 @@ from specbench.analysis.trials import Trials, TuningReport, dumped, open_trials,
 from specbench.analysis.tune import TunedPreset, Tuner, check_quality, checked_lengths, is_fuzzy, tune
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
-from specbench.core.files import check_place, write_atomically
+from specbench.core.files import check_output, write_output
 from specbench.core.table import Table, numbers, words
 from specbench.decoding.decoder import stream_seed
 from specbench.models.causal_lm import CausalLM
@@ -41,7 +41,7 @@ def run_tune(
     request: Request, output: Path, *, amount: str, lengths: Sequence[str], step: float, console: Console
 ) -> TuningReport:
     """Tune and write the method files. Raises ConfigError for bad input, before anything is measured."""
-    check_output(output)
+    check_method_file(output)
     spec = trial_spec(request, "tune", console)
     check_replaceable(output, ("", "low", "med", "high") if is_fuzzy(spec.methods[1]) else ("",))
     tried = checked_lengths(lengths, spec.methods[1])
@@ -138,7 +138,7 @@ def file_of(output: Path, label: str) -> Path:
     return output.with_name(f"{output.stem}-{label}{output.suffix}") if label else output
 
 
-def check_output(output: Path) -> None:
+def check_method_file(output: Path) -> None:
     """Raises ConfigError where method files of this name cannot be written or read back; called before the runs."""
     if output.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"--output {output}: must end in .yaml: it names a method file")
@@ -146,26 +146,17 @@ def check_output(output: Path) -> None:
         raise ConfigError(f"--output {output}: '{output.stem}' is no method name: use letters, digits, _ . and -")
     if output.parent.exists() and not output.parent.is_dir():
         raise ConfigError(f"--output {output}: {output.parent} is no folder: choose another place")
-    try:
-        check_place(output)
-    except OSError as error:
-        problem = f"cannot be written ({error.strerror or error}); nothing was measured"
-        raise ConfigError(f"--output {output}: {problem}: choose another place") from error
+    check_output("--output", output)
 
 
 def check_replaceable(output: Path, labels: Sequence[str]) -> None:
-    """Raises ConfigError for a file that is there, unless tune wrote it and nobody has changed it."""
+    """Raises ConfigError for a file that is there, unless it begins with the digest of the rest: then tune wrote it and
+    nobody has changed it."""
     for path in (file_of(output, label) for label in labels):
-        if path.exists() and not is_own(path):
+        if path.exists() and path.read_bytes() != sealed(path.read_bytes().partition(b"\n")[2]):
             raise ConfigError(
                 f"--output {path}: is there, and not as tune wrote it: name another file, or move this one away"
             )
-
-
-def is_own(path: Path) -> bool:
-    """Returns whether a file begins with the digest of the rest."""
-    first, _, rest = path.read_bytes().partition(b"\n")
-    return first == sealed(rest).partition(b"\n")[0]
 
 
 def sealed(text: bytes) -> bytes:
@@ -176,37 +167,25 @@ def sealed(text: bytes) -> bytes:
 def write_presets(
     output: Path, trials: Trials, presets: Sequence[TunedPreset], calibration: CalibrationSpec, notes: Sequence[str]
 ) -> list[Path]:
-    """Write one file per preset; each is read back as a check. Raises ConfigError when it cannot be written."""
+    """Writes one file per preset; each is read back as a check. Raises ConfigError when it cannot be written."""
     paths = []
     for preset in presets:
         path = file_of(output, preset.label)
-        text = as_yaml(path.stem, trials, preset, calibration, notes)
-        try:
-            write_atomically(path, sealed(text.encode()).decode())
-        except OSError as error:
-            problem = f"cannot be written ({error.strerror or error}); the runs are kept"
-            raise ConfigError(f"--output {path}: {problem}: choose another place and repeat the command") from error
+        lines = comments(trials, preset, calibration, notes)
+        comment = "\n".join(fill(line, 118, initial_indent="# ", subsequent_indent="#   ") for line in lines)
+        label = f", {preset.label}" if preset.label else ""
+        data: dict[str, Any] = {
+            **preset.method.model_dump(mode="json", exclude={"sweep"}), "name": path.stem, "version": 1,
+            "title": f"{trials.base.title}, tuned on {calibration.task}{label}",
+        }  # fmt: skip
+        kept = {key: value for key, value in data.items() if key not in DEFAULTS or value != DEFAULTS[key]}
+        data = {key: _without_nulls(value) for key, value in kept.items()}
+        data["calibration"] = calibration.model_dump(mode="json")
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+        write_output("--output", path, sealed(f"{comment}\n{text}".encode()).decode(), kept="; the runs are kept")
         load_file(path)
         paths.append(path)
     return paths
-
-
-def as_yaml(
-    name: str, trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, notes: Sequence[str]
-) -> str:  # fmt: skip
-    """Returns the text of a method file."""
-    lines = comments(trials, preset, calibration, notes)
-    comment = "\n".join(fill(line, 118, initial_indent="# ", subsequent_indent="#   ") for line in lines)
-    method = preset.method
-    label = f", {preset.label}" if preset.label else ""
-    data: dict[str, Any] = {
-        **method.model_dump(mode="json", exclude={"sweep"}), "name": name, "version": 1,
-        "title": f"{trials.base.title}, tuned on {calibration.task}{label}",
-    }  # fmt: skip
-    data = {key: _without_nulls(value) for key, value in data.items() if key not in DEFAULTS or value != DEFAULTS[key]}
-    data["calibration"] = calibration.model_dump(mode="json")
-    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
-    return f"{comment}\n{text}"
 
 
 def comments(

@@ -8,19 +8,21 @@ from typing import Any
 from pydantic import BaseModel
 from rich.console import Console
 
-from specbench.analysis.vocab_acceptance import FitVerdict, MethodAcceptance, MethodFit, expected_acceptance
-from specbench.analysis.vocab_overlap import (
+from specbench.analysis.vocab_figures import (
     CountSummary,
     Decompositions,
+    FitVerdict,
     Injectivity,
     LengthSummary,
+    MethodAcceptance,
+    MethodFit,
     Overlap,
     TextOverlap,
-    count,
+    costs_in_texts,
     decompositions,
+    expected_acceptance,
     injectivity,
     text_overlap,
-    token_counts,
     vocabulary_overlap,
 )
 from specbench.core.errors import ConfigError
@@ -101,17 +103,6 @@ def make_report(
     methods = method_fits(report)
     acceptance = None if models is None else expected_acceptance(models, methods, texts, seed)
     return report.model_copy(update={"methods": methods, "acceptance": acceptance})
-
-
-def costs_in_texts(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> tuple[float, float]:
-    """Returns `passes_in_texts` and `writable_in_texts` of a report."""
-    pieces = drafter.id_of.keys()
-    longest = max(map(len, pieces), default=0)
-    counts = token_counts(target, texts)
-    found = [(number, *count(token, pieces, longest)) for token, number in counts.items()]
-    total = max(1, counts.total())
-    passes = sum(number * of_token for number, _, of_token in found)
-    return passes / total, sum(number for number, ways, _ in found if ways) / total
 
 
 def method_fits(report: VocabReport) -> list[MethodFit]:
@@ -216,17 +207,15 @@ def vocab_report(
     texts = task_prompts(task, subsets, data=data, use_sample=bundled, limit=limit, console=console)
     texts_from = f"{len(texts)} prompts of {task}"
     if not acceptance:
-        sides = (
-            NamedTokenizer(name, load_tokenizer(name, revision))
-            for name, revision in ((target, target_revision), (drafter, drafter_revision))
-        )
-        return make_report(*sides, texts, texts_from)
+        own = NamedTokenizer(target, load_tokenizer(target, target_revision))
+        other = NamedTokenizer(drafter, load_tokenizer(drafter, drafter_revision))
+        return make_report(own, other, texts, texts_from)
     set_threads(None, target.startswith(EMBEDDED))
-    model = load_model(target, revision=target_revision, dtype=dtype, device=device)
-    draft_dtype = model.dtype if dtype == "auto" else dtype
-    models = ModelPair(model, load_model(drafter, revision=drafter_revision, dtype=draft_dtype, device=device))
-    sides = (NamedTokenizer(each.name, each.tokenizer) for each in (models.target, models.drafter))
-    return make_report(*sides, texts, texts_from, models, seed)
+    target_model = load_model(target, revision=target_revision, dtype=dtype, device=device)
+    dtype = target_model.dtype if dtype == "auto" else dtype
+    draft_model = load_model(drafter, revision=drafter_revision, dtype=dtype, device=device)
+    own, other = (NamedTokenizer(model.name, model.tokenizer) for model in (target_model, draft_model))
+    return make_report(own, other, texts, texts_from, ModelPair(target_model, draft_model), seed)
 
 
 BAR_WIDTH = 30

@@ -136,16 +136,17 @@ def check_output(option: str, path: Path) -> None:
         raise _not_written(option, path, error) from error
 
 
-def write_output(option: str, path: Path, text: str) -> None:
-    """Replaces the file of an option, such as --output. Raises ConfigError if it cannot be written."""
+def write_output(option: str, path: Path, text: str, kept: str = "") -> None:
+    """Replaces the file of an option, such as --output. Raises ConfigError if it cannot be written; `kept`: what the
+    message says of other results."""
     try:
         write_atomically(path.resolve(), text)
     except OSError as error:
-        raise _not_written(option, path, error) from error
+        raise _not_written(option, path, error, kept) from error
 
 
-def _not_written(option: str, path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{option} {path}: cannot be written ({error.strerror or error}): name another file")
+def _not_written(option: str, path: Path, error: OSError, kept: str = "") -> ConfigError:
+    return ConfigError(f"{option} {path}: cannot be written ({error.strerror or error}){kept}: name another file")
 
 
 def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:

@@ -196,7 +196,7 @@ def test_a_speedup_that_is_not_distinct_names_from_1_is_marked() -> None:
     assert lines["0.3"][:3] == ["0", "1.00", "[1.00,"]
     assert lines["0.4"][:4] == ["1", "†1.06", "[0.91,", "1.16]"]
     assert lines["0.9"][:4] == ["5", "1.82", "[1.28,", "2.30]"]
-    assert "† not told apart from 1" in printed(known_report(9))
+    assert "† the interval includes 1" in printed(known_report(9))
     assert "†1" not in printed(known_report(4))  # without intervals nothing is said of it
 
 

@@ -58,7 +58,7 @@ def run_audit(
     check_numbers(num_draws, temperature)
     audits_all = set(request.methods) == {ALL}
     if ALL in request.methods and not audits_all:
-        raise ConfigError(f"--method {','.join(request.methods)}: '{ALL}' is every method: name no other beside it")
+        raise ConfigError(f"--method {','.join(request.methods)}: '{ALL}' is every method: give no other name with it")
     request, without_drafter = all_methods(request) if audits_all else (request, [])
     spec = present(run_spec(request), console)
     spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})

@@ -245,13 +245,13 @@ def choose_prompts(
     per_answer = [cuts(target, drafter, answer, sampling, num_tokens) for answer in answers]
     weight = attrgetter("weight")
     best = sorted((max(group, key=weight) for group in per_answer if group), key=weight, reverse=True)
-    chosen = best[:num_prompts]
-    if any(cut.repeats for cut in chosen):
-        return chosen
-    kept = chosen[: num_prompts - 1]
+    best = best[:num_prompts]
+    if any(cut.repeats for cut in best):
+        return best
+    kept = best[: num_prompts - 1]
     repeating = [cut for group in per_answer for cut in group if cut.repeats]
     others = [cut for cut in repeating if cut.name not in {one.name for one in kept}]
-    return [*kept, max(others or repeating, key=weight)] if repeating else chosen
+    return [*kept, max(others or repeating, key=weight)] if repeating else best
 
 
 def cuts(

@@ -282,7 +282,7 @@ def eager_baseline(baseline: MethodSpec, target: CausalLM) -> AuditedMethod:
     eager = CausalLM(target.model, target.tokenizer, target.name, target.revision)
     made = compose(baseline, ModelPair(eager), GREEDY)
     return AuditedMethod(
-        EAGER, True, 0, greedy=made, drawing=None, note="AR of --engine eager beside that of this engine"
+        EAGER, True, 0, greedy=made, drawing=None, note="AR of --engine eager, compared with AR of this engine"
     )
 
 

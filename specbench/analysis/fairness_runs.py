@@ -122,7 +122,7 @@ REFERENCES: tuple[str, ...] = get_args(Reference)
 
 def texts_of(
     common: CommonRecords,
-    asked: Mapping[Key, RecordedPrompt],
+    prompts: Mapping[Key, RecordedPrompt],
     target: CausalLM,
     reference: Reference,
     context_limit: int | None,
@@ -139,9 +139,9 @@ def texts_of(
             record = common.runs[0].records[key]
             new_ids = (
                 tuple(record["methods"]["ar"]["token_ids"])
-                if reference == "continuation" else reference_ids(record, asked[key], target)
+                if reference == "continuation" else reference_ids(record, prompts[key], target)
             )  # fmt: skip
-            prompt_ids = asked[key].prompt_ids
+            prompt_ids = prompts[key].prompt_ids
             made[key] = within(Sample(subset, (*prompt_ids, *new_ids), len(prompt_ids)), context_limit)
         found = {key: text for key, text in made.items() if text.num_learnt}
         if not found:
@@ -160,18 +160,18 @@ def within(text: Sample, context_limit: int | None) -> Sample:
     return replace(text, ids=text.ids[: max(text.num_given, context_limit + 1)])
 
 
-def reference_ids(record: Record, asked: RecordedPrompt, target: CausalLM) -> tuple[int, ...]:
+def reference_ids(record: Record, prompt: RecordedPrompt, target: CausalLM) -> tuple[int, ...]:
     """Returns the target's tokens of the reference answer (the first of several), with a space between a prompt that
     does not end in one and the answer. Raises ConfigError where there is no text."""
     turn = record.get("turn", 0)
-    found = asked.example.references[turn]
+    found = prompt.example.references[turn]
     answer = found[0] if isinstance(found, list | tuple) and found else found
     if not isinstance(answer, str | int | float) or not str(answer).strip():
         raise ConfigError(
             f"--reference data: {record['task']}/{record['subset']} example {record['id']} has no reference text: use "
             "--reference continuation"
         )
-    before = asked.example.turns[turn]
+    before = prompt.example.turns[turn]
     space = "" if before[-1:].isspace() else " "
     ids: list[int] = target.tokenizer(f"{space}{answer}", add_special_tokens=False)["input_ids"]
     return tuple(ids)

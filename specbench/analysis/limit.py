@@ -230,7 +230,7 @@ def measure_pair(options: LimitOptions, progress: Progress) -> LimitReport:
     if target.why_eager is not None:
         warn_of(target, options.engine, "these are the limits of --engine eager")
     elif drafter.why_eager is not None:
-        warn_of(drafter, options.engine, "its passes are eager beside compiled ones of the target")
+        warn_of(drafter, options.engine, "its passes are eager, those of the target are compiled")
     return limits_of(target, drafter, options, progress)
 
 

@@ -270,7 +270,7 @@ def drafts_table(report: LimitReport) -> Table:
         f"Σ α^k / (γc + v(γ+1)), c = {report.cost_ratio.text},",
         "v: single passes as measured above",
         "γ = 0: drafting does not pay",
-        f"{UNDECIDED} not told apart from 1",
+        f"{UNDECIDED} the interval includes 1",
     ]
     return Table("best draft length", columns, rows, caption)
 

@@ -156,11 +156,11 @@ class Trials:
         if self.output is not None:
             return self.output
         cells = make_cells(self.spec, self.models, self.loaded)
-        asked = {
+        identity = {
             **run_identity(self.spec, cells, self.models, self.conditions), **naming.asked_of(self.spec),
             "examples": [[example.index for example in data.examples] for _, _, data in self.loaded],
         }  # fmt: skip
-        return naming.folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", asked)
+        return naming.folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", identity)
 
     def run(self, name: str, methods: Sequence[MethodSpec], *, keep: str | None = None) -> TrialRun:
         """AR and the methods, measured or taken from the folder `name` under the parent where that was done before.

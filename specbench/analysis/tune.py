@@ -113,11 +113,11 @@ class Tuner:
         alone = [load_method("draft-only")] if is_fuzzy(base) else []
         run = self.trials.run("lengths-" + "-".join(map(str, self.lengths)), [*methods, *alone])
         found = {length: run.metrics(f"length-{length}")["tokens_per_second"] for length in self.lengths}
-        chosen = fastest({length: speed.value or 0.0 for length, speed in found.items()})
+        best = fastest({length: speed.value or 0.0 for length, speed in found.items()})
         who = "speculative decoding with this drafter" if is_fuzzy(base) else base.name
         speeds = ", ".join(f"{length}: {with_interval(speed, 1)}" for length, speed in found.items())
-        self.decide(f"draft length {chosen}: tokens/s of {who} by length, 95 % interval: {speeds}")
-        return chosen, run
+        self.decide(f"draft length {best}: tokens/s of {who} by length, 95 % interval: {speeds}")
+        return best, run
 
     def equivalent(self, length: int, lossless_metrics: MetricsByName) -> tuple[float, MetricsByName]:
         """Returns T_SD, the threshold that accepts the same share of draft tokens as speculative decoding, and its
@@ -130,13 +130,13 @@ class Tuner:
         near = candidates(estimated, wanted.value)
         found = self.measure(near, length)
         shares = {threshold: found[threshold]["draft_efficiency"].value or 0.0 for threshold in near}
-        chosen = nearest_threshold(shares, wanted.value)
+        equivalent = nearest_threshold(shares, wanted.value)
         seen = ", ".join(f"{t:g}: ≈ {estimated[t]:.3f}, run {shares[t]:.3f}" for t in near)
         self.decide(
-            f"T_SD = {chosen:g}: speculative decoding has {with_interval(wanted, 3)} of its draft tokens accepted; "
+            f"T_SD = {equivalent:g}: speculative decoding has {with_interval(wanted, 3)} of its draft tokens accepted; "
             f"by threshold (≈ estimated from one run): {seen}"
         )
-        return chosen, found[chosen]
+        return equivalent, found[equivalent]
 
     @property
     def quality(self) -> str:

@@ -72,18 +72,18 @@ def choose_slice(loaded: Loaded, amount: str, seed: int) -> Loaded:
 
     Raises ConfigError for an amount that leaves nothing to evaluate, or too few examples for an interval.
     """
-    chosen = []
+    taken = []
     for task, subset, data in loaded:
         count = _count(amount, len(data.examples), subset)
         drawn = Random(stream_seed("calibration", seed, task.name, subset)).sample(data.examples, count)
-        chosen.append((task, subset, replace(data, examples=tuple(sorted(drawn, key=lambda e: e.index)))))
-    total = sum(len(data.examples) for _, _, data in chosen)
+        taken.append((task, subset, replace(data, examples=tuple(sorted(drawn, key=lambda e: e.index)))))
+    total = sum(len(data.examples) for _, _, data in taken)
     if total < MIN_PROMPTS:
         raise ConfigError(
             f"--calibration {amount}: gives {total} examples in all, but an interval needs {MIN_PROMPTS}: give more, "
             "a larger --limit or more subsets"
         )
-    return chosen
+    return taken
 
 
 def _count(amount: str, num_examples: int, subset: str) -> int:

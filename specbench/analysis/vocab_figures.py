@@ -26,7 +26,7 @@ from specbench.specs.method import MethodSpec
 
 
 class Overlap(BaseModel):
-    """|T|, |D| and |T ∩ D|. Sizes count every token; the plain ones are told apart by the bytes that they write."""
+    """|T|, |D| and |T ∩ D|. Sizes count every token; plain tokens are compared by their bytes."""
 
     target_size: int
     drafter_size: int
@@ -218,8 +218,8 @@ def count(token: bytes, pieces: Collection[bytes], longest: int) -> tuple[int, i
 
 
 def costs_in_texts(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> tuple[float, float]:
-    """Returns, over the target's tokens as often as they appear in the texts, the mean draft passes that ψ takes at least,
-    and the share of tokens that drafter tokens can be joined to."""
+    """Returns the mean draft passes that ψ takes at least, and the share of tokens that drafter tokens can be joined to;
+    both over the target's tokens as often as they appear in the texts."""
     pieces = drafter.id_of.keys()
     longest = max(map(len, pieces), default=0)
     counts = token_counts(target, texts)

@@ -272,12 +272,12 @@ def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
 
 def _rates(drafter: DrafterReport, is_measured: bool) -> dict[int, Metric]:
     """Returns by place of the group the measured acceptance rates, or the α_T of the groups that are not measured."""
-    numbers = {
+    parts = {
         place: group.measured if is_measured else group.forced
         for place, group in enumerate(drafter.groups.values())
         if is_measured == (group.measured is not None)
     }
-    rates = {place: found.acceptance_rate for place, found in numbers.items() if found is not None}
+    rates = {place: found.acceptance_rate for place, found in parts.items() if found is not None}
     return {place: rate for place, rate in rates.items() if rate.value is not None}
 
 

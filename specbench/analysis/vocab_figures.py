@@ -218,8 +218,8 @@ def count(token: bytes, pieces: Collection[bytes], longest: int) -> tuple[int, i
 
 
 def costs_in_texts(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> tuple[float, float]:
-    """Returns the mean draft passes that ψ takes at least, and the share of tokens that drafter tokens can be joined to;
-    both over the target's tokens as often as they appear in the texts."""
+    """Returns the mean draft passes that ψ takes at least, and the share of tokens that drafter tokens can be joined
+    to; both over the target's tokens as often as they appear in the texts."""
     pieces = drafter.id_of.keys()
     longest = max(map(len, pieces), default=0)
     counts = token_counts(target, texts)

@@ -100,20 +100,6 @@ def make_row(probs: NDArray[np.float64], met: Iterable[int], num_draws: int) -> 
 SMALLEST = 1e-300  # a p-value that is still a number
 
 
-@dataclass
-class Sum:
-    """A statistic summed over independent parts, with its exact mean and variance."""
-
-    value: float = 0.0
-    mean: float = 0.0
-    variance: float = 0.0
-
-    def add(self, value: float, mean: float, variance: float) -> None:
-        self.value += value
-        self.mean += mean
-        self.variance += variance
-
-
 class Outlier(NamedTuple):
     """The cell that is farthest from its expectation, in standard deviations."""
 
@@ -126,18 +112,19 @@ class Outlier(NamedTuple):
 
 @dataclass
 class CountTest:
-    """χ² by token position, summed over prefixes, and the cell that is farthest from its expectation."""
+    """χ² by token position, summed over prefixes, with its exact mean and variance; and the cell that is farthest from
+    its expectation."""
 
-    by_token: dict[int, Sum] = field(default_factory=lambda: defaultdict(Sum))
+    by_token: dict[int, NDArray[np.float64]] = field(default_factory=lambda: defaultdict(lambda: np.zeros(3)))
     outlier: Outlier | None = None
 
     def p_values(self, num_positions: int) -> list[float | None]:
         """Returns for each position the probability of a sum at least as large, by the gamma distribution of its mean
         and variance; None where no prefix has enough draws."""
-        return [
-            float(stats.gamma.sf(s.value, s.mean**2 / s.variance, scale=s.variance / s.mean)) if s else None
-            for s in map(self.by_token.get, range(num_positions))
-        ]
+        found: list[float | None] = [None] * num_positions
+        for position, (value, mean, variance) in self.by_token.items():
+            found[position] = float(stats.gamma.sf(value, mean**2 / variance, scale=variance / mean))
+        return found
 
 
 def judge_draws(
@@ -151,23 +138,22 @@ def judge_draws(
             for length, token in enumerate(tokens):
                 nexts[prompt, tokens[:length]][token] += 1
     counts = CountTest()
-    log_p, third, num_tokens = Sum(), 0.0, 0
+    log_p, num_tokens = np.zeros(4), 0  # Σ ln p, its mean, its variance and its third central moment
     for key, counter in nexts.items():
         row, total = rows[key], counter.total()
         num_tokens += total
         value = sum(count * row.log_p[token] for token, count in counter.items())
-        log_p.add(value, total * row.mean, total * row.variance)
-        third += total * row.third
+        log_p += (value, total * row.mean, total * row.variance, total * row.third)
         add_counts(counts, key, counter, row, noise)
     longest = max(len(tokens) for drawn in sequences for tokens in drawn)
     by_token = counts.p_values(longest)
     known = [max(p, SMALLEST) for p in by_token if p is not None]
     p_counts = float(stats.combine_pvalues(known, method="fisher").pvalue) if known else 1.0
-    p_log = log_p_value(log_p, third, math.sqrt(noise * num_tokens))
+    p_log = log_p_value(*log_p.tolist(), math.sqrt(noise * num_tokens))
     found = DrawStatistics(
         p_value=min(1.0, 2 * min(p_counts, p_log)), p_by_token=by_token, num_tokens=num_tokens,
-        mean_log_p=log_p.value / num_tokens, expected_log_p=log_p.mean / num_tokens,
-        standard_error=math.sqrt(log_p.variance) / num_tokens,
+        mean_log_p=log_p[0] / num_tokens, expected_log_p=log_p[1] / num_tokens,
+        standard_error=math.sqrt(log_p[2]) / num_tokens,
     )  # fmt: skip
     return found, counts.outlier
 
@@ -194,7 +180,7 @@ def add_counts(
     num_cells = len(probs)
     variance = 2 * (num_cells - 1) + float((1 / probs).sum() - num_cells**2 - 2 * num_cells + 2) / total
     shift = noise * total
-    counts.by_token[len(key[1])].add(value, num_cells - 1 + shift, variance + 4 * shift)
+    counts.by_token[len(key[1])] += (value, num_cells - 1 + shift, variance + 4 * shift)
     scores = np.abs(observed - expected) / np.sqrt(expected * (1 - probs))
     worst = int(scores[: int(frequent.sum())].argmax()) if frequent.any() else -1
     if worst >= 0 and (counts.outlier is None or scores[worst] > counts.outlier.score):
@@ -204,16 +190,16 @@ def add_counts(
         )
 
 
-def log_p_value(total: Sum, third: float, noise_deviations: float) -> float:
-    """Two-sided, by Pearson III, after forgiving one token of the lowest log p and the noise."""
-    deviation = math.sqrt(total.variance)
-    distance = total.value - total.mean
-    excess = abs(distance) - abs(LOWEST_LOG_P) - noise_deviations * deviation
+def log_p_value(value: float, mean: float, variance: float, third: float, noise_deviations: float) -> float:
+    """Returns the two-sided p-value by Pearson III, after forgiving one token of the lowest log p and the noise.
+    `third`: central moment."""
+    deviation = math.sqrt(variance)
+    excess = abs(value - mean) - abs(LOWEST_LOG_P) - noise_deviations * deviation
     if excess <= 0:
         return 1.0
     if deviation == 0:
         return 0.0
-    score = math.copysign(excess / deviation, distance)
+    score = math.copysign(excess / deviation, value - mean)
     law = stats.pearson3(third / deviation**3)
     return min(1.0, 2 * float(law.sf(score) if score > 0 else law.cdf(score)))
 

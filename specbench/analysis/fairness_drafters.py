@@ -64,7 +64,7 @@ def _numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, tokens: to
 
 
 def _distribution(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities [n, vocab] and their logarithms, with zero as TINY."""
+    """Returns probabilities [n, vocab] and their logarithms, with zero as TINY."""
     logits = logits.float().cpu() if logits.device.type == "mps" else logits.float()  # mps has no float64
     log_probs = torch.log_softmax(logits.double(), dim=-1)
     return log_probs.exp(), log_probs.clamp_min(torch.tensor(TINY, dtype=torch.float64).log().item())
@@ -113,9 +113,7 @@ def batches(texts: Sequence[Sample], vocab_size: int) -> list[list[int]]:
     text)."""
     made: list[list[int]] = []
     for number in sorted(range(len(texts)), key=lambda n: len(texts[n].ids)):
-        together = [*made[-1], number] if made else [number]
-        longest = len(texts[number].ids)
-        if made and len(together) * longest * vocab_size <= MAX_LOGITS:
+        if made and (len(made[-1]) + 1) * len(texts[number].ids) * vocab_size <= MAX_LOGITS:
             made[-1].append(number)
         else:
             made.append([number])

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import Any, Self
 
 import numpy as np
 
 from specbench.analysis.replay import KEY, RecordedGeneration, ReplayedStep, ReplaySetting, replay, windows
-from specbench.analysis.trials import TrialRun, dumped
+from specbench.analysis.trials import TrialRun, dumped, shown_metrics
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.results.acceptance import acceptance
@@ -180,7 +181,7 @@ class EstimateCheck:
     errors: Mapping[str, Metric]
     num_confirmed: int
 
-    @property
+    @cached_property
     def metrics(self) -> dict[str, Metric]:
         return self.run.metrics(self.method)
 
@@ -189,7 +190,7 @@ class EstimateCheck:
             "threshold": self.estimate.threshold, "num_draft_tokens": self.estimate.num_draft_tokens,
             "estimate": False, "folder": str(self.run.folder),
             "num_exact_steps": self.estimate.num_exact, "num_exact_steps_confirmed": self.num_confirmed,
-            "metrics": self.run.shown_metrics(self.method),
+            "metrics": shown_metrics(self.metrics, self.run.quality),
             "estimate_over_measured_minus_1": dumped(self.errors, self.errors),
         }  # fmt: skip
 

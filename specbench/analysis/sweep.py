@@ -21,6 +21,7 @@ from specbench.analysis.trials import (
     fuzzy_at,
     open_trials,
     shown,
+    shown_metrics,
     trial_spec,
     with_value,
 )
@@ -57,7 +58,7 @@ def run_sweep(
         measured = measured_sweep(trials, settings)
         data = [
             {"path": each.path, "value": each.value, "estimate": False, "folder": str(each.run.folder),
-             "metrics": each.run.shown_metrics(each.method.name)}
+             "metrics": shown_metrics(each.metrics, each.run.quality)}
             for each in measured
         ]  # fmt: skip
         runs, tables = [each.run for each in measured], [values_table(trials, measured)]

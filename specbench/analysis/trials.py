@@ -87,10 +87,10 @@ class TrialRun:
         """Returns every metric of one method over all subsets."""
         return metrics_of(self.records, self.method(name), self.seed, scoring_by_subset(self.cells))
 
-    def shown_metrics(self, name: str) -> dict[str, Any]:
-        """Returns the metrics of one method that JSON reports show: speeds, acceptance, and the main score."""
-        metrics, quality = self.metrics(name), self.quality
-        return dumped(metrics, [*SHOWN_METRICS, *([f"{quality}_ar", quality] if quality else [])])
+
+def shown_metrics(metrics: Mapping[str, Metric], quality: str | None) -> dict[str, Any]:
+    """Returns the metrics of a method that JSON reports show: speeds, acceptance, and the main score."""
+    return dumped(metrics, [*SHOWN_METRICS, *([f"{quality}_ar", quality] if quality else [])])
 
 
 def dumped(metrics: Mapping[str, Metric], names: Iterable[str]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class MeasuredValue(SweptValue):
 
     run: TrialRun
 
-    @property
+    @cached_property
     def metrics(self) -> dict[str, Metric]:
         return self.run.metrics(self.method.name)
 

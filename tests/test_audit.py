@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from specbench.analysis.audit_distribution import AcceptEverything, choose_prompts, draw_many, exact_rows, judge_draws
-from specbench.analysis.audit_methods import AuditConditions, AuditedMethod, AuditPrompt, audit_methods
+from specbench.analysis.audit_methods import Audit, AuditedMethod, AuditPrompt
 from specbench.analysis.audit_report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
@@ -78,8 +78,9 @@ def audited(
     """AR and the others on three prompts; the control accepts every draft of `draft`."""
     prompts = [AuditPrompt(f"p{i}", [i, 1, 2], STOP) for i in range(3)]
     control = Toy(target, ModelDrafter(draft, PLAIN), AcceptEverything(), PLAIN)
-    bench = AuditConditions(target, str, draft, ("every draft accepted", control), PLAIN, num_draws, seed=0)
-    return audit_methods([subject("ar", target, None, rejection), *others], prompts, bench, say)
+    subjects = [subject("ar", target, None, rejection), *others]
+    wrong = ("every draft accepted", control)
+    return Audit(subjects, prompts, target, str, draft, wrong, PLAIN, num_draws, seed=0, progress=say).findings()
 
 
 def verdict(findings: AuditFindings, method: str) -> MethodVerdict:

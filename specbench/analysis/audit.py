@@ -7,11 +7,10 @@ from rich.console import Console
 
 from specbench.analysis.audit_methods import (
     GREEDY,
-    AuditConditions,
+    Audit,
     AuditedMethod,
     AuditPrompt,
     Progress,
-    audit_methods,
     audited_methods,
     eager_baseline,
     make_control,
@@ -73,18 +72,17 @@ def run_audit(
     fitting = [method for method in spec.methods if method.name in names]
     identities = identities_of(subjects, fitting, models)
     drafting = same_vocabulary_drafter(fitting, models)
-    conditions = AuditConditions(
-        target=models.target, decode_text=token_text(models.target), drafter=drafting[1] if drafting else None,
-        control=make_control(fitting[0], drafting, models, sampling), sampling=sampling, num_draws=num_draws,
-        seed=spec.seed,
-    )  # fmt: skip
+    control = make_control(fitting[0], drafting, models, sampling)
     composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if isinstance(made, Decoder)]
     if models.target.static is not None:
         subjects.append(eager_baseline(spec.methods[0], models.target))
     prompts = make_prompts(spec, models, loaded)
     reserve_for(models, fitting, MAX_NEW_TOKENS + NUM_TOKENS, progress, [prompt.ids for prompt in prompts], composed)
-    findings = audit_methods(subjects, prompts, conditions, progress)
     target = models.target
+    findings = Audit(
+        subjects, prompts, target, token_text(target), drafting[1] if drafting else None, control, sampling, num_draws,
+        spec.seed, progress,
+    ).findings()  # fmt: skip
     return AuditReport(
         **{**dict(findings), "verdicts": [*findings.verdicts, *unfit, *without_drafter]},
         task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=target.name,

@@ -68,10 +68,13 @@ class AuditPrompt:
 
 
 @dataclass(frozen=True)
-class AuditConditions:
-    """The conditions of all methods of an audit. `control`: a wrong method with its name. `drafter`, if any, shares the
-    target's vocabulary and is used to choose prompts only. `num_draws` 0 leaves the distribution test out."""
+class Audit:
+    """Methods, the first of which is AR, on one target. `control`: a wrong method with its name. `drafter`, if any,
+    shares the target's vocabulary and is used to choose prompts only. `num_draws` 0 leaves the distribution test out.
+    `progress` gets lines of text."""
 
+    subjects: Sequence[AuditedMethod]
+    prompts: Sequence[AuditPrompt]
     target: ScoringModel
     decode_text: DecodeText
     drafter: ScoringModel | None
@@ -79,100 +82,81 @@ class AuditConditions:
     sampling: Sampling
     num_draws: int
     seed: int
+    progress: Progress
 
+    def findings(self) -> AuditFindings:
+        """Returns the verdicts. A method that raises ConfigError on the way is "not run", with the reason."""
+        ar = self.subjects[0]
+        assert ar.greedy is not None
+        self.progress("ar: noise floor")
+        answers = [
+            BaselineAnswer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids)
+            for each in self.prompts
+        ]
+        noise = measure_noise(self.target, answers, max(subject.num_draft_tokens for subject in self.subjects) + 1)
+        greedy = {subject.name: self._compare_greedy(subject, answers, noise) for subject in self.subjects}
+        cuts: list[Cut] = []
+        judged: dict[str, DrawTest] = {}
+        if self.num_draws:
+            self.progress("prompts of the draws")
+            cuts = choose_prompts(self.target, self.drafter, answers, self.sampling, NUM_DRAW_PROMPTS, NUM_TOKENS)
+            judged = self._test_draws(cuts, noise)
+        control = ControlTest(name=self.control[0], distribution=judged[CONTROL]) if judged else None
+        verdicts = [decide(subject, greedy[subject.name], judged, control) for subject in self.subjects]
+        return AuditFindings(noise=noise, prompts=[*map(self._name_of, cuts)], control=control, verdicts=verdicts)
 
-def audit_methods(
-    subjects: Sequence[AuditedMethod], prompts: Sequence[AuditPrompt], conditions: AuditConditions, progress: Progress
-) -> AuditFindings:
-    """Audit methods, the first of which is AR. A method that raises ConfigError on the way is "not run", with the
-    reason."""
-    ar = subjects[0]
-    assert ar.greedy is not None
-    progress("ar: noise floor")
-    answers = [
-        BaselineAnswer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids) for each in prompts
-    ]
-    noise = measure_noise(conditions.target, answers, max(subject.num_draft_tokens for subject in subjects) + 1)
-    greedy = {}
-    for subject in subjects:
-        progress(f"{subject.name}: greedy")
-        greedy[subject.name] = compare_greedy(subject, prompts, answers, noise, conditions)
-    cuts: list[Cut] = []
-    judged: dict[str, DrawTest] = {}
-    if conditions.num_draws:
-        progress("prompts of the draws")
-        models = (conditions.target, conditions.drafter)
-        cuts = choose_prompts(*models, answers, conditions.sampling, NUM_DRAW_PROMPTS, NUM_TOKENS)
-        judged = tests_of_draws(subjects, cuts, prompts[0].stop, noise, conditions, progress)
-    control = ControlTest(name=conditions.control[0], distribution=judged[CONTROL]) if judged else None
-    verdicts = [decide(subject, greedy[subject.name], judged, control) for subject in subjects]
-    prompt_names = [named(cut, conditions) for cut in cuts]
-    return AuditFindings(noise=noise, prompts=prompt_names, control=control, verdicts=verdicts)
-
-
-def compare_greedy(
-    subject: AuditedMethod,
-    prompts: Sequence[AuditPrompt],
-    answers: Sequence[BaselineAnswer],
-    noise: Noise,
-    conditions: AuditConditions,
-) -> Greedy | None:
-    """Returns the greedy evidence of one method; None where it could not be run."""
-    if subject.greedy is None:
-        return None
-    try:
-        made = [subject.greedy.generate(each.ids, each.stop, 0) for each in prompts]
-    except ConfigError as error:
-        subject.refuse("greedy", error)
-        return None
-    counts = all(generation.external is None for generation in made)
-    num_judged = sum(step.num_judged for generation in made for step in generation.steps) if counts else None
-    outputs = [generation.token_ids for generation in made]
-    return compare(conditions.target, answers, outputs, noise.tolerance, conditions.decode_text, num_judged)
-
-
-def tests_of_draws(
-    subjects: Sequence[AuditedMethod],
-    cuts: Sequence[Cut],
-    stop: StopRules,
-    noise: Noise,
-    conditions: AuditConditions,
-    progress: Progress,
-) -> dict[str, DrawTest]:
-    """Returns the distribution test of every method that draws, and of the control, over one table of exact
-    probabilities."""
-    drawing = {subject.name: (subject, subject.drawing) for subject in subjects if subject.drawing is not None}
-    prompt_ids = [cut.ids for cut in cuts]
-    draws: dict[str, MethodDraws] = {}
-    for name, (subject, decoder) in {**drawing, CONTROL: (None, conditions.control[1])}.items():
-        progress(f"{name or 'control'}: {conditions.num_draws} draws")
-        seed_of = partial(stream_seed, conditions.seed, "audit", name)
+    def _compare_greedy(self, subject: AuditedMethod, answers: Sequence[BaselineAnswer], noise: Noise) -> Greedy | None:
+        """Returns the greedy evidence of one method; None where it could not be run."""
+        self.progress(f"{subject.name}: greedy")
+        if subject.greedy is None:
+            return None
         try:
-            draws[name] = draw_many(decoder, prompt_ids, stop, conditions.num_draws, seed_of)
+            made = [subject.greedy.generate(each.ids, each.stop, 0) for each in self.prompts]
         except ConfigError as error:
-            if subject is None:
-                raise
-            subject.refuse("draws", error)
-    progress("exact probabilities")
-    sequences = [each.sequences for each in draws.values()]
-    rows = exact_rows(conditions.target, prompt_ids, sequences, conditions.sampling, conditions.num_draws)
-    # Twice the amplitude that was measured.
-    allowance = 4 * noise.mean_square_change / conditions.sampling.temperature**2
-    tests = {}
-    for name, each in draws.items():
-        statistics, outlier = judge_draws(each.sequences, rows, allowance)
-        example = None if outlier is None else deviation(outlier, cuts, conditions)
-        tests[name] = DrawTest(num_draws=conditions.num_draws, example=example, **dict(statistics), **each.counts())
-    return tests
+            subject.refuse("greedy", error)
+            return None
+        counts = all(generation.external is None for generation in made)
+        num_judged = sum(step.num_judged for generation in made for step in generation.steps) if counts else None
+        outputs = [generation.token_ids for generation in made]
+        return compare(self.target, answers, outputs, noise.tolerance, self.decode_text, num_judged)
 
+    def _test_draws(self, cuts: Sequence[Cut], noise: Noise) -> dict[str, DrawTest]:
+        """Returns the distribution test of every method that draws, and of the control, over one table of exact
+        probabilities."""
+        subjects = {subject.name: subject for subject in self.subjects}
+        decoders = {subject.name: subject.drawing for subject in self.subjects if subject.drawing is not None}
+        prompt_ids, stop = [cut.ids for cut in cuts], self.prompts[0].stop
+        draws: dict[str, MethodDraws] = {}
+        for name, decoder in {**decoders, CONTROL: self.control[1]}.items():
+            self.progress(f"{name or 'control'}: {self.num_draws} draws")
+            seed_of = partial(stream_seed, self.seed, "audit", name)
+            try:
+                draws[name] = draw_many(decoder, prompt_ids, stop, self.num_draws, seed_of)
+            except ConfigError as error:
+                if name == CONTROL:
+                    raise
+                subjects[name].refuse("draws", error)
+        self.progress("exact probabilities")
+        sequences = [each.sequences for each in draws.values()]
+        rows = exact_rows(self.target, prompt_ids, sequences, self.sampling, self.num_draws)
+        allowance = 4 * noise.mean_square_change / self.sampling.temperature**2  # twice the amplitude that was measured
+        tests = {}
+        for name, each in draws.items():
+            statistics, outlier = judge_draws(each.sequences, rows, allowance)
+            example = None if outlier is None else self._deviation(outlier, cuts)
+            tests[name] = DrawTest(num_draws=self.num_draws, example=example, **dict(statistics), **each.counts())
+        return tests
 
-def deviation(outlier: Outlier, cuts: Sequence[Cut], conditions: AuditConditions) -> TokenDeviation:
-    prompt, drawn = outlier.key
-    return TokenDeviation(
-        prompt=named(cuts[prompt], conditions), drawn=conditions.decode_text(drawn),
-        token=conditions.decode_text([outlier.token]), num_observed=outlier.num_observed,
-        num_expected=outlier.num_expected,
-    )  # fmt: skip
+    def _deviation(self, outlier: Outlier, cuts: Sequence[Cut]) -> TokenDeviation:
+        prompt, drawn = outlier.key
+        return TokenDeviation(
+            prompt=self._name_of(cuts[prompt]), drawn=self.decode_text(drawn), token=self.decode_text([outlier.token]),
+            num_observed=outlier.num_observed, num_expected=outlier.num_expected,
+        )  # fmt: skip
+
+    def _name_of(self, cut: Cut) -> str:
+        """Returns the name of the prompt of a cut, and the end of its text."""
+        return f"{cut.name}: …{self.decode_text(cut.ids)[-40:]}"
 
 
 def decide(
@@ -223,11 +207,6 @@ def reasons_for_doubt(
         elif subject.num_draft_tokens and draws.num_drafted == 0:
             found.append("it drafted nothing in the draws")
     return found
-
-
-def named(cut: Cut, conditions: AuditConditions) -> str:
-    """Returns the name of the prompt of a cut, and the end of its text."""
-    return f"{cut.name}: …{conditions.decode_text(cut.ids)[-40:]}"
 
 
 GREEDY = Sampling(0.0)

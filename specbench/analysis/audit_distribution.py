@@ -138,22 +138,23 @@ def judge_draws(
             for length, token in enumerate(tokens):
                 nexts[prompt, tokens[:length]][token] += 1
     counts = CountTest()
-    log_p, num_tokens = np.zeros(4), 0  # Σ ln p, its mean, its variance and its third central moment
+    sums, num_tokens = np.zeros(4), 0  # Σ ln p, its mean, its variance and its third central moment
     for key, counter in nexts.items():
         row, total = rows[key], counter.total()
         num_tokens += total
         value = sum(count * row.log_p[token] for token, count in counter.items())
-        log_p += (value, total * row.mean, total * row.variance, total * row.third)
+        sums += (value, total * row.mean, total * row.variance, total * row.third)
         add_counts(counts, key, counter, row, noise)
     longest = max(len(tokens) for drawn in sequences for tokens in drawn)
     by_token = counts.p_values(longest)
     known = [max(p, SMALLEST) for p in by_token if p is not None]
     p_counts = float(stats.combine_pvalues(known, method="fisher").pvalue) if known else 1.0
-    p_log = log_p_value(*log_p.tolist(), math.sqrt(noise * num_tokens))
+    log_p, expected, variance, third = sums.tolist()
+    p_log = log_p_value(log_p, expected, variance, third, math.sqrt(noise * num_tokens))
     found = DrawStatistics(
         p_value=min(1.0, 2 * min(p_counts, p_log)), p_by_token=by_token, num_tokens=num_tokens,
-        mean_log_p=log_p[0] / num_tokens, expected_log_p=log_p[1] / num_tokens,
-        standard_error=math.sqrt(log_p[2]) / num_tokens,
+        mean_log_p=log_p / num_tokens, expected_log_p=expected / num_tokens,
+        standard_error=math.sqrt(variance) / num_tokens,
     )  # fmt: skip
     return found, counts.outlier
 

@@ -194,9 +194,7 @@ class DrafterEntry:
         return own
 
 
-def make_entries(
-    methods: RunMethods, others: Sequence[str], loader: ModelLoader
-) -> list[DrafterEntry]:  # fmt: skip
+def make_entries(methods: RunMethods, others: Sequence[str], loader: ModelLoader) -> list[DrafterEntry]:
     """Returns the drafters of the runs' methods, then `others` by name, each with its label (`labels`).
 
     Raises ConfigError for a model that cannot be loaded, and for one of `others` with another vocabulary."""

@@ -95,9 +95,7 @@ class FairnessReport(Frozen):
 DEFAULT_NUM_DRAFT_TOKENS = 5  # of a drafter that no run has measured: that of arXiv:2510.02128, appendix D
 
 
-def sums_by_group(
-    entry: DrafterEntry, common: CommonRecords, numbers: Mapping[str, Numbers]
-) -> dict[str, GroupSums]:  # fmt: skip
+def sums_by_group(entry: DrafterEntry, common: CommonRecords, numbers: Mapping[str, Numbers]) -> dict[str, GroupSums]:
     """Returns the sums of all groups of a drafter, by label; `numbers`: teacher-forced, by route."""
     records = entry.run.records if entry.run is not None else common.runs[0].records
     speeds = route_speeds(entry, common, records)

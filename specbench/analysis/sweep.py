@@ -297,9 +297,7 @@ def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
     save_picture(panels, path, size=(9, 4 * len(panels)), kept=KEPT)
 
 
-def _points(
-    axes: Any, places: Sequence[float], metrics: Sequence[Mapping[str, Metric]], quality: str | None
-) -> None:  # fmt: skip
+def _points(axes: Any, places: Sequence[float], metrics: Sequence[Mapping[str, Metric]], quality: str | None) -> None:
     """Draw measured speed-ups with their intervals and, where there is one, the score on a second axis."""
     speedups = [each["speedup"] for each in metrics]
     axes.errorbar(places, [speedup.value or 0.0 for speedup in speedups], yerr=reach(speedups), fmt="o", color="black",

@@ -188,9 +188,7 @@ def write_presets(
     return paths
 
 
-def comments(
-    trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, notes: Sequence[str]
-) -> list[str]:  # fmt: skip
+def comments(trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, notes: Sequence[str]) -> list[str]:
     """Returns the comments: pair, task, slice, date, the preset's numbers and the decisions, a line each."""
     models, metrics, quality = trials.models, preset.metrics, trials.quality
     drafter = models.drafters.get(trials.base.name)

@@ -118,6 +118,35 @@ class CountTest:
     by_token: dict[int, NDArray[np.float64]] = field(default_factory=lambda: defaultdict(lambda: np.zeros(3)))
     outlier: Outlier | None = None
 
+    def add(self, key: PromptPrefix, counter: Counter[int], row: TokenDistribution, noise: float) -> None:
+        """Adds the χ² of the tokens after one prefix, when its draws fill at least two cells."""
+        total = counter.total()
+        frequent = row.probs * total >= MIN_EXPECTED
+        probs = row.probs[frequent]
+        observed = np.array([counter[int(token)] for token in row.tokens[frequent]], dtype=np.float64)
+        rest = 1.0 - float(probs.sum())
+        if rest * total >= MIN_EXPECTED:
+            probs, observed = np.append(probs, rest), np.append(observed, total - observed.sum())
+        elif len(probs):  # too rare for a cell of its own
+            smallest = int(probs.argmin())
+            probs[smallest] += rest
+            observed[smallest] += total - observed.sum()
+        if len(probs) < 2:
+            return
+        expected = probs * total
+        value = float(((observed - expected) ** 2 / expected).sum())
+        num_cells = len(probs)
+        variance = 2 * (num_cells - 1) + float((1 / probs).sum() - num_cells**2 - 2 * num_cells + 2) / total
+        shift = noise * total
+        self.by_token[len(key[1])] += (value, num_cells - 1 + shift, variance + 4 * shift)
+        scores = np.abs(observed - expected) / np.sqrt(expected * (1 - probs))
+        worst = int(scores[: int(frequent.sum())].argmax()) if frequent.any() else -1
+        if worst >= 0 and (self.outlier is None or scores[worst] > self.outlier.score):
+            token = int(row.tokens[frequent][worst])
+            self.outlier = Outlier(
+                float(scores[worst]), key, token, counter[token], total * float(row.probs[frequent][worst])
+            )
+
     def p_values(self, num_positions: int) -> list[float | None]:
         """Returns for each position the probability of a sum at least as large, by the gamma distribution of its mean
         and variance; None where no prefix has enough draws."""
@@ -144,7 +173,7 @@ def judge_draws(
         num_tokens += total
         value = sum(count * row.log_p[token] for token, count in counter.items())
         sums += (value, total * row.mean, total * row.variance, total * row.third)
-        add_counts(counts, key, counter, row, noise)
+        counts.add(key, counter, row, noise)
     longest = max(len(tokens) for drawn in sequences for tokens in drawn)
     by_token = counts.p_values(longest)
     known = [max(p, SMALLEST) for p in by_token if p is not None]
@@ -157,38 +186,6 @@ def judge_draws(
         standard_error=math.sqrt(variance) / num_tokens,
     )  # fmt: skip
     return found, counts.outlier
-
-
-def add_counts(
-    counts: CountTest, key: PromptPrefix, counter: Counter[int], row: TokenDistribution, noise: float
-) -> None:
-    """Adds the χ² of the tokens after one prefix, when its draws fill at least two cells."""
-    total = counter.total()
-    frequent = row.probs * total >= MIN_EXPECTED
-    probs = row.probs[frequent]
-    observed = np.array([counter[int(token)] for token in row.tokens[frequent]], dtype=np.float64)
-    rest = 1.0 - float(probs.sum())
-    if rest * total >= MIN_EXPECTED:
-        probs, observed = np.append(probs, rest), np.append(observed, total - observed.sum())
-    elif len(probs):  # too rare for a cell of its own
-        smallest = int(probs.argmin())
-        probs[smallest] += rest
-        observed[smallest] += total - observed.sum()
-    if len(probs) < 2:
-        return
-    expected = probs * total
-    value = float(((observed - expected) ** 2 / expected).sum())
-    num_cells = len(probs)
-    variance = 2 * (num_cells - 1) + float((1 / probs).sum() - num_cells**2 - 2 * num_cells + 2) / total
-    shift = noise * total
-    counts.by_token[len(key[1])] += (value, num_cells - 1 + shift, variance + 4 * shift)
-    scores = np.abs(observed - expected) / np.sqrt(expected * (1 - probs))
-    worst = int(scores[: int(frequent.sum())].argmax()) if frequent.any() else -1
-    if worst >= 0 and (counts.outlier is None or scores[worst] > counts.outlier.score):
-        token = int(row.tokens[frequent][worst])
-        counts.outlier = Outlier(
-            float(scores[worst]), key, token, counter[token], total * float(row.probs[frequent][worst])
-        )
 
 
 def log_p_value(value: float, mean: float, variance: float, third: float, noise_deviations: float) -> float:

@@ -57,20 +57,19 @@ class FairnessRequest:
     device: str = "auto"
     threads: int | None = None
 
-
-def check_request(request: FairnessRequest) -> None:
-    """Raises ConfigError for options that do not fit together."""
-    if (request.before is None) != (request.after is None):
-        given, missing = ("--before", "--after") if request.after is None else ("--after", "--before")
-        raise ConfigError(f"{given}: needs {missing} as well")
-    if not request.runs and request.before is None:
-        raise ConfigError("no run is given: give the folder of a run, or --before RUN --after RUN")
-    if request.reference not in REFERENCES:
-        raise ConfigError(f"--reference {request.reference}: {nearest(request.reference, REFERENCES)}")
-    if request.samples < 0:
-        raise ConfigError(f"--samples {request.samples}: give 0 (leaves the representation out) or more")
-    if request.seed < 0:
-        raise ConfigError(f"--seed {request.seed}: give 0 or more")
+    def __post_init__(self) -> None:
+        """Raises ConfigError for options that do not fit together."""
+        if (self.before is None) != (self.after is None):
+            given, missing = ("--before", "--after") if self.after is None else ("--after", "--before")
+            raise ConfigError(f"{given}: needs {missing} as well")
+        if not self.runs and self.before is None:
+            raise ConfigError("no run is given: give the folder of a run, or --before RUN --after RUN")
+        if self.reference not in REFERENCES:
+            raise ConfigError(f"--reference {self.reference}: {nearest(self.reference, REFERENCES)}")
+        if self.samples < 0:
+            raise ConfigError(f"--samples {self.samples}: give 0 (leaves the representation out) or more")
+        if self.seed < 0:
+            raise ConfigError(f"--seed {self.seed}: give 0 or more")
 
 
 def read_runs(request: FairnessRequest) -> tuple[RunMethods, list[RunMethod]]:
@@ -95,7 +94,6 @@ def read_runs(request: FairnessRequest) -> tuple[RunMethods, list[RunMethod]]:
 def fairness_report(request: FairnessRequest, progress: Progress = lambda line: None) -> FairnessReport:
     """Returns the report: reads the runs, loads the models, computes. Raises ConfigError for bad input, BoundViolation
     where numbers contradict the theorems."""
-    check_request(request)
     methods, pair = read_runs(request)
     common = common_records([run for run, _ in methods], request.tasks, request.subsets)
     row = common.runs[0].rows[0]

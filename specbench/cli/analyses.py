@@ -49,14 +49,13 @@ def fairness(
 
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
-    from specbench.analysis.fairness import FairnessRequest, add_fairness, check_request, check_rows, fairness_report
+    from specbench.analysis.fairness import FairnessRequest, add_fairness, check_rows, fairness_report
 
     request = FairnessRequest(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
         samples=samples, prompt=prompt, tasks=split(task or ""), subsets=split(subset or ""), data=data, seed=seed,
         dtype=dtype, device=device, threads=threads,
     )  # fmt: skip
-    check_request(request)
     picture, board = path("--plot", plot), path("--leaderboard", leaderboard)
     if picture is not None:
         from specbench.results.plots import check_plot

@@ -25,6 +25,7 @@ from specbench.decoding.decoder import Decoder
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
 from specbench.results.verdict import NUM_TOKENS
+from specbench.running.calibration import Loaded
 from specbench.running.checked import run_spec
 from specbench.running.compose import compose
 from specbench.running.identity import drafter_identity
@@ -37,8 +38,6 @@ from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, named, own_drafter
-from specbench.specs.task import TaskSpec
-from specbench.tasks.examples import TaskData
 
 ALL = "all"
 NUM_PROMPTS = 8  # at least, from all subsets in turn
@@ -68,21 +67,9 @@ def run_audit(
     generation = loaded[0][0].subset(loaded[0][1]).generation
     sampling = Sampling(temperature, generation.top_k, generation.top_p)
     subjects, unfit = audited_methods(spec.methods, models, sampling, strict=not audits_all)
-    names = {subject.name for subject in subjects}
-    fitting = [method for method in spec.methods if method.name in names]
-    identities = identities_of(subjects, fitting, models)
-    drafting = same_vocabulary_drafter(fitting, models)
-    control = make_control(fitting[0], drafting, models, sampling)
-    composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if isinstance(made, Decoder)]
-    if models.target.static is not None:
-        subjects.append(eager_baseline(spec.methods[0], models.target))
-    prompts = make_prompts(spec, models, loaded)
-    reserve_for(models, fitting, MAX_NEW_TOKENS + NUM_TOKENS, progress, [prompt.ids for prompt in prompts], composed)
+    identities = identities_of(subjects, spec.methods, models)
+    findings = prepared_audit(spec, models, loaded, subjects, sampling, num_draws, progress).findings()
     target = models.target
-    findings = Audit(
-        subjects, prompts, target, token_text(target), drafting[1] if drafting else None, control, sampling, num_draws,
-        spec.seed, progress,
-    ).findings()  # fmt: skip
     return AuditReport(
         **{**dict(findings), "verdicts": [*findings.verdicts, *unfit, *without_drafter]},
         task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=target.name,
@@ -95,17 +82,36 @@ def run_audit(
 def identities_of(
     subjects: Sequence[AuditedMethod], methods: Sequence[MethodSpec], models: Models
 ) -> dict[str, AuditedIdentity]:
-    """Returns the methods that specbench decodes as their leaderboard rows identify them, by name."""
+    """Returns the audited methods that specbench decodes as their leaderboard rows identify them, by name."""
     decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}
     found = {}
     for method in methods:
-        if isinstance(decoder := decoders[method.name], Decoder):
+        if isinstance(decoder := decoders.get(method.name), Decoder):
             drafter = drafter_identity(decoder, models)
             found[method.name] = AuditedIdentity(
                 method=named(method), drafter=drafter["name"], drafter_revision=drafter["revision"],
                 engine=models.engine(method),
             )  # fmt: skip
     return found
+
+
+def prepared_audit(
+    spec: RunSpec, models: Models, loaded: Loaded, subjects: Sequence[AuditedMethod], sampling: Sampling,
+    num_draws: int, progress: Progress,
+) -> Audit:  # fmt: skip
+    """Returns the audit of the methods on the prompts of all subsets; compiles or records the passes that it needs."""
+    names, target = {subject.name for subject in subjects}, models.target
+    fitting = [method for method in spec.methods if method.name in names]
+    drafting = same_vocabulary_drafter(fitting, models)
+    control = make_control(fitting[0], drafting, models, sampling)
+    composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if isinstance(made, Decoder)]
+    compared = [*subjects, *([eager_baseline(spec.methods[0], target)] if target.static is not None else [])]
+    prompts = make_prompts(spec, models, loaded)
+    reserve_for(models, fitting, MAX_NEW_TOKENS + NUM_TOKENS, progress, [prompt.ids for prompt in prompts], composed)
+    return Audit(
+        compared, prompts, target, token_text(target), drafting[1] if drafting else None, control, sampling, num_draws,
+        spec.seed, progress,
+    )  # fmt: skip
 
 
 def check_numbers(num_draws: int, temperature: float) -> None:
@@ -132,7 +138,7 @@ def all_methods(request: Request) -> tuple[Request, list[MethodVerdict]]:
     return replace(request, methods=names), verdicts
 
 
-def make_prompts(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, str, TaskData]]) -> list[AuditPrompt]:
+def make_prompts(spec: RunSpec, models: Models, loaded: Loaded) -> list[AuditPrompt]:
     """Returns the prompts of all subsets, encoded as a run does and checked, with where their generations end."""
     prompts = []
     baseline = compose(spec.methods[0], models.pair(spec.methods[0]), GREEDY)
